@@ -1,0 +1,97 @@
+# PairBus: every task in one word. `make` alone lists them.
+# Needs Python 3.11 or newer and nothing else; each target sets up what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.dev.stamp
+CONFORMANCE_STAMP := $(VENV)/.conformance.stamp
+
+# How many tests run beside each other.
+JOBS ?= 2
+# Simulation: SEEDS worlds, or the one world SEED with its history printed.
+SEEDS ?= 300
+SEED ?=
+# How often the soak kills the broker, and how long the fuzzer looks.
+KILLS ?= 200
+FUZZ_SECONDS ?= 60
+
+PYTEST := $(BIN)/python -m pytest
+# The short form leaves out what takes minutes and what needs more than Python: Node.js, a built Qpid Proton.
+SHORT := -n $(JOBS) -m "not slow and not soak and not conformance_js" --ignore=tests/conformance/test_proton.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt lint types imports test contract integration conformance sim soak fuzz compiled \
+        bench-broker bench-settle bench demo docs lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Build .venv from the locked requirements (a moment when nothing changed)
+
+$(STAMP): requirements/dev.lock pyproject.toml tools/setup.sh
+	@PYTHON=$(PYTHON) tools/setup.sh
+	@touch $@
+
+$(CONFORMANCE_STAMP): $(STAMP) requirements/conformance.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/conformance.lock
+	@touch $@
+
+fmt: $(STAMP) ## Format the code and apply the linter's safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP) ## Lint and check the formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## Type-check, strictly
+	$(BIN)/mypy
+
+imports: $(STAMP) ## Check that the rooms depend one way
+	$(BIN)/lint-imports
+
+test: lint types imports ## Everything a change must pass (minutes)
+	$(PYTEST) $(SHORT)
+
+contract: $(STAMP) ## One suite over every store
+	$(PYTEST) -n $(JOBS) tests/contract
+
+integration: $(STAMP) ## Real sockets, real processes, real kills; the documents' commands
+	$(PYTEST) -n $(JOBS) tests/integration
+
+conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and Qpid Proton, in full
+	$(PYTEST) -n $(JOBS) tests/conformance
+
+sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays one
+	PAIRBUS_SEEDS=$(SEEDS) PAIRBUS_SEED=$(SEED) $(PYTEST) $(if $(SEED),-s,-n $(JOBS)) --timeout=0 tests/simulation
+
+soak: $(STAMP) ## Load while the broker is killed KILLS=n times, then proof that nothing was lost
+	$(BIN)/python tests/soak/kill.py --kills $(KILLS)
+
+fuzz: $(STAMP) ## Hostile bytes for FUZZ_SECONDS=n
+	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+
+compiled: $(STAMP) ## Compile the pure rooms with mypyc and run their tests against that (needs a C compiler)
+	$(BIN)/python tools/compiled.py
+
+bench-broker: $(STAMP) ## Messages per second, beside the peers that are installed
+	$(BIN)/python -m bench.broker
+
+bench-settle: $(STAMP) ## What waiting for each settlement costs
+	$(BIN)/python -m bench.settle
+
+bench: bench-broker bench-settle ## All benchmarks
+
+demo: $(STAMP) ## See it work: a namespace, one message there and back
+	@$(BIN)/python tools/first_message.py
+
+docs: $(STAMP) ## Check the documents: links hold, commands run
+	$(PYTEST) tests/integration/test_docs.py
+
+lock: $(STAMP) ## Write requirements/*.lock anew
+	tools/lock.sh --upgrade
+
+clean: ## Remove what the targets made, but for .venv
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov
+	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +

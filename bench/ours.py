@@ -1,0 +1,101 @@
+"""Our broker as a peer: started from this checkout with one queue, stopped and deleted afterwards."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.peer import BenchError, Peer
+
+QUEUE = "bench"
+READY_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 15
+COMPILED_MODULE = "pairbus.engine.namespace"
+
+
+def is_compiled() -> bool:
+    """Whether the pure rooms are the compiled ones; the table says which was measured."""
+    try:
+        spec = importlib.util.find_spec(COMPILED_MODULE)
+    except ModuleNotFoundError:
+        return False
+    return spec is not None and str(spec.origin).endswith(".so")
+
+
+class OurBroker:
+    """One namespace under ``base``. Use as a context manager; it yields the ``Peer``."""
+
+    def __init__(self, base: Path, *, options: tuple[str, ...] = ()) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="pairbus-", dir=base))
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.http = ""
+        self.connection_string = ""
+
+    def __enter__(self) -> Peer:
+        try:
+            self._start()
+            return self._wait_ready()
+        except BaseException:
+            self._stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        config = self._home / "config.json"
+        queues = [{"Name": QUEUE, "Properties": {}}]
+        namespaces = [{"Name": "bench", "Queues": queues, "Topics": []}]
+        config.write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
+        serve = [sys.executable, "-m", "pairbus", "serve", "--namespace", "bench", "--amqp", "127.0.0.1:0"]
+        home = str(self._home)
+        files = ["--data", f"{home}/data", "--ready-file", f"{home}/ready.json", "--config", str(config)]
+        with (self._home / "output").open("wb") as output:
+            self._process = subprocess.Popen(
+                [*serve, *files, *self._options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _wait_ready(self) -> Peer:
+        assert self._process is not None
+        ready_file = self._home / "ready.json"
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not ready_file.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = (self._home / "output").read_text(errors="replace")[-1500:]
+                raise BenchError(f"our broker did not become ready:\n{tail}")
+            time.sleep(0.02)
+        ready = json.loads(ready_file.read_text())
+        self.http = str(ready.get("http") or "")
+        host, _, port = str(ready["amqp"]).rpartition(":")
+        self.connection_string = str(ready["connection_string"])
+        parts = dict(part.split("=", 1) for part in self.connection_string.split(";") if part)
+        return Peer(
+            name="PairBus",
+            host=host,
+            port=int(port),
+            user=parts["SharedAccessKeyName"],
+            password=parts["SharedAccessKey"],
+            address=QUEUE,
+            pid=self._process.pid,
+        )
+
+    def _stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self._home, ignore_errors=True)

@@ -1,0 +1,286 @@
+"""Readers and writers for what happens once per message: transfer and disposition, without objects in between.
+
+Each reader knows the forms that clients really write and hands anything else to the general decoder, so the fast path
+never decides what is valid: it only decides what is quick.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from pairbus.amqp.performatives import Flow, decode_fields, disposition_from, flow_from, transfer_from
+from pairbus.amqp.states import ACCEPTED, STATE_ACCEPTED, Outcome
+
+TransferRead = tuple[int, int, bytes, int, bool, bool, bool, Outcome | None, int]
+"""handle, delivery-id or -1, tag, message-format, settled, more, aborted, state, where the payload starts."""
+
+DispositionRead = tuple[bool, int, int, bool, Outcome | None]
+"""role, first, last, settled, state."""
+
+U32: Final = struct.Struct(">I")
+
+
+def _idle_tails() -> dict[bytes, int]:
+    """Every way to say nothing in rcv-settle-mode, state, resume, aborted and batchable; with the number of fields."""
+    silences = ((b"\x40", b"\x50\x00"), (b"\x40",), (b"\x40", b"\x42"), (b"\x40", b"\x42"), (b"\x40", b"\x41", b"\x42"))
+    tails = {b"": 0}  # lists may stop early, so every prefix counts
+    longest = [b""]
+    for index, choices in enumerate(silences):
+        longest = [tail + choice for tail in longest for choice in choices]
+        for tail in longest:
+            tails[tail] = index + 1
+    return tails
+
+
+IDLE_TAILS: Final = _idle_tails()
+
+
+def read_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
+    """The transfer whose list starts at ``offset``.
+
+    Raises:
+        RemoteProtocolError: the bytes are no transfer.
+    """
+    try:
+        code = buf[offset]
+        if code == 0xC0:
+            stop = offset + 2 + buf[offset + 1]
+            count = buf[offset + 2]
+            at = offset + 3
+        elif code == 0xD0:
+            stop = offset + 5 + U32.unpack_from(buf, offset + 1)[0]
+            count = U32.unpack_from(buf, offset + 5)[0]
+            at = offset + 9
+        else:
+            return _any_transfer(buf, offset, end)
+        if stop > end or count < 4:
+            return _any_transfer(buf, offset, end)
+        code = buf[at]
+        if code == 0x52:
+            handle: int = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            handle = 0
+            at += 1
+        elif code == 0x70:
+            handle = U32.unpack_from(buf, at + 1)[0]
+            at += 5
+        else:
+            return _any_transfer(buf, offset, end)
+        code = buf[at]
+        if code == 0x70:
+            delivery_id: int = U32.unpack_from(buf, at + 1)[0]
+            at += 5
+        elif code == 0x52:
+            delivery_id = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            delivery_id = 0
+            at += 1
+        else:
+            return _any_transfer(buf, offset, end)
+        if buf[at] != 0xA0:
+            return _any_transfer(buf, offset, end)
+        start = at + 2
+        at = start + buf[at + 1]
+        tag = buf[start:at]
+        code = buf[at]
+        if code == 0x43 or code == 0x40:
+            message_format = 0
+            at += 1
+        elif code == 0x70:
+            message_format = U32.unpack_from(buf, at + 1)[0]
+            at += 5
+        elif code == 0x52:
+            message_format = buf[at + 1]
+            at += 2
+        else:
+            return _any_transfer(buf, offset, end)
+        settled = more = 0x40
+        if count > 4:
+            settled = buf[at]
+            at += 1
+        if count > 5:
+            more = buf[at]
+            at += 1
+            count -= 6
+        else:
+            count = 0
+        # The tail must hold exactly the fields that the count announces.
+        if (
+            at > stop
+            or IDLE_TAILS.get(buf[at:stop], -1) != count
+            or not 0x40 <= settled <= 0x42
+            or not 0x40 <= more <= 0x42
+        ):
+            return _any_transfer(buf, offset, end)
+        return handle, delivery_id, tag, message_format, settled == 0x41, more == 0x41, False, None, stop
+    except (IndexError, struct.error):
+        return _any_transfer(buf, offset, end)
+
+
+def _any_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
+    fields, payload = decode_fields(buf, offset, end, "transfer")
+    frame = transfer_from(fields)
+    return (
+        frame.handle,
+        frame.delivery_id,
+        frame.delivery_tag,
+        max(frame.message_format, 0),
+        frame.settled,
+        frame.more,
+        frame.aborted,
+        frame.state,
+        payload,
+    )
+
+
+def read_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
+    """The disposition whose list starts at ``offset``.
+
+    Raises:
+        RemoteProtocolError: the bytes are no disposition.
+    """
+    try:
+        if buf[offset] != 0xC0 or offset + 2 + buf[offset + 1] != end:
+            return _any_disposition(buf, offset, end)
+        role = buf[offset + 3]
+        at = offset + 4
+        code = buf[at]
+        if code == 0x70:
+            first: int = U32.unpack_from(buf, at + 1)[0]
+            at += 5
+        elif code == 0x52:
+            first = buf[at + 1]
+            at += 2
+        else:
+            return _any_disposition(buf, offset, end)
+        code = buf[at]
+        if code == 0x70:
+            last: int = U32.unpack_from(buf, at + 1)[0]
+            at += 5
+        elif code == 0x52:
+            last = buf[at + 1]
+            at += 2
+        elif code == 0x40:
+            last = first
+            at += 1
+        else:
+            return _any_disposition(buf, offset, end)
+        tail = buf[at + 1 : end]
+        settled = buf[at]
+        if (
+            (role == 0x41 or role == 0x42)
+            and (settled == 0x41 or settled == 0x42)
+            and buf[offset + 2] == ACCEPTED_TAILS.get(tail, 0)
+        ):
+            return role == 0x41, first, last, settled == 0x41, ACCEPTED
+        return _any_disposition(buf, offset, end)
+    except (IndexError, struct.error):
+        return _any_disposition(buf, offset, end)
+
+
+ACCEPTED_TAILS: Final[dict[bytes, int]] = {
+    STATE_ACCEPTED: 5,
+    STATE_ACCEPTED + b"\x40": 6,
+    STATE_ACCEPTED + b"\x41": 6,
+    STATE_ACCEPTED + b"\x42": 6,
+    b"\x00\x53\x24\xc0\x01\x00": 5,
+    b"\x00\x53\x24\xc0\x01\x00\x40": 6,
+    b"\x00\x53\x24\xc0\x01\x00\x41": 6,
+    b"\x00\x53\x24\xc0\x01\x00\x42": 6,
+}
+"""What follows ``settled`` in a plain acceptance, with the number of fields the list then has."""
+
+
+def _any_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
+    fields, _ = decode_fields(buf, offset, end, "disposition")
+    frame = disposition_from(fields)
+    return frame.role, frame.first, frame.last, frame.settled, frame.state
+
+
+def read_flow(buf: bytes, offset: int, end: int) -> Flow:
+    """The flow whose list starts at ``offset``.
+
+    Raises:
+        RemoteProtocolError: the bytes are no flow.
+    """
+    try:
+        if buf[offset] != 0xC0 or offset + 2 + buf[offset + 1] != end:
+            return _any_flow(buf, offset, end)
+        count = buf[offset + 2]
+        values: list[int] = []
+        at = offset + 3
+        for _ in range(count if count < 8 else 8):
+            code = buf[at]
+            at += 1
+            if code == 0x43:
+                values.append(0)
+            elif code == 0x52:
+                values.append(buf[at])
+                at += 1
+            elif code == 0x70:
+                values.append(U32.unpack_from(buf, at)[0])
+                at += 4
+            elif code == 0x40:
+                values.append(-1)
+            else:
+                return _any_flow(buf, offset, end)
+        # drain, echo and properties: one byte each unless there really are properties
+        rest = buf[at:end]
+        if len(rest) != count - len(values) or len(values) < 4 or min(values[1:4]) < 0:
+            return _any_flow(buf, offset, end)
+        if rest.strip(b"\x40\x41\x42") or rest[2:] not in NO_PROPERTIES:
+            return _any_flow(buf, offset, end)
+        if len(values) < 8:
+            values.extend([-1] * (8 - len(values)))
+        frame = Flow()
+        frame.next_incoming_id = values[0]
+        frame.incoming_window = values[1]
+        frame.next_outgoing_id = values[2]
+        frame.outgoing_window = values[3]
+        frame.handle = values[4]
+        frame.delivery_count = values[5]
+        frame.link_credit = values[6]
+        frame.available = values[7]
+        frame.drain = rest[:1] == b"\x41"
+        frame.echo = rest[1:2] == b"\x41"
+        return frame
+    except (IndexError, struct.error):
+        return _any_flow(buf, offset, end)
+
+
+NO_PROPERTIES: Final = (b"", b"\x40")
+
+
+def _any_flow(buf: bytes, offset: int, end: int) -> Flow:
+    fields, _ = decode_fields(buf, offset, end, "flow")
+    return flow_from(fields)
+
+
+# ---- writers: fixed-width fields only, so that each frame is one struct.pack ----
+
+_ACCEPTED_RANGE: Final = struct.Struct(">IHH8sIBI6s")
+_RECEIVER_ACCEPTS: Final = b"\x00\x53\x15\xc0\x12\x06\x41\x70"
+_SENDER_ACCEPTS: Final = b"\x00\x53\x15\xc0\x12\x06\x42\x70"
+_SETTLED_ACCEPTED: Final = b"\x41" + STATE_ACCEPTED + b"\x42"
+
+
+def accepted_range(channel: int, is_receiver: bool, first: int, last: int) -> bytes:
+    """The frame of ``disposition(first..last, settled, accepted)``."""
+    head = _RECEIVER_ACCEPTS if is_receiver else _SENDER_ACCEPTS
+    return _ACCEPTED_RANGE.pack(31, 0x0200, channel, head, first, 0x70, last, _SETTLED_ACCEPTED)
+
+
+TRANSFER_HEAD: Final = struct.Struct(">HH6sBIB")
+LOCKED_TRANSFER: Final = struct.Struct(">I16sIBB16s8s")
+LOCKED_TRANSFER_SIZE: Final = LOCKED_TRANSFER.size
+UNSETTLED_TAIL: Final = b"\x43\x42\x42\x40\x40\x42\x42\x42"
+SETTLED_TAIL: Final = b"\x43\x41\x42\x40\x40\x42\x42\x42"
+
+
+def transfer_head(channel: int, handle: int) -> bytes:
+    """What is the same in every whole transfer of a link with 16-byte tags: frame header after its size, to delivery-id."""
+    # list8: 1 count + 5 handle + 5 delivery-id + 18 tag + 8 more fields of one byte each
+    return TRANSFER_HEAD.pack(0x0200, channel, b"\x00\x53\x14\xc0\x25\x0b", 0x70, handle, 0x70)

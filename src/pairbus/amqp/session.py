@@ -1,0 +1,377 @@
+"""One session: transfer windows, delivery ids, dispositions in both directions (AMQP 1.0, 2.5).
+
+Delivery ids of ours are one contiguous sequence over all links of the session; rhea insists. Answers that say no more
+than "accepted" are gathered into ranges and leave as one disposition per burst.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.conditions import (
+    HANDLE_IN_USE,
+    RESOURCE_LIMIT_EXCEEDED,
+    STOLEN,
+    UNATTACHED_HANDLE,
+    AmqpError,
+)
+from pairbus.amqp.framing import FRAME_HEADER_SIZE, amqp_frame
+from pairbus.amqp.hot import accepted_range, read_disposition, read_transfer
+from pairbus.amqp.link import DETACH_SENT, SERIAL, SERIAL_HALF, Link
+from pairbus.amqp.performatives import Attach, Begin, Detach, Disposition, End, Flow
+from pairbus.amqp.states import (
+    ACCEPTED_CODE,
+    RECEIVED_CODE,
+    RELEASED_CODE,
+    Outcome,
+    encode_outcome_code,
+    encode_rejected,
+)
+from pairbus.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from pairbus.amqp.connection import Connection
+
+OUTGOING_WINDOW: Final = 5000
+"""What we announce; nothing of ours is bounded by it but credit."""
+FIRST_TRANSFER_ID: Final = 1
+IDLE_STEPS_MAX: Final = 200_000
+"""How many deliveries a client may name in vain, beyond those it settles, before it is shown the door."""
+UNSETTLED_MAX: Final = 200_000
+"""How many deliveries of ours may wait for settlement at once; beyond it nothing more is sent."""
+
+
+class Session:
+    """One session of a connection."""
+
+    __slots__ = (
+        "accept_first",
+        "accept_last",
+        "channel",
+        "connection",
+        "context",
+        "echo_first",
+        "echo_last",
+        "end_sent",
+        "idle_steps",
+        "incoming_window",
+        "is_ended",
+        "links",
+        "next_delivery_id",
+        "next_incoming_id",
+        "next_outgoing_id",
+        "queued",
+        "remote_window",
+        "unsettled",
+    )
+
+    def __init__(self, connection: Connection, channel: int, begin: Begin) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.context: object | None = None
+        self.links: dict[int, Link] = {}
+        self.is_ended = False
+        self.end_sent = False
+        self.next_incoming_id = begin.next_outgoing_id
+        self.incoming_window = connection.settings.incoming_window
+        self.next_outgoing_id = FIRST_TRANSFER_ID
+        self.remote_window = begin.incoming_window
+        self.next_delivery_id = FIRST_TRANSFER_ID
+        self.unsettled: dict[int, tuple[Link, object | None]] = {}
+        """Our deliveries that wait for the client's word, in the order of their ids."""
+        self.queued: deque[bytes] = deque()
+        """Transfer frames that wait for the client's window."""
+        self.idle_steps = 0
+        # Ranges of deliveries to call accepted; -1: none. Theirs to us, and ours that they settled.
+        self.accept_first = -1
+        self.accept_last = -1
+        self.echo_first = -1
+        self.echo_last = -1
+
+    # ---- output ----
+
+    def write(self, body: bytes) -> None:
+        """Queue one performative."""
+        self.connection.write_frame(amqp_frame(self.channel, body))
+
+    def write_error(self, frame: Detach | End) -> None:
+        """Queue a performative whose error may have to shrink to fit the client's frames (B61)."""
+        body = frame.encode()
+        if frame.error is not None and len(body) + FRAME_HEADER_SIZE > self.connection.send_frame_max:
+            frame.error = frame.error.shortened()
+            body = frame.encode()
+        self.write(body)
+
+    def flow(self) -> Flow:
+        """A flow with the session's half filled in; our window is open again with it."""
+        self.incoming_window = self.connection.settings.incoming_window
+        frame = Flow()
+        # Always there: without it rhea's window becomes NaN and it never sends again.
+        frame.next_incoming_id = self.next_incoming_id
+        frame.incoming_window = self.incoming_window
+        frame.next_outgoing_id = self.next_outgoing_id
+        frame.outgoing_window = OUTGOING_WINDOW
+        return frame
+
+    def can_send(self) -> bool:
+        """Whether a transfer would leave at once."""
+        return self.remote_window > 0 and not self.queued and len(self.unsettled) < UNSETTLED_MAX
+
+    def send_transfer_frame(self, frame: bytes) -> None:
+        """Send a transfer frame now, or when the client's window opens (AMQP 1.0, 2.5.6)."""
+        self.queued.append(frame)
+        self._send_queued()
+
+    def _send_queued(self) -> None:
+        while self.queued and self.remote_window > 0:
+            self.connection.write_frame(self.queued.popleft())
+            self.remote_window -= 1
+            self.next_outgoing_id = (self.next_outgoing_id + 1) & SERIAL
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """End the session from our side; its links vanish."""
+        if self.is_ended or self.end_sent:
+            return
+        self.flush_dispositions()
+        self.write_error(End(error))
+        self.end_sent = True
+        self.vanish(error)
+
+    def vanish(self, error: AmqpError | None) -> None:
+        """Tell the owner that all links and then the session have gone."""
+        if self.is_ended:
+            return
+        self.is_ended = True
+        for link in list(self.links.values()):
+            link.vanish(error)
+        self.links.clear()
+        self.unsettled.clear()
+        self.queued.clear()
+        self.accept_first = self.echo_first = -1
+        self.connection.handler.session_ended(self)
+
+    # ---- settlement of what the client sent us ----
+
+    def accept_incoming(self, delivery_id: int) -> None:
+        """``accepted`` and settled; gathered into a range."""
+        if self.accept_first >= 0:
+            if delivery_id == (self.accept_last + 1) & SERIAL and delivery_id:
+                self.accept_last = delivery_id
+                return
+            self._flush_accepted()
+        else:
+            self.connection.dirty.append(self)
+        self.accept_first = self.accept_last = delivery_id
+
+    def reject_incoming(self, delivery_id: int, error: AmqpError) -> None:
+        """``rejected`` with an error: with accepted, the only outcome Python's senders survive."""
+        state = encode_rejected(error)
+        if len(state) + 64 > self.connection.send_frame_max:
+            state = encode_rejected(error.shortened())
+        self.settle_incoming_state(delivery_id, state)
+
+    def settle_incoming_state(self, delivery_id: int, state: bytes) -> None:
+        """Settle with any encoded state: declared, transactional."""
+        self._write_disposition(True, delivery_id, state)
+
+    # ---- settlement of what we sent the client ----
+
+    def settle_outgoing(self, delivery_id: int, code: int, error: AmqpError | None = None) -> None:
+        """Answer a settlement: echo its outcome, or say with an error that it failed. The delivery is forgotten."""
+        self.forget_outgoing(delivery_id)
+        if error is not None:
+            state = encode_rejected(error)
+            if len(state) + 64 > self.connection.send_frame_max:
+                state = encode_rejected(error.shortened())
+            self._write_disposition(False, delivery_id, state)
+        elif code != ACCEPTED_CODE:
+            self._write_disposition(False, delivery_id, encode_outcome_code(code))
+        elif self.echo_first < 0:
+            self.connection.dirty.append(self)
+            self.echo_first = self.echo_last = delivery_id
+        elif delivery_id == (self.echo_last + 1) & SERIAL and delivery_id:
+            self.echo_last = delivery_id
+        else:
+            self._flush_echoed()
+            self.echo_first = self.echo_last = delivery_id
+
+    def settle_outgoing_state(self, delivery_id: int, state: bytes) -> None:
+        """Answer a settlement with any encoded state, such as a transactional one. The delivery is forgotten."""
+        self.forget_outgoing(delivery_id)
+        self._write_disposition(False, delivery_id, state)
+
+    def forget_outgoing(self, delivery_id: int) -> None:
+        """Drop our memory of a delivery, say nothing."""
+        entry = self.unsettled.pop(delivery_id, None)
+        if entry is not None:
+            entry[0].unsettled_count -= 1
+
+    def unsettled_outgoing(self) -> int:
+        """How many of our deliveries wait for settlement."""
+        return len(self.unsettled)
+
+    def flush_dispositions(self) -> None:
+        """Queue the gathered ranges. A range never wraps around: Python compares ids as plain numbers."""
+        if self.accept_first >= 0:
+            self._flush_accepted()
+        if self.echo_first >= 0:
+            self._flush_echoed()
+
+    def _flush_accepted(self) -> None:
+        if not self.is_ended:
+            self.connection.write_frame(accepted_range(self.channel, True, self.accept_first, self.accept_last))
+        self.accept_first = -1
+
+    def _flush_echoed(self) -> None:
+        if not self.is_ended:
+            self.connection.write_frame(accepted_range(self.channel, False, self.echo_first, self.echo_last))
+        self.echo_first = -1
+
+    def _write_disposition(self, is_receiver: bool, delivery_id: int, state: bytes) -> None:
+        if self.is_ended:
+            return
+        frame = Disposition(is_receiver, delivery_id, delivery_id)
+        frame.settled = True
+        frame.state_bytes = state
+        self.write(frame.encode())
+
+    # ---- input ----
+
+    def incoming_transfer(self, data: bytes, offset: int, end: int) -> None:
+        """One transfer frame."""
+        handle, delivery_id, tag, message_format, settled, more, aborted, state, payload = read_transfer(
+            data, offset, end
+        )
+        self.next_incoming_id = (self.next_incoming_id + 1) & SERIAL
+        self.incoming_window -= 1
+        link = self.links.get(handle)
+        if link is None:
+            self._unattached(handle)
+            return
+        link.incoming_transfer(
+            delivery_id, tag, message_format, settled, more, aborted, state, data[payload:end]
+        )
+        if self.incoming_window * 2 < self.connection.settings.incoming_window and not self.is_ended:
+            self.write(self.flow().encode())
+
+    def incoming_disposition(self, data: bytes, offset: int, end: int) -> None:
+        """The client says what became of deliveries."""
+        role, first, last, settled, outcome = read_disposition(data, offset, end)
+        if not role:
+            return  # about its own deliveries to us: those we settle at once, so nothing is left to do
+        if outcome is None or outcome.code == RECEIVED_CODE:
+            if not settled:
+                return
+            outcome = Outcome(RELEASED_CODE)  # settled without a verdict: nothing may be lost by it
+        if first == last:
+            entry = self.unsettled.get(first)
+            if entry is None:
+                self._settled_in_vain(first, first, settled)
+                return
+            if settled:
+                del self.unsettled[first]
+                entry[0].unsettled_count -= 1
+            self.connection.handler.settled(entry[0], first, entry[1], outcome, settled)
+        else:
+            self._settle_range(first, last, outcome, settled)
+
+    def _settle_range(self, first: int, last: int, outcome: Outcome, settled: bool) -> None:
+        span = (last - first) & SERIAL
+        if span >= SERIAL_HALF:
+            raise RemoteProtocolError("amqp:invalid-field", f"a disposition ends at {last} before it begins at {first}")
+        entries = self.unsettled
+        # The ids are the client's claim: walk the range or what we know, whichever is shorter.
+        if span < len(entries):
+            known = [key & SERIAL for key in range(first, first + span + 1) if key & SERIAL in entries]
+            self._count_idle_steps(span + 1 - len(known))
+        else:
+            known = [key for key in entries if (key - first) & SERIAL <= span]
+            self._count_idle_steps(len(entries) - len(known))
+        if not known:
+            self._settled_in_vain(first, last, settled)
+            return
+        if not settled and len(known) <= span:
+            self._answer_gaps(first, last, known)
+        for key in known:
+            entry = entries.get(key)
+            if entry is None:
+                continue  # the owner's answer to an earlier one took it away
+            if settled:
+                del entries[key]
+                entry[0].unsettled_count -= 1
+            self.connection.handler.settled(entry[0], key, entry[1], outcome, settled)
+
+    def _answer_gaps(self, first: int, last: int, known: list[int]) -> None:
+        """Within a range, what is not known was settled or lost before: say so, or the client waits a minute."""
+        start = first
+        for key in [*known, (last + 1) & SERIAL]:
+            if key != start:
+                self._settled_in_vain(start, (key - 1) & SERIAL, False)
+            start = (key + 1) & SERIAL
+
+    def _settled_in_vain(self, first: int, last: int, settled: bool) -> None:
+        self._count_idle_steps(1)
+        if not settled:
+            frame = Disposition(False, first, last)
+            frame.settled = True
+            frame.state_bytes = encode_rejected(self.connection.settings.unknown_delivery)
+            self.write(frame.encode())
+
+    def _count_idle_steps(self, steps: int) -> None:
+        self.idle_steps += steps
+        if self.idle_steps > IDLE_STEPS_MAX + self.next_delivery_id:
+            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, "too many dispositions for deliveries that are not there")
+
+    def incoming_flow(self, frame: Flow) -> None:
+        """The client's windows and, with a handle, a link's credit."""
+        had_room = self.can_send()
+        base = frame.next_incoming_id if frame.next_incoming_id >= 0 else FIRST_TRANSFER_ID
+        window = (base + frame.incoming_window - self.next_outgoing_id) & SERIAL
+        huge = frame.incoming_window >= SERIAL_HALF
+        self.remote_window = window if window < SERIAL_HALF or huge else 0
+        self._send_queued()
+        if frame.handle < 0:
+            if frame.echo:
+                self.write(self.flow().encode())
+        else:
+            link = self.links.get(frame.handle)
+            if link is None:
+                self._unattached(frame.handle)
+                return
+            link.incoming_flow(frame)
+        if not had_room and self.can_send():
+            for link in list(self.links.values()):
+                if link.role_is_sender and link.credit > 0 and link.is_attached:
+                    self.connection.handler.credit(link)
+
+    def incoming_attach(self, frame: Attach) -> None:
+        """A new link."""
+        if frame.handle > self.connection.settings.handle_max:
+            raise RemoteProtocolError(
+                "amqp:connection:framing-error",
+                f"handle {frame.handle} exceeds handle-max {self.connection.settings.handle_max}",
+            )
+        existing = self.links.get(frame.handle)
+        # Python never answers the detach that follows a refusal; its handle is free again all the same.
+        if existing is not None and existing.state != DETACH_SENT:
+            self.end(AmqpError(HANDLE_IN_USE, f"handle {frame.handle} is attached to link {existing.name!r}"))
+            return
+        for other in list(self.links.values()):
+            if other.name == frame.name and other.role_is_sender == frame.role and other.state != DETACH_SENT:
+                self.connection.handler.link_detached(other, True, AmqpError(STOLEN, "attached again by its name"))
+                other.detach(AmqpError(STOLEN, f"link {frame.name!r} was attached again on handle {frame.handle}"))
+        link = Link(self, frame)
+        self.links[frame.handle] = link
+        self.connection.handler.link_attached(link)
+
+    def incoming_detach(self, frame: Detach) -> None:
+        """The end of a link, or the answer to ours."""
+        link = self.links.get(frame.handle)
+        if link is None:
+            self._unattached(frame.handle)
+        else:
+            link.incoming_detach(frame)
+
+    def _unattached(self, handle: int) -> None:
+        self.end(AmqpError(UNATTACHED_HANDLE, f"handle {handle} is not attached"))

@@ -1,0 +1,70 @@
+"""The ``pairbus`` group. Commands are found by name and imported when used, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+import click
+
+from pairbus import __version__
+from pairbus.errors import PairbusError, UsageError
+
+COMMANDS: Final = {
+    "serve": "pairbus.cli.serve:serve",
+}
+"""Each command's name and where it is; add a line and a module for a new one."""
+SUMMARIES: Final = {
+    "serve": "Serve one namespace until stopped.",
+}
+"""What the list of commands says of each, known without importing it."""
+EXIT_USAGE: Final = 2
+EXIT_REFUSED: Final = 3
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called or asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command), command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, SUMMARIES[name]) for name in COMMANDS])
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Each command explains itself: pairbus COMMAND --help",
+)
+@click.version_option(__version__, prog_name="pairbus")
+def root() -> None:
+    """PairBus: send, even when your broker is gone."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point: runs a command and ends the process with its exit code."""
+    try:
+        code = root.main(args=arguments, prog_name="pairbus", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except PairbusError as error:
+        print(f"pairbus: {error}", file=sys.stderr)
+        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,1 @@
+"""What a broker means: locks, settlement, sessions, topics, rules, schedules. Pure."""

@@ -1,0 +1,43 @@
+"""Duplicate detection: which message ids were accepted within the window (B47–B49)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class DuplicateHistory:
+    """Ids with the instant of acceptance, forgotten in order as they leave the window."""
+
+    __slots__ = ("_order", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, int] = {}
+        self._order: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def holds(self, key: bytes, now: int, window_ms: int) -> bool:
+        """Whether a message with this id was accepted less than a window ago."""
+        self.forget(now - window_ms)
+        at = self._seen.get(key)
+        return at is not None and at > now - window_ms
+
+    def add(self, key: bytes, at: int) -> None:
+        """Remember an acceptance. A later instant for the same id replaces an earlier one."""
+        known = self._seen.get(key)
+        if known is None or at > known:
+            self._seen[key] = at
+            self._order.append((at, key))
+
+    def accepted_at(self, key: bytes) -> int | None:
+        """When this id was accepted last, if it is remembered."""
+        return self._seen.get(key)
+
+    def forget(self, before: int) -> None:
+        """Drop what was accepted at or before an instant."""
+        order = self._order
+        while order and order[0][0] <= before:
+            at, key = order.popleft()
+            if self._seen.get(key) == at:
+                del self._seen[key]

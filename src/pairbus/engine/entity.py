@@ -1,0 +1,129 @@
+"""One entity: a queue, a topic or a subscription, with the places it keeps messages in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pairbus.engine.context import Context, Numbers, Space
+from pairbus.engine.queue import Queue
+from pairbus.engine.records import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, queue_id_of
+from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
+
+if TYPE_CHECKING:
+    from pairbus.engine.rule_index import TopicIndex
+
+
+class Counts:
+    """How many messages an entity holds, by state (B66)."""
+
+    __slots__ = ("active", "dead_letter", "deferred", "scheduled", "transfer", "transfer_dead_letter")
+
+    def __init__(
+        self, active: int, dead_letter: int, scheduled: int, transfer: int, transfer_dead_letter: int, deferred: int
+    ) -> None:
+        self.active = active
+        self.dead_letter = dead_letter
+        self.scheduled = scheduled
+        self.transfer = transfer
+        self.transfer_dead_letter = transfer_dead_letter
+        self.deferred = deferred
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return (
+            self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter + self.deferred
+        )
+
+
+class Entity:
+    """A named thing in a namespace. A topic's main queue holds only what is scheduled."""
+
+    __slots__ = (
+        "dead_letter",
+        "entity_id",
+        "index",
+        "is_deleted",
+        "kind",
+        "main",
+        "numbers",
+        "path",
+        "settings",
+        "space",
+        "subscriptions",
+        "topic",
+        "transfer_dead_letter",
+    )
+
+    def __init__(
+        self, context: Context, entity_id: int, kind: int, path: str, settings: Settings, topic: Entity | None
+    ) -> None:
+        self.entity_id = entity_id
+        self.kind = kind
+        self.path = path
+        self.settings = settings
+        self.topic = topic
+        self.is_deleted = False
+        self.numbers = Numbers()
+        # A topic's quota covers what lies in its subscriptions.
+        self.space: Space = topic.space if topic is not None else Space()
+        self.subscriptions: dict[str, Entity] = {}
+        self.index: TopicIndex[int] | None = None
+        main_id = queue_id_of(entity_id, MAIN)
+        self.main = Queue(context, main_id, path, settings, self.numbers, self.space, is_sub_queue=False)
+        self.dead_letter = Queue(
+            context,
+            queue_id_of(entity_id, DEAD_LETTER),
+            f"{path}/$DeadLetterQueue",
+            settings,
+            self.numbers,
+            self.space,
+            is_sub_queue=True,
+        )
+        self.transfer_dead_letter = Queue(
+            context,
+            queue_id_of(entity_id, TRANSFER_DEAD_LETTER),
+            f"{path}/$Transfer/$DeadLetterQueue",
+            settings,
+            self.numbers,
+            self.space,
+            is_sub_queue=True,
+        )
+        self.main.dead_letter_queue = self.dead_letter if kind != TOPIC else None
+
+    @property
+    def name(self) -> str:
+        """The last part of a subscription's path; the whole path of a queue or topic."""
+        return self.path.rsplit("/", 1)[1] if self.kind == SUBSCRIPTION else self.path
+
+    @property
+    def queues(self) -> tuple[Queue, Queue, Queue]:
+        """The places messages lie in."""
+        return (self.main, self.dead_letter, self.transfer_dead_letter)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held against the size quota."""
+        return self.space.stored_bytes
+
+    @property
+    def accessed_at(self) -> int:
+        """When a client last used it; 0: never."""
+        return self.numbers.accessed_at
+
+    def counts(self) -> Counts:
+        """The numbers that every interface reports."""
+        return Counts(
+            active=self.main.active_count,
+            dead_letter=self.dead_letter.active_count + self.dead_letter.deferred_count,
+            scheduled=self.main.scheduled_count,
+            transfer=0,
+            transfer_dead_letter=self.transfer_dead_letter.active_count + self.transfer_dead_letter.deferred_count,
+            deferred=self.main.deferred_count,
+        )
+
+    def use(self, settings: Settings) -> None:
+        """Work by other settings from now on."""
+        self.settings = settings
+        for queue in self.queues:
+            queue.settings = settings

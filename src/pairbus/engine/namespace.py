@@ -1,0 +1,410 @@
+"""All entities of a namespace: find, create, change, delete; fold the journal; let time pass.
+
+Rule 1: configuration is records like messages are, so it is as durable as they are (B16).
+Rule 2: ids of entities are never reused: a recreated entity starts empty.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine import session_ops, topic as topics
+from pairbus.engine.context import Context
+from pairbus.engine.entity import Entity
+from pairbus.engine.records import (
+    DeliveryFailed,
+    DuplicateSeen,
+    EntityDeleted,
+    EntityPut,
+    MessageDeferred,
+    MessageMoved,
+    MessageRemoved,
+    MessageStored,
+    NamespacePut,
+    Record,
+    SequenceAdvanced,
+    SessionStateSet,
+)
+from pairbus.engine.routing import HOPS_MAX, Router
+from pairbus.errors import EntityAlreadyExists, EntityNotFound, InvalidEntity, QuotaExceeded
+from pairbus.model.access import AccessRule
+from pairbus.model.entity import (
+    FOREVER_MS,
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
+    Settings,
+    check_settings,
+    check_update,
+)
+from pairbus.model.names import canonical, check_entity_name, check_subscription_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pairbus.amqp.scan import Scanned
+    from pairbus.engine.ports import Journal, Outbox
+    from pairbus.engine.queue import Queue
+
+ENTITIES_MAX: Final = 10_000
+SUBSCRIPTIONS_MAX: Final = 2_000
+_SUBSCRIPTIONS: Final = "/subscriptions/"
+
+
+class Namespace:
+    """The engine's root: everything one broker holds."""
+
+    def __init__(self, name: str, journal: Journal, outbox: Outbox) -> None:
+        self.name = name
+        self.context = Context(journal, outbox)
+        self.created_at = 0
+        self.version = 0
+        """Rises with every change of configuration."""
+        self.access_rules: tuple[AccessRule, ...] = ()
+        self._next_entity_id = 1
+        self._entities: dict[str, Entity] = {}
+        """By canonical path, subscriptions among them."""
+        self._by_id: dict[int, Entity] = {}
+        self._queues: dict[int, Queue] = {}
+        self._orphans: dict[int, list[Record]] = {}
+        """While replaying: records that stand before their entity's, which compaction has moved on."""
+        self._orphan_subscriptions: dict[str, list[EntityPut]] = {}
+        self._router = Router(self.find)
+
+    # -- finding -------------------------------------------------------------------------------
+
+    def find(self, path: str) -> Entity | None:
+        """The entity of this path in any spelling."""
+        return self._entities.get(canonical(path))
+
+    def queue_of(self, queue_id: int) -> Queue | None:
+        """A place by its id."""
+        return self._queues.get(queue_id)
+
+    def entities(self, kind: int) -> list[Entity]:
+        """All entities of a kind, by name."""
+        return [self._entities[path] for path in sorted(self._entities) if self._entities[path].kind == kind]
+
+    def all_queues(self) -> Iterator[Queue]:
+        """Every place that may hold messages."""
+        yield from self._queues.values()
+
+    # -- configuration -------------------------------------------------------------------------
+
+    def create(self, kind: int, path: str, settings: Settings, now: int) -> Entity:
+        """Make an entity; it is empty."""
+        path = path.strip("/")
+        self._check_new(kind, path)
+        check_settings(kind, settings)
+        settings = replace(settings, created_at=now, updated_at=now)
+        settings = self._router.with_checked_targets(path, settings)
+        if kind == SUBSCRIPTION:
+            topics.rules_of(settings)
+        record = EntityPut(self._next_entity_id, kind, path, settings.to_json())
+        self.context.journal.append(record)
+        self.fold(record)
+        return self._entities[canonical(path)]
+
+    def _check_new(self, kind: int, path: str) -> None:
+        if kind == SUBSCRIPTION:
+            topic_path, _, name = path.rpartition("/")
+            topic_path = topic_path.rpartition("/")[0]
+            check_subscription_name(name)
+            topic = self.find(topic_path)
+            if topic is None or topic.kind != TOPIC:
+                raise EntityNotFound(topic_path)
+            if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
+                raise QuotaExceeded(f"Topic '{topic_path}' has {SUBSCRIPTIONS_MAX} subscriptions already: delete one first.")
+        else:
+            check_entity_name(path)
+            if sum(1 for e in self._by_id.values() if e.kind != SUBSCRIPTION) >= ENTITIES_MAX:
+                raise QuotaExceeded(f"The namespace has {ENTITIES_MAX} queues and topics already: delete one first.")
+        if self.find(path) is not None:
+            raise EntityAlreadyExists(path)
+
+    def update(self, entity: Entity, settings: Settings, now: int) -> None:
+        """Change settings. Locks of the entity are lost, as Service Bus documents."""
+        check_update(entity.kind, entity.settings, settings)
+        settings = replace(settings, created_at=entity.settings.created_at, updated_at=now)
+        settings = self._router.with_checked_targets(entity.path, settings)
+        if entity.kind == SUBSCRIPTION:
+            topics.rules_of(settings)
+        record = EntityPut(entity.entity_id, entity.kind, entity.path, settings.to_json())
+        only_rules = replace(entity.settings, rules=(), updated_at=0) == replace(settings, rules=(), updated_at=0)
+        self.context.journal.append(record)
+        self.fold(record)
+        if not only_rules and entity.kind != TOPIC:
+            self._lose_locks(entity, now)
+
+    def _lose_locks(self, entity: Entity, now: int) -> None:
+        for queue in entity.queues:
+            queue.lose_locks()
+        if entity.main.sessions is not None:
+            session_ops.lose_all(entity.main, now)
+
+    def delete(self, entity: Entity, now: int) -> None:
+        """Remove an entity with everything in it; a topic with its subscriptions."""
+        for subscription in list(entity.subscriptions.values()):
+            self.delete(subscription, now)
+        record = EntityDeleted(entity.entity_id)
+        self.context.journal.append(record)
+        self.fold(record)
+
+    def set_access_rules(self, rules: tuple[AccessRule, ...], now: int) -> None:
+        """Replace the namespace's own access rules (M5)."""
+        if len({rule.name for rule in rules}) != len(rules):
+            raise InvalidEntity("Two authorization rules have the same name: names must differ.")
+        created_at = self.created_at or now
+        record = self._namespace_record(rules, created_at)
+        self.context.journal.append(record)
+        self.fold(record)
+
+    def _namespace_record(self, rules: tuple[AccessRule, ...], created_at: int) -> NamespacePut:
+        settings = {"created_at": created_at, "access_rules": [rule.to_dict() for rule in rules]}
+        return NamespacePut(self._next_entity_id, json.dumps(settings, separators=(",", ":")))
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def check_send(self, entity: Entity, incoming: Scanned, more_bytes: int) -> None:
+        """Refuse what the entity could not take."""
+        if entity.kind == SUBSCRIPTION:
+            raise EntityNotFound(entity.path)
+        entity.main.check_send(incoming, more_bytes)
+
+    def send(self, entity: Entity, incoming: Scanned, now: int) -> int:
+        """Store one message, or publish it (``check_send`` has passed). Its number; 0 if nothing was stored."""
+        if entity.kind == TOPIC:
+            return topics.publish(entity, incoming, None, now)
+        return entity.main.send(incoming, now)
+
+    def pump(self, now: int) -> None:
+        """End of a burst: deliver what became deliverable. Forwarding may make further queues busy."""
+        dirty = self.context.dirty
+        for _ in range(HOPS_MAX + 2):
+            if not dirty:
+                return
+            ids = list(dirty)
+            dirty.clear()
+            for queue_id in ids:
+                queue = self._queues.get(queue_id)
+                if queue is not None:
+                    queue.deliver(now)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """When ``tick`` should be called next; asked after every burst."""
+        return self.context.next_deadline()
+
+    def tick(self, now: int) -> None:
+        """Let time pass: whatever fell due happens now."""
+        for queue_id in self.context.due(now):
+            if queue_id < 0:
+                self._delete_if_idle(-queue_id, now)
+                continue
+            queue = self._queues.get(queue_id)
+            if queue is not None:
+                queue.tick(now)
+
+    def _watch_idleness(self, entity: Entity) -> None:
+        idle_ms = entity.settings.auto_delete_on_idle_ms
+        if idle_ms < FOREVER_MS:
+            since = max(entity.numbers.accessed_at, entity.settings.updated_at)
+            self.context.arm(since + idle_ms, -entity.entity_id)
+
+    def _delete_if_idle(self, entity_id: int, now: int) -> None:
+        entity = self._by_id.get(entity_id)
+        if entity is None or entity.settings.auto_delete_on_idle_ms >= FOREVER_MS:
+            return
+        since = max(entity.numbers.accessed_at, entity.settings.updated_at)
+        is_used = any(queue.rotation or queue.locks for queue in entity.queues)
+        if entity.main.sessions is not None:
+            is_used = is_used or bool(entity.main.sessions.held) or bool(entity.main.sessions.waiting)
+        if is_used:
+            entity.numbers.accessed_at = now
+        if not is_used and since + entity.settings.auto_delete_on_idle_ms <= now:
+            self.delete(entity, now)
+        else:
+            self._watch_idleness(entity)
+
+    # -- the fold ------------------------------------------------------------------------------
+
+    def fold(self, record: Record) -> None:
+        """Change state by one record: the only way state comes back after a restart."""
+        if isinstance(record, EntityPut):
+            self._put(record)
+        elif isinstance(record, EntityDeleted):
+            self._deleted(record.entity_id)
+        elif isinstance(record, NamespacePut):
+            self._namespace_put(record)
+        elif isinstance(record, MessageMoved):
+            self._moved(record)
+        else:
+            queue = self._queues.get(record.queue_id)
+            if queue is not None:
+                _fold_into(queue, record)
+            else:
+                self._orphans.setdefault(record.queue_id // 4, []).append(record)
+
+    def replayed(self) -> None:
+        """The journal has been folded to its end: what is left without an entity belongs to deleted ones."""
+        self._orphans.clear()
+        self._orphan_subscriptions.clear()
+        self.context.dirty.clear()
+        self.context.dirty.update((queue_id, None) for queue_id in self._queues)
+
+    def _put(self, record: EntityPut) -> None:
+        self.version += 1
+        self._next_entity_id = max(self._next_entity_id, record.entity_id + 1)
+        topic_path = canonical(record.path).rpartition(_SUBSCRIPTIONS)[0]
+        if record.kind == SUBSCRIPTION and topic_path not in self._entities:
+            self._orphan_subscriptions.setdefault(topic_path, []).append(record)
+            return
+        settings = Settings.from_json(record.settings)
+        entity = self._by_id.get(record.entity_id)
+        if entity is None:
+            entity = self._add(record, settings)
+        else:
+            entity.use(settings)
+        self._router.connect(entity)
+        self._watch_idleness(entity)
+        for orphan in self._orphans.pop(record.entity_id, ()):
+            self.fold(orphan)
+        for subscription in self._orphan_subscriptions.pop(canonical(record.path), ()):
+            self.fold(subscription)
+
+    def _add(self, record: EntityPut, settings: Settings) -> Entity:
+        topic: Entity | None = None
+        if record.kind == SUBSCRIPTION:
+            topic = self._entities[canonical(record.path).rpartition(_SUBSCRIPTIONS)[0]]
+        entity = Entity(self.context, record.entity_id, record.kind, record.path, settings, topic)
+        self._entities[canonical(record.path)] = entity
+        self._by_id[record.entity_id] = entity
+        for queue in entity.queues:
+            self._queues[queue.queue_id] = queue
+        if topic is not None:
+            topic.subscriptions[canonical(entity.name)] = entity
+        return entity
+
+    def _deleted(self, entity_id: int) -> None:
+        self._next_entity_id = max(self._next_entity_id, entity_id + 1)
+        entity = self._by_id.pop(entity_id, None)
+        if entity is None:
+            return
+        self.version += 1
+        entity.is_deleted = True
+        del self._entities[canonical(entity.path)]
+        for queue in entity.queues:
+            del self._queues[queue.queue_id]
+            self.context.dirty.pop(queue.queue_id, None)
+        for queue in entity.queues:
+            entity.space.stored_bytes -= sum(message.size for message in queue.messages.values())
+            for lock in queue.locks.values():
+                lock.is_held = False
+        if entity.topic is not None:
+            entity.topic.subscriptions.pop(canonical(entity.name), None)
+        self._router.disconnect(entity)
+
+    def _namespace_put(self, record: NamespacePut) -> None:
+        self.version += 1
+        self._next_entity_id = max(self._next_entity_id, record.next_entity_id)
+        settings = json.loads(record.settings)
+        self.created_at = settings["created_at"]
+        self.access_rules = tuple(AccessRule.from_dict(rule) for rule in settings["access_rules"])
+
+    def _moved(self, record: MessageMoved) -> None:
+        source = self._queues.get(record.from_queue_id)
+        target = self._queues.get(record.to_queue_id)
+        if source is None or target is None:
+            self._orphans.setdefault(record.from_queue_id // 4, []).append(record)
+            return
+        message = source.moved_out(record.sequence_number)
+        if message is not None:
+            target.moved_in(message, record.extra)
+
+    # -- compaction ----------------------------------------------------------------------------
+
+    def restate(self, record: Record, now: int) -> None:
+        """Append anew what of an old record is still true, so that its place can be given back."""
+        if isinstance(record, MessageStored):
+            self._restate_message(record, now)
+        elif isinstance(record, EntityPut):
+            entity = self._by_id.get(record.entity_id)
+            if entity is not None:
+                settings = entity.settings.to_json()
+                self.context.journal.append(EntityPut(entity.entity_id, entity.kind, entity.path, settings))
+        elif isinstance(record, NamespacePut):
+            # It carries the next entity id as it is now, so ids of deleted entities never come back.
+            self.context.journal.append(self._namespace_record(self.access_rules, self.created_at))
+        elif isinstance(record, SessionStateSet):
+            self._restate_session(record)
+        elif isinstance(record, DuplicateSeen):
+            self._restate_duplicate(record.queue_id, record.duplicate_key, now)
+
+    def _restate_message(self, record: MessageStored, now: int) -> None:
+        queue = self._queues.get(record.queue_id)
+        if queue is None:
+            return
+        number, location = record.message.sequence_number, record.message.location
+        journal = self.context.journal
+        for place in self._by_id[queue.queue_id // 4].queues:  # it may have been dead-lettered since
+            message = place.messages.get(number)
+            if message is not None and message.location == location:
+                blob = journal.read(location, message.size)
+                journal.append(MessageStored(place.queue_id, message, blob, b""))
+        if record.duplicate_key:
+            self._restate_duplicate(record.queue_id, record.duplicate_key, now)
+
+    def _restate_session(self, record: SessionStateSet) -> None:
+        queue = self._queues.get(record.queue_id)
+        if queue is None or queue.sessions is None:
+            return
+        session = queue.sessions.sessions.get(record.session_id)
+        if session is not None and session.state_at == record.at:
+            self.context.journal.append(
+                SessionStateSet(record.queue_id, session.session_id, session.state, session.state_at)
+            )
+
+    def _restate_duplicate(self, queue_id: int, key: bytes, now: int) -> None:
+        queue = self._queues.get(queue_id)
+        if queue is None or queue.duplicates is None:
+            return
+        at = queue.duplicates.accepted_at(key)
+        if at is not None and at > now - queue.settings.duplicate_window_ms:
+            self.context.journal.append(DuplicateSeen(queue_id, key, at))
+
+    def stored(self) -> Iterator[tuple[int, int, int]]:
+        """Queue id, location and size of every stored message, for the store's space accounting."""
+        for queue in self._queues.values():
+            for message in queue.messages.values():
+                yield queue.queue_id, message.location, message.size
+
+
+def _fold_into(
+    queue: Queue,
+    record: MessageStored
+    | MessageRemoved
+    | DeliveryFailed
+    | MessageDeferred
+    | DuplicateSeen
+    | SequenceAdvanced
+    | SessionStateSet,
+) -> None:
+    if isinstance(record, MessageStored):
+        queue.stored(record.message, record.duplicate_key)
+    elif isinstance(record, MessageRemoved):
+        queue.removed(record.sequence_number)
+    elif isinstance(record, DeliveryFailed):
+        queue.delivery_failed(record.sequence_number, record.delivery_count, record.changed_properties)
+    elif isinstance(record, MessageDeferred):
+        queue.deferred(record.sequence_number, record.delivery_count, record.changed_properties)
+    elif isinstance(record, DuplicateSeen):
+        queue.duplicate_seen(record.duplicate_key, record.at)
+    elif isinstance(record, SequenceAdvanced):
+        numbers = queue.numbers
+        numbers.next_sequence_number = max(numbers.next_sequence_number, record.next_sequence_number)
+        numbers.last_enqueued_at = max(numbers.last_enqueued_at, record.enqueued_at)
+    else:
+        queue.session_state_set(record.session_id, record.state, record.at)

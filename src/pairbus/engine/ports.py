@@ -1,0 +1,45 @@
+"""What the engine asks of the world: a journal to keep facts in, and an outbox to speak through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pairbus.engine.consumer import Consumer, Lock
+    from pairbus.engine.queue import Queue
+    from pairbus.engine.records import Record
+    from pairbus.model.message import Message
+
+
+class Journal(Protocol):
+    """Keeps records. What is appended in one engine call becomes durable together or not at all."""
+
+    def append(self, record: Record) -> None:
+        """Stage a record for the next commit. A ``MessageStored`` gets its ``message.location`` here."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether a send of this many bytes can be taken. False when the disk is (nearly) full: the rest
+        is a reserve for settlements (B12)."""
+
+    def read(self, location: int, size: int) -> bytes:
+        """A message's blob, from memory or disk."""
+
+
+class Outbox(Protocol):
+    """Takes what the engine has to say. Nothing said here leaves before the journal has committed."""
+
+    def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> None:
+        """Hand a message to a consumer. Without a lock it is received and deleted."""
+
+    def session_accepted(self, consumer: Consumer) -> None:
+        """A waiting consumer now holds ``consumer.session``."""
+
+    def detach(self, consumer: Consumer, condition: str, description: str) -> None:
+        """The consumer's link must end: session lock lost, entity deleted or disabled, accept timed out."""
+
+
+class Relay(Protocol):
+    """Takes messages that become deliverable in one queue to where they belong."""
+
+    def relay(self, queue: Queue, message: Message, now: int) -> None:
+        """Move one message on; whatever comes of it, it is no longer in ``queue`` afterwards."""

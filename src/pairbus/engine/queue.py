@@ -1,0 +1,488 @@
+"""One queue as a state machine: sends in, deliveries out, locks between.
+
+Rule 1: no clock, no randomness, no I/O. Time arrives as ``now``; tokens are counted.
+Rule 2: a command checks everything before it changes anything, so a refusal leaves no trace.
+Rule 3: every change is a record, appended to the journal and folded by ``queue_state``.
+Rule 4: nothing here iterates over a set. The same commands give the same records.
+
+Locks live in memory only: a restart ends them, as the end of a connection would. The delivery count
+rises when a delivery fails (abandon, lock expiry), and that is recorded.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine import session_ops
+from pairbus.engine.consumer import Consumer, Lock
+from pairbus.engine.queue_state import QueueState
+from pairbus.engine.records import (
+    DeliveryFailed,
+    MessageDeferred,
+    MessageMoved,
+    MessageRemoved,
+    MessageStored,
+)
+from pairbus.errors import (
+    ArgumentError,
+    EntityDisabled,
+    MessageLockLost,
+    MessageTooLarge,
+    NotAllowed,
+    QuotaExceeded,
+    SessionLockLost,
+)
+from pairbus.model.entity import FOREVER_MS
+from pairbus.model.message import ACTIVE, NEVER, SCHEDULED, Extra, Message
+
+if TYPE_CHECKING:
+    from pairbus.amqp.scan import Scanned
+    from pairbus.engine.context import Context, Numbers, Space
+    from pairbus.engine.ports import Relay
+    from pairbus.engine.sessions import Session
+    from pairbus.model.entity import Settings
+
+ID_LENGTH_MAX: Final = 128
+"""Characters in a session id or partition key."""
+MESSAGE_ID_BYTES_MAX: Final = 4 * ID_LENGTH_MAX + 5
+"""Bytes of an encoded message id: 128 characters of up to four bytes, and the constructor."""
+DEAD_LETTER_TEXT_MAX: Final = 4_096
+RELAY_BURST_MAX: Final = 500
+"""Messages forwarded by one queue in one burst."""
+
+REASON_MAX_DELIVERY_COUNT: Final = "MaxDeliveryCountExceeded"
+REASON_EXPIRED: Final = "TTLExpiredException"
+
+
+class Queue(QueueState):
+    """A place that messages are sent to and received from."""
+
+    __slots__ = ("dead_letter_queue", "expired_count", "relay", "removed_count")
+
+    def __init__(
+        self,
+        context: Context,
+        queue_id: int,
+        path: str,
+        settings: Settings,
+        numbers: Numbers,
+        space: Space,
+        is_sub_queue: bool,
+    ) -> None:
+        super().__init__(context, queue_id, path, settings, numbers, space, is_sub_queue)
+        self.dead_letter_queue: Queue | None = None
+        self.relay: Relay | None = None
+        """Takes what becomes deliverable here somewhere else: auto-forwarding, or a topic's fan-out."""
+        self.expired_count = 0
+        self.removed_count = 0
+
+    # -- sends ---------------------------------------------------------------------------------
+
+    def check_send(self, incoming: Scanned, more_bytes: int) -> None:
+        """Refuse what could not be stored after ``more_bytes`` of the same batch. Changes nothing."""
+        settings = self.settings
+        if not settings.can_send:
+            raise EntityDisabled(self.path, "send")
+        size = len(incoming.blob)
+        if size > settings.max_message_kb * 1024:
+            raise MessageTooLarge(size, settings.max_message_kb * 1024)
+        session_id = incoming.session_id
+        if self.sessions is not None and session_id is None and not incoming.is_ping:
+            raise NotAllowed(
+                "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that have "
+                "session support enabled can only receive messages that have the SessionId set to a valid value."
+            )
+        if session_id is not None and len(session_id) > ID_LENGTH_MAX:
+            raise ArgumentError(f"The session id has {len(session_id)} characters: at most {ID_LENGTH_MAX} are allowed.")
+        if len(incoming.message_id) > MESSAGE_ID_BYTES_MAX:
+            raise ArgumentError(f"The message id is too long: at most {ID_LENGTH_MAX} characters are allowed.")
+        partition_key = incoming.partition_key
+        if partition_key is not None:
+            if len(partition_key) > ID_LENGTH_MAX:
+                raise ArgumentError(f"The partition key is too long: at most {ID_LENGTH_MAX} characters are allowed.")
+            if session_id is not None and partition_key != session_id:
+                raise ArgumentError("The partition key differs from the session id: when both are set they must be equal.")
+        if self.space.stored_bytes + more_bytes + size > settings.max_size_mb * 1_048_576:
+            raise QuotaExceeded(
+                f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{self.path}'."
+            )
+        if not self.context.journal.has_room(more_bytes + size):
+            raise QuotaExceeded(f"The disk has no room for a message to '{self.path}'. Free some space; receiving goes on.")
+
+    def send(self, incoming: Scanned, now: int) -> int:
+        """Store one message (``check_send`` has passed). Its sequence number; 0 if nothing was stored."""
+        return self.send_with(incoming, None, now)
+
+    def send_with(self, incoming: Scanned, extra: Extra | None, now: int) -> int:
+        """The same for a message that comes from another entity with facts of its own."""
+        if incoming.is_ping:
+            return 0  # answered like any send, and never seen again (pairing §7)
+        key = incoming.message_id if self.duplicates is not None else b""
+        numbers = self.numbers
+        numbers.accessed_at = now
+        enqueued_at = now if now > numbers.last_enqueued_at else numbers.last_enqueued_at
+        if key and self.duplicates is not None and self.duplicates.holds(key, enqueued_at, self.settings.duplicate_window_ms):
+            return 0
+        number = numbers.next_sequence_number
+        if incoming.scheduled_at > now:
+            message = Message(number, enqueued_at, NEVER, len(incoming.blob), self.session_of(incoming))
+            message.state = SCHEDULED
+            message.extra = extra or Extra()
+            message.extra.scheduled_at = incoming.scheduled_at
+            message.extra.ttl_ms = incoming.ttl_ms
+        else:
+            message = Message(
+                number, enqueued_at, self.expiry(incoming.ttl_ms, enqueued_at), len(incoming.blob), self.session_of(incoming)
+            )
+            message.extra = extra
+            if incoming.scheduled_at:
+                message.extra = extra or Extra()
+                message.extra.scheduled_at = incoming.scheduled_at
+        self.store(message, incoming.blob, key)
+        return number
+
+    def store(self, message: Message, blob: bytes, duplicate_key: bytes) -> None:
+        """Record a message and fold it."""
+        self.context.journal.append(MessageStored(self.queue_id, message, blob, duplicate_key))
+        self.stored(message, duplicate_key)
+
+    def session_of(self, incoming: Scanned) -> str | None:
+        """The session id counts only where sessions are required (B52); elsewhere it is just a property."""
+        return incoming.session_id if self.sessions is not None else None
+
+    def expiry(self, ttl_ms: int, enqueued_at: int) -> int:
+        """When a message enqueued now expires: the shorter of its own and the entity's time to live."""
+        default = self.settings.default_ttl_ms
+        ttl = default if not ttl_ms or ttl_ms > default else ttl_ms
+        return NEVER if ttl >= FOREVER_MS else enqueued_at + ttl
+
+    # -- consumers and deliveries --------------------------------------------------------------
+
+    def attach(self, consumer: Consumer, now: int) -> None:
+        """A receiver without a session begins. Sessions are accepted through ``accept``."""
+        self.check_receive()
+        if self.sessions is not None:
+            raise NotAllowed(
+                "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
+            )
+        self.numbers.accessed_at = now
+        consumer.is_attached = True
+
+    def detach(self, consumer: Consumer, now: int) -> None:
+        """A receiver ends. Its locks last until they expire and can be settled elsewhere; a session is given up."""
+        self.numbers.accessed_at = now
+        consumer.is_attached = False
+        consumer.credit = 0
+        if self.sessions is not None:
+            session_ops.give_up(self, consumer, now)
+        elif consumer.in_rotation:
+            self.rotation.remove(consumer)
+            consumer.in_rotation = False
+
+    def check_receive(self) -> None:
+        """Refuse receiving from an entity that is disabled for it, or that forwards everything."""
+        if not self.settings.can_receive:
+            raise EntityDisabled(self.path, "receive")
+        if self.relay is not None:
+            raise NotAllowed(f"'{self.path}' passes its messages on: receive where they go.")
+
+    def set_credit(self, consumer: Consumer, credit: int) -> None:
+        """A receiver says how many deliveries it will take from now on."""
+        consumer.credit = credit
+        if credit > 0 and not consumer.in_rotation and consumer.is_attached and consumer.session is None:
+            consumer.in_rotation = True
+            self.rotation.append(consumer)
+        self.context.dirty[self.queue_id] = None
+
+    def deliver(self, now: int) -> None:
+        """Hand out what is ready to those who have credit, one each in turn."""
+        if self.relay is not None:
+            self._relay_ready(now)
+            return
+        if self.sessions is not None:
+            self._deliver_sessions(now)
+            return
+        rotation, ready = self.rotation, self.ready
+        while rotation:
+            consumer = rotation[0]
+            if consumer.credit <= 0 or consumer.is_suspended or not consumer.is_attached:
+                rotation.popleft()
+                consumer.in_rotation = False
+                continue
+            message = ready.first()
+            if message is None:
+                return
+            if message.expires_at and message.expires_at <= now and not self.is_sub_queue:
+                self.expire(message)
+                continue
+            ready.take(message)
+            self.hand_over(consumer, message, None, now)
+            if len(rotation) > 1:
+                rotation.rotate(-1)
+
+    def _relay_ready(self, now: int) -> None:
+        assert self.relay is not None, self.path
+        for _ in range(RELAY_BURST_MAX):
+            message = self.ready.first()
+            if message is None:
+                return
+            if message.expires_at and message.expires_at <= now and not self.is_sub_queue:
+                self.expire(message)
+                continue
+            self.ready.take(message)
+            self.relay.relay(self, message, now)
+        self.context.dirty[self.queue_id] = None  # the rest in the next burst, so that nobody waits long
+
+    def _deliver_sessions(self, now: int) -> None:
+        assert self.sessions is not None, self.path
+        session_ops.serve_waiting(self, now)
+        for session in list(self.sessions.held.values()):
+            consumer = session.holder
+            while consumer is not None and consumer.credit > 0 and not consumer.is_suspended:
+                message = session.ready.first()
+                if message is None:
+                    break
+                if message.expires_at and message.expires_at <= now:
+                    self.expire(message)
+                    continue
+                session.ready.take(message)
+                self.hand_over(consumer, message, session, now)
+
+    def hand_over(self, consumer: Consumer, message: Message, session: Session | None, now: int) -> None:
+        """Deliver one message: under a lock, or for good."""
+        consumer.credit -= 1
+        if consumer.receives_and_deletes:
+            # The removal is in the same commit as the words: nothing leaves before it is durable (B32).
+            self.context.outbox.deliver(consumer, message, None)
+            self.remove(message)
+            return
+        self.context.outbox.deliver(consumer, message, self.lock(message, session, now))
+
+    def lock(self, message: Message, session: Session | None, now: int) -> Lock:
+        """Take a lock on a message that nobody holds (B25, B26)."""
+        context = self.context
+        context.last_token += 1
+        token = context.last_token
+        message.lock_token = token
+        if session is not None:
+            lock = Lock(token, message, session.locked_until, session)
+            session.locks[token] = lock
+            return lock
+        until = now + self.settings.lock_duration_ms
+        lock = Lock(token, message, until, None)
+        self.locks[token] = lock
+        self.arm(until)
+        return lock
+
+    # -- settlement ----------------------------------------------------------------------------
+
+    def find_lock(self, token: int, session_id: str | None) -> Lock | None:
+        """The lock behind a token, for settlement away from the link."""
+        if self.sessions is not None:
+            session = None if session_id is None else self.sessions.sessions.get(session_id)
+            return None if session is None else session.locks.get(token)
+        return self.locks.get(token)
+
+    def check_held(self, lock: Lock, now: int) -> None:
+        """Refuse a lock that has ended, even if no tick has noticed yet (B27)."""
+        session = lock.session
+        if session is not None:
+            if not lock.is_held or session.locked_until <= now:
+                raise SessionLockLost
+        elif not lock.is_held or lock.locked_until <= now:
+            raise MessageLockLost(str(lock.token))
+
+    def complete(self, lock: Lock, now: int) -> None:
+        """The receiver is done with the message: it is gone for good (B5)."""
+        self.check_held(lock, now)
+        self._end_lock(lock)
+        self.remove(lock.message)
+
+    def abandon(self, lock: Lock, changed_properties: bytes, now: int) -> None:
+        """The receiver gives the message back as failed."""
+        self.check_held(lock, now)
+        self._end_lock(lock)
+        self.fail(lock.message, changed_properties, now)
+
+    def release(self, lock: Lock, now: int) -> None:
+        """The receiver gives the message back unused: the delivery count stays."""
+        self.check_held(lock, now)
+        self._end_lock(lock)
+        self.give_back(lock.message, now)
+
+    def defer(self, lock: Lock, changed_properties: bytes, now: int) -> None:
+        """Set the message aside, to be received by its number."""
+        self.check_held(lock, now)
+        self._end_lock(lock)
+        message = lock.message
+        record = MessageDeferred(self.queue_id, message.sequence_number, message.delivery_count, changed_properties)
+        self.context.journal.append(record)
+        self.deferred(message.sequence_number, message.delivery_count, changed_properties)
+
+    def dead_letter(self, lock: Lock, reason: str | None, description: str | None, changed: bytes, now: int) -> None:
+        """Move the message to the dead-letter queue on the receiver's word."""
+        self.check_held(lock, now)
+        if self.dead_letter_queue is None:
+            raise NotAllowed(f"A message in '{self.path}' cannot be dead-lettered again.")
+        for text in (reason, description):
+            if text is not None and len(text) > DEAD_LETTER_TEXT_MAX:
+                raise ArgumentError(f"A dead-letter reason or description has at most {DEAD_LETTER_TEXT_MAX} characters.")
+        self._end_lock(lock)
+        self.move_to_dead_letter(lock.message, reason, description, changed)
+
+    def renew(self, lock: Lock, now: int) -> int:
+        """Extend a lock by the entity's lock duration; when it ends now (B28)."""
+        self.check_held(lock, now)
+        if lock.session is not None:
+            return lock.session.locked_until
+        lock.locked_until = max(lock.locked_until, now + self.settings.lock_duration_ms)
+        self.locks.pop(lock.token)  # to the end: locks stand in the order they expire
+        self.locks[lock.token] = lock
+        return lock.locked_until
+
+    def _end_lock(self, lock: Lock) -> None:
+        lock.is_held = False
+        if lock.session is not None:
+            del lock.session.locks[lock.token]
+        else:
+            del self.locks[lock.token]
+
+    def lose_locks(self) -> None:
+        """Every lock of this queue ends (a change of the entity's properties): no count rises."""
+        locks = list(self.locks.values())
+        self.locks.clear()
+        for lock in locks:
+            lock.is_held = False
+            self.unlocked(lock.message)
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def remove(self, message: Message) -> None:
+        """Record that a message is gone."""
+        record = MessageRemoved(self.queue_id, message.sequence_number, message.location, message.size)
+        self.context.journal.append(record)
+        self.removed_count += 1
+        self.removed(message.sequence_number)
+
+    def fail(self, message: Message, changed_properties: bytes, now: int) -> None:
+        """A delivery failed: count it, and dead-letter what failed too often (B29, B30)."""
+        count = message.delivery_count + 1
+        if self.dead_letter_queue is not None and count >= self.settings.max_delivery_count:
+            self.move_to_dead_letter(
+                message,
+                REASON_MAX_DELIVERY_COUNT,
+                f"Message could not be consumed after {count} delivery attempts.",
+                changed_properties,
+            )
+            return
+        self.context.journal.append(DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties))
+        self.delivery_failed(message.sequence_number, count, changed_properties)
+        self._expire_if_due(message, now)
+
+    def give_back(self, message: Message, now: int) -> None:
+        """A delivery ended without failing: the message goes to its old place, the count stays."""
+        self.unlocked(message)
+        self._expire_if_due(message, now)
+
+    def _expire_if_due(self, message: Message, now: int) -> None:
+        if message.state == ACTIVE and message.expires_at and message.expires_at <= now and not self.is_sub_queue:
+            self.expire(message)
+
+    def expire(self, message: Message) -> None:
+        """A message outlived its time: dead-letter or drop it (B41–B43)."""
+        self.expired_count += 1
+        if self.settings.dead_letter_on_expiration and self.dead_letter_queue is not None:
+            self.move_to_dead_letter(message, REASON_EXPIRED, "The message expired and was dead lettered.", b"")
+        else:
+            self.remove(message)
+
+    def move_to_dead_letter(self, message: Message, reason: str | None, description: str | None, changed: bytes) -> None:
+        """Dead-letter a message of this queue."""
+        assert self.dead_letter_queue is not None, self.path
+        self.move(message, self.dead_letter_queue, reason, description, changed)
+
+    def move(self, message: Message, target: Queue, reason: str | None, description: str | None, changed: bytes) -> None:
+        """Record a move to another place of the entity; the bytes stay where they are (B38, B39)."""
+        extra = message.extra.copy() if message.extra is not None else Extra()
+        extra.dead_letter_reason = reason
+        extra.dead_letter_description = description
+        extra.dead_letter_source = self.path
+        if changed:
+            extra.changed_properties = changed
+        number = message.sequence_number
+        self.context.journal.append(MessageMoved(self.queue_id, number, target.queue_id, extra))
+        original = self.moved_out(number)
+        assert original is message, number
+        target.moved_in(original, extra)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """Do what fell due: expired locks, expired messages, scheduled messages, session locks and waits."""
+        self.armed_at = 0
+        self._expire_locks(now)
+        self._expire_messages(now)
+        self._activate_due(now)
+        if self.sessions is not None:
+            session_ops.expire(self, now)
+        deadline = self._first_deadline()
+        if deadline:
+            self.arm(deadline)
+
+    def _expire_locks(self, now: int) -> None:
+        while self.locks:
+            lock = next(iter(self.locks.values()))
+            if lock.locked_until > now:
+                return
+            self._end_lock(lock)
+            self.fail(lock.message, b"", now)
+
+    def _expire_messages(self, now: int) -> None:
+        expiring = self.expiring
+        while expiring and expiring[0][0] <= now:
+            message = self.messages.get(heappop(expiring)[1])
+            # A locked message expires when its lock ends; a deferred one does not expire (B34).
+            if message is not None and message.state == ACTIVE and not message.lock_token:
+                self.expire(message)
+
+    def _activate_due(self, now: int) -> None:
+        due = self.due
+        while due and due[0][0] <= now:
+            message = self.messages.get(heappop(due)[1])
+            if message is not None and message.state == SCHEDULED:
+                self.activate(message, now)
+
+    def activate(self, message: Message, now: int) -> None:
+        """A scheduled message arrives: it is stored anew, under a new number (B24, B44)."""
+        numbers = self.numbers
+        enqueued_at = max(now, numbers.last_enqueued_at)
+        blob = self.context.journal.read(message.location, message.size)
+        extra = message.extra
+        assert extra is not None, message.sequence_number
+        arrived = Message(
+            numbers.next_sequence_number,
+            enqueued_at,
+            self.expiry(extra.ttl_ms, enqueued_at),
+            message.size,
+            message.session_id,
+        )
+        arrived.extra = extra.copy()
+        self.remove(message)
+        self.store(arrived, blob, b"")
+
+    def _first_deadline(self) -> int:
+        """The earliest instant at which ``tick`` has something to do; 0: none."""
+        first = 0
+        if self.locks:
+            first = next(iter(self.locks.values())).locked_until
+        if self.expiring and (not first or self.expiring[0][0] < first):
+            first = self.expiring[0][0]
+        if self.due and (not first or self.due[0][0] < first):
+            first = self.due[0][0]
+        if self.sessions is not None:
+            deadline = self.sessions.next_deadline()
+            if deadline and (not first or deadline < first):
+                first = deadline
+        return first
+

@@ -1,0 +1,273 @@
+"""What one queue holds, and the one fold that changes it: live commands and recovery come through here.
+
+Rule 1: a fold checks nothing and refuses nothing; the command that wrote the record has checked.
+Rule 2: a fold ignores what it does not know (see ``records``, rule 3).
+Rule 3: each stored copy is in exactly one place (B7): ``messages`` here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from heapq import heapify, heappush
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.duplicates import DuplicateHistory
+from pairbus.engine.ready import GONE, Ready
+from pairbus.engine.sessions import SessionTable
+from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Extra, Message
+
+if TYPE_CHECKING:
+    from pairbus.engine.consumer import Consumer, Lock
+    from pairbus.engine.context import Context, Numbers, Space
+    from pairbus.model.entity import Settings
+
+_TIDY_EVERY: Final = 4_096
+"""Removals between two looks at whether stale index entries outnumber live ones."""
+
+
+class QueueState:
+    """Messages of one place with the indexes that find them."""
+
+    __slots__ = (
+        "_removals",
+        "active_count",
+        "armed_at",
+        "context",
+        "deferred_count",
+        "due",
+        "duplicates",
+        "expiring",
+        "is_sub_queue",
+        "locks",
+        "messages",
+        "numbers",
+        "order",
+        "path",
+        "queue_id",
+        "ready",
+        "rotation",
+        "scheduled_count",
+        "sessions",
+        "settings",
+        "space",
+        "stored_ever",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        queue_id: int,
+        path: str,
+        settings: Settings,
+        numbers: Numbers,
+        space: Space,
+        is_sub_queue: bool,
+    ) -> None:
+        self.context = context
+        self.queue_id = queue_id
+        self.path = path
+        self.settings = settings
+        self.numbers = numbers
+        self.space = space
+        self.is_sub_queue = is_sub_queue
+        """A dead-letter queue: no expiry, no delivery limit, no sessions, no dead-lettering (B40)."""
+        self.messages: dict[int, Message] = {}
+        self.order: list[int] = []
+        """Sequence numbers in ascending order, stale ones among them, for browsing."""
+        self.ready = Ready()
+        self.sessions = SessionTable() if settings.requires_session and not is_sub_queue else None
+        self.locks: dict[int, Lock] = {}
+        """Locks outside sessions, in the order they will expire."""
+        self.expiring: list[tuple[int, int]] = []
+        self.due: list[tuple[int, int]] = []
+        self.duplicates = DuplicateHistory() if settings.requires_duplicate_detection and not is_sub_queue else None
+        self.rotation: deque[Consumer] = deque()
+        self.armed_at = 0
+        self.active_count = 0
+        self.deferred_count = 0
+        self.scheduled_count = 0
+        self.stored_ever = 0
+        self._removals = 0
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def stored(self, message: Message, duplicate_key: bytes) -> None:
+        """Fold of MessageStored. A second one for the same number (compaction) replaces the first."""
+        number = message.sequence_number
+        numbers = self.numbers
+        if number >= numbers.next_sequence_number:
+            numbers.next_sequence_number = number + 1
+        if message.state != SCHEDULED and message.enqueued_at > numbers.last_enqueued_at:
+            numbers.last_enqueued_at = message.enqueued_at
+        if number in self.messages:
+            self._drop(number)
+        self.stored_ever += 1
+        self._place(message)
+        if duplicate_key and self.duplicates is not None:
+            self.duplicates.add(duplicate_key, message.enqueued_at)
+
+    def removed(self, sequence_number: int) -> None:
+        """Fold of MessageRemoved."""
+        if sequence_number in self.messages:
+            self._drop(sequence_number)
+
+    def delivery_failed(self, sequence_number: int, delivery_count: int, changed_properties: bytes) -> None:
+        """Fold of DeliveryFailed. The message goes back to its place if it had been taken."""
+        message = self.messages.get(sequence_number)
+        if message is None:
+            return
+        message.delivery_count = delivery_count
+        self._change_properties(message, changed_properties)
+        self.unlocked(message)
+
+    def deferred(self, sequence_number: int, delivery_count: int, changed_properties: bytes) -> None:
+        """Fold of MessageDeferred."""
+        message = self.messages.get(sequence_number)
+        if message is None:
+            return
+        message.delivery_count = delivery_count
+        message.lock_token = 0
+        self._change_properties(message, changed_properties)
+        if message.state == ACTIVE:
+            message.state = DEFERRED
+            self.active_count -= 1
+            self.deferred_count += 1
+            if self.sessions is not None and message.session_id is not None:
+                self.sessions.offer(self.sessions.get(message.session_id))
+
+    def moved_out(self, sequence_number: int) -> Message | None:
+        """Fold of MessageMoved, first half."""
+        message = self.messages.get(sequence_number)
+        if message is not None:
+            self._drop(sequence_number)
+        return message
+
+    def moved_in(self, original: Message, extra: Extra) -> None:
+        """Fold of MessageMoved, second half: a fresh object, since stale indexes may still hold the old one."""
+        message = Message(
+            original.sequence_number, original.enqueued_at, original.expires_at, original.size, original.session_id
+        )
+        message.location = original.location
+        message.extra = extra
+        self.stored_ever += 1
+        self._place(message)
+
+    def session_state_set(self, session_id: str, state: bytes | None, at: int) -> None:
+        """Fold of SessionStateSet (B53)."""
+        if self.sessions is None:
+            return
+        session = self.sessions.get(session_id)
+        session.state = state
+        session.state_at = at
+        self.sessions.forget_if_empty(session)
+
+    def duplicate_seen(self, duplicate_key: bytes, at: int) -> None:
+        """Fold of DuplicateSeen (B48)."""
+        if self.duplicates is not None:
+            self.duplicates.add(duplicate_key, at)
+
+    # -- places --------------------------------------------------------------------------------
+
+    def unlocked(self, message: Message) -> None:
+        """A message's lock has ended without settlement: it is deliverable again at its old place."""
+        if not message.lock_token:
+            return  # it never left: recovery replays the count, and locks do not survive a restart
+        message.lock_token = 0
+        if message.state != ACTIVE:
+            return
+        if self.sessions is not None and message.session_id is not None:
+            session = self.sessions.get(message.session_id)
+            session.ready.put_back(message)
+            self.sessions.offer(session)
+        else:
+            self.ready.put_back(message)
+        self.context.dirty[self.queue_id] = None
+
+    def _place(self, message: Message) -> None:
+        number = message.sequence_number
+        self.messages[number] = message
+        order = self.order
+        if not order or order[-1] < number:
+            order.append(number)
+        else:
+            index = bisect_left(order, number)
+            if index == len(order) or order[index] != number:
+                order.insert(index, number)
+        self.space.stored_bytes += message.size
+        if message.state == ACTIVE:
+            self.active_count += 1
+            if message.expires_at and not self.is_sub_queue:
+                heappush(self.expiring, (message.expires_at, number))
+                self.arm(message.expires_at)
+            if self.sessions is None:
+                self.ready.add(message)
+            else:
+                assert message.session_id is not None, "a queue with sessions took a message without one"
+                session = self.sessions.get(message.session_id)
+                session.message_count += 1
+                session.ready.add(message)
+                self.sessions.offer(session)
+            self.context.dirty[self.queue_id] = None
+            return
+        if message.state == SCHEDULED:
+            self.scheduled_count += 1
+            assert message.extra is not None, "a scheduled message knows when it is due"
+            heappush(self.due, (message.extra.scheduled_at, number))
+            self.arm(message.extra.scheduled_at)
+        else:
+            self.deferred_count += 1
+        if self.sessions is not None and message.session_id is not None:
+            self.sessions.get(message.session_id).message_count += 1
+
+    def _drop(self, number: int) -> None:
+        message = self.messages.pop(number)
+        self.space.stored_bytes -= message.size
+        if message.state == ACTIVE:
+            self.active_count -= 1
+        elif message.state == SCHEDULED:
+            self.scheduled_count -= 1
+        else:
+            self.deferred_count -= 1
+        message.state = GONE
+        message.lock_token = 0
+        if self.sessions is not None and message.session_id is not None:
+            session = self.sessions.get(message.session_id)
+            session.message_count -= 1
+            self.sessions.offer(session)
+            self.sessions.forget_if_empty(session)
+        self._removals += 1
+        if self._removals >= _TIDY_EVERY:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Drop stale index entries once they outnumber the live ones, so memory follows what is stored (B62)."""
+        self._removals = 0
+        limit = 2 * len(self.messages) + _TIDY_EVERY
+        if len(self.order) > limit:
+            self.order = [number for number in self.order if number in self.messages]
+        if len(self.expiring) > limit:
+            self.expiring = [entry for entry in self.expiring if entry[1] in self.messages]
+            heapify(self.expiring)
+        if len(self.due) > limit:
+            self.due = [entry for entry in self.due if entry[1] in self.messages]
+            heapify(self.due)
+        self.ready.trim(self.active_count)
+
+    def _change_properties(self, message: Message, changed_properties: bytes) -> None:
+        if changed_properties:
+            if message.extra is None:
+                message.extra = Extra()
+            message.extra.changed_properties = changed_properties
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def arm(self, deadline: int) -> None:
+        """Ask to be ticked at an instant, unless an earlier tick is already asked for."""
+        if not self.armed_at or deadline < self.armed_at:
+            self.armed_at = deadline
+            self.context.arm(deadline, self.queue_id)
+
+    def index_from(self, sequence_number: int) -> int:
+        """Where in ``order`` the numbers from this one on begin."""
+        return bisect_left(self.order, sequence_number)

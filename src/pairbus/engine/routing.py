@@ -1,0 +1,133 @@
+"""Where a message goes on to: auto-forwarding of messages and of dead letters, and a topic's due schedules.
+
+A message that is to be forwarded arrives in its queue like any other and is relayed at the end of the same
+burst, so one mechanism serves sends, activated schedules, dead letters and settings that change later. Each
+hop is one engine call: it becomes durable whole or not at all (B50).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine import topic
+from pairbus.engine.arrival import incoming_of
+from pairbus.errors import EntityNotFound, InvalidEntity, Refusal
+from pairbus.model.entity import SUBSCRIPTION, TOPIC
+from pairbus.model.message import Extra, Message
+from pairbus.model.names import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pairbus.engine.entity import Entity
+    from pairbus.engine.queue import Queue
+    from pairbus.model.entity import Settings
+
+HOPS_MAX: Final = 4
+"""Forwarding hops before a message is dead-lettered."""
+REASON_HOPS: Final = "MaxTransferHopCountExceeded"
+
+
+class Router:
+    """Connects entities that pass messages on."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[str], Entity | None]) -> None:
+        self._find = find
+
+    def connect(self, entity: Entity) -> None:
+        """Give an entity's queues the relays its settings ask for."""
+        if entity.kind == TOPIC:
+            entity.main.relay = TopicRelay(entity)
+            return
+        if entity.kind == SUBSCRIPTION:
+            topic.connect(entity)
+        settings = entity.settings
+        dead_letters_to = settings.forward_dead_letters_to
+        entity.main.relay = Forwarder(self, entity, settings.forward_to) if settings.forward_to else None
+        entity.dead_letter.relay = Forwarder(self, entity, dead_letters_to) if dead_letters_to else None
+        for queue in (entity.main, entity.dead_letter):
+            queue.context.dirty[queue.queue_id] = None
+
+    def disconnect(self, entity: Entity) -> None:
+        """An entity is gone."""
+        if entity.kind == SUBSCRIPTION:
+            topic.disconnect(entity)
+
+    def with_checked_targets(self, path: str, settings: Settings) -> Settings:
+        """Settings with forwarding targets in their own spelling; refuses targets that cannot be."""
+        return replace(
+            settings,
+            forward_to=self._checked_target("ForwardTo", path, settings.forward_to),
+            forward_dead_letters_to=self._checked_target(
+                "ForwardDeadLetteredMessagesTo", path, settings.forward_dead_letters_to
+            ),
+        )
+
+    def _checked_target(self, setting: str, path: str, target: str | None) -> str | None:
+        if not target:
+            return None
+        if canonical(target) == canonical(path):
+            raise InvalidEntity(f"{setting} of '{path}' is the entity itself: name another queue or topic.")
+        entity = self._find(target)
+        if entity is None or entity.kind == SUBSCRIPTION:
+            raise InvalidEntity(f"{setting} of '{path}' is '{target}': no queue or topic has this name.")
+        return entity.path
+
+    def target(self, path: str) -> Entity:
+        """The entity a forwarder sends to; it may have been deleted since."""
+        entity = self._find(path)
+        if entity is None:
+            raise EntityNotFound(path)
+        return entity
+
+
+class TopicRelay:
+    """A message that was scheduled at a topic fell due: fan it out."""
+
+    __slots__ = ("_topic",)
+
+    def __init__(self, entity: Entity) -> None:
+        self._topic = entity
+
+    def relay(self, queue: Queue, message: Message, now: int) -> None:
+        """Publish one message that was kept at the topic."""
+        assert queue is self._topic.main, queue.path
+        topic.publish_due(self._topic, message, now)
+
+
+class Forwarder:
+    """Takes messages of one queue to another entity of the namespace."""
+
+    __slots__ = ("_entity", "_router", "_target")
+
+    def __init__(self, router: Router, entity: Entity, target: str) -> None:
+        self._router = router
+        self._entity = entity
+        self._target = target
+
+    def relay(self, queue: Queue, message: Message, now: int) -> None:
+        """One hop: out of here and into the target, or set aside with the reason."""
+        extra = message.extra.copy() if message.extra is not None else Extra()
+        set_aside = self._entity.transfer_dead_letter
+        if extra.hops >= HOPS_MAX:
+            text = f"The message was forwarded {HOPS_MAX} times already, which is the most that is allowed."
+            queue.move(message, queue.dead_letter_queue or set_aside, REASON_HOPS, text, b"")
+            return
+        extra.hops += 1
+        extra.enqueue_sequence_number = message.sequence_number
+        incoming = incoming_of(queue.context.journal.read(message.location, message.size))
+        incoming.scheduled_at = 0  # it has been due here already
+        try:
+            target = self._router.target(self._target)
+            target.main.check_send(incoming, 0)
+        except Refusal as refusal:
+            queue.move(message, set_aside, type(refusal).__name__, refusal.description, b"")
+            return
+        queue.remove(message)
+        if target.kind == TOPIC:
+            topic.publish(target, incoming, extra, now)
+        else:
+            target.main.send_with(incoming, extra, now)

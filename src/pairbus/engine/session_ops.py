@@ -1,0 +1,169 @@
+"""What receivers do with sessions: accept, renew, give up, keep state, list (B22, B23, B51–B54)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.records import SessionStateSet
+from pairbus.errors import ArgumentError, NotAllowed, SessionCannotBeLocked, SessionLockLost
+
+if TYPE_CHECKING:
+    from pairbus.engine.consumer import Consumer
+    from pairbus.engine.queue import Queue
+    from pairbus.engine.sessions import Session, SessionTable
+
+ACCEPT_NEXT_TIMEOUT_MS: Final = 65_000
+"""How long "any session" waits when the client names no time."""
+WAITING_MAX: Final = 10_000
+"""Receivers waiting for a session of one entity."""
+_TIMED_OUT: Final = (
+    "The operation did not complete within the allotted timeout. The time allotted to this operation may have been "
+    "a portion of a longer timeout."
+)
+
+
+def _table(queue: Queue) -> SessionTable:
+    if queue.sessions is None:
+        raise NotAllowed(
+            "A sessionful message receiver cannot be created on an entity that does not require sessions. "
+            f"Ensure RequiresSession is set to true when creating '{queue.path}'."
+        )
+    return queue.sessions
+
+
+def accept(queue: Queue, consumer: Consumer, session_id: str | None, timeout_ms: int, now: int) -> bool:
+    """Take a session: the named one, or the next available. False: the receiver waits for one to appear."""
+    queue.check_receive()
+    table = _table(queue)
+    queue.numbers.accessed_at = now
+    if session_id is not None:
+        session = table.get(session_id)
+        if session.holder is not None and session.locked_until > now:
+            raise SessionCannotBeLocked(session_id)
+        if session.holder is not None:
+            _lose(queue, session, now)
+            session = table.get(session_id)
+        _hold(queue, session, consumer, now)
+        return True
+    consumer.accept_deadline = now + timeout_ms
+    if len(table.waiting) >= WAITING_MAX:
+        raise NotAllowed(f"{WAITING_MAX} receivers already wait for a session of '{queue.path}'.")
+    table.waiting.append(consumer)
+    serve_waiting(queue, now)
+    if consumer.session is not None:
+        return True
+    queue.arm(consumer.accept_deadline)
+    return False
+
+
+def _hold(queue: Queue, session: Session, consumer: Consumer, now: int) -> None:
+    assert queue.sessions is not None, queue.path
+    consumer.is_attached = True
+    queue.sessions.hold(session, consumer, now + queue.settings.lock_duration_ms)
+    queue.arm(session.locked_until)
+    queue.context.outbox.session_accepted(consumer)
+    queue.context.dirty[queue.queue_id] = None
+
+
+def serve_waiting(queue: Queue, now: int) -> None:
+    """Give available sessions to receivers that wait, in the order they came."""
+    table = queue.sessions
+    assert table is not None, queue.path
+    while table.waiting and table.available:
+        session = next(iter(table.available.values()))
+        first = session.ready.first()
+        if first is None:
+            table.offer(session)
+            continue
+        if first.expires_at and first.expires_at <= now:
+            queue.expire(first)
+            continue
+        _hold(queue, session, table.waiting.popleft(), now)
+
+
+def held_session(queue: Queue, consumer: Consumer | None, session_id: str, now: int) -> Session:
+    """The session if this receiver holds it (any holder when the caller is not known by its link)."""
+    session = _table(queue).sessions.get(session_id)
+    if session is None or session.holder is None or session.locked_until <= now:
+        raise SessionLockLost
+    if consumer is not None and session.holder is not consumer:
+        raise SessionLockLost
+    return session
+
+
+def renew(queue: Queue, session: Session, now: int) -> int:
+    """Extend the hold; when it ends now (B28)."""
+    session.locked_until = max(session.locked_until, now + queue.settings.lock_duration_ms)
+    return session.locked_until
+
+
+def give_up(queue: Queue, consumer: Consumer, now: int) -> None:
+    """The receiver's link ended: the session is free at once, its unsettled messages uncounted (B29)."""
+    table = _table(queue)
+    if consumer in table.waiting:
+        table.waiting.remove(consumer)
+    session = consumer.session
+    if session is None:
+        return
+    locks = list(session.locks.values())
+    session.locks.clear()
+    for lock in locks:
+        lock.is_held = False
+    table.release(session)
+    for lock in locks:
+        queue.give_back(lock.message, now)
+    queue.context.dirty[queue.queue_id] = None
+
+
+def expire(queue: Queue, now: int) -> None:
+    """End the holds and waits whose time has come."""
+    table = _table(queue)
+    for session in [s for s in table.held.values() if s.locked_until <= now]:
+        _lose(queue, session, now)
+    for consumer in [c for c in table.waiting if c.accept_deadline <= now]:
+        table.waiting.remove(consumer)
+        queue.context.outbox.detach(consumer, "com.microsoft:timeout", _TIMED_OUT)
+
+
+def lose_all(queue: Queue, now: int) -> None:
+    """Every session of the queue is lost to its holder (a change of the entity's properties)."""
+    for session in list(_table(queue).held.values()):
+        _lose(queue, session, now)
+
+
+def _lose(queue: Queue, session: Session, now: int) -> None:
+    """A session lock expired: its unsettled messages failed, its holder is told."""
+    table = _table(queue)
+    holder = session.holder
+    locks = list(session.locks.values())
+    session.locks.clear()
+    for lock in locks:
+        lock.is_held = False
+    table.release(session)
+    for lock in locks:
+        queue.fail(lock.message, b"", now)
+    queue.context.dirty[queue.queue_id] = None
+    if holder is not None:
+        lost = SessionLockLost()
+        queue.context.outbox.detach(holder, lost.condition, lost.description)
+
+
+def set_state(queue: Queue, session: Session, state: bytes | None, now: int) -> None:
+    """Keep what the application wants to remember of a session (B53)."""
+    limit = queue.settings.max_message_kb * 1024
+    if state is not None and len(state) > limit:
+        raise ArgumentError(f"The session state has {len(state)} bytes: at most {limit} are allowed.")
+    queue.context.journal.append(SessionStateSet(queue.queue_id, session.session_id, state, now))
+    queue.session_state_set(session.session_id, state, now)
+
+
+def list_sessions(queue: Queue, updated_since: int | None, skip: int, top: int) -> list[str]:
+    """Sessions with messages or state; or those whose state was written after an instant."""
+    found: list[str] = []
+    for session in _table(queue).sessions.values():
+        if updated_since is None:
+            if session.message_count or session.state is not None:
+                found.append(session.session_id)
+        elif session.state is not None and session.state_at > updated_since:
+            found.append(session.session_id)
+    return found[skip : skip + top]

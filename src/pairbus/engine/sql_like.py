@@ -1,0 +1,123 @@
+"""LIKE without backtracking: ``%`` any run, ``_`` one character.
+
+A pattern is cut at its ``%`` into segments of fixed length. The first and the last are anchored, those
+between are found from left to right, each at its first place: taking an earlier place can never spoil a
+later segment, so nothing is ever tried twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from pairbus.errors import FilterFailed
+
+if TYPE_CHECKING:
+    from pairbus.engine.sql_nodes import Evaluation
+
+PATTERN_CHARACTERS_MAX: Final = 1024
+CHARACTERS_PER_STEP: Final = 64
+"""How many characters a plain text search passes for one step of the budget."""
+
+
+@final
+class Segment:
+    """A piece of a pattern without ``%``: its length and the literal texts in it by offset."""
+
+    __slots__ = ("length", "literals", "offsets")
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.offsets: list[int] = []
+        self.literals: list[str] = []
+
+    def add_literal(self, character: str) -> None:
+        """One character that must be met exactly."""
+        if self.offsets and self.offsets[-1] + len(self.literals[-1]) == self.length:
+            self.literals[-1] += character
+        else:
+            self.offsets.append(self.length)
+            self.literals.append(character)
+        self.length += 1
+
+    def add_any(self) -> None:
+        """One character, whichever it is."""
+        self.length += 1
+
+    def fits(self, text: str, at: int, evaluation: Evaluation) -> bool:
+        """Whether the text has this segment at this place. The caller knows that it is long enough."""
+        evaluation.charge(1 + len(self.offsets))
+        for i in range(len(self.offsets)):  # noqa: SIM110 - a generator per place tried costs more than the place
+            if not text.startswith(self.literals[i], at + self.offsets[i]):
+                return False
+        return True
+
+    def find(self, text: str, start: int, end: int, evaluation: Evaluation) -> int:
+        """The first place in ``text[start:end]`` where the segment fits, or -1."""
+        at = start
+        while at + self.length <= end:
+            if self.literals:
+                hit = text.find(self.literals[0], at + self.offsets[0], end)
+                evaluation.charge(1 + ((hit if hit >= 0 else end) - at) // CHARACTERS_PER_STEP)
+                if hit < 0 or hit - self.offsets[0] + self.length > end:
+                    return -1
+                at = hit - self.offsets[0]
+            if self.fits(text, at, evaluation):
+                return at
+            at += 1
+        return -1
+
+
+@final
+class LikePattern:
+    """A pattern ready to be compared with texts."""
+
+    __slots__ = ("_length", "_segments")
+
+    def __init__(self, pattern: str, escape: str | None) -> None:
+        """``escape`` is one character or None. Raises FilterFailed for a pattern that means nothing."""
+        if len(pattern) > PATTERN_CHARACTERS_MAX:
+            raise FilterFailed(
+                f"the LIKE pattern has {len(pattern)} characters; at most {PATTERN_CHARACTERS_MAX} are allowed"
+            )
+        if escape is not None and len(escape) != 1:
+            raise FilterFailed(f"ESCAPE takes one character, not {escape[:40]!r}")
+        self._segments = _segments_of(pattern, escape)
+        self._length = sum(segment.length for segment in self._segments)
+
+    def matches(self, text: str, evaluation: Evaluation) -> bool:
+        """Whether the whole text has the shape of the pattern."""
+        segments = self._segments
+        if len(segments) == 1:
+            return len(text) == self._length and segments[0].fits(text, 0, evaluation)
+        if len(text) < self._length or not segments[0].fits(text, 0, evaluation):
+            return False
+        end = len(text) - segments[-1].length
+        if not segments[-1].fits(text, end, evaluation):
+            return False
+        at = segments[0].length
+        for i in range(1, len(segments) - 1):
+            found = segments[i].find(text, at, end, evaluation)
+            if found < 0:
+                return False
+            at = found + segments[i].length
+        return True
+
+
+def _segments_of(pattern: str, escape: str | None) -> list[Segment]:
+    segments = [Segment()]
+    is_escaped = False
+    for character in pattern:
+        if is_escaped:
+            segments[-1].add_literal(character)
+            is_escaped = False
+        elif character == escape:
+            is_escaped = True
+        elif character == "%":
+            segments.append(Segment())
+        elif character == "_":
+            segments[-1].add_any()
+        else:
+            segments[-1].add_literal(character)
+    if is_escaped:
+        raise FilterFailed(f"the LIKE pattern {pattern[:40]!r} ends with its escape character")
+    return segments

@@ -1,0 +1,144 @@
+"""A topic's fan-out: every subscription whose rules match gets a copy of its own, all in one engine call (B15).
+
+One copy for all matching rules without an action, and one for each matching rule with one (B55). A copy has
+its own number in its subscription; the topic's number travels as ``x-opt-enqueue-sequence-number``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.arrival import MessageFacts, incoming_of, with_changes
+from pairbus.engine.records import DuplicateSeen, SequenceAdvanced
+from pairbus.engine.rule_index import TopicIndex
+from pairbus.engine.rule_json import rule_from_json
+from pairbus.engine.rules import RuleSet
+from pairbus.errors import FilterFailed
+from pairbus.model.message import Extra, Message
+
+if TYPE_CHECKING:
+    from pairbus.amqp.scan import Scanned
+    from pairbus.engine.entity import Entity
+    from pairbus.engine.rules import Verdict
+    from pairbus.model.entity import Settings
+
+REASON_NO_SESSION: Final = "Session id is null."
+REASON_FILTER: Final = "FilterException"
+
+
+def rules_of(settings: Settings) -> RuleSet:
+    """A subscription's rules, compiled. Raises InvalidRule."""
+    return RuleSet([rule_from_json(json.loads(text)) for text in settings.rules])
+
+
+def connect(subscription: Entity) -> None:
+    """Let a topic know a subscription's rules as they are now (B57)."""
+    topic = subscription.topic
+    assert topic is not None, subscription.path
+    if topic.index is None:
+        topic.index = TopicIndex()
+    topic.index.put(subscription.entity_id, rules_of(subscription.settings))
+
+
+def disconnect(subscription: Entity) -> None:
+    """A subscription is gone."""
+    if subscription.topic is not None and subscription.topic.index is not None:
+        subscription.topic.index.remove(subscription.entity_id)
+
+
+def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> int:
+    """Take one message (``check_send`` has passed). Its number; 0 for a ping or a duplicate."""
+    if incoming.is_ping:
+        return 0
+    main = topic.main
+    if incoming.scheduled_at > now:
+        return main.send(incoming, now)
+    numbers = topic.numbers
+    numbers.accessed_at = now
+    enqueued_at = max(now, numbers.last_enqueued_at)
+    key = incoming.message_id if main.duplicates is not None else b""
+    if key and main.duplicates is not None:
+        if main.duplicates.holds(key, enqueued_at, topic.settings.duplicate_window_ms):
+            return 0
+        main.context.journal.append(DuplicateSeen(main.queue_id, key, enqueued_at))
+        main.duplicates.add(key, enqueued_at)
+    number = numbers.next_sequence_number
+    main.context.journal.append(SequenceAdvanced(main.queue_id, number + 1, enqueued_at))
+    numbers.next_sequence_number = number + 1
+    numbers.last_enqueued_at = enqueued_at
+    _fan_out(topic, incoming, number, enqueued_at, extra)
+    return number
+
+
+def publish_due(topic: Entity, message: Message, now: int) -> None:
+    """A message that was scheduled at the topic fell due and lies in its main queue: fan it out."""
+    main = topic.main
+    incoming = incoming_of(main.context.journal.read(message.location, message.size))
+    main.remove(message)
+    _fan_out(topic, incoming, message.sequence_number, max(now, message.enqueued_at), message.extra)
+
+
+def _fan_out(topic: Entity, incoming: Scanned, number: int, enqueued_at: int, extra: Extra | None) -> None:
+    if topic.index is None:
+        return
+    facts = MessageFacts(incoming, number, enqueued_at)
+    by_id = {entity.entity_id: entity for entity in topic.subscriptions.values()}
+    for entity_id, verdict in topic.index.match(facts):
+        _copy_to(by_id[entity_id], verdict, facts, incoming, _copy_extra(extra, number))
+
+
+def _copy_extra(extra: Extra | None, number: int) -> Extra:
+    copy = Extra() if extra is None else extra.copy()
+    copy.enqueue_sequence_number = number
+    return copy
+
+
+def _copy_to(
+    subscription: Entity, verdict: Verdict, facts: MessageFacts, incoming: Scanned, extra: Extra
+) -> None:
+    failure = verdict.failure
+    if verdict.plain:
+        _store(subscription, incoming, incoming.blob, facts.enqueued_at, extra)
+    for rule in verdict.actions:
+        try:
+            changed = with_changes(incoming.blob, rule.changes(facts))
+        except FilterFailed as error:
+            failure = failure or error
+            continue
+        _store(subscription, incoming_of(changed), changed, facts.enqueued_at, extra.copy())
+    if failure is not None and subscription.settings.dead_letter_on_filter_error:
+        _set_aside(subscription, incoming, facts.enqueued_at, extra, REASON_FILTER, failure.description)
+
+
+def _store(subscription: Entity, incoming: Scanned, blob: bytes, enqueued_at: int, extra: Extra) -> None:
+    main = subscription.main
+    if main.sessions is not None and incoming.session_id is None:
+        text = "Session enabled entity doesn't allow a message whose session identifier is null."
+        _set_aside(subscription, incoming, enqueued_at, extra, REASON_NO_SESSION, text)
+        return
+    topic = subscription.topic
+    assert topic is not None, subscription.path
+    ttl_ms = _shorter(incoming.ttl_ms, topic.settings.default_ttl_ms)
+    at = max(enqueued_at, subscription.numbers.last_enqueued_at)
+    message = Message(
+        subscription.numbers.next_sequence_number, at, main.expiry(ttl_ms, at), len(blob), main.session_of(incoming)
+    )
+    message.extra = extra
+    main.store(message, blob, b"")
+
+
+def _set_aside(
+    subscription: Entity, incoming: Scanned, enqueued_at: int, extra: Extra, reason: str, description: str
+) -> None:
+    at = max(enqueued_at, subscription.numbers.last_enqueued_at)
+    message = Message(subscription.numbers.next_sequence_number, at, 0, len(incoming.blob), None)
+    message.extra = extra.copy()
+    message.extra.dead_letter_reason = reason
+    message.extra.dead_letter_description = description
+    message.extra.dead_letter_source = subscription.path
+    subscription.dead_letter.store(message, incoming.blob, b"")
+
+
+def _shorter(ttl_ms: int, default_ms: int) -> int:
+    return default_ms if not ttl_ms else min(ttl_ms, default_ms)

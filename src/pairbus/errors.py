@@ -1,0 +1,335 @@
+"""Every error PairBus raises. Imports nothing, carries plain values.
+
+    PairbusError
+    ├── UsageError (ValueError)              you called it wrongly; fix the call
+    ├── ProtocolError                        never raised itself
+    │   ├── LocalProtocolError               we broke AMQP
+    │   └── RemoteProtocolError              they did; carries the condition to close with
+    ├── Refusal                              the broker understood and says no
+    │   ├── EntityNotFound · EntityDisabled · EntityAlreadyExists · InvalidEntity · InvalidRule
+    │   ├── MessageLockLost · SessionLockLost · MessageNotFound · SessionNotFound · SessionCannotBeLocked
+    │   ├── QuotaExceeded · MessageTooLarge · Unauthorized · NotAllowed · ArgumentError · FilterFailed
+    │   ├── NotSupported · OperationTimedOut
+    │   └── ServerBusy                       retryable
+    ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed · StoreFull
+    ├── BrokerNotReady                       a broker that was started did not come up, or ended
+    ├── ManagementFailed                     a management request was refused or not answered
+    └── PairingError                         two namespaces as one
+        ├── NamespaceNameUnknownError · SameNamespaceError · AlreadyPairedError · NotPairedError
+        ├── NoBacklogQueuesError
+        ├── EntityGoneError · MessageTooLargeForBacklogError · ScheduledMessageGoneError
+        ├── InvalidParkedPropertyError       what the syphon sets aside
+        └── PartnerClosedError · ClientClosedError
+
+Every refusal says its AMQP condition, its number on ``$management`` and whether trying again can help.
+"""
+
+from __future__ import annotations
+
+
+class PairbusError(Exception):
+    """The root of all errors raised on purpose."""
+
+
+class UsageError(PairbusError, ValueError):
+    """The caller gave something that can never work."""
+
+
+class ProtocolError(PairbusError):
+    """A peer or we broke the wire protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were about to say something AMQP forbids."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer said something AMQP forbids; the connection closes with ``condition``."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = condition
+        self.description = description
+
+
+class Refusal(PairbusError):
+    """The broker understood and says no. Nothing has changed."""
+
+    condition: str = "amqp:internal-error"
+    status: int = 500
+    retryable: bool = False
+
+    def __init__(self, description: str) -> None:
+        super().__init__(description)
+        self.description = description
+
+
+class EntityNotFound(Refusal):
+    """No entity has this path."""
+
+    condition = "amqp:not-found"
+    status = 404
+
+    def __init__(self, path: str) -> None:
+        # The JavaScript client recognises this sentence by a pattern; keep its shape.
+        super().__init__(f"The messaging entity '{path}' could not be found.")
+        self.path = path
+
+
+class EntityDisabled(Refusal):
+    """The entity's status forbids the operation."""
+
+    condition = "com.microsoft:entity-disabled"
+    status = 400
+
+    def __init__(self, path: str, operation: str) -> None:
+        super().__init__(f"Messaging entity '{path}' is currently disabled for {operation}.")
+
+
+class EntityAlreadyExists(Refusal):
+    """An entity of this name exists."""
+
+    condition = "com.microsoft:entity-already-exists"
+    status = 409
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"The messaging entity '{path}' already exists.")
+
+
+class InvalidEntity(Refusal):
+    """A name or setting of an entity is outside what is allowed."""
+
+    condition = "com.microsoft:argument-error"
+    status = 400
+
+
+class InvalidRule(Refusal):
+    """A filter or action cannot be understood."""
+
+    condition = "com.microsoft:argument-error"
+    status = 400
+
+
+class FilterFailed(Refusal):
+    """A filter or action met a value it cannot work on."""
+
+    condition = "com.microsoft:argument-error"
+    status = 400
+
+
+class MessageLockLost(Refusal):
+    """The lock has expired, was settled already, or never was."""
+
+    condition = "com.microsoft:message-lock-lost"
+    status = 410
+
+    def __init__(self, lock_token: str) -> None:
+        super().__init__(
+            "The lock supplied is invalid. Either the lock expired, or the message has already been "
+            f"removed from the queue. Lock token: {lock_token}."
+        )
+
+
+class SessionLockLost(Refusal):
+    """The session is not held by this receiver."""
+
+    condition = "com.microsoft:session-lock-lost"
+    status = 410
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The session lock has expired on the MessageSession. Accept a new MessageSession."
+        )
+
+
+class SessionCannotBeLocked(Refusal):
+    """Somebody else holds the session."""
+
+    condition = "com.microsoft:session-cannot-be-locked"
+    status = 410
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"The requested session '{session_id}' cannot be accepted. It may be locked by another receiver."
+        )
+
+
+class SessionNotFound(Refusal):
+    """No session fits the question."""
+
+    condition = "com.microsoft:session-not-found"
+    status = 204
+
+
+class MessageNotFound(Refusal):
+    """No message has this sequence number in the state asked for."""
+
+    condition = "com.microsoft:message-not-found"
+    status = 404
+
+
+class QuotaExceeded(Refusal):
+    """The entity, the namespace or the disk is full."""
+
+    condition = "amqp:resource-limit-exceeded"
+    status = 403
+
+
+class MessageTooLarge(Refusal):
+    """The message exceeds the entity's limit."""
+
+    condition = "amqp:link:message-size-exceeded"
+    status = 403
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"The received message (size:{size} bytes) exceeds the limit ({limit} bytes) currently allowed."
+        )
+
+
+class Unauthorized(Refusal):
+    """The token does not grant this."""
+
+    condition = "amqp:unauthorized-access"
+    status = 401
+
+
+class NotAllowed(Refusal):
+    """The entity's kind does not offer this."""
+
+    condition = "amqp:not-allowed"
+    status = 400
+
+
+class ArgumentError(Refusal):
+    """A value in the request is missing, of the wrong type or out of range."""
+
+    condition = "com.microsoft:argument-error"
+    status = 400
+
+
+class NotSupported(Refusal):
+    """The operation's name is unknown."""
+
+    condition = "amqp:not-implemented"
+    status = 501
+
+
+class OperationTimedOut(Refusal):
+    """What was waited for did not come in time."""
+
+    condition = "com.microsoft:timeout"
+    status = 408
+    retryable = True
+
+
+class ServerBusy(Refusal):
+    """Throttled: wait, then try again."""
+
+    condition = "com.microsoft:server-busy"
+    status = 503
+    retryable = True
+
+
+class StorageError(PairbusError):
+    """The store cannot do its work."""
+
+
+class StoreUnavailable(StorageError):
+    """The store cannot be opened: in use, unreadable, of another namespace or a newer version."""
+
+
+class StoreCorrupt(StorageError):
+    """Acknowledged data is damaged. Never skipped in silence."""
+
+
+class StoreFailed(StorageError):
+    """A write or sync failed: nothing is acknowledged any more until the store is opened anew."""
+
+
+class StoreFull(StorageError):
+    """No space for what was asked; nothing was written."""
+
+
+class BrokerNotReady(PairbusError):
+    """A broker that was started does not serve: it ended, or took too long to say that it is ready."""
+
+
+class ManagementFailed(PairbusError):
+    """A management request was refused or not answered; the text gives the request and the answer."""
+
+
+class PairingError(PairbusError):
+    """Something about two namespaces as one: pairing, the detour or the way home."""
+
+
+class NamespaceNameUnknownError(PairingError):
+    """The primary's own name, by which its backlog queues are called, is not known."""
+
+
+class SameNamespaceError(PairingError):
+    """Primary and secondary are the same broker: a backlog beside the outage would go down with it."""
+
+
+class AlreadyPairedError(PairingError):
+    """The client, or its options object, is in a pairing already."""
+
+
+class NotPairedError(PairingError):
+    """The operation needs a pairing, and there is none yet."""
+
+
+class NoBacklogQueuesError(PairingError):
+    """Not one backlog queue in the secondary can be used."""
+
+
+class EntityGoneError(PairingError):
+    """A ping was told that the entity does not exist: nothing is parked for it until it is back."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"entity {path!r} does not exist in the primary: create it again, or send to another; "
+            "sends go on by themselves once a ping finds it"
+        )
+        self.path = path
+
+
+class MessageTooLargeForBacklogError(PairingError):
+    """A message with its parked properties exceeds what a backlog queue takes."""
+
+    def __init__(self, size: int, overhead: int, limit: int) -> None:
+        super().__init__(
+            f"the parked message has {size} bytes, {overhead} of them for parking; a backlog queue takes {limit}: "
+            f"make the message at least {size - limit} bytes smaller"
+        )
+        self.size = size
+        self.overhead = overhead
+        self.limit = limit
+
+
+class InvalidParkedPropertyError(PairingError):
+    """A backlog message cannot be restored: a parked property is missing or of a wrong type."""
+
+    def __init__(self, reason: str, description: str) -> None:
+        super().__init__(description)
+        self.reason = reason
+
+
+class ScheduledMessageGoneError(PairingError):
+    """A scheduled message that was parked has left the backlog, or a syphon is about to take it home."""
+
+
+class PartnerClosedError(PairingError):
+    """The other side of the pair closed or failed, and this one was not closed within the grace period."""
+
+    def __init__(self, closed: str, faulted: str) -> None:
+        super().__init__(
+            f"namespace {closed!r} was closed or failed, and its partner {faulted!r} was not closed in time: "
+            "close both sides together, then make a new client"
+        )
+        self.closed = closed
+        self.faulted = faulted
+
+
+class ClientClosedError(PairingError):
+    """The client or sender is closed. Never detoured."""

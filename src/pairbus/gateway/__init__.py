@@ -1,0 +1,1 @@
+"""Joins the wire to the engine, still without I/O."""

@@ -1,0 +1,173 @@
+"""Who may do what: shared-access signatures, rules, rights (M1–M5).
+
+Rule 1: denied unless granted; authorisation is checked before existence.
+Rule 2: a token's scope is compared by whole path segments on one canonical form (M2).
+Rule 3: keys and signatures are compared in constant time and appear in no text (M7).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, unquote_plus
+
+from pairbus.errors import Unauthorized
+from pairbus.gateway.addressing import parse, path_of
+from pairbus.model.names import canonical
+
+if TYPE_CHECKING:
+    from pairbus.engine.namespace import Namespace
+    from pairbus.model.access import AccessRule
+
+TOKEN_LENGTH_MAX: Final = 8_192
+_PREFIX: Final = "sharedaccesssignature"
+_EXPIRY_MAX: Final = 253_402_300_799
+"""The last second of the year 9999."""
+FOREVER: Final = 1 << 62
+
+
+class Grant:
+    """What one verified token, or one SASL PLAIN log-in, allows."""
+
+    __slots__ = ("expires_at", "key", "path", "rule_name", "rule_path")
+
+    def __init__(self, path: str, rule_path: str | None, rule_name: str, key: str, expires_at: int) -> None:
+        self.path = path
+        """Canonical path of the token's scope; empty: the whole namespace."""
+        self.rule_path = rule_path
+        """The entity that holds the rule; None: the namespace does."""
+        self.rule_name = rule_name
+        self.key = key
+        self.expires_at = expires_at
+
+    def __repr__(self) -> str:
+        return f"Grant(path={self.path!r}, rule={self.rule_name!r})"
+
+
+def covers(scope: str, path: str) -> bool:
+    """Whether a canonical scope covers a canonical path: equal, or above it by whole segments."""
+    return not scope or path == scope or path.startswith(scope + "/")
+
+
+class Access:
+    """Judges tokens against the namespace's rules as they are at this moment, so rotation needs no restart."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def _find_rule(self, name: str, path: str) -> tuple[AccessRule, str | None] | None:
+        """The rule of this name: the namespace's, or one of an entity at or above the path."""
+        for rule in self._namespace.access_rules:
+            if rule.name == name:
+                return rule, None
+        entity = self._namespace.find(parse(path).path)
+        while entity is not None:
+            for rule in entity.settings.access_rules:
+                if rule.name == name:
+                    return rule, canonical(entity.path)
+            entity = entity.topic
+        return None
+
+    def log_in(self, user: str, password: str) -> Grant | None:
+        """SASL PLAIN: a namespace rule's name and one of its keys, as text."""
+        found = self._find_rule(user, "")
+        if found is None:
+            return None
+        key = _matching_key(found[0], password.encode())
+        return None if key is None else Grant("", None, user, key, FOREVER)
+
+    def verify(self, token: str, now: int) -> Grant:
+        """Check a shared-access signature. Raises Unauthorized with the service's wording."""
+        fields = _fields_of(token)
+        scope = _scope_of(fields["sr"])
+        expiry = fields["se"]
+        if not (expiry.isascii() and expiry.isdigit()) or int(expiry) > _EXPIRY_MAX:
+            raise Unauthorized("MalformedToken: The token's expiry is not a number of seconds in range.")
+        expires_at = int(expiry) * 1000
+        found = self._find_rule(unquote(fields["skn"]), scope)
+        if found is None:
+            raise Unauthorized("Unauthorized: The token names an unknown authorization rule.")
+        rule, rule_path = found
+        if rule_path is not None and not covers(rule_path, scope):
+            raise Unauthorized("InvalidAudience: The token's scope is wider than its authorization rule.")
+        signed = (fields["sr"] + "\n" + expiry).encode()
+        key = _signing_key(rule, signed, unquote(fields["sig"]))
+        if key is None:
+            raise Unauthorized("InvalidSignature: The token has an invalid signature.")
+        if expires_at <= now:
+            raise Unauthorized("ExpiredToken: The token is expired.")
+        return Grant(scope, rule_path, rule.name, key, expires_at)
+
+    def allows(self, grant: Grant, path: str, right: str, now: int) -> bool:
+        """Whether a grant still gives a right on a path: not expired, key not replaced, scope wide enough."""
+        if grant.expires_at <= now or not covers(grant.path, canonical(path)):
+            return False
+        if grant.rule_path is None:
+            rules = self._namespace.access_rules
+        else:
+            entity = self._namespace.find(grant.rule_path)
+            rules = () if entity is None else entity.settings.access_rules
+            if not covers(grant.rule_path, canonical(path)):
+                return False
+        for rule in rules:
+            if rule.name == grant.rule_name:
+                return rule.grants(right) and grant.key in (rule.primary_key, rule.secondary_key)
+        return False
+
+    def check_http(self, header: str | None, path: str, right: str, now: int) -> str:
+        """Authorise one HTTP request by its header; the name of the rule that did."""
+        if not header:
+            raise Unauthorized("MissingToken: The request has no Authorization header.")
+        grant = self.verify(header, now)
+        if not self.allows(grant, path, right, now):
+            raise Unauthorized(missing_claim(right, path))
+        return grant.rule_name
+
+
+def missing_claim(right: str, path: str) -> str:
+    """The service's wording for a right that is not there."""
+    return f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{path}'."
+
+
+def _fields_of(token: str) -> dict[str, str]:
+    name, _, rest = token.strip().partition(" ")
+    if len(token) > TOKEN_LENGTH_MAX or name.lower() != _PREFIX:
+        raise Unauthorized("MalformedToken: The token is not a shared access signature.")
+    fields: dict[str, str] = {}
+    for part in rest.strip().split("&"):
+        key, separator, value = part.partition("=")
+        if not separator or key in fields:
+            raise Unauthorized("MalformedToken: The token is not a shared access signature.")
+        fields[key] = value
+    if set(fields) != {"sr", "sig", "se", "skn"}:
+        raise Unauthorized("MalformedToken: The token needs exactly the fields sr, sig, se and skn.")
+    return fields
+
+
+def _scope_of(resource: str) -> str:
+    """The canonical path that a token's ``sr`` names. The host is not compared: a broker may have many names."""
+    # Some clients quote with '+', others with '%20'; names hold neither, so both decode alike.
+    text = unquote_plus(resource).partition("?")[0]
+    scope = canonical(path_of(text if "://" in text else "sb://" + text))
+    if "%" in scope or "\\" in scope or any(part in ("", ".", "..") for part in scope.split("/")[1:]) or scope in (".", ".."):
+        raise Unauthorized("InvalidAudience: The token's resource is not a plain path.")
+    return scope
+
+
+def _signing_key(rule: AccessRule, signed: bytes, signature: str) -> str | None:
+    found: str | None = None
+    for key in (rule.primary_key, rule.secondary_key):
+        expected = base64.b64encode(hmac.new(key.encode(), signed, hashlib.sha256).digest())
+        if hmac.compare_digest(expected, signature.encode()):
+            found = key
+    return found
+
+
+def _matching_key(rule: AccessRule, password: bytes) -> str | None:
+    found: str | None = None
+    for key in (rule.primary_key, rule.secondary_key):
+        if hmac.compare_digest(key.encode(), password):
+            found = key
+    return found

@@ -1,0 +1,209 @@
+"""One namespace as the outside meets it: its connections, its engine, its switchboard. No I/O.
+
+The server feeds bytes and time in and, once the journal has committed, takes bytes out:
+
+    receive* -> pump -> (commit) -> take_dirty -> take_output
+"""
+
+from __future__ import annotations
+
+import json
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.connection import ConnectionSettings
+from pairbus.engine.namespace import Namespace
+from pairbus.errors import ArgumentError, EntityDisabled, EntityNotFound, Refusal
+from pairbus.gateway.access import Access
+from pairbus.gateway.atom_api import ManagementApi
+from pairbus.gateway.connection import GatewayConnection
+from pairbus.gateway.faults import LOSE_LOCKS, Faults
+from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.gateway.links import ReceiveLink, SendLink
+from pairbus.gateway.meter import Meter
+from pairbus.gateway.outgoing import Deliveries
+from pairbus.gateway.tracking import Tracker
+from pairbus.model.access import MANAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pairbus.amqp.session import Session
+    from pairbus.engine.ports import Journal
+
+REQUEST_BYTES_MAX: Final = 16_777_216
+"""The largest request on a management node: a batch of scheduled messages."""
+FAULTS_PATH: Final = "/$faults"
+
+
+class Broker:
+    """The gateway's root."""
+
+    def __init__(
+        self, name: str, journal: Journal, random_bytes: bytes, audit: Callable[[str, str, str, str, str], None] | None = None
+    ) -> None:
+        """``random_bytes``: sixteen fresh ones, for lock tokens and tracking ids of this life."""
+        self.journal = journal
+        self.faults = Faults()
+        self.offers_faults = False
+        self.meter = Meter()
+        self.deliveries = Deliveries(self, random_bytes[:8])
+        self.namespace = Namespace(name, journal, self.deliveries)
+        self.access = Access(self.namespace)
+        self.tracker = Tracker(name, random_bytes[8:])
+        self.management = ManagementApi(self.namespace, self.access, self.tracker, self._audit)
+        self.connection_settings = ConnectionSettings(f"pairbus-{name}")
+        self.request_bytes_max = REQUEST_BYTES_MAX
+        self.draining: list[ReceiveLink] = []
+        self.connections: dict[GatewayConnection, None] = {}
+        self._on_audit = audit
+        self._dirty: dict[GatewayConnection, None] = {}
+        self._later: list[tuple[int, int, GatewayConnection, Session, int]] = []
+        self._later_count = 0
+        self._transactions = 0
+        self._seen_version = 0
+        self._timers: list[tuple[int, int, GatewayConnection]] = []
+        self._timer_count = 0
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayConnection:  # noqa: ARG002
+        """A socket was accepted."""
+        connection = GatewayConnection(self, peer, now)
+        self.connections[connection] = None
+        self._arm(connection)
+        return connection
+
+    def forget(self, connection: GatewayConnection) -> None:
+        """A connection is over."""
+        self.connections.pop(connection, None)
+        self._dirty.pop(connection, None)
+
+    def touch(self, connection: GatewayConnection) -> None:
+        """A connection has something to say, or has ended."""
+        self._dirty[connection] = None
+
+    def take_dirty(self) -> list[GatewayConnection]:
+        """Connections that may have output since last asked."""
+        dirty = list(self._dirty)
+        self._dirty.clear()
+        return dirty
+
+    def accept_later(self, connection: GatewayConnection, session: Session, delivery_id: int, at: int) -> None:
+        """Answer a send at an instant (the switchboard's delay)."""
+        self._later_count += 1
+        heappush(self._later, (at, self._later_count, connection, session, delivery_id))
+
+    def next_transaction_id(self) -> bytes:
+        """An id for a new transaction."""
+        self._transactions += 1
+        return self._transactions.to_bytes(8, "big")
+
+    # -- bursts and time -----------------------------------------------------------------------
+
+    def pump(self, now: int) -> None:
+        """End of a burst: deliver what is ready, answer drains, follow changed configuration."""
+        if self.namespace.version != self._seen_version:
+            self._seen_version = self.namespace.version
+            self._follow_configuration()
+        if self.faults.is_on and self.faults.strike(LOSE_LOCKS, "", now) is not None:
+            for queue in self.namespace.all_queues():
+                queue.lose_locks()
+        self.namespace.pump(now)
+        if self.draining:
+            draining, self.draining = self.draining, []
+            for context in draining:
+                if context.link.is_attached and context.link.drain:
+                    context.consumer.credit = 0
+                    context.link.drained()
+                    self.meter.emptied(context.path)
+                    self.touch(context.connection)
+
+    def _follow_configuration(self) -> None:
+        """Rules or entities changed: end the links that are no longer allowed, or whose entity is gone."""
+        for connection in list(self.connections):
+            connection.recheck()
+            for link, context in list(connection.links.items()):
+                if not isinstance(context, (SendLink, ReceiveLink)):
+                    continue
+                entity = context.entity
+                if entity.is_deleted:
+                    connection.end_link(link, EntityNotFound(entity.path), entity.path)
+                elif isinstance(context, ReceiveLink) and not entity.settings.can_receive:
+                    connection.end_link(link, EntityDisabled(entity.path, "receive"), entity.path)
+
+    def next_deadline(self) -> int | None:
+        """When ``tick`` should be called next."""
+        first = self.namespace.next_deadline()
+        for deadline in (
+            self._timers[0][0] if self._timers else None,
+            self._later[0][0] if self._later else None,
+        ):
+            if deadline is not None and (first is None or deadline < first):
+                first = deadline
+        return first
+
+    def tick(self, now: int) -> None:
+        """Let time pass."""
+        self.namespace.tick(now)
+        while self._later and self._later[0][0] <= now:
+            _, _, connection, session, delivery_id = heappop(self._later)
+            if connection in self.connections and not session.is_ended:
+                session.accept_incoming(delivery_id)
+                self.touch(connection)
+        while self._timers and self._timers[0][0] <= now:
+            connection = heappop(self._timers)[2]
+            if connection in self.connections:
+                connection.tick(now)
+                self._arm(connection)
+
+    def _arm(self, connection: GatewayConnection) -> None:
+        deadline = connection.next_deadline()
+        if deadline is not None:
+            self._timer_count += 1
+            heappush(self._timers, (deadline, self._timer_count, connection))
+
+    # -- HTTP ----------------------------------------------------------------------------------
+
+    def http(self, request: HttpRequest, now: int) -> HttpResponse:
+        """Answer a request on the namespace's port: the switchboard and the management API."""
+        path = request.target.partition("?")[0]
+        if path == FAULTS_PATH and self.offers_faults:
+            return self._http_faults(request, now)
+        return self.management.handle(request, now)
+
+    def _http_faults(self, request: HttpRequest, now: int) -> HttpResponse:
+        try:
+            self.access.check_http(request.headers.get("authorization"), "", MANAGE, now)
+            if request.method == "POST":
+                body = json.loads(request.body)
+                if not isinstance(body, dict):
+                    raise ArgumentError("A fault is a JSON object.")
+                self.faults.add(body, now)
+            elif request.method == "DELETE":
+                self.faults.clear()
+            elif request.method != "GET":
+                return _json(405, {"error": f"{request.method} is not known here: GET, POST and DELETE are."})
+        except Refusal as refusal:
+            return _json(refusal.status, {"error": refusal.description})
+        except ValueError as error:
+            return _json(400, {"error": f"The body is not JSON: {error}"})
+        return _json(200, {"faults": self.faults.snapshot(now)})
+
+    # -- audit ---------------------------------------------------------------------------------
+
+    def refused_login(self, peer: str, user: str, now: int) -> None:  # noqa: ARG002
+        """A SASL log-in was refused."""
+        self._audit("login", "", user, "refused", peer)
+
+    def refused_token(self, peer: str, path: str, now: int) -> None:  # noqa: ARG002
+        """A token was refused."""
+        self._audit("put-token", path, "", "refused", peer)
+
+    def _audit(self, action: str, path: str, who: str, result: str, peer: str) -> None:
+        if self._on_audit is not None:
+            self._on_audit(action, path, who, result, peer)
+
+
+def _json(status: int, body: dict[str, object]) -> HttpResponse:
+    return HttpResponse(status, [("Content-Type", "application/json")], json.dumps(body).encode())

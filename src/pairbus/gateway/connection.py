@@ -1,0 +1,334 @@
+"""One client connection: links are attached here, transfers and settlements are sent on to the engine.
+
+Rule 1: nothing before authentication: a link is answered only after its right has been checked (M6).
+Rule 2: every refusal reaches the client as the condition its SDK turns into its own exception.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.conditions import AmqpError
+from pairbus.amqp.connection import Connection
+from pairbus.amqp.terminus import Coordinator as CoordinatorTarget
+from pairbus.errors import NotAllowed, Refusal, Unauthorized
+from pairbus.gateway import incoming, management, outgoing, tokens, transactions
+from pairbus.gateway.access import Grant, missing_claim
+from pairbus.gateway.addressing import CBS, find_entity, parse, path_of, queue_at
+from pairbus.gateway.faults import BLACK_HOLE, CUT, REFUSE
+from pairbus.gateway.links import (
+    RECHECK_MS,
+    Coordinator,
+    LinkContext,
+    ManagementRequests,
+    ReceiveLink,
+    Replies,
+    SendLink,
+    TokenRequests,
+)
+from pairbus.model.access import LISTEN, SEND
+from pairbus.model.entity import SUBSCRIPTION
+from pairbus.model.names import canonical
+
+if TYPE_CHECKING:
+    from pairbus.amqp.link import Link
+    from pairbus.amqp.session import Session
+    from pairbus.amqp.states import Outcome
+    from pairbus.engine.entity import Entity
+    from pairbus.gateway.broker import Broker
+    from pairbus.gateway.transactions import Transaction
+
+
+
+NO_LINK_MS: Final = 300_000
+"""How long a connection may go without any link."""
+
+
+
+
+class GatewayConnection:
+    """The handler of one AMQP connection."""
+
+    def __init__(self, broker: Broker, peer: str, now: int) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.now = now
+        self.amqp = Connection(self, broker.connection_settings)
+        self.context: object | None = None
+        """The server hangs its transport here."""
+        self.grants: dict[str, Grant] = {}
+        """Verified tokens by the audience they were put for."""
+        self.login: Grant | None = None
+        self.links: dict[Link, LinkContext] = {}
+        self.transactions: dict[bytes, Transaction] = {}
+        self.is_paused = False
+        self.is_cut = False
+        self.is_black_hole = False
+        self._linked_at = now
+        self._opened_at = now
+
+    # -- the server's side ---------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: int) -> None:
+        """Bytes came in."""
+        self.now = now
+        if self.broker.faults.is_on and self._is_hit(now):
+            return
+        self.amqp.receive(data, now)
+        self.broker.touch(self)
+
+    def _is_hit(self, now: int) -> bool:
+        faults = self.broker.faults
+        if faults.strike(CUT, "", now) is not None:
+            self.cut()
+            return True
+        return faults.strike(BLACK_HOLE, "", now) is not None
+
+    def take_output(self) -> list[bytes]:
+        """What is to be written, once it may be."""
+        if self.broker.faults.is_on and self.broker.faults.strike(BLACK_HOLE, "", self.now) is not None:
+            self.amqp.take_output()
+            return []
+        return self.amqp.take_output()
+
+    @property
+    def is_open(self) -> bool:
+        """SASL is done and the peer has opened; until then the server's handshake limit runs (M6)."""
+        return self.amqp.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """Close the socket once the output is written."""
+        return self.is_cut or self.amqp.is_closed
+
+    def close(self, condition: str, description: str) -> None:
+        """Tell the peer why, and close."""
+        self.amqp.close(AmqpError(condition, description))
+        self.broker.touch(self)
+
+    def lost(self, now: int) -> None:
+        """The socket is gone."""
+        self.now = now
+        self.amqp.lost()
+        for transaction in list(self.transactions.values()):
+            transactions.roll_back(self, transaction)
+        self.broker.forget(self)
+
+    def cut(self) -> None:
+        """End without a word, as a broken network would."""
+        self.is_cut = True
+        self.broker.touch(self)
+
+    def pause(self) -> None:
+        """The socket takes no more: no deliveries meanwhile (B63)."""
+        self.is_paused = True
+        for context in self.links.values():
+            if isinstance(context, ReceiveLink):
+                context.consumer.is_suspended = True
+
+    def resume(self, now: int) -> None:
+        """The socket has room again."""
+        self.now = now
+        self.is_paused = False
+        for context in self.links.values():
+            if isinstance(context, ReceiveLink):
+                context.consumer.is_suspended = False
+                context.queue.set_credit(context.consumer, context.consumer.credit)
+
+    def next_deadline(self) -> int | None:
+        """When ``tick`` has something to do."""
+        deadline = self.amqp.next_deadline()
+        if self.links:
+            return deadline
+        own = self._linked_at + NO_LINK_MS
+        return own if deadline is None or own < deadline else deadline
+
+    def tick(self, now: int) -> None:
+        """Let time pass: idle peers go (B64)."""
+        self.now = now
+        self.amqp.tick(now)
+        if not self.links and not self.amqp.closing and now >= self._linked_at + NO_LINK_MS:
+            text = f"The connection was inactive for more than the allowed {NO_LINK_MS} milliseconds and is closed."
+            self.amqp.close(AmqpError("amqp:connection:forced", text))
+        if self.amqp.has_output() or self.amqp.is_closed:
+            self.broker.touch(self)
+
+    # -- rights --------------------------------------------------------------------------------
+
+    def authorize(self, path: str, right: str) -> int:
+        """Until when this connection may do this; raises Unauthorized if it may not now."""
+        access, now = self.broker.access, self.now
+        if self.login is not None and access.allows(self.login, path, right, now):
+            return now + RECHECK_MS
+        latest = 0
+        for grant in self.grants.values():
+            if grant.expires_at > latest and access.allows(grant, path, right, now):
+                latest = grant.expires_at
+        if not latest:
+            raise Unauthorized(missing_claim(right, f"sb://{self.broker.namespace.name}/{path}"))
+        return min(latest, now + RECHECK_MS)
+
+    def recheck(self) -> None:
+        """Tokens or rules have changed: links that are no longer allowed end at once (M3–M5)."""
+        for link, context in list(self.links.items()):
+            if not context.right:
+                continue
+            try:
+                context.allowed_until = self.authorize(context.path, context.right)
+            except Unauthorized as refusal:
+                self.end_link(link, refusal, context.path)
+
+    def end_link(self, link: Link, refusal: Refusal, path: str) -> None:
+        """Detach a link with the reason."""
+        self._forget_link(link)
+        link.detach(self.broker.tracker.error(refusal, path, self.now))
+        self.broker.touch(self)
+
+    # -- the handler's side: connection, sessions, links ---------------------------------------
+
+    def sasl_plain(self, user: str, password: str) -> bool:
+        """SASL PLAIN with a namespace rule."""
+        self.login = self.broker.access.log_in(user, password)
+        if self.login is None:
+            self.broker.refused_login(self.peer, user, self.now)
+        return self.login is not None
+
+    def opened(self, connection: Connection) -> None:
+        """The peer opened; nothing to refuse here."""
+
+    def session_began(self, session: Session) -> None:
+        """A session began; it needs nothing of its own."""
+
+    def session_ended(self, session: Session) -> None:
+        """A session ended; its links have been detached one by one."""
+
+    def link_attached(self, link: Link) -> None:
+        """A link asks to be attached: check the right, then existence, then answer."""
+        attach = link.attach
+        try:
+            if isinstance(attach.target, CoordinatorTarget):
+                self._add(Coordinator(self, link, "", ""))
+                link.accept(max_message_size=self.broker.request_bytes_max)
+                return
+            terminus = attach.source if link.role_is_sender else attach.target
+            address = "" if terminus is None or terminus.address is None else terminus.address
+            if canonical(path_of(address)) == CBS:
+                self._attach_tokens(link)
+                return
+            self._attach_entity(link, address)
+        except Refusal as refusal:
+            self.links.pop(link, None)
+            link.refuse(self.broker.tracker.error(refusal, _path_for_people(link), self.now))
+
+    def _attach_tokens(self, link: Link) -> None:
+        context = Replies(self, link, CBS, "") if link.role_is_sender else TokenRequests(self, link, CBS, "")
+        self._add(context)
+        link.accept(max_message_size=self.broker.request_bytes_max)
+
+    def _attach_entity(self, link: Link, text: str) -> None:
+        address = parse(text)
+        right = LISTEN if link.role_is_sender else SEND
+        if address.is_management:
+            self._check_any_right(address.path)
+            find_entity(self.broker.namespace, address)
+            path = canonical(path_of(text))
+            self._add(Replies(self, link, path, "") if link.role_is_sender else ManagementRequests(self, link, path, address))
+            link.accept(max_message_size=self.broker.request_bytes_max)
+            return
+        until = self.authorize(address.path, right)
+        entity = find_entity(self.broker.namespace, address)
+        if self.broker.faults.is_on:
+            self._attach_faults(entity)
+        if link.role_is_sender:
+            if entity.kind == 1:
+                raise NotAllowed(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
+            outgoing.attach(self, link, entity, queue_at(entity, address), until)
+            return
+        if entity.kind == SUBSCRIPTION or address.sub:
+            raise NotAllowed(f"Messages cannot be sent to '{address.path}' directly: it is filled by the broker.")
+        incoming.check_attach(entity)
+        context = SendLink(self, link, entity.path, right, entity)
+        context.allowed_until = until
+        self._add(context)
+        link.accept(max_message_size=entity.settings.max_message_kb * 1024)
+
+    def _check_any_right(self, path: str) -> None:
+        try:
+            self.authorize(path, LISTEN)
+        except Unauthorized:
+            self.authorize(path, SEND)
+
+    def _attach_faults(self, entity: Entity) -> None:
+        fault = self.broker.faults.strike(REFUSE, entity.path, self.now)
+        if fault is not None:
+            raise Refusal(f"'{entity.path}' refuses because a fault was switched on.")
+
+    def add(self, context: LinkContext) -> None:
+        """Remember what hangs on a link."""
+        self._add(context)
+
+    def _add(self, context: LinkContext) -> None:
+        self.links[context.link] = context
+        context.link.context = context
+
+    def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None:  # noqa: ARG002
+        """The peer detached, or its session or connection ended."""
+        self._forget_link(link)
+
+    def _forget_link(self, link: Link) -> None:
+        context = self.links.pop(link, None)
+        if isinstance(context, ReceiveLink):
+            context.queue.detach(context.consumer, self.now)
+        elif isinstance(context, Coordinator):
+            for transaction in [t for t in self.transactions.values() if t.controller is link]:
+                transactions.roll_back(self, transaction)
+        if not self.links:
+            self._linked_at = self.now
+
+    # -- the handler's side: messages ----------------------------------------------------------
+
+    def transfer(
+        self,
+        link: Link,
+        delivery_id: int,
+        tag: bytes,  # noqa: ARG002 - the delivery id identifies it within the session
+        message_format: int,
+        settled: bool,
+        payload: bytes,
+        state: Outcome | None,
+    ) -> None:
+        """A whole delivery came in."""
+        context = link.context
+        if isinstance(context, SendLink):
+            incoming.receive(self, context, delivery_id, message_format, settled, payload, state)
+        elif isinstance(context, ManagementRequests):
+            management.receive(self, context, delivery_id, settled, payload, state)
+        elif isinstance(context, TokenRequests):
+            tokens.receive(self, context, delivery_id, settled, payload)
+        elif isinstance(context, Coordinator):
+            transactions.receive(self, context, delivery_id, payload)
+
+    def transfer_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
+        """A delivery exceeded the link's limit and was discarded as it came (B61)."""
+        if settled:
+            return
+        text = f"The received message (size:{size} bytes or more) exceeds the limit ({link.max_message_size} bytes)."
+        error = AmqpError("amqp:link:message-size-exceeded", text)
+        link.session.reject_incoming(delivery_id, error)
+
+    def settled(self, link: Link, delivery_id: int, context: object, outcome: Outcome, settled: bool) -> None:
+        """The receiver says what became of one of our deliveries."""
+        outgoing.settle(self, link, delivery_id, context, outcome, settled)
+
+    def credit(self, link: Link) -> None:
+        """A flow came for a link on which we send."""
+        context = link.context
+        if isinstance(context, ReceiveLink):
+            outgoing.flow(self, context)
+
+
+def _path_for_people(link: Link) -> str:
+    terminus = link.attach.source if link.role_is_sender else link.attach.target
+    if terminus is None or isinstance(terminus, CoordinatorTarget) or terminus.address is None:
+        return ""
+    return path_of(terminus.address)

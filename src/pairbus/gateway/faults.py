@@ -1,0 +1,120 @@
+"""The fault switchboard: bad days on request, for tests, drills and the demo. Off unless the broker was started so.
+
+A fault hits an entity or the whole namespace, for a time or a number of times, and ends by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pairbus.errors import ArgumentError
+from pairbus.model.names import canonical
+
+REFUSE: Final = "refuse"
+DELAY: Final = "delay"
+DROP_ACKNOWLEDGEMENTS: Final = "drop_acknowledgements"
+THROTTLE: Final = "throttle"
+FILL: Final = "fill"
+LOSE_LOCKS: Final = "lose_locks"
+CUT: Final = "cut"
+BLACK_HOLE: Final = "black_hole"
+KINDS: Final = (REFUSE, DELAY, DROP_ACKNOWLEDGEMENTS, THROTTLE, FILL, LOSE_LOCKS, CUT, BLACK_HOLE)
+FAULTS_MAX: Final = 1_000
+DURATION_MAX_MS: Final = 86_400_000
+DELAY_MAX_MS: Final = 600_000
+
+
+class Fault:
+    """One fault that is on."""
+
+    __slots__ = ("count", "delay_ms", "entity", "kind", "until")
+
+    def __init__(self, kind: str, entity: str, until: int, count: int, delay_ms: int) -> None:
+        self.kind = kind
+        self.entity = entity
+        """Canonical path; empty: the whole namespace."""
+        self.until = until
+        self.count = count
+        """How many more times it strikes; -1: without limit."""
+        self.delay_ms = delay_ms
+
+
+class Faults:
+    """All faults that are on. ``is_on`` is the one question the hot path asks."""
+
+    __slots__ = ("_faults", "is_on")
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self.is_on = False
+
+    def add(self, request: dict[str, object], now: int) -> Fault:
+        """Switch one on from its JSON form."""
+        kind = request.get("kind")
+        if kind not in KINDS:
+            raise ArgumentError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}.")
+        unknown = [key for key in request if key not in ("kind", "entity", "duration_ms", "count", "delay_ms")]
+        if unknown:
+            raise ArgumentError(f"Unknown keys {unknown}: a fault has kind, entity, duration_ms, count and delay_ms.")
+        entity = request.get("entity") or ""
+        if not isinstance(entity, str):
+            raise ArgumentError(f"entity is {entity!r}: it must be a path or null.")
+        if len(self._faults) >= FAULTS_MAX:
+            raise ArgumentError(f"{FAULTS_MAX} faults are on already: clear them first.")
+        duration_ms = _number(request, "duration_ms", DURATION_MAX_MS, DURATION_MAX_MS)
+        fault = Fault(
+            str(kind),
+            canonical(entity),
+            now + duration_ms,
+            _number(request, "count", -1, 1_000_000_000),
+            _number(request, "delay_ms", 0, DELAY_MAX_MS),
+        )
+        self._faults.append(fault)
+        self.is_on = True
+        return fault
+
+    def clear(self) -> None:
+        """Switch everything off."""
+        self._faults.clear()
+        self.is_on = False
+
+    def strike(self, kind: str, path: str, now: int) -> Fault | None:
+        """The fault of this kind that hits a path now, counted; None if there is none."""
+        path = canonical(path)
+        for fault in self._faults:
+            if fault.kind == kind and (not fault.entity or fault.entity == path) and self._is_live(fault, now):
+                if fault.count > 0:
+                    fault.count -= 1
+                return fault
+        self._forget(now)
+        return None
+
+    def _is_live(self, fault: Fault, now: int) -> bool:
+        return fault.until > now and fault.count != 0
+
+    def _forget(self, now: int) -> None:
+        self._faults = [fault for fault in self._faults if self._is_live(fault, now)]
+        self.is_on = bool(self._faults)
+
+    def snapshot(self, now: int) -> list[dict[str, object]]:
+        """What is on, for people."""
+        self._forget(now)
+        return [
+            {
+                "kind": fault.kind,
+                "entity": fault.entity or None,
+                "remaining_ms": fault.until - now,
+                "count": None if fault.count < 0 else fault.count,
+                "delay_ms": fault.delay_ms,
+            }
+            for fault in self._faults
+        ]
+
+
+def _number(request: dict[str, object], key: str, default: int, limit: int) -> int:
+    value = request.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+        raise ArgumentError(f"{key} is {value!r}: it must be a whole number from 0 to {limit}.")
+    return value

@@ -1,0 +1,78 @@
+"""What hangs on a link: which entity it reaches, with which right, and until when that has been checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.consumer import Consumer
+
+if TYPE_CHECKING:
+    from pairbus.amqp.link import Link
+    from pairbus.engine.entity import Entity
+    from pairbus.engine.queue import Queue
+    from pairbus.gateway.addressing import Address
+    from pairbus.gateway.connection import GatewayConnection
+
+RECHECK_MS: Final = 5_000
+"""How long an authorisation is trusted before the rules are asked again; tokens and rule changes ask at once."""
+
+
+class LinkContext:
+    """Common to all links."""
+
+    __slots__ = ("allowed_until", "connection", "link", "path", "right")
+
+    def __init__(self, connection: GatewayConnection, link: Link, path: str, right: str) -> None:
+        self.connection = connection
+        self.link = link
+        self.path = path
+        self.right = right
+        """The right that the link needs; empty: none (the token node)."""
+        self.allowed_until = 0
+        """The authorisation holds until then without asking again."""
+
+
+class TokenRequests(LinkContext):
+    """The client's sending half of ``$cbs``."""
+
+
+class Replies(LinkContext):
+    """The receiving half of ``$cbs`` or of a management node: answers go out here."""
+
+
+class SendLink(LinkContext):
+    """A client sends to an entity."""
+
+    __slots__ = ("entity",)
+
+    def __init__(self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity) -> None:
+        super().__init__(connection, link, path, right)
+        self.entity = entity
+
+
+class ReceiveLink(LinkContext):
+    """A client receives from a place."""
+
+    __slots__ = ("consumer", "entity", "queue")
+
+    def __init__(
+        self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity, queue: Queue, deletes: bool
+    ) -> None:
+        super().__init__(connection, link, path, right)
+        self.entity = entity
+        self.queue = queue
+        self.consumer = Consumer(self, deletes)
+
+
+class ManagementRequests(LinkContext):
+    """A client asks the management node of an entity."""
+
+    __slots__ = ("address",)
+
+    def __init__(self, connection: GatewayConnection, link: Link, path: str, address: Address) -> None:
+        super().__init__(connection, link, path, "")
+        self.address = address
+
+
+class Coordinator(LinkContext):
+    """A client's controller link for transactions."""

@@ -1,0 +1,121 @@
+"""The management node of an entity over AMQP: one request, one answer.
+
+Each operation takes a ``Request``, returns the body of its answer and raises a Refusal to say no. The status
+numbers and the odd spellings ("defered", "sessions-ids") are the service's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.message import decode_message, encode_message
+from pairbus.amqp.types import Int, Symbol
+from pairbus.errors import ArgumentError, EntityNotFound, NotSupported, ProtocolError, Refusal
+from pairbus.gateway import management_messages, management_rules, management_sessions
+from pairbus.gateway.addressing import find_entity, queue_at
+from pairbus.gateway.replies import reply_link
+from pairbus.gateway.request import NoContent, Request
+from pairbus.model.access import LISTEN, MANAGE, SEND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pairbus.amqp.message import DecodedMessage
+    from pairbus.amqp.states import Outcome
+    from pairbus.gateway.connection import GatewayConnection
+    from pairbus.gateway.links import ManagementRequests
+
+_PREFIX: Final = "com.microsoft:"
+OPERATIONS: Final[dict[str, tuple[str, Callable[[Request], dict[str, object]]]]] = {
+    "renew-lock": (LISTEN, management_messages.renew_locks),
+    "peek-message": (LISTEN, management_messages.peek),
+    "schedule-message": (SEND, management_messages.schedule),
+    "cancel-scheduled-message": (SEND, management_messages.cancel),
+    "receive-by-sequence-number": (LISTEN, management_messages.receive_deferred),
+    "update-disposition": (LISTEN, management_messages.update_disposition),
+    "batch-delete-messages": (LISTEN, management_messages.delete_batch),
+    "renew-session-lock": (LISTEN, management_sessions.renew),
+    "set-session-state": (LISTEN, management_sessions.set_state),
+    "get-session-state": (LISTEN, management_sessions.get_state),
+    "get-message-sessions": (LISTEN, management_sessions.list_sessions),
+    "add-rule": (MANAGE, management_rules.add),
+    "remove-rule": (MANAGE, management_rules.remove),
+    "enumerate-rules": (LISTEN, management_rules.enumerate_rules),
+}
+
+
+def receive(
+    connection: GatewayConnection,
+    context: ManagementRequests,
+    delivery_id: int,
+    settled: bool,
+    payload: bytes,
+    state: Outcome | None,
+) -> None:
+    """Answer one request."""
+    if not settled:
+        context.link.session.accept_incoming(delivery_id)
+    try:
+        message = decode_message(payload)
+    except ProtocolError:
+        return  # nobody could match an answer to a request that cannot be read
+    status, description, condition = 200, "OK", ""
+    body: dict[str, object] = {}
+    try:
+        body = _perform(connection, context, message, state)
+    except NoContent as nothing:
+        status, description, condition = 204, nothing.description, nothing.condition
+    except Refusal as refusal:
+        status, condition = refusal.status, refusal.condition
+        description = connection.broker.tracker.describe(refusal.description, context.path, connection.now)
+    except ProtocolError as error:
+        status, condition = 400, "amqp:decode-error"
+        description = connection.broker.tracker.describe(f"The request cannot be read: {error}", context.path, connection.now)
+    _answer(connection, context, message, status, description, condition, body)
+
+
+def _perform(
+    connection: GatewayConnection, context: ManagementRequests, message: DecodedMessage, state: Outcome | None
+) -> dict[str, object]:
+    operation = message.application_properties.get("operation")
+    name = operation.removeprefix(_PREFIX) if isinstance(operation, str) else ""
+    if name not in OPERATIONS:
+        raise NotSupported(f"The operation {operation!r} is not known.")
+    right, perform = OPERATIONS[name]
+    connection.authorize(context.address.path, right)
+    entity = find_entity(connection.broker.namespace, context.address)
+    if entity.is_deleted:
+        raise EntityNotFound(entity.path)
+    if not isinstance(message.body, dict):
+        raise ArgumentError(f"The body of '{name}' is not a map.")
+    txn_id = state.txn_id if state is not None else None
+    request = Request(
+        connection, entity, queue_at(entity, context.address), message.body, message.application_properties, txn_id
+    )
+    body = perform(request)
+    connection.broker.meter.managed(entity.path, name)
+    return body
+
+
+def _answer(
+    connection: GatewayConnection,
+    context: ManagementRequests,
+    request: DecodedMessage,
+    status: int,
+    description: str,
+    condition: str,
+    body: dict[str, object],
+) -> None:
+    link = reply_link(connection, context.link, context.path, request.properties.reply_to)
+    if link is None:
+        return
+    properties: dict[str, object] = {"statusCode": Int(status), "statusDescription": description}
+    if condition:
+        properties["errorCondition"] = Symbol(condition)
+    tracking = request.application_properties.get("com.microsoft:tracking-id")
+    if isinstance(tracking, str):
+        properties["com.microsoft:tracking-id"] = tracking
+    answer = encode_message(
+        correlation_id_raw=request.properties.message_id_raw, application_properties=properties, body=body
+    )
+    link.send(b"\x00", [answer], True)

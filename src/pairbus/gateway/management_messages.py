@@ -1,0 +1,166 @@
+"""Management operations on messages: renew, peek, schedule, cancel, deferred, settle, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.sections import scan
+from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
+from pairbus.engine import browse, session_ops
+from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost
+from pairbus.gateway import incoming, transactions
+from pairbus.gateway.changes import merged_changes
+from pairbus.gateway.outgoing import encode_delivery
+from pairbus.gateway.request import NoContent, Request
+
+if TYPE_CHECKING:
+    from pairbus.engine.consumer import Lock
+    from pairbus.engine.sessions import Session
+    from pairbus.model.message import Message
+
+INT_MAX: Final = 2_147_483_647
+LONG_MIN: Final = -(1 << 63)
+LONG_MAX: Final = (1 << 63) - 1
+SCHEDULE_MAX: Final = 4_500
+"""Messages in one schedule request."""
+
+
+def _lock(request: Request, token: bytes) -> Lock:
+    """The lock behind a token; it must be held now (B27)."""
+    session_id = request.optional_text("session-id")
+    lock = request.queue.find_lock(request.connection.broker.deliveries.token_number(token), session_id)
+    if lock is None:
+        raise SessionLockLost if request.queue.sessions is not None else MessageLockLost(token.hex())
+    request.queue.check_held(lock, request.now)
+    return lock
+
+
+def _session(request: Request) -> Session | None:
+    """The session a request is about; its asker must hold it."""
+    session_id = request.optional_text("session-id")
+    if session_id is None or request.queue.sessions is None:
+        return None
+    return session_ops.held_session(request.queue, request.consumer(), session_id, request.now)
+
+
+def renew_locks(request: Request) -> dict[str, object]:
+    """Extend locks; all of them or none."""
+    locks = [_lock(request, token) for token in request.tokens()]
+    expirations = [Timestamp(request.queue.renew(lock, request.now)) for lock in locks]
+    request.connection.broker.meter.renewed(request.entity.path, len(locks))
+    return {"expirations": Array(expirations)}
+
+
+def peek(request: Request) -> dict[str, object]:
+    """Look at messages without taking them."""
+    from_number = request.number("from-sequence-number", LONG_MIN, LONG_MAX)
+    count = request.number("message-count", 1, INT_MAX)
+    found = browse.peek(request.queue, from_number, count, request.optional_text("session-id"))
+    request.connection.broker.meter.peeked(request.entity.path, found)
+    if not found:
+        raise NoContent("com.microsoft:message-not-found", "There is no message to peek.")
+    return {"messages": [{"message": _encoded(request, message, 0, b"")} for message in found]}
+
+
+def _encoded(request: Request, message: Message, until: int, token: bytes) -> bytes:
+    blob = request.connection.broker.journal.read(message.location, message.size)
+    return b"".join(encode_delivery(request.queue, message, blob, until, token))
+
+
+def schedule(request: Request) -> dict[str, object]:
+    """Store messages that arrive later; all of them or none."""
+    entries = request.value("messages")
+    if not isinstance(entries, list) or not 0 < len(entries) <= SCHEDULE_MAX:
+        raise ArgumentError(f"'messages' needs 1 to {SCHEDULE_MAX} messages.")
+    wants_id = request.entity.main.duplicates is not None
+    scanned = []
+    for entry in entries:
+        encoded = entry.get("message") if isinstance(entry, dict) else None
+        if not isinstance(encoded, bytes):
+            raise ArgumentError("An entry of 'messages' has no binary 'message'.")
+        scanned.append(scan(encoded, wants_id))
+    if request.txn_id is not None:
+        return transactions.add_schedule(request, request.txn_id, scanned)
+    numbers = incoming.store(request.connection, request.entity, scanned, request.now)
+    return {"sequence-numbers": Array([Long(number) for number in numbers])}
+
+
+def cancel(request: Request) -> dict[str, object]:
+    """Take scheduled messages back."""
+    browse.cancel_scheduled(request.entity.main, request.numbers("sequence-numbers"))
+    return {}
+
+
+def receive_deferred(request: Request) -> dict[str, object]:
+    """Receive deferred messages by their numbers."""
+    numbers = request.numbers("sequence-numbers")
+    mode = request.number("receiver-settle-mode", 0, 1)
+    session = _session(request)
+    if request.queue.sessions is not None and session is None:
+        raise SessionLockLost
+    queue, meter = request.queue, request.connection.broker.meter
+    if mode == 0:
+        messages = browse.check_deferred(queue, numbers, session)
+        entries: list[dict[str, object]] = []
+        for message in messages:
+            entries.append({"lock-token": Uuid(bytes(16)), "message": _encoded(request, message, 0, b"")})
+            meter.received(request.entity.path, message)
+            queue.remove(message)
+        return {"messages": entries}
+    locked: list[dict[str, object]] = []
+    for lock in browse.lock_deferred(queue, numbers, session, request.now):
+        token = request.connection.broker.deliveries.lock_token(lock)
+        until = lock.locked_until if session is None else session.locked_until
+        locked.append({"lock-token": Uuid(token), "message": _encoded(request, lock.message, until, token)})
+        meter.received(request.entity.path, lock.message)
+    return {"messages": locked}
+
+
+def update_disposition(request: Request) -> dict[str, object]:
+    """Settle away from the link; all tokens or none."""
+    status = request.text("disposition-status")
+    if status not in ("completed", "abandoned", "defered", "suspended"):
+        raise ArgumentError(f"'disposition-status' is '{status}': completed, abandoned, defered and suspended are known.")
+    locks = [_lock(request, token) for token in request.tokens()]
+    changes = request.value("properties-to-modify")
+    if changes is not None and not isinstance(changes, dict):
+        raise ArgumentError("'properties-to-modify' is not a map.")
+    reason = request.optional_text("deadletter-reason") or None
+    description = request.optional_text("deadletter-description") or None
+    if request.txn_id is not None:
+        transactions.add_dispositions(request, request.txn_id, status, locks, reason, description, changes)
+        return {}
+    for lock in locks:
+        apply_status(request, status, lock, reason, description, changes)
+    return {}
+
+
+def apply_status(
+    request: Request,
+    status: str,
+    lock: Lock,
+    reason: str | None,
+    description: str | None,
+    changes: dict[str, object] | None,
+) -> None:
+    """One settlement by its management name."""
+    queue, now = request.queue, request.now
+    changed = merged_changes(lock.message, changes)
+    if status == "completed":
+        queue.complete(lock, now)
+    elif status == "abandoned":
+        queue.abandon(lock, changed, now)
+    elif status == "defered":
+        queue.defer(lock, changed, now)
+    else:
+        queue.dead_letter(lock, reason, description, changed, now)
+
+
+def delete_batch(request: Request) -> dict[str, object]:
+    """Delete old messages without receiving them."""
+    count = request.number("message-count", 1, INT_MAX)
+    before = request.instant("enqueued-time-utc")
+    deleted = browse.delete_batch(request.queue, count, before, request.optional_text("session-id"))
+    if not deleted:
+        raise NoContent("com.microsoft:message-not-found", "There is no message to delete.")
+    return {"message-count": Int(deleted)}

@@ -1,0 +1,244 @@
+"""Messages out: receivers attach, deliveries are encoded around the stored bytes, settlements come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.conditions import AmqpError
+from pairbus.amqp.sections import DeliveryExtras, delivery_parts
+from pairbus.amqp.states import (
+    ACCEPTED_CODE,
+    MODIFIED_CODE,
+    REJECTED_CODE,
+    RELEASED_CODE,
+    TRANSACTIONAL_CODE,
+    encode_outcome_code,
+)
+from pairbus.amqp.types import Described, Long, Symbol
+from pairbus.engine import session_ops
+from pairbus.engine.consumer import Consumer, Lock
+from pairbus.errors import ArgumentError, Refusal, Unauthorized
+from pairbus.gateway import transactions
+from pairbus.gateway.changes import merged_changes
+from pairbus.gateway.links import ReceiveLink
+from pairbus.model.access import LISTEN
+
+if TYPE_CHECKING:
+    from pairbus.amqp.link import Link
+    from pairbus.amqp.states import Outcome
+    from pairbus.engine.entity import Entity
+    from pairbus.engine.queue import Queue
+    from pairbus.gateway.broker import Broker
+    from pairbus.gateway.connection import GatewayConnection
+    from pairbus.model.message import Message
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+TIMEOUT: Final = "com.microsoft:timeout"
+LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+DEAD_LETTER: Final = "com.microsoft:dead-letter"
+REASON: Final = "DeadLetterReason"
+DESCRIPTION: Final = "DeadLetterErrorDescription"
+SETTLED_MODE: Final = 1
+TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
+TICKS_PER_MS: Final = 10_000
+ACCEPT_TIMEOUT_MAX_MS: Final = 600_000
+_TTL_MAX: Final = 0xFFFF_FFFF
+
+
+def attach(connection: GatewayConnection, link: Link, entity: Entity, queue: Queue, until: int) -> None:
+    """A receiver begins: on a session or without. Raises a Refusal."""
+    deletes = link.attach.snd_settle_mode == SETTLED_MODE
+    context = ReceiveLink(connection, link, entity.path, LISTEN, entity, queue, deletes)
+    context.allowed_until = until
+    context.consumer.is_suspended = connection.is_paused
+    source = link.attach.source
+    filters = source.filter if source is not None and source.filter is not None else {}
+    if SESSION_FILTER not in filters:
+        queue.attach(context.consumer, connection.now)
+        connection.add(context)
+        link.accept()
+        flow(connection, context)
+        return
+    session_id = _session_id(filters[SESSION_FILTER])
+    connection.add(context)
+    timeout_ms = link.attach.properties.get(TIMEOUT)
+    if not isinstance(timeout_ms, int) or not 0 < timeout_ms <= ACCEPT_TIMEOUT_MAX_MS:
+        timeout_ms = session_ops.ACCEPT_NEXT_TIMEOUT_MS
+    session_ops.accept(queue, context.consumer, session_id, timeout_ms, connection.now)
+
+
+def _session_id(value: object) -> str | None:
+    if isinstance(value, Described):
+        value = value.value
+    if value is None or isinstance(value, str):
+        return value
+    raise ArgumentError(f"The session filter is a {type(value).__name__}: it must be a string, or null for any session.")
+
+
+def flow(connection: GatewayConnection, context: ReceiveLink) -> None:
+    """The receiver says how much it will take."""
+    link = context.link
+    context.queue.set_credit(context.consumer, link.credit)
+    if link.drain:
+        connection.broker.draining.append(context)
+
+
+class Deliveries:
+    """The engine's outbox: everything said here waits in the connections' output for the commit."""
+
+    def __init__(self, broker: Broker, token_prefix: bytes) -> None:
+        self._broker = broker
+        self._prefix = token_prefix
+        # The same eight bytes in the order .NET writes the first three groups of a GUID.
+        self._tag_prefix = token_prefix[3::-1] + token_prefix[5:3:-1] + token_prefix[7:5:-1]
+
+    def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> None:
+        """Encode a message for one receiver and put it on its link."""
+        context = consumer.owner
+        assert isinstance(context, ReceiveLink), context
+        until, token, tag = 0, b"", b"\x00"
+        if lock is not None:
+            until = lock.locked_until if lock.session is None else lock.session.locked_until
+            number = lock.token.to_bytes(8, "big")
+            token = self._prefix + number
+            tag = self._tag_prefix + number
+        broker = self._broker
+        blob = broker.journal.read(message.location, message.size)
+        parts = encode_delivery(context.queue, message, blob, until, token)
+        context.link.send(tag, parts, lock is None, lock)
+        broker.meter.received(context.path, message)
+        broker.touch(context.connection)
+
+    def lock_token(self, lock: Lock) -> bytes:
+        """A lock token as it travels outside delivery tags: sixteen bytes in RFC order."""
+        return self._prefix + lock.token.to_bytes(8, "big")
+
+    def token_number(self, token: bytes) -> int:
+        """The engine's number of a token; 0 if it is not one of this broker's life."""
+        return int.from_bytes(token[8:], "big") if len(token) == 16 and token[:8] == self._prefix else 0
+
+    def session_accepted(self, consumer: Consumer) -> None:
+        """Answer an attach that asked for a session."""
+        context = consumer.owner
+        assert isinstance(context, ReceiveLink), context
+        session = consumer.session
+        assert session is not None, context.path
+        ticks = session.locked_until * TICKS_PER_MS + TICKS_AT_EPOCH
+        context.link.accept(
+            properties={LOCKED_UNTIL: Long(ticks)}, filter={Symbol(SESSION_FILTER): session.session_id}
+        )
+        flow(context.connection, context)
+        self._broker.touch(context.connection)
+
+    def detach(self, consumer: Consumer, condition: str, description: str) -> None:
+        """End a receiver's link with a reason."""
+        context = consumer.owner
+        assert isinstance(context, ReceiveLink), context
+        broker, connection = self._broker, context.connection
+        connection.links.pop(context.link, None)
+        error = AmqpError(condition, broker.tracker.describe(description, context.path, connection.now))
+        if context.link.is_attached:
+            context.link.detach(error)
+        else:
+            context.link.refuse(error)
+        broker.touch(connection)
+
+
+def encode_delivery(queue: Queue, message: Message, blob: bytes, until: int, token: bytes) -> list[bytes]:
+    """A message as a receiver gets it: the sender's bytes with the broker's own fields around them."""
+    ttl = 0
+    if message.expires_at and not queue.is_sub_queue:
+        ttl = min(message.expires_at - message.enqueued_at, _TTL_MAX)
+    extra = message.extra
+    extras: DeliveryExtras | None = None
+    if extra is not None:
+        extras = DeliveryExtras()
+        extras.enqueue_sequence_number = extra.enqueue_sequence_number
+        extras.dead_letter_reason = extra.dead_letter_reason
+        extras.dead_letter_description = extra.dead_letter_description
+        extras.dead_letter_source = extra.dead_letter_source
+        extras.changed_properties = extra.changed_properties
+    return delivery_parts(
+        blob,
+        message.delivery_count,
+        message.sequence_number,
+        message.enqueued_at,
+        until,
+        token,
+        message.state,
+        ttl,
+        extras,
+    )
+
+
+def settle(
+    connection: GatewayConnection, link: Link, delivery_id: int, lock: object, outcome: Outcome, settled: bool
+) -> None:
+    """Apply a receiver's outcome and echo it, or say why not (rules 1 and 2 of the wire reference)."""
+    context = link.context
+    if not isinstance(context, ReceiveLink) or not isinstance(lock, Lock):
+        return
+    session, now = link.session, connection.now
+    code = outcome.code
+    try:
+        if now >= context.allowed_until:
+            context.allowed_until = connection.authorize(context.path, context.right)
+        if code == TRANSACTIONAL_CODE:
+            transactions.add_settlement(connection, context, delivery_id, lock, outcome)
+            return
+        if code == ACCEPTED_CODE:
+            context.queue.complete(lock, now)
+        else:
+            apply_outcome(context.queue, lock, outcome, now)
+        connection.broker.meter.settled(context.path, code)
+    except Unauthorized as refusal:
+        connection.end_link(link, refusal, context.path)
+        return
+    except Refusal as refusal:
+        if not settled:
+            error = connection.broker.tracker.error(refusal, context.path, now)
+            session.settle_outgoing(delivery_id, REJECTED_CODE, error)
+        return
+    if not settled:
+        session.settle_outgoing(delivery_id, code)
+
+
+def apply_outcome(queue: Queue, lock: Lock, outcome: Outcome, now: int) -> None:
+    """What an outcome means for the message."""
+    code = outcome.code
+    if code == ACCEPTED_CODE:
+        queue.complete(lock, now)
+    elif code == RELEASED_CODE:
+        queue.release(lock, now)
+    elif code == MODIFIED_CODE:
+        changed = merged_changes(lock.message, outcome.message_annotations)
+        if outcome.undeliverable_here:
+            queue.defer(lock, changed, now)
+        else:
+            queue.abandon(lock, changed, now)
+    elif code == REJECTED_CODE:
+        reason, description, changes = _dead_letter_details(outcome)
+        queue.dead_letter(lock, reason, description, merged_changes(lock.message, changes), now)
+    else:
+        raise ArgumentError(f"An outcome with the code {code:#x} settles nothing.")
+
+
+def _dead_letter_details(outcome: Outcome) -> tuple[str | None, str | None, dict[str, object] | None]:
+    error = outcome.error
+    if error is None:
+        return None, None, None
+    if error.condition != DEAD_LETTER:
+        return error.condition, error.description or None, None  # a generic client's rejection
+    info = dict(error.info or {})
+    reason = info.pop(REASON, None)
+    description = info.pop(DESCRIPTION, None) or error.description
+    return (
+        str(reason) if reason else None,
+        str(description) if description else None,
+        {str(key): value for key, value in info.items()} or None,
+    )
+
+
+def echo_of(outcome: Outcome) -> bytes:
+    """The outcome as it is echoed inside a transactional state."""
+    return encode_outcome_code(outcome.code)

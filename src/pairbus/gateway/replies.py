@@ -1,0 +1,26 @@
+"""Which link an answer goes out on: clients differ in how they say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pairbus.amqp.terminus import Target
+from pairbus.gateway.links import Replies
+
+if TYPE_CHECKING:
+    from pairbus.amqp.link import Link
+    from pairbus.gateway.connection import GatewayConnection
+
+
+def reply_link(connection: GatewayConnection, request: Link, path: str, reply_to: str | None) -> Link | None:
+    """The receiving link for a node: by reply-to where it names one, else on the same session, else any."""
+    fallback: Link | None = None
+    for link, context in connection.links.items():
+        if not isinstance(context, Replies) or context.path != path:
+            continue
+        target = link.attach.target
+        if reply_to is not None and (link.name == reply_to or (isinstance(target, Target) and target.address == reply_to)):
+            return link
+        if fallback is None or (link.session is request.session and fallback.session is not request.session):
+            fallback = link
+    return fallback

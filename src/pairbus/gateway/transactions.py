@@ -1,0 +1,279 @@
+"""Transactions: work is planned as it comes and done in one engine call at the discharge, or not at all (B14).
+
+Nothing of a transaction is visible before its commit; closing the controller link or the connection, or two
+minutes, roll it back. Each planned piece is checked when it comes and once more before anything is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pairbus.amqp.conditions import AmqpError
+from pairbus.amqp.message import decode_message
+from pairbus.amqp.states import encode_accepted, encode_declared, encode_outcome_code, encode_transactional
+from pairbus.amqp.types import Array, Described, Long
+from pairbus.errors import ArgumentError, ProtocolError, Refusal
+
+if TYPE_CHECKING:
+    from pairbus.amqp.link import Link
+    from pairbus.amqp.sections import Scanned
+    from pairbus.amqp.states import Outcome
+    from pairbus.engine.consumer import Lock
+    from pairbus.engine.entity import Entity
+    from pairbus.engine.namespace import Namespace
+    from pairbus.engine.queue import Queue
+    from pairbus.gateway.connection import GatewayConnection
+    from pairbus.gateway.links import Coordinator, ReceiveLink, SendLink
+    from pairbus.gateway.request import Request
+
+LIFETIME_MS: Final = 120_000
+WORK_MAX: Final = 100
+"""Messages in one transaction."""
+TRANSACTIONS_MAX: Final = 100
+"""Open transactions of one connection."""
+DECLARE: Final = 0x31
+DISCHARGE: Final = 0x32
+
+
+class UnknownTransaction(Refusal):
+    """The id names no open transaction of this connection."""
+
+    condition = "amqp:transaction:unknown-id"
+    status = 400
+
+
+class RolledBack(Refusal):
+    """The transaction could not be committed; nothing of it happened."""
+
+    condition = "amqp:transaction:rollback"
+    status = 400
+
+
+class Work(Protocol):
+    """One planned piece of a transaction."""
+
+    def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:
+        """Raise if it cannot be done; how many bytes it will store."""
+
+    def perform(self, namespace: Namespace, now: int) -> None:
+        """Do it; ``check`` has passed."""
+
+
+class PlannedSend:
+    """Store a message."""
+
+    __slots__ = ("_entity", "_message")
+
+    def __init__(self, entity: Entity, message: Scanned) -> None:
+        self._entity = entity
+        self._message = message
+
+    def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:  # noqa: ARG002
+        """The same checks as for a plain send."""
+        namespace.check_send(self._entity, self._message, more_bytes)
+        return len(self._message.blob)
+
+    def perform(self, namespace: Namespace, now: int) -> None:
+        """Store it."""
+        namespace.send(self._entity, self._message, now)
+
+
+class PlannedSettlement:
+    """Settle a message that this connection holds."""
+
+    __slots__ = ("_lock", "_queue", "_settle")
+
+    def __init__(self, queue: Queue, lock: Lock, settle: Settlement) -> None:
+        self._queue = queue
+        self._lock = lock
+        self._settle = settle
+
+    def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:  # noqa: ARG002
+        """The lock must still be held."""
+        self._queue.check_held(self._lock, now)
+        return 0
+
+    def perform(self, namespace: Namespace, now: int) -> None:  # noqa: ARG002
+        """Settle it."""
+        self._settle.perform(self._queue, self._lock, now)
+
+
+class Settlement(Protocol):
+    """How a planned settlement ends."""
+
+    def perform(self, queue: Queue, lock: Lock, now: int) -> None:
+        """Apply it."""
+
+
+class OutcomeSettlement:
+    """By an outcome from the link."""
+
+    __slots__ = ("_outcome",)
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def perform(self, queue: Queue, lock: Lock, now: int) -> None:
+        """Apply it."""
+        from pairbus.gateway.outgoing import apply_outcome  # noqa: PLC0415 - the two modules need each other
+
+        apply_outcome(queue, lock, self._outcome, now)
+
+
+class StatusSettlement:
+    """By a management request."""
+
+    __slots__ = ("_changes", "_description", "_reason", "_request", "_status")
+
+    def __init__(
+        self, request: Request, status: str, reason: str | None, description: str | None, changes: dict[str, object] | None
+    ) -> None:
+        self._request = request
+        self._status = status
+        self._reason = reason
+        self._description = description
+        self._changes = changes
+
+    def perform(self, queue: Queue, lock: Lock, now: int) -> None:  # noqa: ARG002
+        """Apply it."""
+        from pairbus.gateway.management_messages import apply_status  # noqa: PLC0415 - the two modules need each other
+
+        apply_status(self._request, self._status, lock, self._reason, self._description, self._changes)
+
+
+class Transaction:
+    """What has been planned under one id."""
+
+    __slots__ = ("controller", "deadline", "is_failed", "txn_id", "work")
+
+    def __init__(self, txn_id: bytes, controller: Link, deadline: int) -> None:
+        self.txn_id = txn_id
+        self.controller = controller
+        self.deadline = deadline
+        self.work: list[Work] = []
+        self.is_failed = False
+        """A piece was refused: the whole can only be rolled back."""
+
+
+def receive(connection: GatewayConnection, context: Coordinator, delivery_id: int, payload: bytes) -> None:
+    """Declare or discharge."""
+    session = context.link.session
+    try:
+        body = decode_message(payload).body
+        if not isinstance(body, Described) or not isinstance(body.value, list):
+            raise ArgumentError("A coordinator takes declare and discharge only.")
+        if body.descriptor == DECLARE:
+            transaction = _declare(connection, context.link)
+            session.settle_incoming_state(delivery_id, encode_declared(transaction.txn_id))
+        elif body.descriptor == DISCHARGE:
+            _discharge(connection, body.value)
+            session.accept_incoming(delivery_id)
+        else:
+            raise ArgumentError("A coordinator takes declare and discharge only.")
+    except Refusal as refusal:
+        session.reject_incoming(delivery_id, connection.broker.tracker.error(refusal, "coordinator", connection.now))
+    except ProtocolError as error:
+        session.reject_incoming(delivery_id, AmqpError("amqp:decode-error", str(error)))
+
+
+def _declare(connection: GatewayConnection, controller: Link) -> Transaction:
+    if len(connection.transactions) >= TRANSACTIONS_MAX:
+        raise ArgumentError(f"{TRANSACTIONS_MAX} transactions are open on this connection: discharge one first.")
+    txn_id = connection.broker.next_transaction_id()
+    transaction = Transaction(txn_id, controller, connection.now + LIFETIME_MS)
+    connection.transactions[txn_id] = transaction
+    return transaction
+
+
+def _discharge(connection: GatewayConnection, fields: list[object]) -> None:
+    txn_id = fields[0] if fields else None
+    is_failed = bool(fields[1]) if len(fields) > 1 else False
+    transaction = _find(connection, txn_id)
+    del connection.transactions[transaction.txn_id]
+    if is_failed:
+        return
+    if transaction.is_failed:
+        raise RolledBack("A part of the transaction was refused: it was rolled back.")
+    namespace, now = connection.broker.namespace, connection.now
+    size = 0
+    try:
+        for work in transaction.work:
+            size += work.check(namespace, size, now)
+    except Refusal as refusal:
+        raise RolledBack(f"The transaction was rolled back: {refusal.description}") from refusal
+    for work in transaction.work:
+        work.perform(namespace, now)
+
+
+def _find(connection: GatewayConnection, txn_id: object) -> Transaction:
+    transaction = connection.transactions.get(txn_id) if isinstance(txn_id, bytes) else None
+    if transaction is None:
+        raise UnknownTransaction("No open transaction of this connection has this id.")
+    if transaction.deadline <= connection.now:
+        roll_back(connection, transaction)
+        raise UnknownTransaction(f"The transaction outlived its {LIFETIME_MS // 1000} seconds and was rolled back.")
+    return transaction
+
+
+def roll_back(connection: GatewayConnection, transaction: Transaction) -> None:
+    """Forget what was planned."""
+    connection.transactions.pop(transaction.txn_id, None)
+
+
+def _plan(connection: GatewayConnection, transaction: Transaction, work: Work) -> None:
+    if len(transaction.work) >= WORK_MAX:
+        transaction.is_failed = True
+        raise ArgumentError(f"A transaction holds at most {WORK_MAX} messages.")
+    try:
+        work.check(connection.broker.namespace, 0, connection.now)
+    except Refusal:
+        transaction.is_failed = True
+        raise
+    transaction.work.append(work)
+
+
+def add_sends(
+    connection: GatewayConnection, context: SendLink, delivery_id: int, txn_id: bytes, messages: list[Scanned]
+) -> None:
+    """Plan the messages of one transfer and answer it under the transaction."""
+    transaction = _find(connection, txn_id)
+    for message in messages:
+        _plan(connection, transaction, PlannedSend(context.entity, message))
+    context.link.session.settle_incoming_state(delivery_id, encode_transactional(txn_id, encode_accepted()))
+
+
+def add_settlement(
+    connection: GatewayConnection, context: ReceiveLink, delivery_id: int, lock: Lock, outcome: Outcome
+) -> None:
+    """Plan a settlement from the link and answer it under the transaction."""
+    inner = outcome.inner
+    if inner is None or outcome.txn_id is None:
+        raise ArgumentError("A transactional settlement needs a transaction id and an outcome.")
+    transaction = _find(connection, outcome.txn_id)
+    _plan(connection, transaction, PlannedSettlement(context.queue, lock, OutcomeSettlement(inner)))
+    state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
+    context.link.session.settle_outgoing_state(delivery_id, state)
+
+
+def add_schedule(request: Request, txn_id: bytes, messages: list[Scanned]) -> dict[str, object]:
+    """Plan scheduled messages. Their numbers are known only at the commit, so none are given back."""
+    transaction = _find(request.connection, txn_id)
+    for message in messages:
+        _plan(request.connection, transaction, PlannedSend(request.entity, message))
+    return {"sequence-numbers": Array([Long(0) for _ in messages])}
+
+
+def add_dispositions(
+    request: Request,
+    txn_id: bytes,
+    status: str,
+    locks: list[Lock],
+    reason: str | None,
+    description: str | None,
+    changes: dict[str, object] | None,
+) -> None:
+    """Plan settlements from a management request."""
+    transaction = _find(request.connection, txn_id)
+    settlement = StatusSettlement(request, status, reason, description, changes)
+    for lock in locks:
+        _plan(request.connection, transaction, PlannedSettlement(request.queue, lock, settlement))

@@ -1,0 +1,1 @@
+"""Values every room shares."""

@@ -1,0 +1,1 @@
+"""Two namespaces as one: the client that keeps sending when its primary stops answering."""

@@ -1,0 +1,103 @@
+"""What happened, for people and programs: typed events, kept in a bounded history, told to a callback and the log."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+HISTORY_MAX: Final = 1_000
+"""How many events a client remembers."""
+
+logger = logging.getLogger("pairbus.pairing")
+
+
+class Kind(Enum):
+    """Every kind of event; the value is its stable name in logs."""
+
+    PAIRED = "pairing.paired"
+    QUEUE_CREATED = "pairing.queue_created"
+    PROPERTY_DIFFERENCE = "pairing.property_difference"
+    EXTRA_QUEUE = "pairing.extra_queue"
+    QUEUE_UNUSABLE = "pairing.queue_unusable"
+    SUSPECT = "pairing.suspect"
+    FAILED_OVER = "pairing.failed_over"
+    PING_SENT = "pairing.ping_sent"
+    PING_ANSWERED = "pairing.ping_answered"
+    REFUSED = "pairing.refused"
+    RECOVERED = "pairing.recovered"
+    QUEUE_EVICTED = "pairing.queue_evicted"
+    QUEUE_READMITTED = "pairing.queue_readmitted"
+    SYPHON_STARTED = "pairing.syphon_started"
+    SYPHON_STOPPED = "pairing.syphon_stopped"
+    DRAINED = "pairing.drained"
+    SET_ASIDE = "pairing.set_aside"
+    CLOSED = "pairing.closed"
+    FAULTED = "pairing.faulted"
+
+
+_LEVELS: Final = {
+    Kind.PROPERTY_DIFFERENCE: logging.WARNING,
+    Kind.EXTRA_QUEUE: logging.WARNING,
+    Kind.QUEUE_UNUSABLE: logging.WARNING,
+    Kind.SUSPECT: logging.WARNING,
+    Kind.FAILED_OVER: logging.WARNING,
+    Kind.REFUSED: logging.ERROR,
+    Kind.QUEUE_EVICTED: logging.WARNING,
+    Kind.SET_ASIDE: logging.WARNING,
+    Kind.FAULTED: logging.ERROR,
+    Kind.PING_SENT: logging.DEBUG,
+    Kind.PING_ANSWERED: logging.DEBUG,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Args:
+        kind: What.
+        subject: The entity path, backlog queue or namespace it is about.
+        text: One sentence for a person.
+        at_ms: Milliseconds of the factory's steady clock.
+        data: Further values, plain ones.
+        is_loud: Sends there will fail or leak unless somebody acts.
+    """
+
+    kind: Kind
+    subject: str
+    text: str
+    at_ms: int
+    data: Mapping[str, object] = field(default_factory=dict)
+    is_loud: bool = False
+
+
+Listener = Callable[[Event], None]
+
+
+class EventLog:
+    """The history of one client. Safe to use from several threads: appends to a deque are atomic."""
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self._history: deque[Event] = deque(maxlen=HISTORY_MAX)
+        self._listener = listener
+
+    def tell(self, event: Event) -> None:
+        """Remember it, log it, call the listener. A listener that raises is logged and changes nothing."""
+        self._history.append(event)
+        level = logging.ERROR if event.is_loud else _LEVELS.get(event.kind, logging.INFO)
+        if logger.isEnabledFor(level):
+            extra = {"event": event.kind.value, "subject": event.subject, **event.data}
+            logger.log(level, "%s: %s", event.subject, event.text, extra=extra)
+        if self._listener is not None:
+            try:
+                self._listener(event)
+            except Exception:
+                logger.exception("the event listener failed", extra={"event": "pairing.listener_failed"})
+
+    def history(self) -> list[Event]:
+        """The newest events, oldest first."""
+        return list(self._history)

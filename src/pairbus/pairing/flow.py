@@ -1,0 +1,206 @@
+"""One send, decided step by step: the primary, a wait, a backlog queue, or an error. No clock, no I/O.
+
+The shell asks ``next_step``, does what it says, and reports what came of it. Every rule of the detour is here, once,
+for both twins and for the simulation.
+
+Rule 1: no queue is tried twice for one send (P32).
+Rule 2: success is only ever reported after the primary or a backlog queue said yes (P4).
+Rule 3: the primary gets at most half of the time that is left when a detour is possible (P18).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import EntityGoneError
+from pairbus.pairing.health import Change, EntityHealth, Health
+from pairbus.pairing.trigger import BUSY_PAUSE_MS, IN_DOUBT, Failure, classify, counts
+
+if TYPE_CHECKING:
+    from pairbus.pairing.options import Trigger
+    from pairbus.pairing.rotation import Rotation
+
+HELD_PAUSE_MS_MIN: Final = 100
+HELD_PAUSE_MS_MAX: Final = 2_000
+"""Bounds of the pause between attempts of a send that is held while its entity is suspect."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryPrimary:
+    """Send the original to the primary within ``timeout_ms``."""
+
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TryBacklog:
+    """Send the parked form to ``queue`` within ``timeout_ms``."""
+
+    queue: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until the entity's state changes, at most ``timeout_ms``, then ask again."""
+
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Raise ``error`` from ``cause``. ``is_in_doubt``: an attempt may have stored the message (P5)."""
+
+    error: BaseException
+    cause: BaseException | None
+    is_in_doubt: bool
+
+
+Step = TryPrimary | TryBacklog | Wait | Fail
+
+
+@dataclass(slots=True)
+class Choice:
+    """The backlog queue a sender has picked; it stays with it."""
+
+    queue: str | None = None
+
+
+class SendFlow:
+    """The decisions of one send."""
+
+    def __init__(
+        self,
+        health: EntityHealth,
+        rotation: Rotation,
+        choice: Choice,
+        trigger: Trigger,
+        deadline_ms: int,
+        *,
+        holds_while_suspect: bool,
+    ) -> None:
+        self._health = health
+        self._rotation = rotation
+        self._choice = choice
+        self._trigger = trigger
+        self._deadline_ms = deadline_ms
+        self._holds = holds_while_suspect
+        self._tried: dict[str, None] = {}
+        self._primary_error: BaseException | None = None
+        self._backlog_error: BaseException | None = None
+        self._final: Fail | None = None
+        self._not_before_ms: int | None = None
+        self._pause_ms = HELD_PAUSE_MS_MIN
+        self._is_in_doubt = False
+
+    # --- the next step ----------------------------------------------------------------------------
+
+    def next_step(self, now: int) -> Step:
+        """What to do now."""
+        if self._final is not None:
+            return self._final
+        if self._health.state is Health.REFUSING:
+            return Fail(EntityGoneError(self._health.path), self._primary_error, self._is_in_doubt)
+        if self._health.state is Health.FAILED_OVER:
+            return self._backlog_step(now)
+        left = self._deadline_ms - now
+        if self._primary_error is not None:
+            if left <= 0:
+                return Fail(self._primary_error, None, self._is_in_doubt)
+            if self._not_before_ms is not None and now < self._not_before_ms:
+                return self._wait_step(now, left)
+        return TryPrimary(self._primary_timeout(left))
+
+    def _wait_step(self, now: int, left: int) -> Step:
+        assert self._not_before_ms is not None
+        assert self._primary_error is not None
+        pause = self._not_before_ms - now
+        due = self._health.failover_due_ms
+        if pause < left:
+            return Wait(pause)
+        if due is not None and due - now < left:
+            return Wait(due - now)
+        return Fail(self._primary_error, None, self._is_in_doubt)
+
+    def _primary_timeout(self, left: int) -> int:
+        if not self._health.may_detour_before(self._deadline_ms):
+            return max(1, left)
+        # A silent primary must leave time for the backlog.
+        return max(1, left // 2)
+
+    def _backlog_step(self, now: int) -> Step:
+        left = self._deadline_ms - now
+        # A send that comes with hardly any time still gets one attempt: its timeout bounds that one.
+        if left <= 0 and self._tried:
+            return self._backlog_failure()
+        queue = self._next_queue(now)
+        if queue is None:
+            return self._backlog_failure()
+        untried = len(self._rotation.usable) + len(self._rotation.evicted) - len(self._tried) - 1
+        return TryBacklog(queue, max(1, left // 2 if untried > 0 else left))
+
+    def _next_queue(self, now: int) -> str | None:
+        queue = self._rotation.take_trial(now, self._tried)
+        if queue is not None:
+            return queue
+        own = self._choice.queue
+        if own is not None and own in self._rotation.usable and own not in self._tried:
+            return own
+        queue = self._rotation.pick(self._tried)
+        if queue is not None:
+            self._choice.queue = queue
+            return queue
+        return self._rotation.last_resort(self._tried)
+
+    def _backlog_failure(self) -> Fail:
+        assert self._backlog_error is not None
+        return Fail(self._backlog_error, self._primary_error, self._is_in_doubt)
+
+    # --- what came of it --------------------------------------------------------------------------
+
+    def primary_accepted(self, now: int) -> list[Change]:
+        """The primary said yes."""
+        return self._health.send_succeeded(now)
+
+    def primary_failed(self, now: int, error: BaseException) -> list[Change]:
+        """The primary said no, or nothing."""
+        self._primary_error = error
+        failure = classify(error)
+        self._is_in_doubt = self._is_in_doubt or failure in IN_DOUBT
+        if not counts(error, self._trigger, has_accepted=self._health.has_accepted):
+            if failure is Failure.BUSY and not callable(self._trigger):
+                self._not_before_ms = now + BUSY_PAUSE_MS
+            else:
+                self._final = Fail(error, None, self._is_in_doubt)
+            return []
+        changes = self._health.send_failed(now, _sentence(error))
+        if self._health.state is Health.SUSPECT:
+            if self._holds:
+                self._not_before_ms = now + self._pause_ms
+                self._pause_ms = min(self._pause_ms * 2, HELD_PAUSE_MS_MAX)
+            else:
+                self._final = Fail(error, None, self._is_in_doubt)
+        return changes
+
+    def backlog_accepted(self, queue: str, messages: int) -> bool:
+        """A backlog queue said yes. True when that brought it back into the rotation."""
+        self._health.parked += messages
+        self._health.backlog_queue = queue
+        return self._rotation.accepted(queue)
+
+    def backlog_failed(self, queue: str, now: int, error: BaseException) -> bool:
+        """A backlog queue said no, or nothing. True when that took it out of the rotation."""
+        self._tried[queue] = None
+        self._backlog_error = error
+        failure = classify(error)
+        if failure in (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED):
+            # The message's fault or the caller's wish, not the queue's.
+            self._final = Fail(error, self._primary_error, self._is_in_doubt)
+            return False
+        self._is_in_doubt = self._is_in_doubt or failure in IN_DOUBT
+        return self._rotation.refused(queue, now, _sentence(error))
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,203 @@
+"""Is this primary entity fit to send to? Four states and no clock.
+
+    HEALTHY --trigger failure--> SUSPECT --failover interval, no success--> FAILED_OVER --good ping(s)--> HEALTHY
+       ^                            |                                        |      ^
+       +--------any success---------+                     ping: entity gone  v      | good ping
+                                                                          REFUSING--+
+
+Rule 1: time arrives as ``now``, in milliseconds of a clock that never steps.
+Rule 2: every change of state goes through ``_enter`` and is returned to the caller exactly once (P45).
+Rule 3: a timer is a question: ``next_deadline`` says when to call ``tick``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pairbus.pairing.ping import PingSchedule
+
+
+class Health(Enum):
+    """What a factory believes of a primary entity."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    FAILED_OVER = "failed over"
+    REFUSING = "refusing"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of state, in the order in which they happen."""
+
+    path: str
+    before: Health
+    after: Health
+    at_ms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntityReport:
+    """What ``client.health()`` tells of one entity. Times are milliseconds of the factory's steady clock."""
+
+    path: str
+    state: Health
+    since_ms: int
+    why: str
+    next_ping_ms: int | None
+    failover_due_ms: int | None
+    parked: int
+    backlog_queue: str | None
+    pings_sent: int
+
+
+class EntityHealth:
+    """The record of one entity, shared by every sender of a factory.
+
+    Args:
+        path: The entity's path as it was first written.
+        failover_interval_ms: How long sends must fail before the entity fails over.
+        ping_interval_ms: How often a failed-over entity is asked.
+        healthy_pings: Good pings in a row that heal it.
+        now: When the record is made.
+    """
+
+    def __init__(
+        self, path: str, failover_interval_ms: int, ping_interval_ms: int, healthy_pings: int = 1, now: int = 0
+    ) -> None:
+        self.path = path
+        self.failover_interval_ms = failover_interval_ms
+        self.healthy_pings = healthy_pings
+        self.state = Health.HEALTHY
+        self.since_ms = now
+        self.why = ""
+        self.has_accepted = False
+        """Whether a send of this factory has ever been accepted: only then can "not found" mean an outage."""
+        self.parked = 0
+        self.backlog_queue: str | None = None
+        self.suspect_since_ms: int | None = None
+        self.good_pings = 0
+        self.pings = PingSchedule(ping_interval_ms)
+
+    @property
+    def is_detouring(self) -> bool:
+        """Whether sends go to the backlog."""
+        return self.state is Health.FAILED_OVER
+
+    # --- what happened ----------------------------------------------------------------------------
+
+    def send_succeeded(self, now: int) -> list[Change]:
+        """The primary accepted a send, even one begun before the entity failed over: proof of health."""
+        self.has_accepted = True
+        if self.state is Health.HEALTHY:
+            return []
+        return [self._enter(Health.HEALTHY, now, "the primary accepted a send")]
+
+    def send_failed(self, now: int, why: str) -> list[Change]:
+        """A send met a failure that counts."""
+        changes = []
+        if self.state is Health.HEALTHY:
+            self.suspect_since_ms = now
+            changes.append(self._enter(Health.SUSPECT, now, why))
+        return changes + self.tick(now)
+
+    def tick(self, now: int) -> list[Change]:
+        """Time has passed."""
+        due = self.failover_due_ms
+        if due is None or now < due:
+            return []
+        waited = now - (self.suspect_since_ms or 0)
+        why = self.why if not waited else f"no send succeeded for {waited} ms; first: {self.why}"
+        return [self._enter(Health.FAILED_OVER, now, why)]
+
+    def ping_succeeded(self, now: int) -> list[Change]:
+        """A ping was accepted."""
+        self.pings.answered(now)
+        if self.state not in (Health.FAILED_OVER, Health.REFUSING):
+            return []
+        self.good_pings += 1
+        if self.good_pings < self.healthy_pings:
+            return []
+        return [self._enter(Health.HEALTHY, now, f"{self.good_pings} good ping(s) in a row")]
+
+    def ping_failed(self, now: int, why: str, *, entity_is_gone: bool) -> list[Change]:
+        """A ping was refused or not answered."""
+        self.pings.answered(now)
+        self.good_pings = 0
+        if entity_is_gone and self.state is Health.FAILED_OVER:
+            return [self._enter(Health.REFUSING, now, why)]
+        if self.state in (Health.FAILED_OVER, Health.REFUSING):
+            self.why = why
+        return []
+
+    # --- by hand ----------------------------------------------------------------------------------
+
+    def fail_over(self, now: int) -> list[Change]:
+        """The application knows better: sends go to the backlog from here on."""
+        if self.state is Health.FAILED_OVER:
+            return []
+        return [self._enter(Health.FAILED_OVER, now, "by hand")]
+
+    def mark_healthy(self, now: int) -> list[Change]:
+        """The application knows better: sends go to the primary from here on."""
+        if self.state is Health.HEALTHY:
+            return []
+        return [self._enter(Health.HEALTHY, now, "by hand")]
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def failover_due_ms(self) -> int | None:
+        """When a suspect entity fails over unless a send succeeds before."""
+        if self.state is not Health.SUSPECT or self.suspect_since_ms is None:
+            return None
+        return self.suspect_since_ms + self.failover_interval_ms
+
+    def ping_is_due(self, now: int) -> bool:
+        """Whether the shell should send a ping now."""
+        return self.state in (Health.FAILED_OVER, Health.REFUSING) and self.pings.is_due(now)
+
+    def next_deadline(self) -> int | None:
+        """When the shell should look again, or None when nothing will happen by itself."""
+        if self.state is Health.SUSPECT:
+            return self.failover_due_ms
+        if self.state in (Health.FAILED_OVER, Health.REFUSING):
+            return self.pings.next_ms
+        return None
+
+    def may_detour_before(self, deadline_ms: int) -> bool:
+        """Whether a send that fails at the primary before ``deadline_ms`` could still be detoured."""
+        if self.state is Health.HEALTHY:
+            return self.failover_interval_ms == 0
+        due = self.failover_due_ms
+        return due is None or due <= deadline_ms
+
+    def report(self) -> EntityReport:
+        """A frozen picture."""
+        is_pinging = self.state in (Health.FAILED_OVER, Health.REFUSING)
+        return EntityReport(
+            self.path,
+            self.state,
+            self.since_ms,
+            self.why,
+            self.pings.next_ms if is_pinging else None,
+            self.failover_due_ms,
+            self.parked,
+            self.backlog_queue,
+            self.pings.sent,
+        )
+
+    def _enter(self, state: Health, now: int, why: str) -> Change:
+        change = Change(self.path, self.state, state, now, why)
+        was_pinging = self.state in (Health.FAILED_OVER, Health.REFUSING)
+        self.state, self.since_ms, self.why = state, now, why
+        self.good_pings = 0
+        if state is not Health.SUSPECT:
+            self.suspect_since_ms = None
+        if state is Health.FAILED_OVER and not was_pinging:
+            self.pings.start(now)
+        elif state is Health.HEALTHY:
+            self.pings.stop()
+        return change

@@ -1,0 +1,99 @@
+"""How a paired client behaves: small, frozen, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Literal
+
+from pairbus.errors import UsageError
+
+BACKLOG_QUEUE_COUNT_DEFAULT: Final = 10
+FAILOVER_INTERVAL_MAX: Final = timedelta(minutes=60)
+PING_INTERVAL_MIN: Final = timedelta(seconds=1)
+PING_INTERVAL_MAX: Final = timedelta(minutes=30)
+
+TriggerName = Literal["documented", "outage", "shipped"]
+Trigger = TriggerName | Callable[[BaseException], bool]
+
+_TRIGGERS: Final = ("documented", "outage", "shipped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendAvailabilityOptions:
+    """How a paired sender behaves when its primary stops answering.
+
+    Args:
+        backlog_queue_count: How many backlog queues stand in the secondary namespace.
+        failover_interval: How long sends to an entity must have failed before they go to the backlog. Zero
+            detours the failing send itself.
+        ping_primary_interval: How often a failed-over entity is asked whether it is back.
+        enable_syphon: Bring the backlog home from inside this process.
+        trigger: Which errors count: ``"documented"``, ``"outage"``, ``"shipped"``, or ``trigger(error) -> bool``.
+        while_suspect: What a send does inside the failover interval: ``"raise"`` its error, or ``"wait"`` until
+            the primary answers, the entity fails over, or the caller's timeout is spent.
+        order: ``"relaxed"``. ``"session"`` is not offered yet.
+        time_to_live: ``"freeze"``: time in the backlog does not count; ``"deduct"``: it does.
+        healthy_pings: Good pings in a row before sends go to the primary again.
+        spool: Not offered yet; None.
+    """
+
+    backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT
+    failover_interval: timedelta = timedelta(minutes=1)
+    ping_primary_interval: timedelta = timedelta(minutes=1)
+    enable_syphon: bool = False
+    trigger: Trigger = "documented"
+    while_suspect: Literal["raise", "wait"] = "raise"
+    order: Literal["relaxed", "session"] = "relaxed"
+    time_to_live: Literal["freeze", "deduct"] = "freeze"
+    healthy_pings: int = 1
+    spool: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("backlog_queue_count", self.backlog_queue_count)
+        _check_count("healthy_pings", self.healthy_pings)
+        _check_duration("failover_interval", self.failover_interval, timedelta(0), FAILOVER_INTERVAL_MAX)
+        check_ping_interval(self.ping_primary_interval)
+        if not isinstance(self.enable_syphon, bool):
+            raise UsageError(f"enable_syphon is {self.enable_syphon!r}: give True or False")
+        if not callable(self.trigger) and self.trigger not in _TRIGGERS:
+            raise UsageError(f"trigger is {self.trigger!r}: give one of {_TRIGGERS} or a callable")
+        _check_choice("while_suspect", self.while_suspect, ("raise", "wait"))
+        _check_choice("order", self.order, ("relaxed", "session"))
+        _check_choice("time_to_live", self.time_to_live, ("freeze", "deduct"))
+        if self.order == "session":
+            raise UsageError("order is 'session': this comes in a later release; use 'relaxed' until then")
+        if self.spool is not None:
+            raise UsageError(f"spool is {self.spool!r}: this comes in a later release; leave it out until then")
+
+
+def check_ping_interval(value: timedelta) -> None:
+    """Raise UsageError unless it is in range."""
+    _check_duration("ping_primary_interval", value, PING_INTERVAL_MIN, PING_INTERVAL_MAX)
+
+
+def milliseconds(value: timedelta) -> int:
+    """A duration in the unit that the deciding code counts in."""
+    return value // timedelta(milliseconds=1)
+
+
+def _check_count(field: str, value: object) -> None:
+    # True is an int to Python and never meant as one here.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"{field} is {value!r}: give a whole number of at least 1")
+    if value < 1:
+        raise UsageError(f"{field} is {value}: give at least 1")
+
+
+def _check_duration(field: str, value: object, least: timedelta, most: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise UsageError(f"{field} is {value!r}: give a timedelta from {least} to {most}")
+    if not least <= value <= most:
+        raise UsageError(f"{field} is {value}: give a timedelta from {least} to {most}")
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{field} is {value!r}: give one of {choices}")

@@ -1,0 +1,64 @@
+"""When to ask a failed-over entity whether it is back, and what to ask it with.
+
+The first ping goes out at failover, then one per interval; never two in flight; none after recovery; after a
+suspended process wakes, one and not a burst (P22).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
+PING_LIFE_SECONDS: Final = 1
+PING_TIMEOUT_MS_MAX: Final = 10_000
+"""How long the answer to a ping is waited for; never longer than the interval."""
+
+
+class PingSchedule:
+    """The rhythm of one entity's pings."""
+
+    __slots__ = ("_last_sent_ms", "in_flight", "interval_ms", "next_ms", "sent")
+
+    def __init__(self, interval_ms: int) -> None:
+        self.interval_ms = interval_ms
+        self.next_ms: int | None = None
+        self.in_flight = False
+        self.sent = 0
+        self._last_sent_ms: int | None = None
+
+    def start(self, now: int) -> None:
+        """The entity has failed over. A flapping entity is not asked more often than the interval (P27)."""
+        earliest = now if self._last_sent_ms is None else self._last_sent_ms + self.interval_ms
+        self.next_ms = max(now, earliest)
+
+    def stop(self) -> None:
+        """The entity is healthy, or the client is closed: no more pings."""
+        self.next_ms = None
+
+    def is_due(self, now: int) -> bool:
+        """Whether to send one now."""
+        return self.next_ms is not None and not self.in_flight and now >= self.next_ms
+
+    def sending(self, now: int) -> None:
+        """A ping leaves. Its successor is counted from here, so that a long sleep costs one ping only."""
+        self.in_flight = True
+        self.sent += 1
+        self._last_sent_ms = now
+        self.next_ms = now + self.interval_ms
+
+    def answered(self, now: int) -> None:
+        """The ping in flight was answered, or given up."""
+        self.in_flight = False
+        if self.next_ms is not None:
+            self.next_ms = max(self.next_ms, now)
+
+    def change_interval(self, interval_ms: int) -> None:
+        """The next ping uses the new interval."""
+        self.interval_ms = interval_ms
+        if self.next_ms is not None and self._last_sent_ms is not None:
+            self.next_ms = self._last_sent_ms + interval_ms
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long to wait for an answer."""
+        return min(self.interval_ms, PING_TIMEOUT_MS_MAX)

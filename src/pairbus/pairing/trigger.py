@@ -1,0 +1,137 @@
+"""Which errors count as the primary's failure: the table, and the SDK's exceptions sorted into it."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
+from azure.servicebus import exceptions as sdk
+
+if TYPE_CHECKING:
+    from pairbus.pairing.options import Trigger
+
+BUSY_PAUSE_MS: Final = 10_000
+"""After "server busy" the same send is not tried again before this."""
+
+
+class Failure(Enum):
+    """What kind of no a send met."""
+
+    TIMEOUT = "timeout"
+    CONNECTION = "connection refused or lost"
+    INTERNAL = "internal or unknown error"
+    DISABLED = "entity disabled"
+    NOT_FOUND = "entity not found"
+    QUOTA = "quota exceeded"
+    BUSY = "server busy"
+    UNAUTHORIZED = "unauthorized"
+    TOO_LARGE = "message too large"
+    INVALID = "invalid argument or state"
+    CANCELLED = "cancelled"
+
+
+# Columns of the specification, section 4. NOT_FOUND counts as documented only after an accepted send.
+_OUTAGE: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL)
+_COUNTS: Final = {
+    "documented": (*_OUTAGE, Failure.DISABLED, Failure.NOT_FOUND, Failure.QUOTA),
+    "outage": _OUTAGE,
+    "shipped": (*_OUTAGE, Failure.BUSY),
+}
+_NEVER: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED)
+IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION)
+"""After these nobody knows whether the message was stored (P5)."""
+
+# The official SDK gives these as a plain ServiceBusError; the condition tells them apart (protocol reference, 8.1).
+_INVALID_CONDITIONS: Final = frozenset(
+    {
+        "amqp:not-allowed",
+        "amqp:not-implemented",
+        "amqp:decode-error",
+        "amqp:invalid-field",
+        "amqp:precondition-failed",
+        "com.microsoft:argument-error",
+        "com.microsoft:argument-out-of-range",
+        "com.microsoft:precondition-failed",
+    }
+)
+_BY_CLASS: Final[tuple[tuple[type[BaseException], Failure], ...]] = (
+    (sdk.MessageSizeExceededError, Failure.TOO_LARGE),
+    (sdk.OperationTimeoutError, Failure.TIMEOUT),
+    (sdk.MessagingEntityNotFoundError, Failure.NOT_FOUND),
+    (sdk.MessagingEntityDisabledError, Failure.DISABLED),
+    (sdk.ServiceBusQuotaExceededError, Failure.QUOTA),
+    (sdk.ServiceBusServerBusyError, Failure.BUSY),
+    (sdk.ServiceBusAuthorizationError, Failure.UNAUTHORIZED),
+    (sdk.ServiceBusConnectionError, Failure.CONNECTION),
+    (sdk.ServiceBusCommunicationError, Failure.CONNECTION),
+    (ClientAuthenticationError, Failure.UNAUTHORIZED),
+    (asyncio.CancelledError, Failure.CANCELLED),
+    (KeyboardInterrupt, Failure.CANCELLED),
+    (ServiceRequestError, Failure.CONNECTION),
+    (ServiceResponseError, Failure.CONNECTION),
+    (TimeoutError, Failure.TIMEOUT),
+    (OSError, Failure.CONNECTION),
+    (ValueError, Failure.INVALID),
+    (TypeError, Failure.INVALID),
+)
+
+
+def classify(error: BaseException) -> Failure:
+    """What kind of failure an exception of the SDK stands for."""
+    if isinstance(error, sdk.ServiceBusAuthenticationError):
+        return _failed_token(str(error))
+    for kind, failure in _BY_CLASS:
+        if isinstance(error, kind):
+            return failure
+    if isinstance(error, sdk.ServiceBusError):
+        return _by_condition(error)
+    return Failure.INTERNAL
+
+
+def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> bool:
+    """Whether an error starts or keeps running the failover timer.
+
+    Args:
+        error: What the SDK raised, its own retries spent.
+        trigger: The table's column, or the application's own rule. If that raises, the error does not count.
+        has_accepted: Whether the entity has accepted a send of this factory before.
+    """
+    if callable(trigger):
+        try:
+            return bool(trigger(error))
+        except Exception:  # noqa: BLE001 - a rule that breaks must not change what the caller is told
+            return False
+    failure = classify(error)
+    if failure in _NEVER or failure not in _COUNTS[trigger]:
+        return False
+    # A misspelt name must not look like success.
+    return failure is not Failure.NOT_FOUND or has_accepted
+
+
+def _by_condition(error: sdk.ServiceBusError) -> Failure:
+    condition = str(getattr(error, "_condition", None) or "")
+    if condition in _INVALID_CONDITIONS:
+        return Failure.INVALID
+    if condition == "amqp:not-found":
+        return Failure.NOT_FOUND
+    # "Handler failed: …" wraps whatever came out of the transport: sockets, TLS, names that do not resolve.
+    inner = error.inner_exception
+    if inner is not None and inner is not error:
+        return classify(inner)
+    return Failure.INTERNAL
+
+
+def _failed_token(text: str) -> Failure:
+    """A put-token request that was refused carries its number only in its text."""
+    lowered = text.lower()
+    if "404" in lowered or "could not be found" in lowered:
+        return Failure.NOT_FOUND
+    if "401" in lowered or "403" in lowered or "unauthorized" in lowered:
+        return Failure.UNAUTHORIZED
+    if "503" in lowered:
+        return Failure.BUSY
+    if "timed out" in lowered or "timeout" in lowered or "408" in lowered:
+        return Failure.TIMEOUT
+    return Failure.UNAUTHORIZED

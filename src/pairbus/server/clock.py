@@ -1,0 +1,62 @@
+"""The broker's clock: the only place that asks what time it is.
+
+Rule 1: it never goes back, and it follows the wall clock forward at once (B20, B65).
+Rule 2: after the wall clock was set back it goes on at nine tenths of real speed until the wall has caught up, so
+        that no timer stops; lateness is at most a ninth of a timer's own length.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+Clock: TypeAlias = Callable[[], int]
+"""Gives milliseconds since the Unix epoch, never fewer than it gave before."""
+
+NANOSECONDS_PER_MS: Final = 1_000_000
+SLEW_NUMERATOR: Final = 9
+SLEW_DENOMINATOR: Final = 10
+
+
+class BrokerClock:
+    """Wall time made monotone. Call it for the present instant in milliseconds.
+
+    Args:
+        wall_ns: Nanoseconds since the Unix epoch; may be stepped by whoever sets the machine's clock.
+        monotonic_ns: Nanoseconds of real time since some moment.
+    """
+
+    __slots__ = ("_at_ns", "_monotonic_at_ns", "_monotonic_ns", "_wall_ns")
+
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._at_ns = wall_ns()
+        self._monotonic_at_ns = monotonic_ns()
+
+    def __call__(self) -> int:
+        monotonic = self._monotonic_ns()
+        elapsed = monotonic - self._monotonic_at_ns
+        slewed = self._at_ns + elapsed * SLEW_NUMERATOR // SLEW_DENOMINATOR
+        wall = self._wall_ns()
+        # One rule for every case: an undisturbed wall is always ahead of the slewed time, a forward step even
+        # more so, and after a backward step the slewed time leads until the wall overtakes it.
+        self._at_ns = wall if wall > slewed else slewed
+        self._monotonic_at_ns = monotonic
+        return self._at_ns // NANOSECONDS_PER_MS
+
+
+def elapsed_ns() -> int:
+    """Real time for measuring durations inside the process; not related to any date."""
+    return time.monotonic_ns()
+
+
+def utc(instant: int) -> datetime:
+    """An instant of the broker's clock as a date."""
+    return datetime.fromtimestamp(instant / 1000, tz=UTC)

@@ -1,0 +1,460 @@
+"""One socket: reads, finds out what the peer speaks, unwraps it, hands it to the broker, writes what it may.
+
+    bytes ─► sniff ─┬─ AMQP ──────────────────────────► gateway connection
+                    ├─ TLS ─► sniff again ─► AMQP, HTTP
+                    └─ HTTP ─┬─ request ─────────────► answer
+                             └─ upgrade ─► WebSocket ─► gateway connection
+
+Words of the broker come back through ``speak``, after their commit; only TLS, WebSocket and refusals speak at once,
+for their words rest on nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import RemoteProtocolError
+from pairbus.server.addresses import format_address, is_loopback
+from pairbus.server.committer import Speech
+from pairbus.server.http import HttpLayer, plain_text_refusal
+from pairbus.server.sniff import Tongue, tongue_of
+from pairbus.server.tls import TlsLayer
+from pairbus.server.websocket import WebSocketLayer
+
+if TYPE_CHECKING:
+    from pairbus.server.listener import Hall
+    from pairbus.server.ports import GatewayPort
+
+logger = logging.getLogger(__name__)
+
+WRITE_BYTES_HIGH: Final = 256 * 1024
+"""Unwritten bytes of one socket at which it gets no more deliveries (B63)."""
+WRITE_BYTES_LOW: Final = 64 * 1024
+UNREAD_BYTES_MAX: Final = 1024 * 1024
+"""Unwritten bytes at which the socket is not read either: who asks and never listens waits (B62)."""
+DRAIN_BYTES: Final = 256 * 1024
+AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+"""AMQP 1.0, 2.2: whoever opens with something else hears which header would do, then the connection ends."""
+
+
+class SocketConnection(asyncio.Protocol):
+    """One accepted socket.
+
+    Args:
+        hall: What all connections of the server share.
+        http_only: Came through the address that speaks HTTP alone.
+    """
+
+    __slots__ = (
+        "_eof",
+        "_first",
+        "_gateway",
+        "_gateway_paused",
+        "_http",
+        "_http_only",
+        "_is_ending",
+        "_is_lost",
+        "_loopback",
+        "_peer",
+        "_reading_stopped",
+        "_shared",
+        "_tls",
+        "_transport",
+        "_waiting_bytes",
+        "_websocket",
+        "deadline",
+        "kind",
+    )
+
+    def __init__(self, hall: Hall, *, http_only: bool) -> None:
+        self._shared = hall
+        self._http_only = http_only
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._loopback = False
+        self._first: bytes = b""
+        self._tls: TlsLayer | None = None
+        self._http: HttpLayer | None = None
+        self._websocket: WebSocketLayer | None = None
+        self._gateway: GatewayPort | None = None
+        self._gateway_paused = False
+        self._reading_stopped = False
+        self._waiting_bytes = 0
+        """Bytes that are taken from the gateway and wait for their commit."""
+        self._eof = False
+        self._is_ending = False
+        """Nothing more will be written; the rest of the input is read and thrown away."""
+        self._is_lost = False
+        self.deadline: float | None = None
+        """When the connection is cut, by the loop's clock, unless something good happens before."""
+        self.kind = "new"
+
+    # What asyncio tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), transport
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self._peer = format_address(peer[0], peer[1])
+        self._loopback = is_loopback(peer[0])
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        self._shared.arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_ending:
+            return
+        self._shared.received(len(data))
+        try:
+            if self._tls is not None:
+                self._receive_tls(data)
+            else:
+                self._receive_plain(data)
+        except RemoteProtocolError as error:
+            logger.info(
+                "connection refused", extra={"event": "connection.refused", "peer": self._peer, "reason": str(error)}
+            )
+            self._shared.refused("protocol")
+            self._flush_tls()
+            self.end()
+        except Exception:
+            # A fault of ours that one peer's bytes brought out: it may cost that peer, nobody else (B59).
+            logger.exception("connection broke", extra={"event": "connection.broke", "peer": self._peer})
+            self.cut()
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        if self._is_ending or self._is_lost:
+            return False
+        if self._http is not None:
+            self._http.receive_eof()
+            self._shared.has_words(self)
+            return True
+        # Whatever came is applied and will be committed; there is nobody left to tell.
+        self._lose_gateway()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self._eof and not self._is_ending:
+            self._drain()
+        self._is_lost = True
+        self._lose_gateway()
+        self._shared.left(self)
+        # The chain of references back is cut by hand: the collector seldom looks at old objects.
+        self._transport = self._tls = self._http = self._websocket = None
+
+    def pause_writing(self) -> None:
+        self._pause_gateway()
+
+    def resume_writing(self) -> None:
+        self._review_reading()
+        self._resume_gateway()
+        self._proceed_http()
+
+    # What the server asks.
+
+    def speak(self, chunks: list[bytes], is_last: bool) -> None:
+        """Write words whose commit is through; they were taken by ``take_words`` or from the gateway."""
+        self._waiting_bytes = 0
+        transport = self._transport
+        if transport is None or self._is_lost or self._is_ending:
+            return
+        if chunks:
+            if self._websocket is not None:
+                chunks = self._websocket.frame(chunks)
+            if self._tls is not None and chunks:
+                chunks = [self._tls.encrypt(chunks)]
+            self._shared.sent(sum(map(len, chunks)))
+            transport.writelines(chunks)
+        if is_last:
+            self.end()
+            return
+        if self._gateway_paused and transport.get_write_buffer_size() <= WRITE_BYTES_LOW:
+            self._resume_gateway()
+        if self._http is not None:
+            self._proceed_http()
+        self._review_reading()
+
+    def take_gateway_words(self, gateway: GatewayPort) -> Speech | None:
+        """What the broker has to say on this connection, to be spoken after the commit."""
+        chunks = gateway.take_output()
+        is_last = gateway.is_closed
+        if self._is_lost or self._is_ending or not (chunks or is_last):
+            return None
+        self._waiting_bytes += sum(map(len, chunks))
+        if self._waiting_bytes > WRITE_BYTES_HIGH:
+            self._pause_gateway()
+        if self.deadline is not None and gateway.is_open:
+            self.deadline = None
+            self._shared.settled_in(self)
+        return Speech(self, chunks, is_last)
+
+    def take_http_words(self) -> Speech | None:
+        """Answers to HTTP requests, to be spoken after the commit."""
+        http = self._http
+        if http is None or self._is_lost or self._is_ending:
+            return None
+        if http.is_served:
+            http.is_served = False
+            self._set_deadline(self._shared.limits.http_idle_seconds)
+        chunks = http.take_output()
+        return Speech(self, chunks, http.is_ended) if chunks or http.is_ended else None
+
+    def set_reading(self, may_read: bool) -> None:
+        """Read the socket, or leave it alone: the disk is behind."""
+        transport = self._transport
+        if transport is None or self._is_lost or self._is_ending or transport.is_closing():
+            return
+        if may_read and not self._reading_stopped:
+            transport.resume_reading()
+        elif not may_read:
+            transport.pause_reading()
+
+    def close(self, condition: str, description: str) -> None:
+        """Close in an orderly way: AMQP hears why, the others just end."""
+        if self._gateway is not None and not self._gateway.is_closed:
+            self._gateway.close(condition, description)
+        elif self._gateway is None:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more to say: flush, tell the peer, and read on until it has gone (or its time is up).
+
+        Closing a socket with unread input would reset it, and the reset can overtake our last words.
+        """
+        transport = self._transport
+        if transport is None or self._is_ending or self._is_lost:
+            return
+        farewell = self._websocket.end() if self._websocket is not None else []
+        if self._tls is not None and self._tls.is_established:
+            farewell = [self._tls.encrypt(farewell)] if farewell else []
+            farewell.append(self._tls.end())
+        if farewell:
+            transport.writelines(farewell)
+        self._is_ending = True
+        self._lose_gateway()
+        if self._eof:
+            transport.close()
+            return
+        self._set_deadline(self._shared.limits.linger_seconds)
+        if transport.can_write_eof():
+            try:
+                transport.write_eof()
+            except OSError:
+                # The peer has reset the socket already; its end is noticed by the read side (rule 19).
+                transport.abort()
+                return
+        if not transport.is_closing():
+            transport.resume_reading()
+
+    def cut(self) -> None:
+        """Gone at once, unsaid words and all."""
+        self._is_ending = True
+        self._lose_gateway()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Layers.
+
+    def _receive_tls(self, data: bytes) -> None:
+        tls = self._tls
+        assert tls is not None, "called with TLS only"
+        plain = tls.receive(data)
+        self._flush_tls()
+        if plain:
+            self._receive_plain(plain)
+        if tls.is_ended and not self._is_ending and not self._eof and not self.eof_received():
+            self.end()
+
+    def _receive_plain(self, data: bytes) -> None:
+        if self._websocket is not None:
+            self._receive_websocket(data)
+        elif self._gateway is not None:
+            self._gateway.receive(data, self._shared.now())
+        elif self._http is not None:
+            self._receive_http(data)
+        else:
+            self._sniff(data)
+
+    def _sniff(self, data: bytes) -> None:
+        self._first += data
+        tongue = tongue_of(self._first)
+        if tongue is None:
+            return
+        first, self._first = self._first, b""
+        if tongue is Tongue.TLS and self._tls is None:
+            self._begin_tls(first)
+        elif tongue is Tongue.HTTP:
+            self._begin_http(first)
+        elif tongue is Tongue.AMQP and not self._http_only:
+            self._begin_amqp(first)
+        else:
+            self._refuse_unknown()
+
+    def _begin_tls(self, first: bytes) -> None:
+        context = self._shared.tls_context
+        if context is None:
+            self._refuse("tls", [])
+            return
+        self._tls = TlsLayer(context)
+        self._receive_tls(first)
+
+    def _begin_amqp(self, first: bytes) -> None:
+        if not self._is_at_home():
+            self._refuse("plain_text", [])
+            return
+        self._become("amqps" if self._tls is not None else "amqp")
+        self._open_gateway()
+        self._receive_plain(first)
+
+    def _begin_http(self, first: bytes) -> None:
+        if not self._is_at_home():
+            self._refuse("plain_text", [plain_text_refusal()])
+            return
+        self._become("https" if self._tls is not None else "http")
+        self._http = HttpLayer(
+            self._shared.answer,
+            peer=self._peer,
+            secure=self._tls is not None,
+            upgrade=not self._http_only,
+            body_bytes_max=self._shared.limits.http_body_bytes_max,
+            now=self._shared.now,
+        )
+        self._receive_http(first)
+
+    def _receive_http(self, data: bytes) -> None:
+        http = self._http
+        assert http is not None, "called with HTTP only"
+        http.receive(data)
+        self._after_http(http)
+
+    def _proceed_http(self) -> None:
+        """Room for answers again: look at the requests that wait."""
+        http, transport = self._http, self._transport
+        if http is None or transport is None or self._is_ending:
+            return
+        if transport.get_write_buffer_size() < WRITE_BYTES_HIGH:
+            http.proceed()
+            self._after_http(http)
+
+    def _after_http(self, http: HttpLayer) -> None:
+        if http.upgrade_head is not None:
+            self._begin_websocket(http)
+        elif http.has_output or http.is_ended:
+            self._shared.has_words(self)
+            self._review_reading()
+
+    def _begin_websocket(self, http: HttpLayer) -> None:
+        assert http.upgrade_head is not None, "called with an upgrade only"
+        rest = http.trailing_data()
+        self._websocket = WebSocketLayer(http.upgrade_head)
+        self._http = None
+        self._write_now(self._websocket.take_output())
+        if not self._websocket.is_accepted:
+            self._shared.refused("websocket")
+            self.end()
+            return
+        self._become("wss" if self._tls is not None else "ws")
+        self._set_deadline(self._shared.limits.handshake_seconds)
+        self._open_gateway()
+        if rest:
+            self._receive_websocket(rest)
+
+    def _receive_websocket(self, data: bytes) -> None:
+        websocket = self._websocket
+        assert websocket is not None, "called with WebSocket only"
+        plain = websocket.receive(data)
+        self._write_now(websocket.take_output())
+        if plain and self._gateway is not None:
+            self._gateway.receive(plain, self._shared.now())
+        if websocket.is_ended:
+            self.end()
+
+    # Small parts.
+
+    def _is_at_home(self) -> bool:
+        return self._loopback or self._tls is not None
+
+    def _become(self, kind: str) -> None:
+        self._shared.became(self.kind, kind)
+        self.kind = kind
+
+    def _open_gateway(self) -> None:
+        self._gateway = self._shared.connect(self._peer, self._tls is not None, self._loopback)
+        self._gateway.context = self
+
+    def _refuse(self, reason: str, words: list[bytes]) -> None:
+        logger.warning(
+            "connection refused", extra={"event": "connection.refused", "peer": self._peer, "reason": reason}
+        )
+        self._shared.refused(reason)
+        self._write_now(words)
+        self.end()
+
+    def _refuse_unknown(self) -> None:
+        speaks_amqp = not self._http_only and self._is_at_home()
+        self._refuse("unknown_protocol", [AMQP_HEADER] if speaks_amqp else [])
+
+    def _write_now(self, chunks: list[bytes]) -> None:
+        if not chunks or self._transport is None or self._is_ending:
+            return
+        if self._tls is not None:
+            chunks = [self._tls.encrypt(chunks)]
+        self._transport.writelines(chunks)
+
+    def _flush_tls(self) -> None:
+        if self._tls is not None and self._transport is not None and (output := self._tls.take_output()):
+            self._transport.write(output)
+
+    def _pause_gateway(self) -> None:
+        if self._gateway is not None and not self._gateway_paused:
+            self._gateway_paused = True
+            self._gateway.pause()
+
+    def _resume_gateway(self) -> None:
+        if self._gateway is not None and self._gateway_paused:
+            self._gateway_paused = False
+            self._gateway.resume(self._shared.now())
+            self._shared.ask_turn()
+
+    def _lose_gateway(self) -> None:
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            gateway.lost(self._shared.now())
+            gateway.context = None
+            self._shared.ask_turn()
+
+    def _review_reading(self) -> None:
+        """Who asks and does not listen is not read: neither answers nor requests may pile up."""
+        transport = self._transport
+        if transport is None or self._is_ending or self._is_lost:
+            return
+        is_full = self._http is not None and self._http.is_full
+        stop = is_full or transport.get_write_buffer_size() > UNREAD_BYTES_MAX
+        if stop != self._reading_stopped:
+            self._reading_stopped = stop
+            self.set_reading(not stop and self._shared.is_reading)
+
+    def _set_deadline(self, seconds: float) -> None:
+        self.deadline = asyncio.get_running_loop().time() + seconds
+        self._shared.timed(self)
+
+    def _drain(self) -> None:
+        """A write failed, but what the peer sent before it went is still in the socket: clients write their settlements,
+        close, and never read the answers (rule 19). asyncio stops reading there, we do not.
+        """
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None or sock.fileno() < 0:
+            return
+        try:
+            while data := os.read(sock.fileno(), DRAIN_BYTES):
+                self.data_received(data)
+        except OSError:
+            # Reset, or nothing there: that was all.
+            return

@@ -1,0 +1,277 @@
+"""Drives the pure broker: bursts, timers, commits and housekeeping on one event loop.
+
+A burst is everything the sockets had in one round of the loop. At its end: deliver what is ready, take all words, seal,
+commit, speak. See ``committer`` for what may be said when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import StoreFailed
+from pairbus.server.committer import Commit, CommitQueue, CommitThread, Speech
+
+if TYPE_CHECKING:
+    from pairbus.server.clock import Clock
+    from pairbus.server.ports import BrokerPort
+    from pairbus.storage.ports import Store
+
+logger = logging.getLogger(__name__)
+
+UNCOMMITTED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Beyond this much input waiting for the disk no socket is read."""
+TIMER_SECONDS_MAX: Final = 1.0
+"""The longest the loop sleeps on a deadline: the wall clock may be stepped forward meanwhile (B65)."""
+HOUSEKEEPING_SECONDS: Final = 0.25
+HOUSEKEEPING_SLICE_SECONDS: Final = 0.005
+"""The pause between two slices of one round, in which clients have their turn."""
+RESTATE_RECORDS_MAX: Final = 200
+"""Old records restated in one slice: about a millisecond of work."""
+COMMIT_SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStatistics:
+    """What the commit path did so far."""
+
+    turns: int
+    commits: int
+    commit_seconds: float
+    commit_seconds_max: float
+    commit_seconds_buckets: tuple[int, ...]
+    """Commits at most as long as the bound of the same place in ``COMMIT_SECONDS_BUCKETS``."""
+    uncommitted_bytes: int
+    reading_pauses: int
+    records_restated: int
+    is_failed: bool
+
+
+class Driver:
+    """Owns the broker's thread of control.
+
+    Args:
+        failed: Called once, when a commit failed or the broker broke; nothing is spoken from then on.
+        extra_words: Words of connections the broker does not know (HTTP), collected with its own.
+        set_reading: Called with False to stop reading every socket, with True to go on.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerPort,
+        store: Store,
+        clock: Clock,
+        *,
+        extra_words: Callable[[], list[Speech]],
+        gateway_words: Callable[[], list[Speech]],
+        set_reading: Callable[[bool], None],
+        failed: Callable[[Exception], None],
+        uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
+        name: str = "pairbus",
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._broker = broker
+        self._store = store
+        self.now: Clock = clock
+        self._set_reading = set_reading
+        self._failed = failed
+        self._extra_words = extra_words
+        self._gateway_words = gateway_words
+        self._queue = CommitQueue(self._words, store.seal)
+        self._thread = CommitThread(store, self._commit_ended, f"{name}-commit")
+        self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._turn_asked = False
+        self._is_reading = True
+        self._is_stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._housekeeper: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._turns = self._commits = self._reading_pauses = self._restated = 0
+        self._sync_ns = self._sync_ns_max = 0
+        self._buckets = [0] * len(COMMIT_SECONDS_BUCKETS)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether sockets may be read now."""
+        return self._is_reading
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether nothing is acknowledged any more."""
+        return self._queue.is_failed
+
+    def start(self) -> None:
+        """Begin: the first turn commits what the start-up staged."""
+        self._thread.start()
+        self.ask_turn()
+        self._housekeeper = self._loop.call_later(HOUSEKEEPING_SECONDS, self._housekeep)
+
+    def received(self, count: int) -> None:
+        """A socket's bytes were given to the broker: a turn will follow."""
+        self._queue.received(count)
+        if not self._turn_asked:
+            self.ask_turn()
+        if self._is_reading and self._queue.uncommitted_bytes > self._uncommitted_bytes_max:
+            self._is_reading = False
+            self._reading_pauses += 1
+            self._set_reading(False)
+
+    def ask_turn(self) -> None:
+        """Have the end of the present burst handled once this round of the loop is over."""
+        if not self._turn_asked and not self._is_stopped:
+            self._turn_asked = True
+            self._idle.clear()
+            self._loop.call_soon(self._turn)
+
+    def wake(self) -> None:
+        """Look at the clock anew. May be called from any thread: a test has moved its clock."""
+        self._loop.call_soon_threadsafe(self.ask_turn)
+
+    def fail(self, error: Exception) -> None:
+        """Stop speaking for good."""
+        if not self._queue.is_failed:
+            self._queue.is_failed = True
+            self._failed(error)
+
+    async def settle(self, seconds_max: float) -> bool:
+        """Wait until everything applied is durable and said; False when that took too long."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def stop(self) -> bool:
+        """End the commit thread after the sync under way; nothing is spoken from now on."""
+        self._is_stopped = True
+        for timer in (self._timer, self._housekeeper):
+            if timer is not None:
+                timer.cancel()
+        return self._thread.stop()
+
+    def statistics(self) -> DriverStatistics:
+        """A snapshot for metrics and tests."""
+        return DriverStatistics(
+            turns=self._turns,
+            commits=self._commits,
+            commit_seconds=self._sync_ns / 1e9,
+            commit_seconds_max=self._sync_ns_max / 1e9,
+            commit_seconds_buckets=tuple(self._buckets),
+            uncommitted_bytes=self._queue.uncommitted_bytes,
+            reading_pauses=self._reading_pauses,
+            records_restated=self._restated,
+            is_failed=self._queue.is_failed,
+        )
+
+    def _turn(self) -> None:
+        self._turn_asked = False
+        if self._is_stopped:
+            return
+        self._turns += 1
+        now = self.now()
+        try:
+            deadline = self._broker.next_deadline()
+            if deadline is not None and deadline <= now:
+                self._broker.tick(now)
+            self._broker.pump(now)
+            self._begin()
+            self._arm(now)
+        except Exception as error:
+            # Memory may be half changed: going on could break a promise, recovery from the store cannot.
+            logger.exception("the broker broke", extra={"event": "server.broke"})
+            self.fail(error)
+
+    def _begin(self) -> None:
+        commit = self._queue.begin()
+        if commit is not None:
+            if commit.batch is not None:
+                self._thread.submit(commit)
+                return
+            self._speak(self._queue.finish(commit))
+        if not self._queue.is_busy and not self._turn_asked:
+            self._idle.set()
+
+    def _commit_ended(self, commit: Commit) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._committed, commit)
+        except RuntimeError:
+            # The loop has closed under us, after a kill; whoever reads the store next will see the batch.
+            logger.debug("a commit ended after its loop", extra={"event": "commit.orphaned"})
+
+    def _committed(self, commit: Commit) -> None:
+        speeches = self._queue.finish(commit)
+        if self._is_stopped:
+            return
+        if commit.error is not None:
+            self._failed(commit.error if isinstance(commit.error, StoreFailed) else StoreFailed(str(commit.error)))
+            return
+        self._count(commit)
+        try:
+            # The disk gets its next work before the words of the last are written: neither waits for the other.
+            self._begin()
+            self._speak(speeches)
+        except Exception as error:
+            logger.exception("the broker broke", extra={"event": "server.broke"})
+            self.fail(error)
+        if not self._is_reading and self._queue.uncommitted_bytes <= self._uncommitted_bytes_max // 2:
+            self._is_reading = True
+            self._set_reading(True)
+
+    def _speak(self, speeches: list[Speech]) -> None:
+        for speech in speeches:
+            speech.speaker.speak(speech.chunks, speech.is_last)
+
+    def _words(self) -> list[Speech]:
+        return self._gateway_words() + self._extra_words()
+
+    def _count(self, commit: Commit) -> None:
+        self._commits += 1
+        self._sync_ns += commit.sync_ns
+        self._sync_ns_max = max(self._sync_ns_max, commit.sync_ns)
+        seconds = commit.sync_ns / 1e9
+        for place, bound in enumerate(COMMIT_SECONDS_BUCKETS):
+            if seconds <= bound:
+                self._buckets[place] += 1
+
+    def _arm(self, now: int) -> None:
+        deadline = self._broker.next_deadline()
+        if deadline is None:
+            return
+        at = self._loop.time() + min(max(deadline - now, 0) / 1000, TIMER_SECONDS_MAX)
+        if self._timer is not None:
+            if self._timer_at <= at and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.ask_turn()
+
+    def _housekeep(self) -> None:
+        """Give old places of the log back, a slice at a time, never while the disk is behind."""
+        if self._is_stopped or self.is_failed:
+            return
+        pause = HOUSEKEEPING_SECONDS
+        if self._is_reading:
+            try:
+                records = self._store.restate(RESTATE_RECORDS_MAX)
+                now = self.now()
+                for record in records:
+                    self._broker.namespace.restate(record, now)
+            except Exception as error:
+                logger.exception("housekeeping broke", extra={"event": "server.broke"})
+                self.fail(error)
+                return
+            if records:
+                self._restated += len(records)
+                pause = HOUSEKEEPING_SLICE_SECONDS
+                self.ask_turn()
+        self._housekeeper = self._loop.call_later(pause, self._housekeep)

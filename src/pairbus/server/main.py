@@ -1,0 +1,108 @@
+"""The process that is a broker: signals, limits, exit codes, one clear line for what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import Refusal, StorageError, UsageError
+from pairbus.server.assemble import assemble
+from pairbus.server.memory import CollectorPolicy
+from pairbus.server.ready import write_ready_file
+from pairbus.server.server import Assemble, Page, Server
+
+if TYPE_CHECKING:
+    from pairbus.server.config import Options
+
+logger = logging.getLogger(__name__)
+
+EXIT_DONE: Final = 0
+EXIT_USAGE: Final = 2
+EXIT_REFUSED: Final = 3
+FILES_BESIDE_CONNECTIONS: Final = 512
+"""File descriptors that the store, listeners and logs may need."""
+SWITCH_SECONDS: Final = 0.0005
+"""A thread that waits for the interpreter asks for it after this long; the usual 5 ms would be added to every commit
+that ends while the broker computes."""
+COLLECTOR_TICK_SECONDS: Final = 1.0
+
+
+def run(options: Options, *, assemble: Assemble = assemble, page: Page | None = None) -> int:
+    """Serve until a signal comes. Returns the exit code; what went wrong is one line on standard error."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    raise_file_limit(options.limits.connections_max + FILES_BESIDE_CONNECTIONS)
+    try:
+        return asyncio.run(_serve(options, assemble, page))
+    except (UsageError, Refusal) as error:
+        return _complain(str(error), EXIT_USAGE)
+    except StorageError as error:
+        return _complain(str(error), EXIT_REFUSED)
+    except OSError as error:
+        return _complain(_explain(error), EXIT_REFUSED)
+
+
+async def _serve(options: Options, assemble: Assemble, page: Page | None) -> int:
+    server = Server(options, assemble=assemble, page=page)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ready = await server.start()
+    try:
+        if options.ready_file is not None:
+            write_ready_file(options.ready_file, ready)
+        async with asyncio.TaskGroup() as tasks:
+            collector = tasks.create_task(_collect_garbage())
+            ended = tasks.create_task(server.wait_ended())
+            stopped = tasks.create_task(stop.wait())
+            await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+            error = ended.result() if ended.done() else None
+            for task in (collector, ended, stopped):
+                task.cancel()
+    finally:
+        await server.stop()
+    if error is not None:
+        return _complain(f"stopped, nothing is acknowledged any more: {error}", EXIT_REFUSED)
+    logger.info("stopped", extra={"event": "server.stopped", "namespace": options.namespace})
+    return EXIT_DONE
+
+
+async def _collect_garbage() -> None:
+    policy = CollectorPolicy()
+    policy.recovered()
+    while True:
+        await asyncio.sleep(COLLECTOR_TICK_SECONDS)
+        policy.tick()
+
+
+def raise_file_limit(wanted: int) -> None:
+    """Ask for as many file descriptors as connections may need; the system's own limit stays."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _explain(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"{error.strerror}: another program listens there; choose another --amqp or --http address, or port 0"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{error.strerror}: that address is not one of this machine's"
+    if error.errno == errno.EACCES and error.filename is None:
+        return f"{error.strerror}: ports below 1024 need privileges; choose a higher one"
+    return str(error)
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"pairbus: {line}", file=sys.stderr, flush=True)
+    return code

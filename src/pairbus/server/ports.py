@@ -1,0 +1,75 @@
+"""What the server asks of the broker it serves; ``gateway.broker`` is the real one, tests bring small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pairbus.engine.records import Record
+    from pairbus.gateway.http import HttpRequest, HttpResponse
+
+
+class GatewayPort(Protocol):
+    """One AMQP peer inside the broker."""
+
+    context: object | None
+
+    @property
+    def is_open(self) -> bool:
+        """The peer has passed SASL and opened; until then the handshake's time limit runs (M6)."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing more will be said; close the socket once the output is written."""
+
+    def receive(self, data: bytes, now: int) -> None:
+        """Bytes have come. Never raises for a peer's fault."""
+
+    def take_output(self) -> list[bytes]:
+        """Everything to write since last asked."""
+
+    def lost(self, now: int) -> None:
+        """The socket is gone."""
+
+    def close(self, condition: str, description: str) -> None:
+        """Say why and close; the output then holds the last words."""
+
+    def pause(self) -> None:
+        """The peer reads too slowly: deliver nothing to it for now (B63)."""
+
+    def resume(self, now: int) -> None:
+        """There is room again."""
+
+
+class NamespacePort(Protocol):
+    """The part of the engine's namespace that housekeeping needs."""
+
+    def restate(self, record: Record, now: int) -> None:
+        """Append anew what of this old record is still true."""
+
+
+class BrokerPort(Protocol):
+    """One namespace, without I/O."""
+
+    @property
+    def namespace(self) -> NamespacePort:
+        """The engine behind it."""
+
+    def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayPort:
+        """A peer that speaks AMQP has arrived."""
+
+    def pump(self, now: int) -> None:
+        """End of a burst: deliver what is ready."""
+
+    def tick(self, now: int) -> None:
+        """Time has passed."""
+
+    def next_deadline(self) -> int | None:
+        """When ``tick`` is next needed."""
+
+    def take_dirty(self) -> Sequence[GatewayPort]:
+        """Connections that have output since last asked."""
+
+    def http(self, request: HttpRequest, now: int) -> HttpResponse:
+        """Answer a request."""

@@ -1,0 +1,61 @@
+"""What a server says of itself once it serves: the ready file and its connection string."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pairbus.model.access import ROOT_RULE
+from pairbus.server.addresses import format_address, is_loopback, is_wildcard
+
+FILE_MODE: Final = 0o600
+HOME: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyInfo:
+    """Where a namespace is served. The connection string holds the root key, so it is never shown by ``repr``."""
+
+    namespace: str
+    pid: int
+    amqp: str
+    http: str
+    """``host:port``; the one address when there is no second one."""
+    connection_string: str = field(repr=False)
+    ca_file: str | None
+
+    def to_json(self) -> str:
+        """The ready file's one object."""
+        return json.dumps(
+            {
+                "namespace": self.namespace,
+                "pid": self.pid,
+                "amqp": self.amqp,
+                "http": self.http,
+                "connection_string": self.connection_string,
+                "ca_file": self.ca_file,
+            }
+        )
+
+
+def connection_string(host: str, port: int, namespace: str, key: str) -> str:
+    """For the official clients. At home they are told to speak plain text to the one port."""
+    reachable = HOME if is_wildcard(host) else host
+    is_home = is_loopback(reachable) or reachable == "localhost"
+    emulator = ";UseDevelopmentEmulator=true" if is_home else ""
+    return (
+        f"Endpoint=sb://{format_address(reachable, port)}/;SharedAccessKeyName={ROOT_RULE};"
+        f"SharedAccessKey={key}{emulator};Namespace={namespace}"
+    )
+
+
+def write_ready_file(path: Path, info: ReadyInfo) -> None:
+    """Appear whole or not at all, readable for the owner alone."""
+    temporary = path.with_name(f"{path.name}.{info.pid}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(info.to_json() + "\n")
+    temporary.replace(path)

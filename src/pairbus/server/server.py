@@ -1,0 +1,323 @@
+"""One served namespace: start, stop, kill. No signals and no global state, so it runs in any thread with a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from pairbus import __version__
+from pairbus.errors import UsageError
+from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.server.addresses import format_address
+from pairbus.server.assemble import Assembly, assemble
+from pairbus.server.clock import BrokerClock, Clock, utc
+from pairbus.server.driver import Driver, DriverStatistics
+from pairbus.server.http import problem
+from pairbus.server.listener import Hall, ListenerStatistics, is_home_only
+from pairbus.server.metrics import CONTENT_TYPE, render, server_metrics, store_metrics
+from pairbus.server.ready import ReadyInfo, connection_string
+from pairbus.server.tls import server_context
+from pairbus.storage.ports import StoreStatistics
+
+if TYPE_CHECKING:
+    from pairbus.server.certificates import CertificateFiles
+    from pairbus.server.config import Options
+
+logger = logging.getLogger(__name__)
+
+COMMIT_SECONDS_MAX: Final = 10.0
+"""How long an orderly stop waits for the disk."""
+CLOSE_SECONDS_MAX: Final = 0.5
+"""How long an orderly stop waits for clients to take their leave."""
+CERTIFICATE_CHECK_SECONDS: Final = 86_400.0
+FORCED: Final = "amqp:connection:forced"
+
+Assemble = Callable[["Options", int], Assembly]
+Page = Callable[[HttpRequest, int], HttpResponse | None]
+"""Answers requests for pages; None leaves the request to the broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatistics:
+    """Everything the server counts, in one snapshot."""
+
+    listener: ListenerStatistics
+    driver: DriverStatistics
+    store: StoreStatistics
+
+
+class Server:
+    """Serves one namespace on the running loop.
+
+    Args:
+        options: How to serve.
+        clock: Gives the instant; a test's own may stand still (call ``wake`` after moving it).
+        assemble: Builds broker and store; the real ones by default.
+        page: Serves pages beside the broker's own answers.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        clock: Clock | None = None,
+        assemble: Assemble = assemble,
+        page: Page | None = None,
+    ) -> None:
+        self._options = options
+        self._clock: Clock = clock if clock is not None else BrokerClock()
+        self._assemble = assemble
+        self._page = page
+        self._assembly: Assembly | None = None
+        self._hall: Hall | None = None
+        self._driver: Driver | None = None
+        self._ready: ReadyInfo | None = None
+        self._renewal: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[Exception | None] | None = None
+        self._is_stopping = False
+
+    @property
+    def ready(self) -> ReadyInfo:
+        """Where it serves; after ``start``."""
+        if self._ready is None:
+            raise UsageError("the server has not started: await start() first")
+        return self._ready
+
+    async def start(self) -> ReadyInfo:
+        """Recover, listen, serve. On any error nothing is left behind.
+
+        Raises UsageError, StorageError or OSError (an address is taken).
+        """
+        self._ended = asyncio.get_running_loop().create_future()
+        check_exposure(self._options)
+        try:
+            await self._begin()
+        except BaseException:
+            await self.kill()
+            raise
+        return self.ready
+
+    async def stop(self) -> None:
+        """Say good-bye to everybody, make everything durable, release everything. Idempotent."""
+        hall, driver = self._hall, self._driver
+        if hall is not None and driver is not None and not self._is_stopping and not driver.is_failed:
+            self._is_stopping = True
+            logger.info("stopping", extra={"event": "server.stopping", "namespace": self._options.namespace})
+            hall.stop_listening()
+            hall.close_all(FORCED, "The broker is stopping; connect again in a moment.")
+            driver.ask_turn()
+            if not await driver.settle(COMMIT_SECONDS_MAX):
+                logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})
+            await hall.wait_empty(CLOSE_SECONDS_MAX)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End at once: what is not durable is forgotten, as if the process had been killed. Idempotent."""
+        self._is_stopping = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._hall is not None:
+            self._hall.stop_listening()
+            self._hall.cut_all()
+        is_thread_gone = True
+        if self._driver is not None:
+            # A sync may take its time; other servers on this loop go on meanwhile.
+            is_thread_gone = await asyncio.get_running_loop().run_in_executor(None, self._driver.stop)
+        if self._hall is not None:
+            await self._hall.wait_empty(CLOSE_SECONDS_MAX)
+            self._hall.close()
+        if self._assembly is not None and is_thread_gone:
+            self._assembly.close()
+        self._hall = self._driver = self._assembly = None
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def wait_ended(self) -> Exception | None:
+        """Wait until the server has stopped (None) or can serve no more (why)."""
+        if self._ended is None:
+            raise UsageError("the server has not started: await start() first")
+        return await asyncio.shield(self._ended)
+
+    def wake(self) -> None:
+        """Look at the clock anew; from any thread."""
+        if self._driver is not None:
+            self._driver.wake()
+
+    def statistics(self) -> ServerStatistics:
+        """A snapshot for metrics, pages and tests."""
+        if self._hall is None or self._driver is None or self._assembly is None:
+            raise UsageError("the server is not running")
+        return ServerStatistics(
+            listener=self._hall.statistics(),
+            driver=self._driver.statistics(),
+            store=self._assembly.store.statistics(),
+        )
+
+    # Start.
+
+    async def _begin(self) -> None:
+        options = self._options
+        # The store first: it locks the data directory, and who does not hold the lock writes nothing there (B69).
+        self._assembly = assembly = self._assemble(options, self._clock())
+        files = self._certificates() if options.tls else None
+        context = _context(files) if files is not None else None
+        self._hall = hall = Hall(assembly.broker, options.limits, self._answer, context)
+        self._driver = driver = hall.driver = Driver(
+            assembly.broker,
+            assembly.store,
+            self._clock,
+            gateway_words=hall.gateway_words,
+            extra_words=hall.http_words,
+            set_reading=hall.set_reading,
+            failed=self._fail,
+            uncommitted_bytes_max=options.limits.uncommitted_bytes_max,
+            name=options.namespace,
+        )
+        driver.start()
+        # The root key and declared entities are durable before anybody hears of them.
+        if not await driver.settle(COMMIT_SECONDS_MAX) or driver.is_failed:
+            raise await self._why_failed()
+        host, port = await hall.listen(*options.amqp, http_only=False)
+        http = await hall.listen(*options.http, http_only=True) if options.http is not None else (host, port)
+        ca_file = files.ca_file if files is not None else None
+        if context is not None and ca_file is not None:
+            self._arm_renewal(context)
+        self._ready = ReadyInfo(
+            namespace=options.namespace,
+            pid=os.getpid(),
+            amqp=format_address(host, port),
+            http=format_address(*http),
+            connection_string=connection_string(host, port, options.namespace, assembly.root_key),
+            ca_file=ca_file,
+        )
+        logger.info(
+            "serving",
+            extra={
+                "event": "server.ready",
+                "namespace": options.namespace,
+                "amqp": self._ready.amqp,
+                "http": self._ready.http,
+                "records": assembly.records_replayed,
+            },
+        )
+
+    async def _why_failed(self) -> Exception:
+        if self._ended is not None and self._ended.done():
+            error = await self._ended
+            if error is not None:
+                return error
+        return UsageError(f"the store did not take the first commit within {COMMIT_SECONDS_MAX:g} s")
+
+    def _certificates(self) -> CertificateFiles:
+        # Heavy, and not needed to print a help text.
+        from pairbus.server.certificates import CertificateFiles, ensure_certificates
+
+        options = self._options
+        if options.tls_cert is not None and options.tls_key is not None:
+            return CertificateFiles(certificate_file=options.tls_cert, key_file=options.tls_key, ca_file=None)
+        host_name = socket.gethostname()
+        names = [name for name in (host_name, *options.tls_names) if name]
+        try:
+            return ensure_certificates(options.data / "tls", names, utc(self._clock()))
+        except OSError as error:
+            raise UsageError(
+                f"{options.data} cannot hold the broker's files: {error.strerror}; choose another --data directory"
+            ) from error
+
+    def _arm_renewal(self, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        self._renewal = loop.call_later(CERTIFICATE_CHECK_SECONDS, self._renew, context)
+
+    def _renew(self, context: ssl.SSLContext) -> None:
+        """Once a day: a certificate about to end is replaced, and new connections are served with the new one."""
+        try:
+            files = self._certificates()
+            context.load_cert_chain(files.certificate_file, files.key_file)
+        except (UsageError, OSError) as error:
+            logger.error("certificate not renewed", extra={"event": "tls.renewal_failed", "error": str(error)})
+        self._arm_renewal(context)
+
+    # While it serves.
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing is acknowledged any more (B11): everybody is cut off, whoever waits on us hears why."""
+        logger.error(
+            "nothing is acknowledged any more",
+            extra={"event": "server.failed", "namespace": self._options.namespace, "error": str(error)},
+        )
+        if self._hall is not None:
+            self._hall.stop_listening()
+            self._hall.cut_all()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(error)
+
+    def _answer(self, request: HttpRequest) -> HttpResponse:
+        try:
+            return self._answer_or_raise(request)
+        except Exception:
+            logger.exception("request broke", extra={"event": "http.broke", "method": request.method})
+            return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker met a fault of its own; its log has more")
+
+    def _answer_or_raise(self, request: HttpRequest) -> HttpResponse:
+        assert self._assembly is not None, "requests come while the server runs"
+        path = request.target.partition("?")[0]
+        if path == "/health" and request.method in ("GET", "HEAD"):
+            return self._health()
+        now = self._clock()
+        if self._page is not None and (page := self._page(request, now)) is not None:
+            return page
+        response = self._assembly.broker.http(request, now)
+        if path == "/metrics" and response.status == HTTPStatus.OK:
+            return self._metrics(response.body)
+        return response
+
+    def _health(self) -> HttpResponse:
+        is_healthy = self._driver is not None and not self._driver.is_failed and not self._is_stopping
+        body = {
+            "status": "healthy" if is_healthy else "unhealthy",
+            "namespace": self._options.namespace,
+            "version": __version__,
+        }
+        status = HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE
+        headers = [("content-type", "application/json"), ("cache-control", "no-store")]
+        return HttpResponse(status, headers, json.dumps(body).encode() + b"\n")
+
+    def _metrics(self, broker_part: bytes) -> HttpResponse:
+        """The server's counts before the broker's; whether the asker may see them the broker has decided (M1)."""
+        counts = self.statistics()
+        metrics = server_metrics(self._options.namespace, __version__, counts.listener, counts.driver)
+        text = render([*metrics, *store_metrics(counts.store)])
+        return HttpResponse(HTTPStatus.OK, [("content-type", CONTENT_TYPE)], text.encode() + broker_part)
+
+
+def check_exposure(options: Options) -> None:
+    """Refuse to listen beyond this machine without TLS (M14); the broker's own authority counts as TLS."""
+    if options.tls_cert is not None and options.tls_key is not None:
+        for option, file in (("--tls-cert", options.tls_cert), ("--tls-key", options.tls_key)):
+            if not os.access(file, os.R_OK):
+                raise UsageError(f"{option} {file} cannot be read")
+    if options.tls:
+        return
+    for host, port in (options.amqp, options.http or options.amqp):
+        if not is_home_only(host):
+            raise UsageError(
+                f"{format_address(host, port)} can be reached from other machines, which needs TLS: leave out --no-tls "
+                "or listen on 127.0.0.1"
+            )
+
+
+def _context(files: CertificateFiles) -> ssl.SSLContext:
+    try:
+        return server_context(files.certificate_file, files.key_file)
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"{files.certificate_file} and {files.key_file} do not make a certificate and its key: {error.reason}"
+        ) from error

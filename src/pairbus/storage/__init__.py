@@ -1,0 +1,1 @@
+"""Keeps records durably and gives them back in order; understands nothing more."""

@@ -1,0 +1,166 @@
+"""The few things a log asks of one directory, as a port, and the real one.
+
+Errors are ``OSError``, as the system gives them; the log decides what they mean.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from pairbus.errors import StoreUnavailable
+
+FILE_MODE: Final = 0o600
+"""Messages are nobody else's business."""
+DIRECTORY_MODE: Final = 0o700
+
+
+class FileSystem(Protocol):
+    """One directory. A name is a file in it; a handle is an open file."""
+
+    def names(self) -> list[str]:
+        """Every file."""
+
+    def size(self, name: str) -> int:
+        """Its length in bytes."""
+
+    def create(self, name: str, size: int) -> int:
+        """A new file of this length, its space reserved; opened. Fails with ENOSPC if there is no such space."""
+
+    def open(self, name: str) -> int:
+        """An existing file, for reading and writing."""
+
+    def close(self, handle: int) -> None:
+        """Done with it. Says nothing about durability."""
+
+    def write(self, handle: int, pieces: Sequence[bytes], offset: int) -> int:
+        """Write the pieces one after the other from an offset on; how many bytes were taken."""
+
+    def sync(self, handle: int) -> None:
+        """Return once the file's contents are on stable storage."""
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        """So many bytes from an offset on; fewer only at the end of the file."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically, replacing what had the new name."""
+
+    def unlink(self, name: str) -> None:
+        """Remove a name."""
+
+    def sync_directory(self) -> None:
+        """Return once names are on stable storage."""
+
+    def free_bytes(self) -> int:
+        """Space that is left for us."""
+
+    def lock(self, name: str) -> None:
+        """Become the one owner until ``unlock`` or the process ends. StoreUnavailable if there is one (B69)."""
+
+    def unlock(self) -> None:
+        """Give the ownership up. Idempotent."""
+
+
+class RealFileSystem:
+    """A directory of the machine; made if it is not there."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock_handle = -1
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._directory_handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+    def names(self) -> list[str]:
+        """See FileSystem."""
+        return os.listdir(self._directory)
+
+    def size(self, name: str) -> int:
+        """See FileSystem."""
+        return os.stat(self._directory / name).st_size
+
+    def create(self, name: str, size: int) -> int:
+        """See FileSystem."""
+        handle = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        try:
+            if size:
+                os.posix_fallocate(handle, 0, size)
+        except BaseException:
+            os.close(handle)
+            os.unlink(self._directory / name)
+            raise
+        return handle
+
+    def open(self, name: str) -> int:
+        """See FileSystem."""
+        return os.open(self._directory / name, os.O_RDWR)
+
+    def close(self, handle: int) -> None:
+        """See FileSystem."""
+        os.close(handle)
+
+    def write(self, handle: int, pieces: Sequence[bytes], offset: int) -> int:
+        """See FileSystem."""
+        return os.pwritev(handle, pieces, offset)
+
+    def sync(self, handle: int) -> None:
+        """See FileSystem."""
+        os.fdatasync(handle)
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        """See FileSystem."""
+        data = os.pread(handle, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        # A read may stop early (a signal, the system's limit per call); only an empty one means the end.
+        while done < size and (data := os.pread(handle, size - done, offset + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def rename(self, old: str, new: str) -> None:
+        """See FileSystem."""
+        os.rename(self._directory / old, self._directory / new)
+
+    def unlink(self, name: str) -> None:
+        """See FileSystem."""
+        os.unlink(self._directory / name)
+
+    def sync_directory(self) -> None:
+        """See FileSystem."""
+        os.fsync(self._directory_handle)
+
+    def free_bytes(self) -> int:
+        """See FileSystem."""
+        figures = os.statvfs(self._directory)
+        return figures.f_bavail * figures.f_frsize
+
+    def lock(self, name: str) -> None:
+        """See FileSystem."""
+        handle = os.open(self._directory / name, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(handle)
+            raise StoreUnavailable(
+                f"the data in {self._directory} is in use by process {owner}: "
+                "stop that broker, or give this one another data directory"
+            ) from error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._lock_handle = handle
+
+    def unlock(self) -> None:
+        """See FileSystem."""
+        if self._lock_handle >= 0:
+            # The file stays: removing it would let two processes lock two files of one name.
+            os.close(self._lock_handle)
+            self._lock_handle = -1
+        if self._directory_handle >= 0:
+            os.close(self._directory_handle)
+            self._directory_handle = -1

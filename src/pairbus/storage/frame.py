@@ -1,0 +1,125 @@
+"""One commit on disk: a header, then records; and the mark that says a commit was acknowledged.
+
+    marker 8 bytes | kind u8 | flags u8 | part u16 | length u32 | number u64 | oldest u32 | previous end u32
+    | checksum of the records u32 | checksum of all before u32
+
+Rule 1: frame numbers rise by exactly 1 over all segments, so a missing frame is seen.
+Rule 2: the marker is the segment's salt, random for each use of a file. What lies there from an earlier use, or
+        inside a message's body, is therefore never taken for a frame.
+Rule 3: at most one frame is written and not synced. So a damaged frame was never acknowledged only if nothing
+        valid follows it; otherwise data is lost and that must be said (B10).
+Rule 4: a batch that crosses segments has a frame in each, parts 0, 1, 2 …, each synced before the next is written; all but
+        the last say MORE. Parts without their last are ignored as if never written (B13).
+Rule 5: a SEAL lies where the next frame will overwrite it. It is written after a sync and itself not synced: if it is
+        there, the frame before it was complete; if not, nothing is known.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+FRAME: Final = 1
+SEAL: Final = 2
+MORE: Final = 1
+"""The batch goes on in the next frame."""
+
+MARKER_BYTES: Final = 8
+_BODY: Final = struct.Struct("<8sBBHIQIII")
+_CHECKSUM: Final = struct.Struct("<I")
+HEADER_BYTES: Final = _BODY.size + _CHECKSUM.size
+
+
+class FrameHeader:
+    """What a frame says of itself."""
+
+    __slots__ = ("checksum", "flags", "kind", "length", "number", "oldest", "part", "previous_end")
+
+    def __init__(
+        self,
+        kind: int,
+        flags: int,
+        part: int,
+        length: int,
+        number: int,
+        oldest: int,
+        previous_end: int,
+        checksum: int,
+    ) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.part = part
+        self.length = length
+        """Bytes of records after the header."""
+        self.number = number
+        self.oldest = oldest
+        """The oldest segment that matters once this frame is durable."""
+        self.previous_end = previous_end
+        """For the first frame of a segment: where the data of the segment before ends. Else 0."""
+        self.checksum = checksum
+
+    @property
+    def first_number(self) -> int:
+        """The number of the batch's first frame."""
+        return self.number - self.part
+
+
+def pack_header(
+    marker: bytes,
+    kind: int,
+    flags: int,
+    part: int,
+    length: int,
+    number: int,
+    oldest: int,
+    previous_end: int,
+    checksum: int,
+) -> bytes:
+    """A header with its own checksum."""
+    body = _BODY.pack(marker, kind, flags, part, length, number, oldest, previous_end, checksum)
+    return body + _CHECKSUM.pack(crc32(body))
+
+
+def pack_seal(marker: bytes, number: int) -> bytes:
+    """The mark behind an acknowledged frame."""
+    return pack_header(marker, SEAL, 0, 0, 0, number, 0, 0, 0)
+
+
+def read_header(buffer: bytes, offset: int, marker: bytes) -> FrameHeader | None:
+    """The header at an offset, or None if there is no intact one of this use of the segment."""
+    if not buffer.startswith(marker, offset) or len(buffer) - offset < HEADER_BYTES:
+        return None
+    _, kind, flags, part, length, number, oldest, previous_end, checksum = _BODY.unpack_from(buffer, offset)
+    end = offset + _BODY.size
+    if _CHECKSUM.unpack_from(buffer, end)[0] != crc32(buffer[offset:end]):
+        return None
+    return FrameHeader(kind, flags, part, length, number, oldest, previous_end, checksum)
+
+
+def read_frame(buffer: bytes, offset: int, marker: bytes) -> FrameHeader | None:
+    """The complete and undamaged frame at an offset, or None."""
+    header = read_header(buffer, offset, marker)
+    if header is None or header.kind != FRAME:
+        return None
+    start = offset + HEADER_BYTES
+    if start + header.length > len(buffer):
+        return None
+    if crc32(memoryview(buffer)[start : start + header.length]) != header.checksum:
+        return None
+    return header
+
+
+def find_later(buffer: bytes, start: int, marker: bytes, number: int) -> int:
+    """The offset after ``start`` of any intact header numbered above ``number``, or -1.
+
+    The header at ``start`` itself may be of a frame that was being written when everything stopped: it counts only
+    as a SEAL, for that is written after the sync.
+    """
+    offset = buffer.find(marker, start)
+    while offset >= 0:
+        header = read_header(buffer, offset, marker)
+        if header is not None and header.number > number and (offset > start or header.kind == SEAL):
+            return offset
+        offset = buffer.find(marker, offset + 1)
+    return -1

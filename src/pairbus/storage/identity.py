@@ -1,0 +1,67 @@
+"""The file that says whose data this is and in which format: JSON, written once.
+
+It is written after the first segment, so where it is, segments must be.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import StoreUnavailable
+from pairbus.storage.pool import create_anew, write_all
+from pairbus.storage.segment import UNFINISHED_SUFFIX
+
+if TYPE_CHECKING:
+    from pairbus.storage.files import FileSystem
+
+FORMAT_FILE: Final = "format"
+LOCK_FILE: Final = "lock"
+FORMAT_VERSION: Final = 1
+
+
+def read_identity(files: FileSystem) -> tuple[int, str] | None:
+    """(format version, namespace) of the data, or None if there is none."""
+    if FORMAT_FILE not in files.names():
+        return None
+    handle = files.open(FORMAT_FILE)
+    try:
+        raw = files.read(handle, files.size(FORMAT_FILE), 0)
+    finally:
+        files.close(handle)
+    try:
+        values = json.loads(raw)
+        return int(values["format"]), str(values["namespace"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreUnavailable(
+            f"the file '{FORMAT_FILE}' of the data directory cannot be read ({error}): restore it from a copy"
+        ) from error
+
+
+def check_identity(identity: tuple[int, str], namespace: str | None) -> None:
+    """StoreUnavailable if the data is not ours to open. A namespace of None fits all."""
+    version, owner = identity
+    if version > FORMAT_VERSION:
+        raise StoreUnavailable(
+            f"the data has format {version}, this PairBus knows up to {FORMAT_VERSION}: start the newer PairBus that wrote it"
+        )
+    if namespace is not None and owner != namespace:
+        raise StoreUnavailable(
+            f"the data belongs to namespace '{owner}', not '{namespace}': "
+            f"start with that name, or with another data directory"
+        )
+
+
+def write_identity(files: FileSystem, namespace: str) -> None:
+    """Say whose data this is, durably."""
+    unfinished = FORMAT_FILE + UNFINISHED_SUFFIX
+    handle = create_anew(files, unfinished, 0)
+    try:
+        write_all(
+            files, handle, json.dumps({"format": FORMAT_VERSION, "namespace": namespace}).encode() + b"\n", 0
+        )
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.rename(unfinished, FORMAT_FILE)
+    files.sync_directory()

@@ -1,0 +1,85 @@
+"""The store's port: keeps records durably, gives them back in order, understands nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pairbus.engine.records import Record
+
+
+class Batch(Protocol):
+    """What one commit makes durable: everything staged since the batch before. Opaque to its carrier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatistics:
+    """What a store says of itself, at one instant. A store without a notion of something says 0."""
+
+    commits: int = 0
+    segments: int = 0
+    """Segments that hold records."""
+    spare_segments: int = 0
+    """Segments made ready ahead of use."""
+    disk_bytes: int = 0
+    """What the segments take on disk, spare ones included."""
+    used_bytes: int = 0
+    """What records take, live or not."""
+    live_bytes: int = 0
+    """What still stored messages take of it."""
+    garbage_bytes: int = 0
+    cached_bytes: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    last_sync_ms: float = 0.0
+    is_full: bool = False
+    """The disk gave no more space when last asked; sends are refused (B12)."""
+
+
+class Store(Protocol):
+    """One namespace's records. Staging is done by the one thread that owns the engine, committing by another.
+
+    Life: ``replay`` to its end, then ``live``, then ``append``/``seal`` by the owner and ``commit`` by the
+    committer, then ``close``.
+    """
+
+    def replay(self) -> Iterator[Record]:
+        """Every durable record, in order. Drops a torn tail that was never acknowledged; raises StoreCorrupt
+        on any other damage (B10). A message may be told more than once (restated); the last telling holds."""
+
+    def append(self, record: Record) -> None:
+        """Stage a record. ``MessageStored`` gets its ``message.location``; if it had one (it is restated),
+        the old place is given back."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether a send of this many bytes can be taken without touching the reserve (B12)."""
+
+    def read(self, location: int, size: int) -> bytes:
+        """The blob at a location, staged or durable."""
+
+    def seal(self) -> Batch | None:
+        """Take what is staged as one atomic batch; None if nothing is. Owner's thread."""
+
+    def commit(self, batch: Batch) -> None:
+        """Return once the batch is durable. Batches come in the order they were sealed, one at a time,
+        from the committer's thread. Raises StoreFailed if that is not certain; the store is then dead (B11)."""
+
+    def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
+        """After replay: (queue id, location, size) of every message still stored, for space accounting.
+        Until this is called no space is given back."""
+
+    def restate(self, limit: int) -> list[Record]:
+        """Housekeeping, owner's thread: up to ``limit`` old records whose place should be given back. The owner
+        appends anew what of them is still true and calls again; an empty list ends the round.
+
+        Only records that can still be true by themselves come: messages (without their bytes), entities,
+        the namespace, session states, duplicate history. Numbers given out are kept by the store itself."""
+
+    def statistics(self) -> StoreStatistics:
+        """A snapshot for metrics."""
+
+    def close(self) -> None:
+        """Release files and the lock on the data. Idempotent."""

@@ -1,0 +1,194 @@
+"""Where the log ends, and every complete batch up to there. Reads only; changes nothing (B9).
+
+The end is found from the newest segment backwards: the highest segment with any frame is the tail, and the tail's last intact frame
+says which segment is the oldest that matters. Between those two everything must be there and undamaged (B10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from pairbus.errors import StoreCorrupt
+from pairbus.storage.frame import FRAME, HEADER_BYTES, MORE, find_later, read_frame, read_header
+from pairbus.storage.segment import (
+    FIRST_SEGMENT,
+    SEGMENT_HEADER_BYTES,
+    UNFINISHED_SUFFIX,
+    SegmentImage,
+    load_segment,
+    segment_name,
+    segment_number,
+)
+
+if TYPE_CHECKING:
+    from pairbus.storage.files import FileSystem
+
+Span: TypeAlias = tuple[SegmentImage, int, int]
+"""The records between two offsets of a segment."""
+
+
+class Found:
+    """What a directory holds."""
+
+    __slots__ = (
+        "end",
+        "ends",
+        "frame_number",
+        "is_torn",
+        "last_frame",
+        "leftovers",
+        "oldest",
+        "spares",
+        "tail",
+        "void",
+    )
+
+    def __init__(self, tail: SegmentImage) -> None:
+        self.tail = tail
+        self.end = SEGMENT_HEADER_BYTES
+        """Where the next frame goes, in the tail."""
+        self.frame_number = 0
+        """The last frame's number."""
+        self.last_frame = 0
+        """The last frame's offset in the tail; 0: there is none."""
+        self.oldest = FIRST_SEGMENT
+        self.is_torn = False
+        """A frame was being written when everything stopped; it is dropped, as nobody was told."""
+        self.spares: list[tuple[int, bytes, int]] = []
+        """(number, marker, capacity) of prepared segments behind the tail."""
+        self.leftovers: list[str] = []
+        """Files that matter no more."""
+        self.ends: dict[int, int] = {}
+        """Segment number to where its data ends; filled by ``batches``."""
+        self.void: set[tuple[int, int]] = set()
+        """(segment number, offset) of frames of batches that were never completed; filled by ``batches``."""
+
+
+def find(files: FileSystem) -> Found | None:
+    """What is there; None if there is no segment at all. StoreCorrupt on damage in or behind the tail."""
+    names = files.names()
+    numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
+    if not numbers:
+        return None
+    found = _find_tail(files, numbers)
+    for number in range(found.oldest, numbers[-1] + 1):
+        if number not in numbers:
+            raise StoreCorrupt(
+                f"{segment_name(number)}: the file is missing; restore the data directory from a copy"
+            )
+    found.leftovers.extend(segment_name(number) for number in numbers if number < found.oldest)
+    found.leftovers.extend(sorted(name for name in names if name.endswith(UNFINISHED_SUFFIX)))
+    return found
+
+
+def _find_tail(files: FileSystem, numbers: list[int]) -> Found:
+    spares: list[tuple[int, bytes, int]] = []
+    image: SegmentImage
+    for number in reversed(numbers):
+        image = load_segment(files, number)
+        if read_frame(image.buffer, SEGMENT_HEADER_BYTES, image.marker) is not None:
+            found = Found(image)
+            _scan_tail(found)
+            break
+        _forbid_later(image, SEGMENT_HEADER_BYTES, 0)
+        spares.append((number, image.marker, len(image.buffer)))
+    else:
+        # Not a single frame anywhere: only right if nothing was ever committed.
+        if numbers[0] != FIRST_SEGMENT:
+            raise StoreCorrupt(
+                f"{segment_name(numbers[0])}: no segment before it holds anything; restore the data directory from a copy"
+            )
+        found = Found(image)
+        spares.pop()
+    found.spares = spares[::-1]
+    return found
+
+
+def _scan_tail(found: Found) -> None:
+    image = found.tail
+    offset = SEGMENT_HEADER_BYTES
+    while (header := read_frame(image.buffer, offset, image.marker)) is not None:
+        if found.frame_number and header.number != found.frame_number + 1:
+            raise _damaged(image, offset, f"frame {header.number} follows frame {found.frame_number}")
+        found.frame_number = header.number
+        found.oldest = header.oldest
+        found.last_frame = offset
+        offset += HEADER_BYTES + header.length
+    _forbid_later(image, offset, found.frame_number)
+    found.end = offset
+    found.is_torn = _is_torn(image, offset)
+
+
+def _is_torn(image: SegmentImage, offset: int) -> bool:
+    # A SEAL is the ordinary end, and so is the past of a recycled file; the marker without a SEAL is a torn frame.
+    header = read_header(image.buffer, offset, image.marker)
+    return image.buffer.startswith(image.marker, offset) and (header is None or header.kind == FRAME)
+
+
+def _forbid_later(image: SegmentImage, offset: int, frame_number: int) -> None:
+    later = find_later(image.buffer, offset, image.marker, frame_number)
+    if later >= 0:
+        raise _damaged(image, offset, f"an intact frame or seal follows at offset {later}")
+
+
+def batches(files: FileSystem, found: Found) -> Iterator[list[Span]]:
+    """Every complete batch from the oldest segment that matters to the end, in order.
+
+    Raises StoreCorrupt at the first damage; what was given before that is intact.
+    """
+    parts: list[Span] = []
+    parts_first = 0
+    number = 0
+    tail = found.tail.number
+    image = load_segment(files, found.oldest)
+    for current in range(found.oldest, tail + 1):
+        following = load_segment(files, current + 1) if current < tail else None
+        end = found.end if following is None else _previous_end(following)
+        offset = SEGMENT_HEADER_BYTES
+        buffer = image.buffer
+        while offset < end:
+            header = read_frame(buffer, offset, image.marker)
+            if header is None:
+                raise _damaged(
+                    image, offset, f"frame {number + 1} is damaged" if number else "the frame is damaged"
+                )
+            if number and header.number != number + 1:
+                raise _damaged(image, offset, f"frame {header.number} follows frame {number}")
+            number = header.number
+            if parts and parts_first != header.first_number:
+                _avoid(found, parts)
+                parts = []
+            start = offset + HEADER_BYTES
+            offset = start + header.length
+            parts.append((image, start, offset))
+            if header.flags & MORE:
+                parts_first = header.first_number
+            else:
+                yield parts
+                parts = []
+        if offset != end:
+            raise _damaged(image, offset, f"the frame runs past the segment's end at {end}")
+        found.ends[current] = end
+        if following is not None:
+            image = following
+    _avoid(found, parts)
+
+
+def _avoid(found: Found, parts: list[Span]) -> None:
+    # The last part was never written, so nobody was told (frame, rule 4).
+    found.void.update((image.number, start - HEADER_BYTES) for image, start, _ in parts)
+
+
+def _previous_end(image: SegmentImage) -> int:
+    header = read_frame(image.buffer, SEGMENT_HEADER_BYTES, image.marker)
+    if header is None:
+        raise _damaged(image, SEGMENT_HEADER_BYTES, "the first frame is damaged")
+    return header.previous_end
+
+
+def _damaged(image: SegmentImage, offset: int, why: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"{image.name}: damage at offset {offset}: {why}. Acknowledged data is affected, so nothing was changed; "
+        "restore the data directory from a copy"
+    )

@@ -1,0 +1,107 @@
+"""The fault switchboard: bad days on demand, for one entity or the whole namespace."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import UsageError
+
+if TYPE_CHECKING:
+    from pairbus.testing.http import ManagementClient
+
+FAULTS_PATH: Final = "/$faults"
+
+
+class FaultSwitchboard:
+    """Switches faults of a running broker on and off (``/$faults``; the broker must run with ``--faults``).
+
+    Each fault strikes ``entity`` (None: the whole namespace) until ``seconds`` have passed or it has
+    struck ``count`` times; with neither, until ``clear``, and for a day at most.
+    """
+
+    def __init__(self, client: ManagementClient) -> None:
+        self._client = client
+
+    def refuse(
+        self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
+    ) -> None:
+        """Sends are rejected with an internal error."""
+        self._switch_on("refuse", entity, seconds, count)
+
+    def delay(
+        self,
+        delay_ms: int,
+        entity: str | None = None,
+        *,
+        seconds: float | None = None,
+        count: int | None = None,
+    ) -> None:
+        """Answers to sends and settlements come this much later."""
+        if delay_ms < 1:
+            raise UsageError(f"delay_ms is {delay_ms}: give at least 1 millisecond")
+        self._switch_on("delay", entity, seconds, count, delay_ms)
+
+    def drop_acknowledgements(
+        self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
+    ) -> None:
+        """Sends are stored, their answers never leave."""
+        self._switch_on("drop_acknowledgements", entity, seconds, count)
+
+    def throttle(
+        self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
+    ) -> None:
+        """Operations are answered ``server-busy``."""
+        self._switch_on("throttle", entity, seconds, count)
+
+    def fill(
+        self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
+    ) -> None:
+        """The entity behaves as if its size quota were used up."""
+        self._switch_on("fill", entity, seconds, count)
+
+    def lose_locks(
+        self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
+    ) -> None:
+        """Settlements find their locks lost."""
+        self._switch_on("lose_locks", entity, seconds, count)
+
+    def cut(
+        self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
+    ) -> None:
+        """Connections are cut: those that there are and, while it lasts, those that come."""
+        self._switch_on("cut", entity, seconds, count)
+
+    def black_hole(
+        self, entity: str | None = None, *, seconds: float | None = None, count: int | None = None
+    ) -> None:
+        """Everything is read, nothing is answered."""
+        self._switch_on("black_hole", entity, seconds, count)
+
+    def clear(self) -> None:
+        """Switch every fault off."""
+        self._client.request("DELETE", FAULTS_PATH)
+
+    def _switch_on(
+        self,
+        kind: str,
+        entity: str | None,
+        seconds: float | None,
+        count: int | None,
+        delay_ms: int | None = None,
+    ) -> None:
+        if seconds is not None and seconds <= 0:
+            raise UsageError(f"seconds is {seconds}: a fault must last; leave it out for one without end")
+        if count is not None and count < 1:
+            raise UsageError(
+                f"count is {count}: a fault strikes at least once; leave it out for one without end"
+            )
+        duration_ms = None if seconds is None else max(1, round(seconds * 1000))
+        wanted = {
+            "kind": kind,
+            "entity": entity,
+            "duration_ms": duration_ms,
+            "count": count,
+            "delay_ms": delay_ms,
+        }
+        self._client.request("POST", FAULTS_PATH, json.dumps(wanted).encode())

@@ -1,0 +1,253 @@
+"""One namespace for a test: started on entry, gone on exit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from pairbus.errors import BrokerNotReady, UsageError
+from pairbus.testing.entities import Queue, configuration
+from pairbus.testing.faults import FaultSwitchboard
+from pairbus.testing.hosts import Host, ProcessHost, Setup
+from pairbus.testing.http import ManagementClient
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from azure.servicebus import ServiceBusClient
+    from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+    from pairbus.server.ready import ReadyInfo
+    from pairbus.testing.clock import VirtualClock
+
+API_VERSION: Final = "api-version=2021-05"
+
+
+class Namespace:
+    """A broker with one namespace.
+
+    By default it runs in a thread of this process, which is quick to start. As a process of its own
+    (``process=True``) it can be paused, and a kill is a real one.
+
+    Args:
+        name: The namespace's name.
+        process: Run ``pairbus serve`` as a child process.
+        queues: Queues that exist from the start, by name or as ``Queue``.
+        config: More of the namespace in the words of the emulator's configuration, ``{"Topics": […]}`` for one.
+        data: The data directory; a temporary one that goes on exit unless given.
+        faults: Whether the fault switchboard is on.
+        clock: A virtual clock to run on; only in a thread.
+        amqp: Where to listen; a free port of the loopback unless given. A restart keeps the port.
+    """
+
+    def __init__(
+        self,
+        name: str = "local",
+        *,
+        process: bool = False,
+        queues: Sequence[str | Queue] = (),
+        config: Mapping[str, object] | None = None,
+        data: Path | None = None,
+        faults: bool = True,
+        clock: VirtualClock | None = None,
+        amqp: str = "127.0.0.1:0",
+    ) -> None:
+        if process and clock is not None:
+            raise UsageError(
+                "a virtual clock cannot reach into another process: leave out process=True or clock"
+            )
+        self.name = name
+        self._host: Host = ProcessHost() if process else _thread_host(clock)
+        self._configuration = configuration(name, queues, config)
+        self._data = data
+        self._faults_are_on = faults
+        self._amqp = amqp
+        self._http = "127.0.0.1:0"
+        self._work: Path | None = None
+        self._ready: ReadyInfo | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the broker and wait until it serves."""
+        if self._ready is not None:
+            raise UsageError(f"namespace {self.name} runs already: stop() or restart() it")
+        if self._work is None:
+            self._work = Path(tempfile.mkdtemp(prefix="pairbus-"))
+        config = self._work / "config.json"
+        config.write_text(json.dumps(self._configuration))
+        setup = Setup(
+            namespace=self.name,
+            data=self.data,
+            work=self._work,
+            config=config,
+            amqp=self._amqp,
+            http=self._http,
+            faults=self._faults_are_on,
+        )
+        self._ready = self._host.start(setup)
+        # A restarted broker must be found where its clients left it.
+        self._amqp, self._http = self._ready.amqp, self._ready.http
+        return self
+
+    def stop(self) -> None:
+        """End the broker in order (SIGTERM for a process). The data stay."""
+        self._ready = None
+        self._host.stop()
+
+    def kill(self) -> None:
+        """End the broker without a last word (SIGKILL for a process). The data stay.
+
+        In a thread, what was not durable is forgotten all the same.
+        """
+        self._ready = None
+        self._host.kill()
+
+    def pause(self) -> None:
+        """Freeze the broker (SIGSTOP): connections stay open and nobody answers."""
+        self._process_host("pause").pause()
+
+    def resume(self) -> None:
+        """Let a paused broker go on (SIGCONT)."""
+        self._process_host("resume").resume()
+
+    def restart(self) -> Self:
+        """Start again with the same data on the same port, after an orderly stop if it still runs."""
+        if self._ready is not None:
+            self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stop the broker and remove what is temporary."""
+        try:
+            self.stop()
+        finally:
+            if self._work is not None:
+                shutil.rmtree(self._work, ignore_errors=True)
+                self._work = None
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the kit started it and has not ended it."""
+        return self._ready is not None
+
+    @property
+    def connection_string(self) -> str:
+        """With the root key: may do everything."""
+        return self._running().connection_string
+
+    @property
+    def amqp_address(self) -> str:
+        """``host:port`` of the one address that understands everything."""
+        return self._running().amqp
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of the address that speaks HTTP only."""
+        return self._running().http
+
+    @property
+    def ca_file(self) -> str:
+        """The certificate authority to trust when speaking TLS."""
+        ca_file = self._running().ca_file
+        assert ca_file is not None, "the kit's brokers make their own certificates"
+        return ca_file
+
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+        return self._running().pid
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        if self._data is not None:
+            return self._data
+        if self._work is None:
+            raise BrokerNotReady(f"namespace {self.name} has no data yet: start() it first")
+        return self._work / "data"
+
+    @property
+    def log(self) -> str:
+        """What a broker in a process of its own has printed so far."""
+        self._process_host("log")
+        assert self._work is not None
+        return (self._work / "broker.log").read_text(errors="replace")
+
+    # --- work -------------------------------------------------------------------------------------
+
+    @property
+    def faults(self) -> FaultSwitchboard:
+        """The fault switchboard of this namespace."""
+        return FaultSwitchboard(self._management())
+
+    def create_queue(self, name: str, **settings: Any) -> Queue:
+        """Create a queue through the management API; settings as for ``Queue``."""
+        queue = Queue(name, **settings)
+        path = f"/{quote(name, safe='')}?{API_VERSION}"
+        self._management().request(
+            "PUT", path, queue.entry(), "application/atom+xml;type=entry;charset=utf-8"
+        )
+        return queue
+
+    def client(self, **options: Any) -> ServiceBusClient:
+        """The official client, connected with the root key."""
+        from azure.servicebus import ServiceBusClient
+
+        return ServiceBusClient.from_connection_string(self.connection_string, **options)
+
+    def aio_client(self, **options: Any) -> AsyncServiceBusClient:
+        """The official asynchronous client, connected with the root key."""
+        from azure.servicebus.aio import ServiceBusClient
+
+        return ServiceBusClient.from_connection_string(self.connection_string, **options)
+
+    def administration_client(self, **options: Any) -> ServiceBusAdministrationClient:
+        """The official administration client. It always speaks HTTPS, and trusts this broker's own authority."""
+        from azure.servicebus.management import ServiceBusAdministrationClient
+
+        options.setdefault("connection_verify", self.ca_file)
+        return ServiceBusAdministrationClient.from_connection_string(self.connection_string, **options)
+
+    def _management(self) -> ManagementClient:
+        ready = self._running()
+        return ManagementClient(ready.http, ready.connection_string)
+
+    def _running(self) -> ReadyInfo:
+        if self._ready is None:
+            raise BrokerNotReady(f"namespace {self.name} is down: start() or restart() it first")
+        return self._ready
+
+    def _process_host(self, wanted: str) -> ProcessHost:
+        if not isinstance(self._host, ProcessHost):
+            raise UsageError(
+                f"{wanted} needs a broker in a process of its own: Namespace({self.name!r}, process=True)"
+            )
+        return self._host
+
+
+def _thread_host(clock: VirtualClock | None) -> Host:
+    from pairbus.testing.thread import ThreadHost
+
+    return ThreadHost(clock)

@@ -1,0 +1,48 @@
+"""Two namespaces for a test, each in a process of its own, so that one can die."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from pairbus.testing.namespace import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from pairbus.testing.entities import Queue
+
+
+class Pair:
+    """A primary and a secondary namespace.
+
+    Args:
+        primary: The primary, not yet started; a process of its own unless given.
+        secondary: Likewise.
+        queues: Queues of the primary, when it is not given.
+    """
+
+    def __init__(
+        self,
+        primary: Namespace | None = None,
+        secondary: Namespace | None = None,
+        *,
+        queues: Sequence[str | Queue] = (),
+    ) -> None:
+        self.primary = primary or Namespace("primary", process=True, queues=queues)
+        self.secondary = secondary or Namespace("secondary", process=True)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.primary)
+            stack.enter_context(self.secondary)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()

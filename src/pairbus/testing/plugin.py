@@ -1,0 +1,60 @@
+"""The pytest plugin: fixtures ``namespace``, ``pair`` and ``virtual_clock``.
+
+Loaded into every pytest run on a machine that has PairBus, so it imports nothing until a fixture is used.
+
+    @pytest.mark.namespace(queues=["orders", Queue("sessions", requires_session=True)])
+    def test_it(namespace: Namespace) -> None: ...
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pairbus.testing import Namespace, Pair, VirtualClock
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "namespace(**options): options of the `namespace` fixture; of `pair`: queues of its primary",
+    )
+
+
+@pytest.fixture
+def virtual_clock() -> VirtualClock:
+    """A clock that stands still until the test moves it. The ``namespace`` of the same test runs on it."""
+    from pairbus.testing import VirtualClock
+
+    return VirtualClock()
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A broker in a thread, or as ``@pytest.mark.namespace`` says."""
+    from pairbus.testing import Namespace
+
+    options = _options_of(request)
+    if "virtual_clock" in request.fixturenames:
+        options.setdefault("clock", request.getfixturevalue("virtual_clock"))
+    with Namespace(**options) as started:
+        yield started
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Two brokers in processes of their own."""
+    from pairbus.testing import Pair
+
+    with Pair(queues=_options_of(request).get("queues", ())) as started:
+        yield started
+
+
+def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("namespace")
+    return dict(marker.kwargs) if marker else {}

@@ -1,0 +1,174 @@
+"""A generic AMQP 1.0 client: Apache Qpid Proton over SASL PLAIN. Nothing of Service Bus is known to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton", reason="needs python-qpid-proton, see requirements/conformance.lock")
+
+from proton import ConnectionException, Delivery, Message, symbol
+from proton.reactor import AtLeastOnce, AtMostOnce, Filter
+from proton.utils import BlockingConnection, LinkDetached, SendException
+
+from tests.conformance.sdk import connection_part, spec
+
+SECONDS_MAX = 10
+
+
+def connect(namespace: Any, user: str | None = None, password: str | None = None) -> Any:
+    text = namespace.connection_string
+    return BlockingConnection(
+        f"amqp://{namespace.amqp_address}",
+        timeout=SECONDS_MAX,
+        user=user or connection_part(text, "SharedAccessKeyName"),
+        password=password or connection_part(text, "SharedAccessKey"),
+        allowed_mechs="PLAIN",
+        allow_insecure_mechs=True,
+    )
+
+
+@pytest.fixture
+def connection(namespace: Any) -> Iterator[Any]:
+    opened = connect(namespace)
+    yield opened
+    opened.close()
+
+
+def send(connection: Any, queue: str, *messages: Message) -> None:
+    sender = connection.create_sender(queue)
+    for message in messages:
+        assert sender.send(message).remote_state == Delivery.ACCEPTED
+    sender.close()
+
+
+@spec("service-bus-protocol §1.5", "PLAIN with a rule's name and key; no token needed")
+def test_message_round_trip(connection: Any, queue: str) -> None:
+    sent = Message(
+        body={"deep": [1, "two"]},
+        id="id",
+        subject="s",
+        properties={"p": 2**62},
+        annotations={symbol("x-mine"): "a"},
+    )
+    send(connection, queue, sent)
+
+    receiver = connection.create_receiver(queue, credit=1)
+    message = receiver.receive(SECONDS_MAX)
+    receiver.accept()
+    receiver.close()
+
+    assert (message.body, message.id, message.subject, message.properties) == (sent.body, "id", "s", {"p": 2**62})
+    assert message.annotations[symbol("x-mine")] == "a"
+    assert message.annotations[symbol("x-opt-sequence-number")] == 1
+    assert message.delivery_count == 0
+
+
+@spec("service-bus-protocol §4.1, §4.6", "proton's settled dispositions: release, modify, reject, accept")
+def test_every_outcome(connection: Any, queue: str) -> None:
+    send(connection, queue, *(Message(body=text) for text in ("a", "b")))
+    receiver = connection.create_receiver(queue, credit=1)
+
+    assert receiver.receive(SECONDS_MAX).body == "a"
+    receiver.release(delivered=False)
+    receiver.flow(1)
+    released = receiver.receive(SECONDS_MAX)
+    assert (released.body, released.delivery_count) == ("a", 0)
+    receiver.release(delivered=True)
+    receiver.flow(1)
+    modified = receiver.receive(SECONDS_MAX)
+    assert (modified.body, modified.delivery_count) == ("a", 1)
+    receiver.reject()
+    receiver.flow(1)
+    assert receiver.receive(SECONDS_MAX).body == "b"
+    receiver.accept()
+    receiver.close()
+
+    graves = connection.create_receiver(f"{queue}/$DeadLetterQueue", credit=1)
+    assert graves.receive(SECONDS_MAX).body == "a"
+    graves.accept()
+    graves.close()
+
+
+@spec("service-bus-protocol §4.1", "at-most-once is receive-and-delete")
+def test_at_most_once_deletes(connection: Any, queue: str) -> None:
+    send(connection, queue, Message(body="a"), Message(body="b"))
+
+    first = connection.create_receiver(queue, credit=1, options=AtMostOnce())
+    assert first.receive(SECONDS_MAX).body == "a"
+    first.close()
+
+    second = connection.create_receiver(queue, credit=1, options=AtMostOnce())
+    assert second.receive(SECONDS_MAX).body == "b"
+    second.close()
+
+
+@spec("service-bus-protocol §5.1", "a session by its filter; null takes the next one")
+def test_session_by_filter(connection: Any, session_queue: str) -> None:
+    send(
+        connection,
+        session_queue,
+        Message(body="x1", group_id="x"),
+        Message(body="y1", group_id="y"),
+        Message(body="x2", group_id="x"),
+    )
+
+    wanted: Any = {symbol("com.microsoft:session-filter"): "x"}
+    filters = Filter(wanted)
+    receiver = connection.create_receiver(session_queue, credit=2, options=[filters, AtLeastOnce()])
+    for body in ("x1", "x2"):
+        message = receiver.receive(SECONDS_MAX)
+        assert (message.body, message.group_id) == (body, "x")
+        receiver.accept()
+    receiver.close()
+
+
+@spec("service-bus-protocol §1.5", "wrong credentials: outcome code 1")
+def test_M1_wrong_password_is_refused(namespace: Any) -> None:
+    with pytest.raises(ConnectionException):
+        connect(namespace, password="wrong").close()
+    with pytest.raises(ConnectionException):
+        connect(namespace, user="nobody").close()
+
+
+@spec("service-bus-protocol §8.3", "an unknown queue: null attach, then detach with amqp:not-found")
+def test_unknown_queue_is_detached(connection: Any) -> None:
+    with pytest.raises(LinkDetached) as caught:
+        connection.create_sender("no-such-queue")
+
+    assert caught.value.condition == "amqp:not-found"
+
+
+@spec("service-bus-protocol §3.4", "a refused message: rejected")
+def test_refused_message(connection: Any, session_queue: str) -> None:
+    sender = connection.create_sender(session_queue)
+    with pytest.raises(SendException):
+        sender.send(Message(body="no session"))
+    assert sender.send(Message(body="fine", group_id="s")).remote_state == Delivery.ACCEPTED
+    sender.close()
+
+
+@spec("service-bus-protocol §4.4, invariants B35", "drain consumes the credit that is left")
+def test_B35_drain_is_answered(connection: Any, queue: str) -> None:
+    send(connection, queue, Message(body="a"))
+    receiver = connection.create_receiver(queue, credit=10)
+    assert receiver.receive(SECONDS_MAX).body == "a"
+    receiver.accept()
+
+    receiver.link.drain(0)
+    connection.wait(lambda: receiver.link.credit == 0, timeout=SECONDS_MAX, msg="waiting for the drain")
+    receiver.close()
+
+
+@spec("service-bus-protocol §1.8", "large messages in many frames")
+def test_large_message(connection: Any, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(max_message_size_in_kilobytes=2048)
+    body = bytes(range(256)) * 6000
+    send(connection, queue, Message(body=body))
+
+    receiver = connection.create_receiver(queue, credit=1)
+    assert bytes(receiver.receive(SECONDS_MAX).body) == body
+    receiver.accept()
+    receiver.close()

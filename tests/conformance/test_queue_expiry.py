@@ -1,0 +1,99 @@
+"""Time to live, with and without dead-lettering, and duplicate detection."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+
+from azure.servicebus import ServiceBusMessage
+
+from tests.conformance.sdk import Bus, eventually, spec, take, texts
+
+SECOND = dt.timedelta(seconds=1)
+
+
+@spec(
+    "service-bus-protocol §10.4, invariants B43", "expired with dead-lettering on: in the DLQ with the reason"
+)
+def test_B43_expired_message_is_dead_lettered(bus: Bus, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(dead_lettering_on_message_expiration=True)
+    bus.send(queue, ServiceBusMessage("short", time_to_live=SECOND), ServiceBusMessage("long"))
+
+    dead = bus.take(queue, 1, sub_queue="deadletter")[0]
+
+    assert (str(dead), dead.dead_letter_reason) == ("short", "TTLExpiredException")
+    assert dead.dead_letter_error_description
+    assert texts(bus.take(queue, 1)) == ["long"]
+
+
+@spec("service-bus-protocol §10.4, invariants B43", "expired without dead-lettering: gone")
+def test_B43_expired_message_is_dropped(bus: Bus, queue: str) -> None:
+    bus.send(queue, ServiceBusMessage("short", time_to_live=SECOND), ServiceBusMessage("long"))
+
+    eventually(lambda: texts(bus.peek(queue)) == ["long"])
+
+    assert texts(bus.take(queue, 1)) == ["long"]
+    assert bus.peek(queue, sub_queue="deadletter") == []
+
+
+@spec("service-bus-protocol §10.4", "the entity's default applies where the message sets none or more")
+def test_default_time_to_live_shortens(bus: Bus, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(default_message_time_to_live=SECOND, dead_lettering_on_message_expiration=True)
+    bus.send(queue, ServiceBusMessage("none"), ServiceBusMessage("more", time_to_live=dt.timedelta(hours=1)))
+
+    dead = bus.take(queue, 2, sub_queue="deadletter")
+
+    assert sorted(texts(dead)) == ["more", "none"]
+
+
+@spec("service-bus-protocol §10.4, invariants B41", "a locked message does not expire, it may be settled")
+def test_B41_locked_message_outlives_its_time(bus: Bus, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(dead_lettering_on_message_expiration=True)
+    bus.send(
+        queue, ServiceBusMessage("held", time_to_live=SECOND), ServiceBusMessage("free", time_to_live=SECOND)
+    )
+
+    with bus.receiver(queue) as receiver:
+        held = take(receiver, 1)[0]
+        eventually(lambda: texts(bus.peek(queue, sub_queue="deadletter")) == ["free"])
+        receiver.complete_message(held)
+
+    assert bus.peek(queue) == []
+    assert texts(bus.peek(queue, sub_queue="deadletter")) == ["free"]
+
+
+@spec("service-bus-protocol §10.5, invariants B47", "duplicates are accepted and dropped")
+def test_B47_duplicate_is_accepted_and_dropped(bus: Bus, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(requires_duplicate_detection=True)
+    bus.send(queue, *(ServiceBusMessage(text, message_id=text[0]) for text in ("a1", "b1", "a2", "c1", "b2")))
+
+    assert texts(bus.take(queue, 3)) == ["a1", "b1", "c1"]
+    assert bus.peek(queue) == []
+
+
+@spec(
+    "service-bus-protocol §10.5, invariants B47, B48", "inside batches, for scheduled ones, after completion"
+)
+def test_B48_duplicates_are_known_after_completion(bus: Bus, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(requires_duplicate_detection=True)
+    bus.send(queue, ServiceBusMessage("first", message_id="x"))
+    bus.take(queue, 1)
+
+    bus.send(
+        queue,
+        ServiceBusMessage("second", message_id="x"),
+        [ServiceBusMessage("in batch", message_id="x"), ServiceBusMessage("new", message_id="y")],
+        [ServiceBusMessage("twin", message_id="z"), ServiceBusMessage("twin again", message_id="z")],
+    )
+    with bus.sender(queue) as sender:
+        due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        sender.schedule_messages(ServiceBusMessage("scheduled", message_id="x"), due)
+
+    assert texts(bus.peek(queue)) == ["new", "twin"]
+
+
+@spec("service-bus-protocol §10.5, invariants B49", "without detection equal ids are stored")
+def test_B49_equal_ids_are_kept_without_detection(bus: Bus, queue: str) -> None:
+    bus.send(queue, ServiceBusMessage("a", message_id="x"), ServiceBusMessage("b", message_id="x"))
+
+    assert texts(bus.take(queue, 2)) == ["a", "b"]

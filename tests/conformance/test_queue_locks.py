@@ -1,0 +1,146 @@
+"""Locks in time: renewing, letting expire, losing. The shortest lock a queue can have is five seconds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError
+
+from tests.conformance.sdk import Bus, eventually, spec, take, texts
+
+LOCK_SECONDS = 5
+
+
+@pytest.fixture
+def brief(make_queue: Callable[..., str]) -> str:
+    return make_queue(lock_duration=dt.timedelta(seconds=LOCK_SECONDS))
+
+
+def now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+@spec(
+    "service-bus-protocol §6.2 renew-lock, invariants B28", "locked until = now + lock duration; only extends"
+)
+def test_B28_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
+    bus.send(queue, ServiceBusMessage("a"))
+
+    with bus.receiver(queue) as receiver:
+        message = take(receiver, 1)[0]
+        before = message.locked_until_utc
+        threading.Event().wait(0.05)
+        answer = receiver.renew_message_lock(message)
+
+        assert answer == message.locked_until_utc > before
+        receiver.complete_message(message)
+
+
+@spec(
+    "service-bus-protocol §4.7, invariants B31, B27",
+    "expiry: available again, count +1, the old token does nothing",
+)
+def test_B31_expired_lock_frees_the_message_and_its_token_is_void(bus: Bus, brief: str) -> None:
+    bus.send(brief, ServiceBusMessage("a"), ServiceBusMessage("b"))
+
+    with bus.receiver(brief) as holder, bus.receiver(brief) as other:
+        lost = take(holder, 1)[0]
+        other.dead_letter_message(take(other, 1)[0])
+        start = now()
+        again = take(other, 1, seconds=LOCK_SECONDS + 4)[0]
+
+        assert (str(again), again.delivery_count) == ("a", 1)
+        assert (now() - start).total_seconds() < LOCK_SECONDS + 2
+        assert again.lock_token != lost.lock_token
+        with pytest.raises(MessageLockLostError):
+            holder.complete_message(lost)
+        # The client refuses by its own clock; the broker must refuse as well.
+        lost.raw_amqp_message.annotations[b"x-opt-locked-until"] = int((now().timestamp() + 60) * 1000)
+        lost._expiry = None
+        with pytest.raises(MessageLockLostError):
+            holder.complete_message(lost)
+        with pytest.raises(MessageLockLostError):
+            holder.renew_message_lock(lost)
+        other.complete_message(again)
+    assert bus.peek(brief) == []
+
+
+@spec(
+    "service-bus-protocol §6.2 renew-lock",
+    "a renewed message is still ours after its first lock would have ended",
+)
+def test_B26_auto_renewed_message_outlives_its_first_lock(bus: Bus, brief: str) -> None:
+    bus.send(brief, ServiceBusMessage("a"))
+    renewer = bus.renewer()
+
+    with bus.receiver(brief, auto_lock_renewer=renewer) as receiver:
+        message = take(receiver, 1)[0]
+        first = message.locked_until_utc
+        eventually(lambda: now() > first + dt.timedelta(seconds=0.5), seconds=LOCK_SECONDS + 3)
+
+        assert message.auto_renew_error is None
+        assert message.locked_until_utc > first
+        receiver.complete_message(message)
+    assert bus.peek(brief) == []
+
+
+@spec(
+    "service-bus-protocol §4.6, invariants B27",
+    "a token settled elsewhere is lost: on the link and by management",
+)
+def test_B27_token_settled_elsewhere_is_lost(bus: Bus, queue: str) -> None:
+    bus.send(queue, ServiceBusMessage("a"), ServiceBusMessage("b"))
+
+    with bus.receiver(queue) as holder, bus.receiver(queue) as other:
+        for message in take(holder, 2):
+            other.complete_message(message)
+            message._settled = False  # as a second process with a copy of the token would see it
+            for settle in (holder.complete_message, holder.abandon_message, other.dead_letter_message):
+                with pytest.raises(MessageLockLostError):
+                    settle(message)
+            with pytest.raises(MessageLockLostError):
+                holder.renew_message_lock(message)
+
+    assert bus.peek(queue) == []
+    assert bus.peek(queue, sub_queue="deadletter") == []
+
+
+@spec("service-bus-protocol §10.3, invariants B30", "lock expiry counts towards the maximum")
+def test_B30_expired_lock_counts_towards_the_maximum(bus: Bus, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(lock_duration=dt.timedelta(seconds=LOCK_SECONDS), max_delivery_count=1)
+    bus.send(queue, ServiceBusMessage("a"))
+
+    with bus.receiver(queue) as receiver:
+        take(receiver, 1)
+        dead = bus_take_dead(bus, queue)
+
+    assert (str(dead), dead.dead_letter_reason) == ("a", "MaxDeliveryCountExceeded")
+
+
+def bus_take_dead(bus: Bus, queue: str) -> Any:
+    with bus.receiver(queue, sub_queue="deadletter", receive_mode="receiveanddelete") as receiver:
+        return take(receiver, 1, seconds=LOCK_SECONDS + 4)[0]
+
+
+@spec("service-bus-protocol §6.2", "the lock of a deferred message expires too and leaves it deferred")
+def test_deferred_message_stays_deferred_when_its_lock_expires(bus: Bus, brief: str) -> None:
+    bus.send(brief, ServiceBusMessage("a"))
+    with bus.receiver(brief) as receiver:
+        receiver.defer_message(take(receiver, 1)[0])
+        receiver.receive_deferred_messages(1)
+
+        def free() -> Any:
+            try:
+                return receiver.receive_deferred_messages(1)
+            except MessageNotFoundError:  # still locked
+                return None
+
+        again = eventually(free, seconds=LOCK_SECONDS + 4, every=0.3)[0]
+        assert texts([again]) == ["a"]
+        receiver.complete_message(again)
+    assert bus.peek(brief) == []

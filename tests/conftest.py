@@ -1,0 +1,16 @@
+"""What every test gets: a fixed Hypothesis profile. Fixtures for a broker come from ``pairbus.testing.plugin``."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No deadline: the machine may be shared, and a slow run is not a wrong one. Each test has its own time limit.
+settings.register_profile(
+    "short", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "long", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))

@@ -1,0 +1,160 @@
+"""The public test kit against real brokers: in a thread, in a process, killed, frozen, on a clock that obeys."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.errors import BrokerNotReady, ManagementFailed
+from pairbus.testing import Namespace, Pair, Queue, VirtualClock
+
+WAIT_S = 10
+
+
+def send(namespace: Namespace, text: str, queue: str = "orders") -> None:
+    with namespace.client() as client, client.get_queue_sender(queue) as sender:
+        sender.send_messages(ServiceBusMessage(text))
+
+
+def take(namespace: Namespace, queue: str = "orders") -> list[str]:
+    """Receive and complete what is there, at least one message."""
+    with namespace.client() as client, client.get_queue_receiver(queue) as receiver:
+        received = receiver.receive_messages(max_message_count=10, max_wait_time=WAIT_S)
+        for message in received:
+            receiver.complete_message(message)
+        return [str(message) for message in received]
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_B17_messages_survive_a_kill_and_clients_find_the_broker_where_it_was(process: bool) -> None:
+    with Namespace("contoso", process=process, queues=["orders"]) as namespace:
+        before = (namespace.connection_string, namespace.amqp_address, namespace.http_address)
+        send(namespace, "kept")
+
+        namespace.kill()
+        assert not namespace.is_running
+        namespace.restart()
+
+        assert (namespace.connection_string, namespace.amqp_address, namespace.http_address) == before
+        assert take(namespace) == ["kept"]
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_temporary_data_goes_and_given_data_stays(process: bool, tmp_path: Path) -> None:
+    with Namespace(process=process, queues=["orders"]) as temporary:
+        gone = temporary.data
+        assert gone.exists()
+    with Namespace(process=process, queues=["orders"], data=tmp_path / "mine") as given:
+        send(given, "kept")
+
+    assert not gone.exists()
+    with Namespace(process=process, data=tmp_path / "mine") as again:
+        assert take(again) == ["kept"]
+
+
+@pytest.mark.namespace(queues=[Queue("baskets", requires_session=True)])
+def test_namespace_fixture_has_the_queues_it_was_asked_for(namespace: Namespace) -> None:
+    with namespace.client() as client:
+        with client.get_queue_sender("baskets") as sender:
+            sender.send_messages(ServiceBusMessage("boots", session_id="alice"))
+        with client.get_queue_receiver("baskets", session_id="alice") as receiver:
+            [message] = receiver.receive_messages(max_wait_time=WAIT_S)
+            receiver.complete_message(message)
+
+    assert str(message) == "boots"
+
+
+def test_queues_can_be_made_later_and_a_refusal_is_told(namespace: Namespace) -> None:
+    namespace.create_queue("later/on", lock_duration=timedelta(seconds=30), max_delivery_count=2)
+    send(namespace, "there", "later/on")
+
+    assert take(namespace, "later/on") == ["there"]
+    with pytest.raises(ManagementFailed, match="409"):
+        namespace.create_queue("later/on")
+
+
+def test_administration_client_trusts_the_broker(namespace: Namespace) -> None:
+    with namespace.administration_client() as administration:
+        administration.create_queue("made", max_delivery_count=7)
+
+        assert administration.get_queue("made").max_delivery_count == 7
+
+
+@pytest.mark.namespace(queues=["orders"])
+async def test_async_client_is_connected(namespace: Namespace) -> None:
+    async with namespace.aio_client() as client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("async"))
+
+    assert take(namespace) == ["async"]
+
+
+@pytest.mark.namespace(queues=[Queue("orders", lock_duration=timedelta(minutes=5))])
+def test_B31_a_lock_expires_when_the_virtual_clock_says_so(
+    namespace: Namespace, virtual_clock: VirtualClock
+) -> None:
+    send(namespace, "locked")
+    with namespace.client() as client, client.get_queue_receiver("orders") as holder:
+        [first] = holder.receive_messages(max_wait_time=WAIT_S)
+
+        virtual_clock.advance(5 * 60 * 1000 + 1)
+
+        with client.get_queue_receiver("orders") as other:
+            [again] = other.receive_messages(max_wait_time=WAIT_S)
+            other.complete_message(again)
+    assert (again.sequence_number, again.delivery_count) == (first.sequence_number, 1)
+
+
+def test_a_paused_broker_holds_its_tongue_and_goes_on_when_resumed() -> None:
+    with Namespace("contoso", process=True, queues=["orders"]) as namespace:
+        send(namespace, "before")
+        namespace.pause()
+        with (
+            pytest.raises((ServiceBusError, OSError)),
+            namespace.client(retry_total=0, socket_timeout=1) as client,
+            client.get_queue_sender("orders", socket_timeout=1) as sender,
+        ):
+            sender.send_messages(ServiceBusMessage("into the void"), timeout=1)
+        namespace.resume()
+
+        assert "before" in take(namespace)
+
+
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where a directory should be")
+
+    with pytest.raises(BrokerNotReady, match=r"ended with code [23]:\n(.|\n)*data"):
+        Namespace(process=True, data=tmp_path / "data").start()
+
+
+@pytest.mark.namespace(queues=["orders"])
+def test_pair_survives_the_death_of_its_primary(pair: Pair) -> None:
+    send(pair.primary, "kept")
+
+    pair.primary.kill()
+    pair.secondary.create_queue("backlog")
+    send(pair.secondary, "meanwhile", "backlog")
+    pair.primary.restart()
+
+    assert take(pair.primary) == ["kept"]
+    assert take(pair.secondary, "backlog") == ["meanwhile"]
+
+
+@pytest.mark.namespace(queues=["orders"])
+def test_a_fault_strikes_as_often_as_it_was_told(namespace: Namespace) -> None:
+    namespace.faults.throttle("orders", count=1)
+    with namespace.client(retry_total=0) as client, client.get_queue_sender("orders") as sender:
+        with pytest.raises(ServiceBusError):
+            sender.send_messages(ServiceBusMessage("refused"))
+        sender.send_messages(ServiceBusMessage("accepted"))
+
+    assert take(namespace) == ["accepted"]
+
+
+@pytest.mark.namespace(queues=["orders"], faults=False)
+def test_the_switchboard_is_off_unless_asked_for(namespace: Namespace) -> None:
+    with pytest.raises(ManagementFailed, match=r"40[34]"):
+        namespace.faults.clear()

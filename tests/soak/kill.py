@@ -1,0 +1,88 @@
+"""Kill the broker at random moments under load, restart it on its data, and judge what clients were told.
+
+    python tests/soak/kill.py --kills 200 --seed 7
+
+Prints a summary. Exit code 0: every promise held; 1: a violation or an error that no kill explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.soak.kill_history import Event, Operation, Verdict, Violation, judge
+from tests.soak.kill_load import LOCK_SECONDS, ORDERS, SESSIONS, Drain, Yard, crew
+
+UP_SECONDS_MAX = 1.6
+"""The longest the broker lives; the shortest is nothing, so that recoveries are killed too."""
+
+STOP_SECONDS_MAX = 90
+
+
+def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Event]]:
+    """One run; ends with a full drain and the verdict."""
+    from pairbus.testing import Namespace, Queue
+
+    queues = [
+        Queue(ORDERS, lock_duration=timedelta(seconds=LOCK_SECONDS)),
+        Queue(SESSIONS, requires_session=True, lock_duration=timedelta(seconds=LOCK_SECONDS)),
+    ]
+    moments = random.Random(seed)
+    with Namespace("contoso", process=True, queues=queues, faults=False) as namespace:
+        yard = Yard(namespace.connection_string, seed)
+        actors = crew(yard)
+        for actor in actors:
+            actor.start()
+        for number in range(kills):
+            yard.is_up.set()
+            time.sleep(moments.uniform(0, UP_SECONDS_MAX))
+            began = yard.history.now()
+            yard.is_up.clear()
+            namespace.kill()
+            yard.history.add(Operation.KILL, began, actor="killer")
+            namespace.restart()
+            if progress and number % 10 == 9:
+                print(f"{number + 1} kills, {len(yard.history.events)} events", flush=True)
+        yard.is_up.set()
+        yard.is_over.set()
+        for actor in actors:
+            actor.join(STOP_SECONDS_MAX)
+        # One more kill frees every lock, so that the drain need not wait them out (B17).
+        began = yard.history.now()
+        namespace.kill()
+        yard.history.add(Operation.KILL, began, actor="killer")
+        namespace.restart()
+        Drain(yard).everything()
+    verdict = judge(yard.history.events)
+    strange = [Violation("client", "", text) for text in yard.unexpected]
+    strange += [Violation("client", actor.name, "did not stop") for actor in actors if actor.is_alive()]
+    return Verdict(verdict.violations + strange, verdict.counts), yard.history.events
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--history", type=Path, help="write the history there, one JSON object a line")
+    options = parser.parse_args()
+    start = time.monotonic()
+    verdict, events = run(options.kills, options.seed, progress=True)
+    if options.history:
+        options.history.write_text("".join(json.dumps(asdict(event), default=str) + "\n" for event in events))
+    print(verdict.summary())
+    print(f"seed {options.seed}, {time.monotonic() - start:.0f} s")
+    return 0 if verdict.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The judge itself: clean histories pass, and each planted violation is caught under its number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.soak.kill_history import Event, Operation, Outcome, Place, judge
+
+OK, FAIL, UNKNOWN = Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN
+
+
+class Story:
+    """Writes a history line by line; each call begins and ends before the next unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def add(self, operation: Operation, uid: str = "", **fields: Any) -> Story:
+        index = 10 * (len(self.events) + 1)
+        values: dict[str, Any] = {"index": index, "began": index - 5, "actor": "a", "entity": "q", **fields}
+        self.events.append(Event(operation=operation, uid=uid, **values))
+        return self
+
+    def send(self, uid: str, outcome: Outcome = OK, **fields: Any) -> Story:
+        return self.add(Operation.SEND, uid, outcome=outcome, **fields)
+
+    def delivery(self, uid: str, number: int, **fields: Any) -> Story:
+        return self.add(Operation.DELIVERY, uid, sequence_number=number, **fields)
+
+    def complete(self, uid: str, outcome: Outcome = OK) -> Story:
+        return self.add(Operation.COMPLETE, uid, outcome=outcome)
+
+    def drained(self, uid: str, number: int, **fields: Any) -> Story:
+        return self.add(Operation.DRAINED, uid, sequence_number=number, **fields)
+
+    def promises_broken(self) -> list[str]:
+        return [violation.promise for violation in judge(self.events).violations]
+
+
+def test_ordinary_history_is_clean() -> None:
+    story = Story().send("a").send("b").delivery("a", 1).complete("a").add(Operation.KILL).drained("b", 2)
+
+    verdict = judge(story.events)
+
+    assert verdict.is_clean
+    assert verdict.counts["kills"] == 1
+    assert "verdict: clean" in verdict.summary()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_send_in_doubt_may_have_happened_or_not(stored: bool) -> None:
+    story = Story().send("a", UNKNOWN)
+
+    assert (story.drained("a", 1) if stored else story).promises_broken() == []
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_B06_completion_in_doubt_may_have_happened_or_not(gone: bool) -> None:
+    story = Story().send("a").delivery("a", 1).complete("a", UNKNOWN).add(Operation.KILL)
+
+    assert (story if gone else story.drained("a", 1)).promises_broken() == []
+
+
+def test_B01_lost_message_is_caught() -> None:
+    assert Story().send("a").add(Operation.KILL).promises_broken() == ["B1"]
+
+
+def test_B01_message_that_vanished_after_a_delivery_is_caught() -> None:
+    assert Story().send("a").delivery("a", 1).add(Operation.KILL).promises_broken() == ["B1"]
+
+
+def test_B01_refused_completion_does_not_excuse_a_loss() -> None:
+    assert Story().send("a").delivery("a", 1).complete("a", FAIL).promises_broken() == ["B1"]
+
+
+def test_B02_message_from_nowhere_is_caught() -> None:
+    assert Story().drained("ghost", 1).promises_broken() == ["B2"]
+
+
+def test_B02_changed_body_is_caught() -> None:
+    assert Story().send("a").drained("a", 1, is_intact=False).promises_broken() == ["B2"]
+
+
+def test_B03_refused_message_that_is_there_is_caught() -> None:
+    assert Story().send("a", FAIL).drained("a", 1).promises_broken() == ["B3"]
+
+
+def test_B05_resurrected_message_is_caught() -> None:
+    story = Story().send("a").delivery("a", 1).complete("a").add(Operation.KILL)
+
+    assert story.drained("a", 1).promises_broken() == ["B5"]
+
+
+def test_B05_delivery_that_was_under_way_proves_nothing() -> None:
+    story = Story().send("a").delivery("a", 1).complete("a")
+
+    assert story.delivery("a", 1, began=15).promises_broken() == []
+
+
+def test_B07_message_in_two_places_is_caught() -> None:
+    story = Story().send("a").drained("a", 1).drained("a", 1, place=Place.DEAD_LETTER)
+
+    assert story.promises_broken() == ["B7"]
+
+
+def test_B13_half_a_batch_is_caught() -> None:
+    story = Story().send("a", UNKNOWN, batch="x").send("b", UNKNOWN, batch="x").drained("a", 1)
+
+    assert story.promises_broken() == ["B13"]
+
+
+def test_B13_whole_batch_in_doubt_is_fine() -> None:
+    story = Story().send("a", UNKNOWN, batch="x").send("b", UNKNOWN, batch="x", order=1)
+
+    assert story.drained("a", 1).drained("b", 2).promises_broken() == []
+
+
+def test_B19_number_used_twice_is_caught() -> None:
+    story = Story().send("a").delivery("a", 1).complete("a").add(Operation.KILL).send("b", actor="b")
+
+    assert story.drained("b", 1).promises_broken() == ["B19"]
+
+
+def test_B19_same_number_in_two_queues_is_fine() -> None:
+    story = Story().send("a").send("b", entity="r")
+
+    assert story.drained("a", 1).drained("b", 1, entity="r").promises_broken() == []
+
+
+def test_B19_message_stored_twice_is_caught() -> None:
+    story = Story().send("a").delivery("a", 1).drained("a", 2)
+
+    assert story.promises_broken() == ["B19"]
+
+
+def test_B19_numbers_against_the_order_of_acceptance_are_caught() -> None:
+    assert Story().send("a").send("b").drained("a", 2).drained("b", 1).promises_broken() == ["B19"]
+
+
+def test_B24_scheduled_message_gets_a_second_larger_number() -> None:
+    def story(number: int) -> Story:
+        return Story().add(Operation.SCHEDULE, "a", sequence_number=5).drained("a", number)
+
+    assert story(9).promises_broken() == []
+    assert story(4).promises_broken() == ["B24"]
+
+
+def test_B29_forgotten_abandon_is_caught() -> None:
+    def story(delivery_count: int) -> Story:
+        abandoned = Story().send("a").delivery("a", 1).add(Operation.ABANDON, "a").add(Operation.KILL)
+        return abandoned.drained("a", 1, delivery_count=delivery_count)
+
+    assert story(1).promises_broken() == []
+    assert story(0).promises_broken() == ["B29"]
+
+
+def test_B34_deferred_message_that_is_active_again_is_caught() -> None:
+    def story(place: Place) -> Story:
+        deferred = Story().send("a").delivery("a", 1).add(Operation.DEFER, "a").add(Operation.KILL)
+        return deferred.drained("a", 1, place=place)
+
+    assert story(Place.DEFERRED).promises_broken() == []
+    assert story(Place.MAIN).promises_broken() == ["B34"]
+
+
+def test_B38_dead_letter_that_is_back_in_the_queue_is_caught() -> None:
+    def story(place: Place) -> Story:
+        dead = Story().send("a").delivery("a", 1).add(Operation.DEAD_LETTER, "a").add(Operation.KILL)
+        return dead.drained("a", 1, place=place)
+
+    assert story(Place.DEAD_LETTER).promises_broken() == []
+    assert story(Place.MAIN).promises_broken() == ["B38"]
+
+
+def test_B44_early_delivery_is_caught() -> None:
+    story = Story().add(Operation.SCHEDULE, "a", sequence_number=1, due_ms=1_000)
+
+    assert story.drained("a", 2, at_ms=999).promises_broken() == ["B44"]
+
+
+def test_B46_cancelled_message_that_arrives_is_caught() -> None:
+    story = Story().add(Operation.SCHEDULE, "a", sequence_number=1).add(Operation.CANCEL, "a")
+
+    assert story.drained("a", 2).promises_broken() == ["B46"]
+
+
+def test_B53_state_is_the_last_confirmed_or_one_in_doubt_after_it() -> None:
+    def story(value: str) -> Story:
+        states = Story()
+        for text, outcome in (("0", UNKNOWN), ("1", OK), ("2", UNKNOWN)):
+            states.add(Operation.SET_STATE, session="s", value=text, outcome=outcome)
+        return states.add(Operation.GET_STATE, session="s", value=value)
+
+    assert story("1").promises_broken() == []
+    assert story("2").promises_broken() == []
+    assert story("0").promises_broken() == ["B53"]
+    assert story("").promises_broken() == ["B53"]
+
+
+def test_B53_write_in_doubt_may_be_read_before_its_writer_gave_up() -> None:
+    story = Story().add(Operation.SET_STATE, session="s", value="1")
+    story.add(Operation.GET_STATE, session="s", value="2")
+    story.add(Operation.SET_STATE, session="s", value="2", outcome=UNKNOWN, began=11)
+
+    assert story.promises_broken() == []
+
+
+def test_B53_state_that_was_read_does_not_go_back() -> None:
+    story = Story().add(Operation.SET_STATE, session="s", value="1")
+    story.add(Operation.SET_STATE, session="s", value="2", outcome=UNKNOWN)
+    story.add(Operation.GET_STATE, session="s", value="2")
+
+    assert story.add(Operation.GET_STATE, session="s", value="1").promises_broken() == ["B53"]

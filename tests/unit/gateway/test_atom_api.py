@@ -1,0 +1,443 @@
+"""What no Python client sends or shows: other clients' spellings, conditions, limits, rights and the exact answer."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import pytest
+
+from pairbus.errors import Unauthorized
+from pairbus.gateway.atom_xml import BODY_BYTES_MAX
+from pairbus.gateway.http import HttpResponse
+from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
+from tests.unit.gateway.atom_bench import HOST, SERVICE_BUS, Allowing, Bench, entry, queue_entry
+
+VERSION = "api-version=2021-05"
+ATOM = "{http://www.w3.org/2005/Atom}"
+BUS = "{" + SERVICE_BUS + "}"
+UPDATE = {"if-match": "*"}
+
+
+@pytest.fixture
+def access() -> Allowing:
+    return Allowing()
+
+
+@pytest.fixture
+def bench(access: Allowing) -> Bench:
+    return Bench(access)
+
+
+def detail_of(response: HttpResponse) -> str:
+    root = ElementTree.fromstring(response.body)
+    assert root.tag == "Error"
+    assert root.findtext("Code") == str(response.status)
+    return root.findtext("Detail") or ""
+
+
+def text_of(response: HttpResponse) -> str:
+    return response.body.decode()
+
+
+# --- other clients' requests --------------------------------------------------------------------------
+
+JAVASCRIPT_QUEUE = f"""<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
+<entry xmlns="http://www.w3.org/2005/Atom"><updated>2026-01-01T00:00:00.000Z</updated>
+<content type="application/xml"><QueueDescription xmlns="{SERVICE_BUS}"
+ xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><LockDuration>PT45S</LockDuration>
+<AuthorizationRules><AuthorizationRule p5:type="SharedAccessAuthorizationRule"
+ xmlns:p5="http://www.w3.org/2001/XMLSchema-instance"><ClaimType>SharedAccessKey</ClaimType>
+<ClaimValue>None</ClaimValue><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName>
+<PrimaryKey>cA==</PrimaryKey><SecondaryKey>cw==</SecondaryKey></AuthorizationRule></AuthorizationRules>
+</QueueDescription></content></entry>"""
+
+JAVASCRIPT_RULE = f"""<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">
+<RuleDescription xmlns="{SERVICE_BUS}" xmlns:i="http://www.w3.org/2001/XMLSchema-instance">
+<Filter p4:type="SqlFilter" xmlns:p4="http://www.w3.org/2001/XMLSchema-instance">
+<SqlExpression>stringValue = @stringParam</SqlExpression><Parameters><KeyValueOfstringanyType>
+<Key>@stringParam</Key><Value p4:type="l28:string" xmlns:l28="http://www.w3.org/2001/XMLSchema">b</Value>
+</KeyValueOfstringanyType></Parameters></Filter>
+<Action p4:type="EmptyRuleAction" xmlns:p4="http://www.w3.org/2001/XMLSchema-instance"/><Name>r</Name>
+</RuleDescription></content></entry>"""
+
+
+def test_a_queue_as_the_javascript_client_writes_it(bench: Bench) -> None:
+    response = bench.ask("PUT", f"/a/b?{VERSION}", JAVASCRIPT_QUEUE.encode())
+
+    assert response.status == 201
+    queue = bench.namespace.find("a/b")
+    assert queue is not None
+    assert queue.settings.lock_duration_ms == 45_000
+    rule = queue.settings.access_rules[0]
+    assert (rule.name, rule.rights, rule.primary_key, rule.secondary_key) == ("k", ("Send",), "cA==", "cw==")
+
+
+def test_a_rule_as_the_javascript_client_writes_and_reads_it(bench: Bench) -> None:
+    make_subscription(bench)
+
+    response = bench.ask("PUT", f"/t/Subscriptions/s/Rules/r?{VERSION}", JAVASCRIPT_RULE.encode())
+
+    assert response.status == 201
+    text = text_of(response)
+    assert f"<id>https://{HOST}/t/Subscriptions/s/Rules/r?api-version=2021-05</id>" in text
+    assert '<Filter i:type="SqlFilter">' in text
+    assert '<Value i:type="d6p1:string" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">b</Value>' in text
+    assert '<Action i:type="EmptyRuleAction"/>' in text
+
+
+def test_the_exact_answer_that_both_clients_accept(bench: Bench) -> None:
+    response = bench.ask("PUT", f"/orders?{VERSION}", queue_entry("<MaxDeliveryCount>3</MaxDeliveryCount>"))
+
+    assert dict(response.headers)["content-type"] == "application/atom+xml;type=entry;charset=utf-8"
+    root = ElementTree.fromstring(response.body)
+    assert [child.tag for child in root] == [
+        ATOM + name for name in ("id", "title", "published", "updated", "author", "link", "content")
+    ]
+    description = root.find(f"{ATOM}content/{BUS}QueueDescription")
+    assert description is not None
+    assert [child.tag.removeprefix(BUS) for child in description] == [
+        "LockDuration",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DuplicateDetectionHistoryTimeWindow",
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        "SizeInBytes",
+        "MessageCount",
+        "IsAnonymousAccessible",
+        "AuthorizationRules",
+        "Status",
+        "CreatedAt",
+        "UpdatedAt",
+        "AccessedAt",
+        "SupportOrdering",
+        "CountDetails",
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+        "EntityAvailabilityStatus",
+        "EnableExpress",
+        "MaxMessageSizeInKilobytes",
+    ]
+    assert re.search(r'<CountDetails xmlns:(\w+)="[^"]*"><\1:ActiveMessageCount>0</\1:', text_of(response))
+    assert "<AccessedAt>0001-01-01T00:00:00.0000000Z</AccessedAt>" in text_of(response)
+
+
+def test_a_default_rule_may_come_with_the_subscription(bench: Bench) -> None:
+    bench.ask("PUT", f"/t?{VERSION}", entry(f'<TopicDescription xmlns="{SERVICE_BUS}"/>'))
+    body = entry(
+        f'<SubscriptionDescription xmlns="{SERVICE_BUS}" xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
+        '<DefaultRuleDescription><Filter i:type="FalseFilter"/><Name>only</Name></DefaultRuleDescription>'
+        "</SubscriptionDescription>"
+    )
+
+    assert bench.ask("PUT", f"/t/subscriptions/s?{VERSION}", body).status == 201
+
+    listed = text_of(bench.ask("GET", f"/t/subscriptions/s/rules?{VERSION}"))
+    assert re.findall("<Name>([^<]*)</Name>", listed) == ["only"]
+    assert '<Filter i:type="FalseFilter">' in listed
+
+
+def test_filtering_before_publishing_is_kept(bench: Bench) -> None:
+    inside = "<FilteringMessagesBeforePublishing>true</FilteringMessagesBeforePublishing>"
+    body = entry(f'<TopicDescription xmlns="{SERVICE_BUS}">{inside}</TopicDescription>')
+
+    assert inside in text_of(bench.ask("PUT", f"/t?{VERSION}", body))
+    assert inside in text_of(bench.ask("GET", f"/t?{VERSION}"))
+
+
+def test_pages_have_two_links_only_while_more_follows(bench: Bench) -> None:
+    for number in range(3):
+        bench.ask("PUT", f"/q{number}?{VERSION}", queue_entry())
+
+    first = ElementTree.fromstring(bench.ask("GET", f"/$Resources/Queues?{VERSION}&$skip=0&$top=2").body)
+    last = ElementTree.fromstring(bench.ask("GET", f"/$Resources/Queues?{VERSION}&$skip=2&$top=2").body)
+
+    assert [link.get("rel") for link in first.findall(f"{ATOM}link")] == ["self", "next"]
+    assert first.findall(f"{ATOM}link")[1].get("href") == (
+        f"https://{HOST}/$Resources/queues?$skip=2&$top=2&api-version=2021-05"
+    )
+    assert [title.text for title in first.findall(f"{ATOM}entry/{ATOM}title")] == ["q0", "q1"]
+    assert [link.get("rel") for link in last.findall(f"{ATOM}link")] == ["self"]
+    assert [title.text for title in last.findall(f"{ATOM}entry/{ATOM}title")] == ["q2"]
+
+
+def test_forwarding_is_stored_as_a_path_and_told_as_an_address(bench: Bench) -> None:
+    bench.ask("PUT", f"/Dest/x?{VERSION}", queue_entry())
+
+    for number, written in enumerate(("sb://other:1/dest/X", "https://host/Dest/x", "dest/x", "/dest/x/")):
+        body = queue_entry(f"<ForwardTo>{written}</ForwardTo>")
+        response = bench.ask("PUT", f"/q{number}?{VERSION}", body)
+
+        assert f"<ForwardTo>sb://{HOST}/Dest/x</ForwardTo>" in text_of(response)
+
+
+def test_M8_a_host_that_is_no_host_is_not_repeated(bench: Bench) -> None:
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry())
+
+    strange = bench.ask("GET", f"/q?{VERSION}", headers={"host": 'a"><canary>'})
+
+    assert "canary" not in text_of(strange)
+    assert "<id>https://contoso/q?" in text_of(strange)
+
+
+# --- conditions, methods, limits ----------------------------------------------------------------------
+
+
+def test_if_match_knows_any_version_only(bench: Bench) -> None:
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry())
+
+    assert bench.ask("PUT", f"/q?{VERSION}", queue_entry(), UPDATE).status == 200
+    assert bench.ask("PUT", f"/q?{VERSION}", queue_entry(), {"if-match": '"abc"'}).status == 412
+    assert bench.ask("PUT", f"/missing?{VERSION}", queue_entry(), UPDATE).status == 404
+    assert bench.ask("PUT", f"/q?{VERSION}", queue_entry()).status == 409
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD", "PATCH", "OPTIONS"])
+def test_M10_other_methods_do_nothing(bench: Bench, method: str) -> None:
+    response = bench.ask(method, f"/q?{VERSION}", queue_entry())
+
+    assert response.status == 405
+    assert bench.namespace.find("q") is None
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "GET"])
+@pytest.mark.parametrize(
+    "target", ["/?api-version=2021-05", "/$Resources/relays", "/t/subscriptions/s/x?api-version=1999-01"]
+)
+def test_what_is_no_entity_is_refused(bench: Bench, method: str, target: str) -> None:
+    assert bench.ask(method, target, queue_entry()).status == 400
+
+
+@pytest.mark.parametrize(
+    "target", ["/$Resources/queues", "/$namespaceinfo", "/t/subscriptions?api-version=2021-05"]
+)
+def test_lists_can_only_be_read(bench: Bench, target: str) -> None:
+    assert bench.ask("PUT", target, queue_entry()).status == 400
+    assert bench.ask("DELETE", target).status == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<entry/>",
+        b'<!DOCTYPE x [<!ENTITY y "z">]><entry xmlns="http://www.w3.org/2005/Atom">&y;</entry>',
+        b'<entry xmlns="http://www.w3.org/2005/Atom"/>',
+        entry(""),
+        entry(f'<QueueDescription xmlns="{SERVICE_BUS}"/><QueueDescription xmlns="{SERVICE_BUS}"/>'),
+        entry("<QueueDescription/>"),
+        entry(f'<RuleDescription xmlns="{SERVICE_BUS}"/>'),
+        entry(f'<SubscriptionDescription xmlns="{SERVICE_BUS}"/>'),
+        queue_entry("<LockDuration>one minute</LockDuration>"),
+        queue_entry("<LockDuration>PT1M</LockDuration><LockDuration>PT1M</LockDuration>"),
+        queue_entry("<MaxDeliveryCount>many</MaxDeliveryCount>"),
+        queue_entry("<MaxDeliveryCount>99999999999999999999</MaxDeliveryCount>"),
+        queue_entry("<RequiresSession>maybe</RequiresSession>"),
+        queue_entry("<Status>Asleep</Status>"),
+        queue_entry("<IsAnonymousAccessible>true</IsAnonymousAccessible>"),
+        queue_entry("<EnablePartitioning>true</EnablePartitioning>"),
+        queue_entry("<ForwardTo>ftp://host/x</ForwardTo>"),
+        queue_entry("<ForwardTo>sb://host/</ForwardTo>"),
+        queue_entry("<ForwardTo>q</ForwardTo>"),
+        queue_entry("<AuthorizationRules><AuthorizationRule/></AuthorizationRules>"),
+        queue_entry("<AuthorizationRules><Other/></AuthorizationRules>"),
+        queue_entry("<AuthorizationRules>" + "<AuthorizationRule/>" * 13 + "</AuthorizationRules>"),
+    ],
+)
+def test_M11_a_refused_create_leaves_no_trace(bench: Bench, body: bytes) -> None:
+    before = list(bench.journal.records)
+
+    response = bench.ask("PUT", f"/q?{VERSION}", body)
+
+    assert response.status == 400
+    assert detail_of(response)
+    assert bench.journal.records == before
+    assert bench.namespace.find("q") is None
+
+
+def test_M12_large_bodies_are_refused(bench: Bench) -> None:
+    assert bench.ask("PUT", f"/q?{VERSION}", b" " * (BODY_BYTES_MAX + 1)).status == 413
+
+
+def test_a_queue_cannot_become_a_topic(bench: Bench) -> None:
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry())
+    topic = entry(f'<TopicDescription xmlns="{SERVICE_BUS}"/>')
+
+    assert bench.ask("PUT", f"/q?{VERSION}", topic, UPDATE).status == 400
+    assert (
+        bench.ask(
+            "PUT", f"/q/subscriptions/s?{VERSION}", entry(f'<SubscriptionDescription xmlns="{SERVICE_BUS}"/>')
+        ).status
+        == 404
+    )
+
+
+def test_an_update_without_the_unchangeable_settings_keeps_them(bench: Bench) -> None:
+    fixed = (
+        "<RequiresDuplicateDetection>true</RequiresDuplicateDetection><RequiresSession>true</RequiresSession>"
+    )
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry(fixed))
+
+    assert bench.ask("PUT", f"/q?{VERSION}", queue_entry(), UPDATE).status == 200
+
+    queue = bench.namespace.find("q")
+    assert queue is not None
+    assert (queue.settings.requires_session, queue.settings.requires_duplicate_detection) == (True, True)
+
+
+@pytest.mark.parametrize("target", ["//q", "/q//", "/./q", "/x/../q", "/q/$DeadLetterQueue", "/%71%2571"])
+def test_M2_only_the_plain_path_reaches_an_entity(bench: Bench, target: str) -> None:
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry())
+
+    for method in ("GET", "DELETE"):
+        assert bench.ask(method, f"{target}?{VERSION}").status == 404
+
+    assert bench.namespace.find("q") is not None
+
+
+def test_errors_are_xml_with_a_tracking_id_of_their_own(bench: Bench) -> None:
+    texts = [detail_of(bench.ask("GET", f"/missing?{VERSION}")) for _ in range(2)]
+
+    assert texts[0].startswith("The messaging entity 'missing' could not be found. ")
+    ids = [
+        re.search(r"TrackingId:([^,]+), SystemTracker:contoso:missing, Timestamp:\d{4}-", text)
+        for text in texts
+    ]
+    assert len({found.group(1) for found in ids if found is not None}) == 2
+
+
+def test_M8_names_in_errors_are_text(bench: Bench) -> None:
+    assert "<script>" in detail_of(bench.ask("GET", f"/%3Cscript%3E?{VERSION}"))
+    assert b"<script>" not in bench.ask("GET", f"/%3Cscript%3E?{VERSION}").body
+
+
+# --- rights -------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_judged_by_the_address_they_were_made_for(bench: Bench, access: Allowing) -> None:
+    # The JavaScript client signs the whole address of each request (service-bus-protocol §11.1).
+    make_subscription(bench)
+    access.asked.clear()
+
+    for target in (
+        "/$Resources/Queues",
+        "/$namespaceinfo",
+        "/t",
+        "/t/Subscriptions",
+        "/t/Subscriptions/s/Rules/$Default",
+    ):
+        bench.ask("GET", f"{target}?{VERSION}", headers={"authorization": "token"})
+
+    assert access.asked == [
+        ("token", "$Resources/Queues", MANAGE),
+        ("token", "$namespaceinfo", MANAGE),
+        ("token", "t", MANAGE),
+        ("token", "t/Subscriptions", MANAGE),
+        ("token", "t/Subscriptions/s/Rules/$Default", MANAGE),
+    ]
+
+
+def test_M1_forwarding_needs_the_right_to_send_to_the_destination(bench: Bench, access: Allowing) -> None:
+    bench.ask("PUT", f"/dest?{VERSION}", queue_entry())
+    bench.ask("PUT", f"/grave?{VERSION}", queue_entry())
+    access.asked.clear()
+    forwards = (
+        "<ForwardTo>dest</ForwardTo><ForwardDeadLetteredMessagesTo>grave</ForwardDeadLetteredMessagesTo>"
+    )
+    headers = {"authorization": "mine", "servicebussupplementaryauthorization": "theirs"}
+
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry(forwards), headers)
+
+    assert access.asked == [("mine", "q", MANAGE), ("theirs", "dest", SEND), ("mine", "grave", SEND)]
+    access.asked.clear()
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry(forwards), {**headers, **UPDATE})
+    assert access.asked == [("mine", "q", MANAGE)]
+
+
+class Refusing:
+    """Knows nobody."""
+
+    def check_http(self, header: str | None, path: str, right: str, now: int) -> str:
+        raise Unauthorized("InvalidSignature: The token has an invalid signature.")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST"])
+@pytest.mark.parametrize(
+    "target", ["/q", "/", "/$Resources/queues", "/t/subscriptions/s/rules/r", "/q?api-version=bad"]
+)
+def test_M6_strangers_learn_nothing(method: str, target: str) -> None:
+    bench = Bench(Refusing())
+    before = list(bench.journal.records)
+
+    response = bench.ask(method, target if "?" in target else f"{target}?{VERSION}", b"<!DOCTYPE x>")
+
+    assert response.status == 401
+    assert "InvalidSignature" in detail_of(response)
+    assert bench.journal.records == before
+    assert [(audit[2], audit[3]) for audit in bench.audits] == [("", "401")]
+
+
+def test_M7_keys_appear_in_no_error_and_no_audit_event(bench: Bench) -> None:
+    canary = "Y2FuYXJ5LWtleQ=="
+    rule = (
+        "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Sing</AccessRights></Rights><KeyName>k</KeyName>"
+        f"<PrimaryKey>{canary}</PrimaryKey><SecondaryKey>{canary}</SecondaryKey></AuthorizationRule></AuthorizationRules>"
+    )
+
+    response = bench.ask("PUT", f"/q?{VERSION}", queue_entry(rule), {"authorization": canary})
+
+    assert response.status == 400
+    assert canary not in text_of(response)
+    assert canary not in repr(bench.audits)
+
+
+def test_M1_an_entity_key_manages_its_entity_only() -> None:
+    bench = Bench()
+    root = bench.namespace.access_rules[0]
+    mine = AccessRule(
+        name="mine", rights=(LISTEN, SEND, MANAGE), primary_key="bWluZQ==", secondary_key="bWluZTI="
+    )
+    weak = AccessRule(name="weak", rights=(LISTEN, SEND), primary_key="d2Vhaw==", secondary_key="d2VhazI=")
+    tokens = {rule.name: {"authorization": token(rule, "q", bench.now)} for rule in (mine, weak)}
+    by_root = {"authorization": token(root, "", bench.now)}
+    rules = "".join(
+        f"<AuthorizationRule><Rights>{''.join(f'<AccessRights>{right}</AccessRights>' for right in rule.rights)}</Rights>"
+        f"<KeyName>{rule.name}</KeyName><PrimaryKey>{rule.primary_key}</PrimaryKey>"
+        f"<SecondaryKey>{rule.secondary_key}</SecondaryKey></AuthorizationRule>"
+        for rule in (mine, weak)
+    )
+    body = queue_entry(f"<AuthorizationRules>{rules}</AuthorizationRules>")
+    assert bench.ask("PUT", f"/q?{VERSION}", body, by_root).status == 201
+    assert bench.ask("PUT", f"/qq?{VERSION}", queue_entry(), by_root).status == 201
+
+    assert bench.ask("GET", f"/q?{VERSION}", headers=tokens["mine"]).status == 200
+    assert bench.ask("PUT", f"/q?{VERSION}", body, {**tokens["mine"], **UPDATE}).status == 200
+    for headers in (tokens["weak"], {}, {"authorization": "Bearer a.b.c"}):
+        assert bench.ask("GET", f"/q?{VERSION}", headers=headers).status == 401
+    for target in (f"/qq?{VERSION}", "/$Resources/queues", "/$namespaceinfo", f"/?{VERSION}"):
+        assert bench.ask("GET", target, headers=tokens["mine"]).status == 401
+    forward = queue_entry("<ForwardTo>qq</ForwardTo>")
+    assert bench.ask("PUT", f"/q?{VERSION}", forward, {**tokens["mine"], **UPDATE}).status == 401
+
+
+def token(rule: AccessRule, path: str, now: int) -> str:
+    """A shared access signature as every client makes it (service-bus-protocol §2.4)."""
+    resource = quote(f"https://{HOST}/{path}", safe="")
+    expiry = str(now // 1000 + 3600)
+    signed = hmac.new(rule.primary_key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()
+    signature = quote(base64.b64encode(signed), safe="")
+    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={rule.name}"
+
+
+def make_subscription(bench: Bench) -> None:
+    bench.ask("PUT", f"/t?{VERSION}", entry(f'<TopicDescription xmlns="{SERVICE_BUS}"/>'))
+    body = entry(f'<SubscriptionDescription xmlns="{SERVICE_BUS}"/>')
+    assert bench.ask("PUT", f"/t/subscriptions/s?{VERSION}", body).status == 201

@@ -1,0 +1,211 @@
+"""A small broker and store with the same doors as the real ones: they answer, record, and can be made to fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import cast
+
+from pairbus.engine.records import Record, SequenceAdvanced
+from pairbus.errors import StoreFailed
+from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.server.assemble import Assembly
+from pairbus.server.config import Options
+from pairbus.server.listener import Limits
+from pairbus.storage.ports import Batch, StoreStatistics
+
+
+ECHO_BYTES_MAX = 1000
+
+
+class FakeStore:
+    """Records are strings; ``synced`` holds the durable ones. Close ``gate`` to make commits wait."""
+
+    def __init__(self) -> None:
+        self.staged: list[str] = []
+        self.synced: list[str] = []
+        self.batches: list[list[str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fails: Exception | None = None
+        self.to_restate: list[Record] = []
+        self.is_closed = False
+
+    def stage(self, word: str) -> None:
+        self.staged.append(word)
+
+    def replay(self) -> Iterator[Record]:
+        return iter(())
+
+    def append(self, record: Record) -> None:
+        self.staged.append(type(record).__name__)
+
+    def has_room(self, size: int) -> bool:
+        return True
+
+    def read(self, location: int, size: int) -> bytes:
+        return b""
+
+    def forget(self, location: int, size: int) -> None:
+        return None
+
+    def seal(self) -> Batch | None:
+        if not self.staged:
+            return None
+        batch, self.staged = self.staged, []
+        return cast("Batch", batch)
+
+    def commit(self, batch: Batch) -> None:
+        assert self.gate.wait(20), "nobody opened the gate"
+        if self.fails is not None:
+            raise self.fails
+        words = cast("list[str]", batch)
+        self.batches.append(words)
+        self.synced.extend(words)
+
+    def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
+        return None
+
+    def statistics(self) -> StoreStatistics:
+        return StoreStatistics(commits=len(self.batches))
+
+    def restate(self, limit: int) -> list[Record]:
+        taken, self.to_restate = self.to_restate[:limit], self.to_restate[limit:]
+        return taken
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeGateway:
+    """Stages what it hears and answers ``<heard>``; ``BYE`` closes, ``BOOM`` is a fault of ours."""
+
+    def __init__(self, broker: FakeBroker, peer: str, secure: bool, loopback: bool) -> None:
+        self.context: object | None = None
+        self.peer, self.secure, self.loopback = peer, secure, loopback
+        self.heard = b""
+        self.output: list[bytes] = []
+        self.is_open = False
+        self.is_closed = False
+        self.is_lost = False
+        self.is_paused = False
+        self.pauses = 0
+        self.closed_with = ""
+        self._broker = broker
+
+    def receive(self, data: bytes, now: int) -> None:
+        self.heard += data
+        if b"BOOM" in data:
+            raise RuntimeError("a fault of the broker")
+        self.is_open = self.is_open or b"OPEN" in self.heard
+        self._broker.store.stage(data.decode("latin-1"))
+        self.say(b"<" + data[:ECHO_BYTES_MAX] + b">")
+        if b"BYE" in data:
+            self.is_closed = True
+
+    def say(self, words: bytes) -> None:
+        self.output.append(words)
+        self._broker.dirty[self] = None
+
+    def take_output(self) -> list[bytes]:
+        output, self.output = self.output, []
+        return output
+
+    def lost(self, now: int) -> None:
+        self.is_lost = True
+
+    def close(self, condition: str, description: str) -> None:
+        self.closed_with = condition
+        self.say(b"closed:" + condition.encode())
+        self.is_closed = True
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self.pauses += 1
+
+    def resume(self, now: int) -> None:
+        self.is_paused = False
+
+
+class FakeNamespace:
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self.restated: list[Record] = []
+
+    def restate(self, record: Record, now: int) -> None:
+        self.restated.append(record)
+        self._store.append(record)
+
+
+class FakeBroker:
+    """Knows its connections; HTTP answers say what was asked."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+        self.namespace = FakeNamespace(store)
+        self.gateways: list[FakeGateway] = []
+        self.dirty: dict[FakeGateway, None] = {}
+        self.deadline: int | None = None
+        self.ticks: list[int] = []
+        self.requests: list[HttpRequest] = []
+        self.http_body = b""
+        self.pump_fails = False
+
+    def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> FakeGateway:
+        gateway = FakeGateway(self, peer, secure, loopback)
+        self.gateways.append(gateway)
+        return gateway
+
+    def pump(self, now: int) -> None:
+        if self.pump_fails:
+            raise RuntimeError("a fault of the broker")
+
+    def tick(self, now: int) -> None:
+        self.ticks.append(now)
+        self.deadline = None
+
+    def next_deadline(self) -> int | None:
+        return self.deadline
+
+    def take_dirty(self) -> list[FakeGateway]:
+        dirty, self.dirty = list(self.dirty), {}
+        return dirty
+
+    def http(self, request: HttpRequest, now: int) -> HttpResponse:
+        self.requests.append(request)
+        if request.target == "/boom":
+            raise RuntimeError("a fault of the broker")
+        if request.method == "PUT":
+            self.store.stage("PUT " + request.target)
+        body = self.http_body or f"{request.method} {request.target} {len(request.body)}".encode()
+        return HttpResponse(200, [("content-type", "text/plain")], body)
+
+
+def assembly() -> tuple[FakeBroker, FakeStore]:
+    store = FakeStore()
+    return FakeBroker(store), store
+
+
+def assemble_with(broker: FakeBroker, root_key: str = "cm9vdA==") -> Assembly:
+    return Assembly(broker=broker, store=broker.store, root_key=root_key)
+
+
+def options(data: Path, *, tls: bool = False, limits: Limits | None = None) -> Options:
+    """Free ports on loopback, no files but certificates."""
+    return Options(
+        namespace="contoso",
+        data=data,
+        amqp=("127.0.0.1", 0),
+        http=("127.0.0.1", 0),
+        tls=tls,
+        limits=limits if limits is not None else Limits(),
+    )
+
+
+def disk_error() -> StoreFailed:
+    return StoreFailed("fdatasync failed: Input/output error")
+
+
+def any_record() -> Record:
+    return SequenceAdvanced(4, 1, 0)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.server.clock import BrokerClock
+
+MS = 1_000_000
+
+
+class Times:
+    def __init__(self) -> None:
+        self.wall = 1_700_000_000_000 * MS
+        self.real = 0
+
+    def pass_ms(self, ms: int) -> None:
+        self.wall += ms * MS
+        self.real += ms * MS
+
+    def clock(self) -> BrokerClock:
+        return BrokerClock(lambda: self.wall, lambda: self.real)
+
+
+def test_clock_follows_an_undisturbed_wall_clock_exactly() -> None:
+    times = Times()
+    clock = times.clock()
+
+    times.pass_ms(1234)
+
+    assert clock() == times.wall // MS
+
+
+def test_B65_forward_step_is_adopted_at_once() -> None:
+    times = Times()
+    clock = times.clock()
+
+    times.wall += 3_600_000 * MS
+
+    assert clock() == times.wall // MS
+
+
+def test_B20_backward_step_never_takes_the_clock_back_nor_stops_it() -> None:
+    times = Times()
+    clock = times.clock()
+    before = clock()
+    times.wall -= 60_000 * MS
+
+    times.pass_ms(1_000)
+
+    assert clock() == before + 900
+
+
+def test_B65_clock_meets_the_wall_again_after_a_backward_step() -> None:
+    times = Times()
+    clock = times.clock()
+    times.wall -= 60_000 * MS
+
+    for _ in range(601):
+        times.pass_ms(1_000)
+        clock()
+
+    assert clock() == times.wall // MS
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(-(10**7), 10**7)), max_size=50))
+def test_B20_clock_never_goes_back_and_never_stops_whatever_the_wall_does(steps: list[tuple[int, int]]) -> None:
+    times = Times()
+    clock = times.clock()
+    last = clock()
+
+    for passed, step in steps:
+        times.pass_ms(passed)
+        times.wall += step * MS
+        now = clock()
+        assert now >= last + passed * 9 // 10 - 1
+        last = now

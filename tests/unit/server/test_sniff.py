@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.server.addresses import format_address, is_loopback, is_wildcard, parse_address
+from pairbus.server.sniff import PREFIX_BYTES_MAX, Tongue, tongue_of
+from pairbus.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("first", "tongue"),
+    [
+        (b"AMQP\x03\x01\x00\x00", Tongue.AMQP),
+        (b"\x16\x03\x01\x02\x00", Tongue.TLS),
+        (b"GET / HTTP/1.1\r\n", Tongue.HTTP),
+        (b"DELETE /q HTTP/1.1\r\n", Tongue.HTTP),
+        (b"GETX", Tongue.UNKNOWN),
+        (b"\x16\x02", Tongue.UNKNOWN),
+        (b"SSH-2.0-x", Tongue.UNKNOWN),
+        (b"AMQX", Tongue.UNKNOWN),
+    ],
+)
+def test_tongue_is_told_by_the_first_bytes(first: bytes, tongue: Tongue) -> None:
+    assert tongue_of(first) is tongue
+
+
+def _drop_by_drop(data: bytes) -> Tongue | None:
+    for end in range(1, len(data) + 1):
+        if (tongue := tongue_of(data[:end])) is not None:
+            return tongue
+    return None
+
+
+@given(st.one_of(st.binary(min_size=1), st.sampled_from([b"AMQP\x00", b"POST /", b"PO", b"\x16", b"\x16\x03", b"PUX"])))
+def test_B59_chunking_never_matters_and_few_bytes_decide(data: bytes) -> None:
+    whole = tongue_of(data)
+
+    assert _drop_by_drop(data) is whole
+    assert whole is not None or len(data) < PREFIX_BYTES_MAX
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1"])
+def test_M14_loopback_peers_are_at_home(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "0.0.0.0", "::", "fe80::1%eth0", "::ffff:10.0.0.1", "128.0.0.1", "localhost", "", "127.0.0.1.evil"]
+)
+def test_M14_other_peers_are_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_addresses_are_read_and_written_alike() -> None:
+    for text in ("127.0.0.1:5672", "[::1]:0", "localhost:65535"):
+        assert format_address(*parse_address(text, "--amqp")) == text
+    assert is_wildcard("0.0.0.0")
+    assert is_wildcard("::")
+
+
+@pytest.mark.parametrize("text", ["localhost", "host:", "host:70000", "host:-1", "::1:5672", "host:٣"])
+def test_bad_addresses_are_refused_with_the_option_that_gave_them(text: str) -> None:
+    with pytest.raises(UsageError, match="--amqp"):
+        parse_address(text, "--amqp")

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from xml.etree import ElementTree
+
+import pytest
+
+from pairbus.testing import Queue
+from pairbus.testing.entities import configuration, duration_text
+
+SERVICE_BUS = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (timedelta(seconds=5), "PT5S"),
+        (timedelta(minutes=1), "PT60S"),
+        (timedelta(days=7), "P7DT0S"),
+        (timedelta(days=1, milliseconds=250), "P1DT0.250000S"),
+    ],
+)
+def test_durations_are_written_as_iso_8601(value: timedelta, text: str) -> None:
+    assert duration_text(value) == text
+
+
+def test_a_queue_by_name_alone_sets_nothing() -> None:
+    document = configuration("contoso", ["orders"])
+
+    assert document == {
+        "UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders", "Properties": {}}]}]}
+    }
+
+
+def test_configuration_carries_settings_and_what_else_is_declared() -> None:
+    queue = Queue("sessions", requires_session=True, lock_duration=timedelta(seconds=30))
+
+    document = configuration("contoso", [queue], {"Topics": [{"Name": "news"}]})
+
+    entry = document["UserConfig"]["Namespaces"][0]  # type: ignore[index]
+    assert entry["Queues"][0]["Properties"] == {"LockDuration": "PT30S", "RequiresSession": True}
+    assert entry["Topics"] == [{"Name": "news"}]
+
+
+def test_entry_is_xml_in_schema_order_with_foreign_text_inert() -> None:
+    queue = Queue("q", user_metadata="<&>", requires_session=False, lock_duration="PT5S")
+
+    description = next(ElementTree.fromstring(queue.entry()).iter(f"{SERVICE_BUS}QueueDescription"))
+
+    assert [(child.tag.removeprefix(SERVICE_BUS), child.text) for child in description] == [
+        ("LockDuration", "PT5S"),
+        ("RequiresSession", "false"),
+        ("UserMetadata", "<&>"),
+    ]
