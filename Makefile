@@ -70,7 +70,7 @@ soak: $(STAMP) ## Load while the broker is killed KILLS=n times, then proof that
 	$(BIN)/python tests/soak/kill.py --kills $(KILLS)
 
 fuzz: $(STAMP) ## Hostile bytes for FUZZ_SECONDS=n
-	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tools.fuzz --seconds $(FUZZ_SECONDS)
 
 compiled: $(STAMP) ## Compile the pure rooms with mypyc and run their tests against that (needs a C compiler)
 	$(BIN)/python tools/compiled.py
@@ -86,7 +86,8 @@ bench: bench-broker bench-settle ## All benchmarks
 demo: $(STAMP) ## See it work: a namespace, one message there and back
 	@$(BIN)/python tools/first_message.py
 
-docs: $(STAMP) ## Check the documents: links hold, commands run
+docs: $(STAMP) ## Write the generated page, check the documents: links hold, commands run
+	$(BIN)/python tools/reference.py
 	$(PYTEST) tests/integration/test_docs.py
 
 lock: $(STAMP) ## Write requirements/*.lock anew

@@ -26,6 +26,7 @@ from pairbus.errors import ProtocolError, Refusal, UsageError
 from pairbus.gateway import atom_read
 from pairbus.server import located_json
 from pairbus.testing import Queue
+from tools.fuzz_broker import FuzzedBroker
 
 OUTPUT: Final = Path(__file__).resolve().parent.parent / "build" / "fuzz"
 INPUT_SECONDS_MAX: Final = 1.0
@@ -99,6 +100,7 @@ def message_samples() -> list[bytes]:
 
 def targets() -> list[Target]:
     """Every parser of foreign bytes."""
+    broker = FuzzedBroker()
     wire = (ProtocolError,)
     said_no = (Refusal,)
     queue = Queue("q", requires_session=True, lock_duration="PT5S", user_metadata="m").entry()
@@ -124,6 +126,7 @@ def targets() -> list[Target]:
             [queue],
             said_no,
         ),
+        Target("broker", broker.run, [broker.sample], ()),
         Target("config", text(located_json.parse), [config], (UsageError,)),
     ]
 
@@ -168,7 +171,7 @@ def keep(target: Target, data: bytes, problem: str) -> None:
     path = OUTPUT / f"{target.name}-{random.Random(data).getrandbits(32):08x}"
     path.write_bytes(data)
     print(
-        f"FOUND in {target.name}: {problem}\n  repeat with: python tools/fuzz.py --target {target.name} --input {path}"
+        f"FOUND in {target.name}: {problem}\n  repeat with: python -m tools.fuzz --target {target.name} --input {path}"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.haste import make_haste
 from tests.conformance.sdk import FACES, TRANSPORTS, Bus, endpoint_for
 
 TEST_SECONDS_MAX = 90
@@ -29,6 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def namespace() -> Iterator[Any]:
     """A broker in its own process, as the official clients would meet it."""
+    make_haste()
     from pairbus.testing import Namespace
 
     with Namespace("contoso", process=True, faults=True) as running:

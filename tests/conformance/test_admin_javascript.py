@@ -14,7 +14,7 @@ __all__ = ["modules", "pytestmark"]  # a fixture and marks: pytest finds them by
 CHECKS = 11
 
 
-def test_javascript_administration_client(namespace: Any, modules: Path) -> None:  # noqa: F811
+def test_javascript_administration_client(namespace: Any, modules: Path) -> None:
     environment = {
         **os.environ,
         "BUS": namespace.connection_string,

@@ -27,11 +27,11 @@ def test_peek_lock_gives_a_lock(bus: Bus, queue: str) -> None:
     with bus.receiver(queue) as receiver:
         message = take(receiver, 1)[0]
         left = message.locked_until_utc - dt.datetime.now(dt.UTC)
-        annotated = message.raw_amqp_message.delivery_annotations[b"x-opt-lock-token"]
+        token = message.lock_token
         receiver.complete_message(message)
 
-    assert isinstance(message.lock_token, uuid.UUID)
-    assert annotated == message.lock_token
+    assert isinstance(token, uuid.UUID)
+    assert message.raw_amqp_message.delivery_annotations[b"x-opt-lock-token"] == token
     assert dt.timedelta(seconds=50) < left <= dt.timedelta(seconds=61)
     assert message.state is ServiceBusMessageState.ACTIVE
 

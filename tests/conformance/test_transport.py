@@ -11,6 +11,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from tests.conformance.sdk import Bus, endpoint_for, spec, take, texts
 
+# The asynchronous client asks aiohttp for a plain WebSocket in an old way.
+pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
+
 
 @spec("service-bus-protocol §1.2, §1.4", "send, receive and all four settlements")
 def test_queue_round_trip(any_bus: Bus, queue: str) -> None:

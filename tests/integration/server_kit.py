@@ -40,7 +40,10 @@ async def serving(
 ) -> AsyncIterator[Running]:
     broker, _ = assembly()
     server = Server(
-        options(data, tls=tls, limits=limits), assemble=lambda _o, _n: assemble_with(broker), page=page, clock=clock
+        options(data, tls=tls, limits=limits),
+        assemble=lambda _o, _n: assemble_with(broker),
+        page=page,
+        clock=clock,
     )
     await server.start()
     try:
@@ -68,7 +71,7 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 
 async def wait_for(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - conditions of foreign objects ring no bell
             await asyncio.sleep(0.001)
 
 

@@ -47,7 +47,9 @@ async def test_one_connection_serves_many_requests_pipelined_ones_too(tmp_path: 
         client = h11.Connection(h11.CLIENT)
         bodies = []
         for _ in range(3):
-            client.send(h11.Request(method="POST", target="/a", headers=[("Host", "x"), ("Content-Length", "3")]))
+            client.send(
+                h11.Request(method="POST", target="/a", headers=[("Host", "x"), ("Content-Length", "3")])
+            )
             client.send(h11.Data(data=b"abc"))
             client.send(h11.EndOfMessage())
             bodies.append(await _read_response(client, reader))
@@ -116,7 +118,12 @@ async def test_head_and_continue_are_answered_as_http_says(tmp_path: Path) -> No
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", 431),
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"800\r\n" + b"z" * 2048 + b"\r\n", 413),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n800\r\n"
+            + b"z" * 2048
+            + b"\r\n",
+            413,
+        ),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n", 400),
     ],

@@ -38,7 +38,7 @@ async def test_amqp_bytes_reach_the_broker_and_answers_come_back(tmp_path: Path)
 
 async def test_a_tongue_is_found_out_however_the_bytes_are_cut(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        reader, writer = await connect(running.amqp)
+        _, writer = await connect(running.amqp)
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(len(HEADER)):
@@ -84,6 +84,18 @@ async def test_B11_a_failed_commit_ends_the_server_and_acknowledges_nothing(tmp_
         with pytest.raises(ConnectionRefusedError):
             await connect(running.amqp)
         writer.close()
+
+
+async def test_B11_a_store_that_fails_at_the_first_commit_never_serves(tmp_path: Path) -> None:
+    broker, store = assembly()
+    store.stage("the root key")
+    store.fails = disk_error()
+    server = Server(options(tmp_path), assemble=lambda _o, _n: assemble_with(broker))
+
+    with pytest.raises(StoreFailed):
+        await server.start()
+
+    assert store.is_closed
 
 
 async def test_a_broker_that_breaks_in_a_turn_stops_the_server(tmp_path: Path) -> None:
@@ -146,7 +158,9 @@ async def test_rule_19_settlements_are_read_although_the_peer_went_without_readi
     async with serving(tmp_path) as running:
         sock = socket.create_connection(running.amqp)
         sock.sendall(HEADER)
-        await wait_for(lambda: len(running.broker.gateways) == 1 and running.broker.gateways[0].heard == HEADER)
+        await wait_for(
+            lambda: len(running.broker.gateways) == 1 and running.broker.gateways[0].heard == HEADER
+        )
         gateway = running.broker.gateways[0]
         # The server does not read while the client writes its last words and resets the connection.
         running.store.gate.clear()
@@ -233,7 +247,9 @@ async def test_reading_stops_while_the_disk_is_behind_and_goes_on_after(tmp_path
         await read_until(reader, b">")
         running.store.gate.clear()
         sent = 12 * 1024 * 1024
-        writing = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(None, _flood, running.amqp, sent))
+        writing = asyncio.ensure_future(
+            asyncio.get_running_loop().run_in_executor(None, _flood, running.amqp, sent)
+        )
         await wait_for(lambda: running.server.statistics().driver.reading_pauses == 1)
         held = running.server.statistics().driver.uncommitted_bytes
         assert held <= 2 * 1024 * 1024
@@ -357,7 +373,9 @@ async def test_a_taken_port_is_an_error_that_leaves_nothing_open(tmp_path: Path)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-async def test_M14_listening_beyond_this_machine_without_tls_is_refused_at_start(tmp_path: Path, host: str) -> None:
+async def test_M14_listening_beyond_this_machine_without_tls_is_refused_at_start(
+    tmp_path: Path, host: str
+) -> None:
     broker, store = assembly()
     server = Server(
         Options(namespace="n", data=tmp_path, amqp=(host, 0), http=None, tls=False),
@@ -389,7 +407,3 @@ async def test_M14_plain_text_from_elsewhere_is_refused_by_the_peers_own_address
         assert running.broker.requests == []
         writer.close()
         http.close()
-
-
-async def test_options_of_the_kit_use_free_ports(tmp_path: Path) -> None:
-    assert options(tmp_path).amqp == ("127.0.0.1", 0)

@@ -80,8 +80,10 @@ async def test_B59_garbage_after_a_client_hello_costs_only_that_peer(tmp_path: P
 
 
 async def test_M6_a_handshake_that_never_ends_is_limited_in_bytes_and_time(tmp_path: Path) -> None:
-    async with serving(tmp_path, tls=True, limits=Limits(handshake_seconds=0.3, linger_seconds=0.3)) as running:
-        reader, writer = await connect(running.amqp)
+    async with serving(
+        tmp_path, tls=True, limits=Limits(handshake_seconds=0.3, linger_seconds=0.3)
+    ) as running:
+        _, writer = await connect(running.amqp)
         # A hello that claims to be as long as TLS allows, sent in records that never complete it.
         record = b"\x16\x03\x01\x40\x00" + b"\x01\xff\xff\xff" + b"\x00" * (0x4000 - 4)
         filler = b"\x16\x03\x01\x40\x00" + b"\x00" * 0x4000
@@ -152,7 +154,9 @@ async def test_websocket_with_an_encoded_dollar_sign_is_the_same_place(tmp_path:
 async def test_websocket_elsewhere_or_without_the_subprotocol_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         with pytest.raises(InvalidStatus):
-            async with websocket_connect(f"ws://127.0.0.1:{running.amqp[1]}/other", subprotocols=AMQP_SUBPROTOCOL):
+            async with websocket_connect(
+                f"ws://127.0.0.1:{running.amqp[1]}/other", subprotocols=AMQP_SUBPROTOCOL
+            ):
                 pass
         with pytest.raises((InvalidStatus, NegotiationError)):
             async with websocket_connect(

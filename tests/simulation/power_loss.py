@@ -33,6 +33,15 @@ STATES_PER_WORLD: Final = 300
 STEPS_MAX: Final = 100_000
 
 
+class PowerLoss(Exception):
+    """Ends an epoch from within a disk operation; carries what is left."""
+
+    def __init__(self, disk: SimulatedDisk, allowed: list[dict[str, Any]]) -> None:
+        super().__init__("the power goes")
+        self.disk = disk
+        self.allowed = allowed
+
+
 class Ledger:
     """The least that can be called the meaning of records: a fold into plain values."""
 
@@ -128,7 +137,9 @@ def _values(message: Message, blob: bytes) -> tuple[Any, ...]:
     )
 
 
-def recover(disk: SimulatedDisk, segment_bytes: int, chance: random.Random) -> tuple[LogStore, Ledger, dict[str, Any]]:
+def recover(
+    disk: SimulatedDisk, segment_bytes: int, chance: random.Random
+) -> tuple[LogStore, Ledger, dict[str, Any]]:
     """Open, replay, read every message."""
     store = LogStore.open(
         "simulated",
@@ -142,8 +153,14 @@ def recover(disk: SimulatedDisk, segment_bytes: int, chance: random.Random) -> t
     ledger = Ledger()
     for record in store.replay():
         ledger.fold(record)
-    store.live((queue_id, stored.message.location, stored.message.size) for (queue_id, _), stored in ledger.messages.items())
-    blobs = {key: store.read(stored.message.location, stored.message.size) for key, stored in ledger.messages.items()}
+    store.live(
+        (queue_id, stored.message.location, stored.message.size)
+        for (queue_id, _), stored in ledger.messages.items()
+    )
+    blobs = {
+        key: store.read(stored.message.location, stored.message.size)
+        for key, stored in ledger.messages.items()
+    }
     return store, ledger, ledger.snapshot(blobs)
 
 
@@ -162,6 +179,7 @@ class World:
         self.segment_bytes = self.chance.choice((4096, 6000, 8192, 16384))
         self.crash_rate = self.chance.choice((0.1, 0.3, 0.6))
         self.keep_rate = self.chance.choice((0.05, 0.3))
+        self.epoch_rate = self.chance.choice((0.002, 0.01, 0.03))
         self.crashes = 0
         self.epochs = 0
         self.restated = 0
@@ -181,9 +199,12 @@ class World:
         for _ in range(STEPS_MAX):
             if self.crashes >= states:
                 return
-            self._step()
-            if self.chance.random() < 0.004:
-                self._survive()
+            try:
+                self._step()
+            except PowerLoss as loss:
+                # Life goes on with what is left.
+                self._check(loss.disk, loss.allowed)
+                self._begin(loss.disk)
         raise AssertionError(f"the world of seed {self.seed} stands still")
 
     def _begin(self, disk: SimulatedDisk) -> None:
@@ -197,20 +218,17 @@ class World:
         self.is_watching = True
         self.epochs += 1
 
-    def _survive(self) -> None:
-        """The power really goes; life goes on with what is left."""
-        allowed = [self.acknowledged]
-        after = self.disk.crashed(self.chance)
-        self._check(after, allowed)
-        self._begin(after)
-
     def _watch(self, operation: str) -> None:
-        if self.is_watching and self.chance.random() < self.crash_rate:
-            allowed = [self.acknowledged] + ([self.in_doubt] if self.in_doubt is not None else [])
+        if not self.is_watching:
+            return
+        allowed = [self.acknowledged] + ([self.in_doubt] if self.in_doubt is not None else [])
+        if self.chance.random() < self.crash_rate:
             if self.chance.random() < 0.2:
                 self._check_killed(allowed)
             else:
                 self._check(self.disk.crashed(self.chance), allowed)
+        if self.chance.random() < self.epoch_rate:
+            raise PowerLoss(self.disk.crashed(self.chance), allowed)
 
     # -- what must hold ----------------------------------------------------------------------------------------
 
@@ -219,7 +237,9 @@ class World:
         self.crashes += 1
         again: list[SimulatedDisk] = []
         if self.chance.random() < 0.25:
-            disk.watch = lambda _: again.append(disk.crashed(self.chance)) if self.chance.random() < 0.4 else None
+            disk.watch = lambda _: (
+                again.append(disk.crashed(self.chance)) if self.chance.random() < 0.4 else None
+            )
         store, _, state = recover(disk, self.segment_bytes, self.chance)
         disk.watch = None
         self._allow(state, allowed)
@@ -254,7 +274,8 @@ class World:
 
     def _step(self) -> None:
         kind = self.chance.choices(
-            ("send", "remove", "other", "seal", "commit", "restate"), (30, self.chance.choice((25, 45)), 12, 14, 14, 4)
+            ("send", "remove", "other", "seal", "commit", "restate"),
+            (30, self.chance.choice((25, 45)), 12, 14, 14, 4),
         )[0]
         match kind:
             case "send":
@@ -408,7 +429,9 @@ def _difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
             if isinstance(value, dict):
                 lost = sorted(map(str, value.keys() - found[name].keys()))
                 new = sorted(map(str, found[name].keys() - value.keys()))
-                changed = sorted(str(key) for key in value.keys() & found[name].keys() if value[key] != found[name][key])
+                changed = sorted(
+                    str(key) for key in value.keys() & found[name].keys() if value[key] != found[name][key]
+                )
                 parts.append(f"{name}: lost {lost}, from nowhere {new}, changed {changed}")
             else:
                 parts.append(f"{name}: {value!r} became {found[name]!r}")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from pairbus.amqp.encode import NULL, encode_described, encode_fields, encode_list, encode_string, encode_symbol
+from pairbus.amqp.encode import (
+    NULL,
+    encode_described,
+    encode_fields,
+    encode_list,
+    encode_string,
+    encode_symbol,
+)
 from pairbus.errors import Refusal
 
 INTERNAL_ERROR: Final = "amqp:internal-error"

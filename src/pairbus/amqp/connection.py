@@ -1,6 +1,6 @@
 """One connection as a state machine: bytes in, calls to the handler, bytes out (AMQP 1.0, 2.4).
 
-    SASL_HEADER --> SASL_INIT --> AMQP_HEADER --> FRAMES --close--> closed
+    handshake --> frames --open, sessions, close--> closed
 
 Rule 1: nothing the peer sends raises out of ``receive``. At worst the connection closes (B59).
 Rule 2: how the bytes are cut into chunks never matters.
@@ -10,23 +10,27 @@ Rule 4: no clock. Time arrives as ``now`` in milliseconds and only drives idle t
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-from pairbus.amqp.conditions import CONNECTION_FORCED, FRAMING_ERROR, NOT_ALLOWED, AmqpError
+from pairbus.amqp.conditions import (
+    CONNECTION_FORCED,
+    FRAMING_ERROR,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+)
 from pairbus.amqp.framing import (
     AMQP_FRAME,
-    AMQP_HEADER,
     EMPTY_FRAME,
     FRAME_HEADER,
     FRAME_HEADER_SIZE,
     HEADER_SIZE,
     MIN_MAX_FRAME_SIZE,
-    SASL_FRAME,
-    SASL_HEADER,
     amqp_frame,
 )
+from pairbus.amqp.handler import ConnectionSettings, Handler
+from pairbus.amqp.handshake import Handshake
 from pairbus.amqp.hot import read_flow
-from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import (
     ATTACH,
     BEGIN,
@@ -49,124 +53,19 @@ from pairbus.amqp.performatives import (
     open_from,
     optional_error,
 )
-from pairbus.amqp.sasl import (
-    OUTCOME_AUTH,
-    OUTCOME_OK,
-    MECHANISMS,
-    PLAIN,
-    decode_init,
-    mechanisms_frame,
-    outcome_frame,
-    plain_credentials,
-)
 from pairbus.amqp.session import FIRST_TRANSFER_ID, OUTGOING_WINDOW, Session
-from pairbus.amqp.states import Outcome
 from pairbus.errors import RemoteProtocolError
 
-_SASL_HEADER_STAGE: Final = 0
-_SASL_INIT_STAGE: Final = 1
-_AMQP_HEADER_STAGE: Final = 2
-_FRAMES_STAGE: Final = 3
+__all__ = ["Connection", "ConnectionSettings", "Handler"]
 
 HEARTBEAT_MS_MAX: Final = 30_000
 """JavaScript clients want a frame within 60 s; half of that, whatever longer time they ask for."""
 PEER_IDLE_MS_MIN: Final = 100
 """A peer that wants frames more often than this asks too much (AMQP 1.0, 2.4.5)."""
+ATTACH_BYTES_MAX: Final = 16384
+"""What a link keeps of its attach as long as it lives."""
 CLOSE_WAIT_MS: Final = 10_000
 """How long the peer may take to answer our close."""
-
-
-class Handler(Protocol):
-    """Who owns the connection. Every call comes from inside ``receive``, ``tick``, ``lost`` or ``close``."""
-
-    def sasl_plain(self, user: str, password: str) -> bool:
-        """Whether these credentials are good."""
-
-    def opened(self, connection: Connection) -> None:
-        """The peer's open has come; ours follows unless ``connection.close`` is called."""
-
-    def session_began(self, session: Session) -> None:
-        """A session is there."""
-
-    def session_ended(self, session: Session) -> None:
-        """A session has gone; its links went before."""
-
-    def link_attached(self, link: Link) -> None:
-        """A link asks to attach: answer now or later with ``accept`` or ``refuse``."""
-
-    def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None:
-        """A link has gone, by the peer's doing or with its session; already answered."""
-
-    def transfer(
-        self,
-        link: Link,
-        delivery_id: int,
-        tag: bytes,
-        message_format: int,
-        settled: bool,
-        payload: bytes,
-        state: Outcome | None,
-    ) -> None:
-        """A whole delivery from the peer."""
-
-    def transfer_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
-        """A delivery that exceeded the link's limit; its bytes were not kept."""
-
-    def settled(self, link: Link, delivery_id: int, context: object | None, outcome: Outcome, settled: bool) -> None:
-        """The peer's verdict on one of our deliveries. Unsettled: it waits for ``session.settle_outgoing``."""
-
-    def credit(self, link: Link) -> None:
-        """A link where we send has new credit, drain or window."""
-
-
-class ConnectionSettings:
-    """What a connection announces and allows."""
-
-    __slots__ = (
-        "channel_max",
-        "container_id",
-        "handle_max",
-        "idle_timeout_ms",
-        "incoming_window",
-        "link_credit",
-        "max_frame_size",
-        "mechanisms",
-        "pre_auth_bytes_max",
-        "properties",
-        "send_frame_max",
-        "unknown_delivery",
-    )
-
-    def __init__(
-        self,
-        container_id: str,
-        max_frame_size: int = 65536,
-        send_frame_max: int = 1 << 20,
-        channel_max: int = 4999,
-        handle_max: int = 255,
-        idle_timeout_ms: int = 240_000,
-        incoming_window: int = 5000,
-        link_credit: int = 1000,
-        pre_auth_bytes_max: int = 16384,
-    ) -> None:
-        self.container_id = container_id
-        self.max_frame_size = max_frame_size
-        self.send_frame_max = send_frame_max
-        """Ours to keep even with peers that would take 4 GiB, as rhea says it does."""
-        self.channel_max = channel_max
-        self.handle_max = handle_max
-        self.idle_timeout_ms = idle_timeout_ms
-        self.incoming_window = incoming_window
-        self.link_credit = link_credit
-        self.pre_auth_bytes_max = pre_auth_bytes_max
-        self.mechanisms: tuple[str, ...] = MECHANISMS
-        self.properties: dict[str, object] = {}
-        self.unknown_delivery = AmqpError(
-            "com.microsoft:message-lock-lost",
-            "The lock supplied is invalid. Either the lock expired, or the message has already been removed from "
-            "the queue.",
-        )
-        """What a client hears that settles a delivery which is settled, expired or never was."""
 
 
 class Connection:
@@ -174,7 +73,7 @@ class Connection:
 
     __slots__ = (
         "_close_deadline",
-        "_handshake_bytes",
+        "_handshake",
         "_heartbeat_ms",
         "_held",
         "_last_received",
@@ -182,15 +81,16 @@ class Connection:
         "_needed",
         "_now",
         "_open_sent",
-        "_stage",
         "closing",
         "context",
         "dirty",
         "handler",
         "is_closed",
         "is_open",
+        "link_count",
         "output",
         "output_size",
+        "partial_size",
         "remote_open",
         "sasl_identity",
         "sasl_mechanism",
@@ -217,9 +117,11 @@ class Connection:
         self.output_size = 0
         self.dirty: list[Session] = []
         """Sessions with gathered dispositions."""
+        self.link_count = 0
+        self.partial_size = 0
+        """Bytes held of unfinished deliveries."""
         self.send_frame_max = MIN_MAX_FRAME_SIZE
-        self._stage = _SASL_HEADER_STAGE
-        self._handshake_bytes = 0
+        self._handshake: Handshake | None = Handshake(handler, settings)
         self._held = bytearray()
         self._needed = HEADER_SIZE
         self._open_sent = False
@@ -272,7 +174,9 @@ class Connection:
             return self._close_deadline
         if not self.is_open:
             return None
-        deadline = self._last_received + self.settings.idle_timeout_ms if self.settings.idle_timeout_ms else None
+        deadline = (
+            self._last_received + self.settings.idle_timeout_ms if self.settings.idle_timeout_ms else None
+        )
         if self._heartbeat_ms:
             heartbeat = self._last_sent + self._heartbeat_ms
             if deadline is None or heartbeat < deadline:
@@ -303,7 +207,7 @@ class Connection:
         """Close from our side; the peer may answer within CLOSE_WAIT_MS."""
         if self.closing or self.is_closed:
             return
-        if self._stage < _FRAMES_STAGE:
+        if self._handshake is not None:
             self.is_closed = True  # no AMQP has been agreed on in which to say why
             return
         self._end_sessions(error)
@@ -334,7 +238,7 @@ class Connection:
 
     def _fail(self, error: AmqpError) -> None:
         """The peer broke the protocol: say so and let go."""
-        if self._stage == _FRAMES_STAGE and not self.closing:
+        if self._handshake is None and not self.closing:
             self._end_sessions(error)
             self._send_close(error)
         else:
@@ -358,15 +262,30 @@ class Connection:
             self._held.clear()
         try:
             offset = 0
-            if self._stage != _FRAMES_STAGE:
-                offset = self._read_handshake(data)
-            if self._stage == _FRAMES_STAGE:
+            if self._handshake is not None:
+                offset = self._shake_hands(self._handshake, data)
+            if self._handshake is None:
                 offset = self._read_frames(data, offset)
         except RemoteProtocolError as error:
             self._fail(AmqpError(error.condition, error.description))
             return
         if offset < len(data):
             self._held += data[offset:]
+
+    def _shake_hands(self, handshake: Handshake, data: bytes) -> int:
+        try:
+            offset = handshake.read(data)
+        finally:
+            self.output.extend(handshake.output)
+            handshake.output.clear()
+        self._needed = handshake.needed
+        if handshake.is_failed:
+            self.is_closed = True
+        elif handshake.is_done:
+            self.sasl_identity = handshake.identity
+            self.sasl_mechanism = handshake.mechanism
+            self._handshake = None
+        return offset
 
     def _read_frames(self, data: bytes, offset: int) -> int:
         """Act on every whole frame; return where the first incomplete one starts."""
@@ -378,7 +297,9 @@ class Connection:
                 break
             length, doff, kind, channel = FRAME_HEADER.unpack_from(data, offset)
             if length > size_max or length < FRAME_HEADER_SIZE or kind != AMQP_FRAME:
-                raise RemoteProtocolError(FRAMING_ERROR, f"a frame of type {kind} and {length} bytes; at most {size_max}")
+                raise RemoteProtocolError(
+                    FRAMING_ERROR, f"a frame of type {kind} and {length} bytes; at most {size_max}"
+                )
             if size - offset < length:
                 self._needed = length
                 break
@@ -430,6 +351,10 @@ class Connection:
             if session is None or session.is_ended:
                 self._no_session(channel, code)
             elif code == ATTACH:
+                if end - body > ATTACH_BYTES_MAX:
+                    raise RemoteProtocolError(
+                        RESOURCE_LIMIT_EXCEEDED, f"an attach of {end - body} bytes exceeds {ATTACH_BYTES_MAX}"
+                    )
                 session.incoming_attach(attach_from(fields))
             elif code == DETACH:
                 session.incoming_detach(detach_from(fields))
@@ -437,7 +362,9 @@ class Connection:
     def _no_session(self, channel: int, code: int) -> None:
         # What crosses our end or close on its way is no offence (AMQP 1.0, 2.5.5).
         if not self.closing and channel not in self.sessions:
-            raise RemoteProtocolError(NOT_ALLOWED, f"{NAMES[code - OPEN]} on channel {channel}, which has no session")
+            raise RemoteProtocolError(
+                NOT_ALLOWED, f"{NAMES[code - OPEN]} on channel {channel}, which has no session"
+            )
 
     def _incoming_open(self, frame: Open) -> None:
         if self.remote_open is not None:
@@ -505,70 +432,3 @@ class Connection:
             session.end_sent = True
             self.write_frame(amqp_frame(channel, b"\x00\x53\x17\xc0\x02\x01\x40"))
         self.sessions.pop(channel, None)
-
-    # ---- handshake ----
-
-    def _read_handshake(self, data: bytes) -> int:
-        """Headers and SASL, up to the first AMQP frame."""
-        offset = 0
-        while self._stage != _FRAMES_STAGE and not self.is_closed:
-            left = len(data) - offset
-            self._needed = HEADER_SIZE
-            if left < HEADER_SIZE:
-                break
-            if self._stage == _SASL_INIT_STAGE:
-                size = FRAME_HEADER.unpack_from(data, offset)[0]
-                self._spend(size)
-                if left < size:
-                    self._handshake_bytes -= size  # counted again when it is whole
-                    self._needed = size
-                    break
-                self._read_sasl_frame(data, offset, offset + size)
-                offset += size
-            else:
-                self._read_header(data[offset : offset + HEADER_SIZE])
-                offset += HEADER_SIZE
-        return offset
-
-    def _spend(self, size: int) -> None:
-        self._handshake_bytes += size
-        if self._handshake_bytes > self.settings.pre_auth_bytes_max:
-            raise RemoteProtocolError(
-                FRAMING_ERROR, f"more than {self.settings.pre_auth_bytes_max} bytes before authentication"
-            )
-
-    def _read_header(self, header: bytes) -> None:
-        if self._stage == _SASL_HEADER_STAGE:
-            self.output.append(SASL_HEADER)
-            if header != SASL_HEADER:
-                # AMQP 1.0, 2.2: answer with the header we would have taken, then close.
-                self.is_closed = True
-                return
-            self._spend(HEADER_SIZE)
-            self.output.append(mechanisms_frame(self.settings.mechanisms))
-            self._stage = _SASL_INIT_STAGE
-            return
-        self.output.append(AMQP_HEADER)
-        if header != AMQP_HEADER:
-            self.is_closed = True
-            return
-        self._stage = _FRAMES_STAGE
-
-    def _read_sasl_frame(self, data: bytes, offset: int, end: int) -> None:
-        size, doff, kind, _ = FRAME_HEADER.unpack_from(data, offset)
-        if kind != SASL_FRAME or doff < 2 or doff * 4 >= size:
-            raise RemoteProtocolError(FRAMING_ERROR, f"a frame of type {kind} came before authentication")
-        init = decode_init(data, offset + doff * 4, end)
-        accepted = init.mechanism in self.settings.mechanisms
-        if accepted and init.mechanism == PLAIN:
-            credentials = plain_credentials(init.initial_response)
-            accepted = credentials is not None and self.handler.sasl_plain(credentials[0], credentials[1])
-            if accepted and credentials is not None:
-                self.sasl_identity = credentials[0]
-        # Whatever the anonymous mechanisms carry is ignored: rhea puts a rule name there.
-        self.output.append(outcome_frame(OUTCOME_OK if accepted else OUTCOME_AUTH))
-        if not accepted:
-            self.is_closed = True
-            return
-        self.sasl_mechanism = init.mechanism
-        self._stage = _AMQP_HEADER_STAGE

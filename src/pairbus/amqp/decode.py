@@ -222,9 +222,7 @@ def _variable(code: int, content: bytes) -> object:
         raise bad(f"a text holds bytes that are none: {error.reason}") from error
 
 
-def _compound(
-    code: int, buf: bytes, start: int, stop: int, width: int, depth: int, budget: Budget
-) -> object:
+def _compound(code: int, buf: bytes, start: int, stop: int, width: int, depth: int, budget: Budget) -> object:
     offset = start + width
     if offset > stop:
         raise bad("a compound value has no room for its count")

@@ -73,14 +73,26 @@ def _layout(*fields: bytes | str) -> struct.Struct:
     return struct.Struct(">" + "".join(f"{len(f)}s" if isinstance(f, bytes) else f for f in fields))
 
 
-_FREE: Final = _layout(
-    _MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _ORIGIN, "q", _STATE, "B"
-)
+_FREE: Final = _layout(_MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _ORIGIN, "q", _STATE, "B")
 _HELD: Final = _layout(
     _MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _LOCKED, "q", _ORIGIN, "q", _STATE, "B"
 )
 _TOKEN_AND_HELD: Final = _layout(
-    _TOKEN_HEAD, "16s", _MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _LOCKED, "q", _ORIGIN, "q", _STATE, "B"
+    _TOKEN_HEAD,
+    "16s",
+    _MAP_HEAD,
+    "I",
+    "I",
+    _SEQUENCE,
+    "q",
+    _ENQUEUED,
+    "q",
+    _LOCKED,
+    "q",
+    _ORIGIN,
+    "q",
+    _STATE,
+    "B",
 )
 # What a map32 counts in its size: its count, and every item after it.
 _FREE_SIZE: Final = _FREE.size - len(_MAP_HEAD) - 4
@@ -106,9 +118,17 @@ def delivery_parts(
 
     ``locked_until`` 0 and ``lock_token`` empty leave those annotations out; ``ttl_ms`` 0 keeps the sender's own.
     """
-    flags, priority, delivery_items, message_items, ttl, delivery_length, message_length, properties, application = (
-        LAYOUT.unpack_from(blob)
-    )
+    (
+        flags,
+        priority,
+        delivery_items,
+        message_items,
+        ttl,
+        delivery_length,
+        message_length,
+        properties,
+        application,
+    ) = LAYOUT.unpack_from(blob)
     if ttl_ms:
         ttl = ttl_ms if ttl_ms <= 0xFFFFFFFF else 0
         flags = flags | TTL_SET if ttl else flags & ~TTL_SET
@@ -161,10 +181,7 @@ def delivery_parts(
 
 
 def _header(flags: int, priority: int, ttl: int, delivery_count: int) -> bytes:
-    if flags & DURABLE_SET:
-        fields = b"\x41" if flags & DURABLE else b"\x42"
-    else:
-        fields = b"\x40"
+    fields = (b"\x41" if flags & DURABLE else b"\x42") if flags & DURABLE_SET else b"\x40"
     fields += bytes((0x50, priority)) if flags & PRIORITY_SET else b"\x40"
     fields += b"\x70" + ttl.to_bytes(4, "big") if flags & TTL_SET else b"\x40"
     fields += b"\x40\x70" + delivery_count.to_bytes(4, "big")

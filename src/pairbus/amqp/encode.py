@@ -117,7 +117,7 @@ def _encode_long(value: int) -> bytes:
 
 def _encode_sized(value: Sized) -> bytes:
     number = value.value
-    if isinstance(value, UInt) and 0 <= number:
+    if isinstance(value, UInt) and number >= 0:
         return encode_uint(number)
     if isinstance(value, ULong) and 0 <= number <= 0xFF:
         return encode_small_ulong(number)

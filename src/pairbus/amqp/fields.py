@@ -89,4 +89,6 @@ class Fields:
         raise bad(f"field {index} of {self.where} is neither a symbol nor an array of them")
 
     def _missing(self, index: int) -> RemoteProtocolError:
-        return RemoteProtocolError("amqp:invalid-field", f"mandatory field {index} of {self.where} is missing")
+        return RemoteProtocolError(
+            "amqp:invalid-field", f"mandatory field {index} of {self.where} is missing"
+        )

@@ -23,7 +23,13 @@ U32: Final = struct.Struct(">I")
 
 def _idle_tails() -> dict[bytes, int]:
     """Every way to say nothing in rcv-settle-mode, state, resume, aborted and batchable; with the number of fields."""
-    silences = ((b"\x40", b"\x50\x00"), (b"\x40",), (b"\x40", b"\x42"), (b"\x40", b"\x42"), (b"\x40", b"\x41", b"\x42"))
+    silences = (
+        (b"\x40", b"\x50\x00"),
+        (b"\x40",),
+        (b"\x40", b"\x42"),
+        (b"\x40", b"\x42"),
+        (b"\x40", b"\x41", b"\x42"),
+    )
     tails = {b"": 0}  # lists may stop early, so every prefix counts
     longest = [b""]
     for index, choices in enumerate(silences):

@@ -1,9 +1,9 @@
 """One link of a session, from either end: credit, whole deliveries, attach and detach (AMQP 1.0, 2.6).
 
-    PENDING --accept--> ATTACHED --detach (ours)--> DETACH_SENT --detach (theirs)--> DETACHED
-       |                   |                            ^                               ^
-       +------refuse-------|----------------------------+                               |
-                           +--detach (theirs), answered at once-------------------------+
+PENDING --accept--> ATTACHED --detach (ours)--> DETACH_SENT --detach (theirs)--> DETACHED
+   |                   |                            ^                               ^
+   +------refuse-------|----------------------------+                               |
+                       +--detach (theirs), answered at once-------------------------+
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pairbus.amqp.hot import (
 )
 from pairbus.amqp.performatives import Attach, Detach, Flow, Transfer
 from pairbus.amqp.states import Outcome
-from pairbus.amqp.terminus import Coordinator, Source, Target
+from pairbus.amqp.terminus import echoed_source, echoed_target
 from pairbus.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -44,7 +44,17 @@ MESSAGE_SIZE_DEFAULT: Final = 320 * 1024
 class Partial:
     """A delivery of which some frames have come."""
 
-    __slots__ = ("chunks", "delivery_id", "is_too_large", "message_format", "settled", "size", "state", "tag")
+    __slots__ = (
+        "chunks",
+        "delivery_id",
+        "held",
+        "is_too_large",
+        "message_format",
+        "settled",
+        "size",
+        "state",
+        "tag",
+    )
 
     def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
         self.delivery_id = delivery_id
@@ -54,6 +64,9 @@ class Partial:
         self.state: Outcome | None = None
         self.chunks: list[bytes] = []
         self.size = 0
+        """What the client has sent of it."""
+        self.held = 0
+        """What is kept of that."""
         self.is_too_large = False
 
 
@@ -129,8 +142,8 @@ class Link:
         answer.snd_settle_mode = asked.snd_settle_mode
         answer.rcv_settle_mode = asked.rcv_settle_mode
         # Both ends are never null in a success: the clients take null for a refusal.
-        answer.source = _echoed_source(asked.source, source_address, filter)
-        answer.target = _echoed_target(asked.target, target_address)
+        answer.source = echoed_source(asked.source, source_address, filter)
+        answer.target = echoed_target(asked.target, target_address)
         answer.max_message_size = max_message_size
         answer.properties = properties or {}
         answer.initial_delivery_count = initial_delivery_count
@@ -171,6 +184,7 @@ class Link:
         """The client detaches, or answers our detach."""
         session = self.session
         session.links.pop(self.handle, None)
+        self.connection.link_count -= 1
         if self.state == DETACH_SENT:
             # An answer is never answered: rhea throws on a second detach.
             self.state = DETACHED
@@ -199,7 +213,9 @@ class Link:
 
     def forget(self) -> None:
         """Drop what was in flight."""
-        self.partial = None
+        if self.partial is not None:
+            self.connection.partial_size -= self.partial.held
+            self.partial = None
         if self.unsettled_count:
             entries = self.session.unsettled
             for key in [key for key, entry in entries.items() if entry[0] is self]:
@@ -305,7 +321,9 @@ class Link:
             self._send_in_frames(delivery_id, tag, b"".join(parts), settled, message_format)
         return delivery_id
 
-    def _send_in_frames(self, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int) -> None:
+    def _send_in_frames(
+        self, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int
+    ) -> None:
         frame = Transfer(self.handle)
         frame.delivery_id = delivery_id
         frame.delivery_tag = tag
@@ -341,10 +359,14 @@ class Link:
     ) -> None:
         """One frame of a delivery from the client."""
         if self.role_is_sender:
-            raise RemoteProtocolError("amqp:not-allowed", f"a transfer came on link {self.name!r}, where we send")
+            raise RemoteProtocolError(
+                "amqp:not-allowed", f"a transfer came on link {self.name!r}, where we send"
+            )
         if self.state != ATTACHED:
             if self.state == PENDING:
-                raise RemoteProtocolError("amqp:not-allowed", f"a transfer came on link {self.name!r} before its attach")
+                raise RemoteProtocolError(
+                    "amqp:not-allowed", f"a transfer came on link {self.name!r} before its attach"
+                )
             return  # it crossed our detach on the way
         if self.partial is None and not more and not aborted and delivery_id >= 0:
             self.delivery_count = (self.delivery_count + 1) & SERIAL
@@ -352,7 +374,9 @@ class Link:
             if len(payload) > self.max_message_size:
                 self.connection.handler.transfer_too_large(self, delivery_id, settled, len(payload))
             else:
-                self.connection.handler.transfer(self, delivery_id, tag, message_format, settled, payload, state)
+                self.connection.handler.transfer(
+                    self, delivery_id, tag, message_format, settled, payload, state
+                )
         elif not self._assemble(delivery_id, tag, message_format, settled, more, aborted, state, payload):
             return
         if self.credit * 2 <= self.credit_granted and self.state == ATTACHED:
@@ -373,23 +397,30 @@ class Link:
         partial = self.partial
         if partial is None:
             if delivery_id < 0:
-                raise RemoteProtocolError("amqp:invalid-field", "the first transfer of a delivery lacks its delivery-id")
+                raise RemoteProtocolError(
+                    "amqp:invalid-field", "the first transfer of a delivery lacks its delivery-id"
+                )
             partial = self.partial = Partial(delivery_id, tag, message_format)
         elif delivery_id >= 0 and delivery_id != partial.delivery_id:
             raise RemoteProtocolError(
-                "amqp:not-allowed", f"delivery {delivery_id} began before delivery {partial.delivery_id} ended"
+                "amqp:not-allowed",
+                f"delivery {delivery_id} began before delivery {partial.delivery_id} ended",
             )
         partial.settled = partial.settled or settled
         if state is not None:
             partial.state = state
         partial.size += len(payload)
         if partial.size > self.max_message_size:
+            # What exceeds the limit is counted, not kept.
             partial.is_too_large = True
-            partial.chunks.clear()  # what exceeds the limit is counted, not kept
+            partial.chunks.clear()
+            self.connection.partial_size -= partial.held
+            partial.held = 0
         elif payload:
-            partial.chunks.append(payload)
+            self._hold(partial, payload)
         if more and not aborted:
             return False
+        self.connection.partial_size -= partial.held
         self.partial = None
         self.delivery_count = (self.delivery_count + 1) & SERIAL
         self.credit -= 1
@@ -398,6 +429,18 @@ class Link:
             self._hand_over(partial)
         return True
 
+    def _hold(self, partial: Partial, payload: bytes) -> None:
+        connection = self.connection
+        partial.chunks.append(payload)
+        partial.held += len(payload)
+        connection.partial_size += len(payload)
+        # One delivery of the size allowed must always fit, however small the limit over all.
+        limit = max(connection.settings.partial_bytes_max, 2 * self.max_message_size)
+        if connection.partial_size > limit:
+            raise RemoteProtocolError(
+                "amqp:resource-limit-exceeded", f"unfinished deliveries of more than {limit} bytes"
+            )
+
     def _hand_over(self, partial: Partial) -> None:
         handler = self.connection.handler
         if partial.is_too_large:
@@ -405,41 +448,11 @@ class Link:
             return
         payload = b"".join(partial.chunks)
         handler.transfer(
-            self, partial.delivery_id, partial.tag, partial.message_format, partial.settled, payload, partial.state
+            self,
+            partial.delivery_id,
+            partial.tag,
+            partial.message_format,
+            partial.settled,
+            payload,
+            partial.state,
         )
-
-
-def _echoed_source(asked: Source | None, address: str | None, filter: dict[str, object] | None) -> Source:
-    source = Source()
-    if asked is not None:
-        source.address = asked.address
-        source.durable = asked.durable
-        source.expiry_policy = asked.expiry_policy
-        source.timeout = asked.timeout
-        source.dynamic = asked.dynamic
-        source.distribution_mode = asked.distribution_mode
-        source.filter = asked.filter
-        source.outcomes = asked.outcomes
-        source.capabilities = asked.capabilities
-    if address is not None:
-        source.address = address
-    if filter is not None:
-        source.filter = filter
-    return source
-
-
-def _echoed_target(asked: Target | Coordinator | None, address: str | None) -> Target | Coordinator:
-    if asked is None:
-        return Target(address)
-    if isinstance(asked, Coordinator) or address is None:
-        return asked
-    target = Target(address)
-    target.durable = asked.durable
-    target.expiry_policy = asked.expiry_policy
-    target.timeout = asked.timeout
-    target.dynamic = asked.dynamic
-    target.capabilities = asked.capabilities
-    return target
-
-
-__all__ = ["Link"]

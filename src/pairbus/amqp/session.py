@@ -145,6 +145,7 @@ class Session:
         self.is_ended = True
         for link in list(self.links.values()):
             link.vanish(error)
+        self.connection.link_count -= len(self.links)
         self.links.clear()
         self.unsettled.clear()
         self.queued.clear()
@@ -220,7 +221,9 @@ class Session:
 
     def _flush_accepted(self) -> None:
         if not self.is_ended:
-            self.connection.write_frame(accepted_range(self.channel, True, self.accept_first, self.accept_last))
+            self.connection.write_frame(
+                accepted_range(self.channel, True, self.accept_first, self.accept_last)
+            )
         self.accept_first = -1
 
     def _flush_echoed(self) -> None:
@@ -279,7 +282,9 @@ class Session:
     def _settle_range(self, first: int, last: int, outcome: Outcome, settled: bool) -> None:
         span = (last - first) & SERIAL
         if span >= SERIAL_HALF:
-            raise RemoteProtocolError("amqp:invalid-field", f"a disposition ends at {last} before it begins at {first}")
+            raise RemoteProtocolError(
+                "amqp:invalid-field", f"a disposition ends at {last} before it begins at {first}"
+            )
         entries = self.unsettled
         # The ids are the client's claim: walk the range or what we know, whichever is shorter.
         if span < len(entries):
@@ -321,7 +326,9 @@ class Session:
     def _count_idle_steps(self, steps: int) -> None:
         self.idle_steps += steps
         if self.idle_steps > IDLE_STEPS_MAX + self.next_delivery_id:
-            raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, "too many dispositions for deliveries that are not there")
+            raise RemoteProtocolError(
+                RESOURCE_LIMIT_EXCEEDED, "too many dispositions for deliveries that are not there"
+            )
 
     def incoming_flow(self, frame: Flow) -> None:
         """The client's windows and, with a handle, a link's credit."""
@@ -359,11 +366,23 @@ class Session:
             return
         for other in list(self.links.values()):
             if other.name == frame.name and other.role_is_sender == frame.role and other.state != DETACH_SENT:
-                self.connection.handler.link_detached(other, True, AmqpError(STOLEN, "attached again by its name"))
-                other.detach(AmqpError(STOLEN, f"link {frame.name!r} was attached again on handle {frame.handle}"))
+                self.connection.handler.link_detached(
+                    other, True, AmqpError(STOLEN, "attached again by its name")
+                )
+                other.detach(
+                    AmqpError(STOLEN, f"link {frame.name!r} was attached again on handle {frame.handle}")
+                )
         link = Link(self, frame)
         self.links[frame.handle] = link
-        self.connection.handler.link_attached(link)
+        connection = self.connection
+        if existing is None:
+            connection.link_count += 1
+        if connection.link_count > connection.settings.links_max:
+            link.refuse(
+                AmqpError(RESOURCE_LIMIT_EXCEEDED, f"more than {connection.settings.links_max} links")
+            )
+        else:
+            connection.handler.link_attached(link)
 
     def incoming_detach(self, frame: Detach) -> None:
         """The end of a link, or the answer to ours."""

@@ -63,7 +63,9 @@ class Outcome:
         """The outcome inside a transactional state, if it carries one."""
 
     def __repr__(self) -> str:
-        return f"Outcome(0x{self.code:02x}, {self.error!r}, {self.delivery_failed}, {self.undeliverable_here})"
+        return (
+            f"Outcome(0x{self.code:02x}, {self.error!r}, {self.delivery_failed}, {self.undeliverable_here})"
+        )
 
 
 ACCEPTED: Final = Outcome(ACCEPTED_CODE)

@@ -155,6 +155,41 @@ def target_from(value: object) -> Target | Coordinator | None:
     return target
 
 
+def echoed_source(asked: Source | None, address: str | None, filter: dict[str, object] | None) -> Source:
+    """The source to answer with: never null, the client's own except for what is given."""
+    source = Source()
+    if asked is not None:
+        source.address = asked.address
+        source.durable = asked.durable
+        source.expiry_policy = asked.expiry_policy
+        source.timeout = asked.timeout
+        source.dynamic = asked.dynamic
+        source.distribution_mode = asked.distribution_mode
+        source.filter = asked.filter
+        source.outcomes = asked.outcomes
+        source.capabilities = asked.capabilities
+    if address is not None:
+        source.address = address
+    if filter is not None:
+        source.filter = filter
+    return source
+
+
+def echoed_target(asked: Target | Coordinator | None, address: str | None) -> Target | Coordinator:
+    """The target to answer with: never null, the client's own except for what is given."""
+    if asked is None:
+        return Target(address)
+    if isinstance(asked, Coordinator) or address is None:
+        return asked
+    target = Target(address)
+    target.durable = asked.durable
+    target.expiry_policy = asked.expiry_policy
+    target.timeout = asked.timeout
+    target.dynamic = asked.dynamic
+    target.capabilities = asked.capabilities
+    return target
+
+
 def encode_symbols(names: list[str]) -> bytes:
     """Several symbols as an array; null for none."""
     if not names:

@@ -201,7 +201,9 @@ class Described:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Described) and other.descriptor == self.descriptor and other.value == self.value
+        return (
+            isinstance(other, Described) and other.descriptor == self.descriptor and other.value == self.value
+        )
 
     def __hash__(self) -> int:
         # A descriptor may itself be unhashable; the constant keeps equal values equal.

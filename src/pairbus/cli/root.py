@@ -13,10 +13,18 @@ from pairbus.errors import PairbusError, UsageError
 
 COMMANDS: Final = {
     "serve": "pairbus.cli.serve:serve",
+    "send": "pairbus.cli.messages:send",
+    "receive": "pairbus.cli.messages:receive",
+    "peek": "pairbus.cli.messages:peek",
+    "entity": "pairbus.cli.entity:entity",
 }
 """Each command's name and where it is; add a line and a module for a new one."""
 SUMMARIES: Final = {
     "serve": "Serve one namespace until stopped.",
+    "send": "Send messages to a queue or topic.",
+    "receive": "Receive messages from a queue or subscription.",
+    "peek": "Look at messages without taking them.",
+    "entity": "Work on the queues, topics, subscriptions and rules of a namespace.",
 }
 """What the list of commands says of each, known without importing it."""
 EXIT_USAGE: Final = 2

@@ -21,8 +21,12 @@ Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
 
 
 @click.command(epilog=EPILOG)
-@click.option("--namespace", metavar="NAME", help="Name of the namespace.  [default: the configuration's, or local]")
-@click.option("--data", metavar="DIR", help="Where the namespace keeps its files.  [default: the user's data directory]")
+@click.option(
+    "--namespace", metavar="NAME", help="Name of the namespace.  [default: the configuration's, or local]"
+)
+@click.option(
+    "--data", metavar="DIR", help="Where the namespace keeps its files.  [default: the user's data directory]"
+)
 @click.option(
     "--amqp",
     metavar="HOST:PORT",
@@ -37,16 +41,28 @@ Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
     show_default=True,
     help="A second address for HTTP(S) alone; 'off' for none.",
 )
-@click.option("--store", metavar="URL", help="memory: to keep nothing.  [default: files in the data directory]")
+@click.option(
+    "--store", metavar="URL", help="memory: to keep nothing.  [default: files in the data directory]"
+)
 @click.option("--tls-cert", metavar="FILE", help="Certificate chain (PEM) instead of the broker's own.")
 @click.option("--tls-key", metavar="FILE", help="Its private key (PEM).")
-@click.option("--tls-name", "tls_names", metavar="NAME", multiple=True, help="A further name for the own certificate.")
-@click.option("--tls/--no-tls", default=True, show_default=True, help="Without TLS only this machine is served.")
-@click.option("--config", metavar="FILE", help="Entities, access rules and quotas (JSON; the emulator's format works).")
-@click.option("--ready-file", metavar="FILE", help="Written when it serves: one JSON object with addresses and keys.")
+@click.option(
+    "--tls-name", "tls_names", metavar="NAME", multiple=True, help="A further name for the own certificate."
+)
+@click.option(
+    "--tls/--no-tls", default=True, show_default=True, help="Without TLS only this machine is served."
+)
+@click.option(
+    "--config", metavar="FILE", help="Entities, access rules and quotas (JSON; the emulator's format works)."
+)
+@click.option(
+    "--ready-file", metavar="FILE", help="Written when it serves: one JSON object with addresses and keys."
+)
 @click.option("--faults", is_flag=True, help="Offer the fault switchboard at /$faults.")
 @click.option("--audit", is_flag=True, help="Write the audit log, the input of reconcile.")
-@click.option("--connections-max", type=click.IntRange(min=1), help="Connections served at once.  [default: 10000]")
+@click.option(
+    "--connections-max", type=click.IntRange(min=1), help="Connections served at once.  [default: 10000]"
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -74,6 +90,7 @@ def serve(
     Azure Service Bus clients connect with the connection string from the ready file; management and /health are on the
     same port. Plain text is served to this machine only, TLS to everybody.
     """
+    from pairbus.server.assemble import assemble
     from pairbus.server.config import make_options
     from pairbus.server.logs import configure_logging
     from pairbus.server.main import run
@@ -96,4 +113,4 @@ def serve(
         connections_max=connections_max,
         environment=os.environ,
     )
-    return run(options)
+    return run(options, assemble)

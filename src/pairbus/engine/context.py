@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pairbus.engine.ports import Journal, Outbox
+
+_STALE_SLACK: Final = 256
+"""Timers that may be out of date, beyond as many as are not, before they are swept."""
 
 
 class Numbers:
@@ -32,7 +35,7 @@ class Space:
 class Context:
     """The engine's surroundings. Timers are a question (``next_deadline``), never a thread."""
 
-    __slots__ = ("_timers", "dirty", "journal", "last_token", "outbox")
+    __slots__ = ("_armed", "_timers", "dirty", "journal", "last_token", "outbox")
 
     def __init__(self, journal: Journal, outbox: Outbox) -> None:
         self.journal = journal
@@ -41,18 +44,33 @@ class Context:
         self.dirty: dict[int, None] = {}
         """Ids of queues that may have something to deliver, in the order they were touched."""
         self._timers: list[tuple[int, int]] = []
+        self._armed: dict[int, int] = {}
+        """The one deadline of each queue that counts; what else is in the heap is out of date."""
 
     def arm(self, deadline: int, queue_id: int) -> None:
-        """Ask that a queue be ticked at an instant."""
+        """Ask that a queue be ticked at an instant, and no more at the one asked for before."""
+        if self._armed.get(queue_id) == deadline:
+            return
+        self._armed[queue_id] = deadline
         heappush(self._timers, (deadline, queue_id))
+        if len(self._timers) > 2 * len(self._armed) + _STALE_SLACK:
+            self._timers = [(at, armed_id) for armed_id, at in self._armed.items()]
+            heapify(self._timers)
 
     def next_deadline(self) -> int | None:
         """When ``due`` will have something to say next."""
-        return self._timers[0][0] if self._timers else None
+        timers, armed = self._timers, self._armed
+        while timers and armed.get(timers[0][1]) != timers[0][0]:
+            heappop(timers)
+        return timers[0][0] if timers else None
 
     def due(self, now: int) -> list[int]:
         """The queues whose deadline has come, each once, earliest first."""
-        found: dict[int, None] = {}
-        while self._timers and self._timers[0][0] <= now:
-            found[heappop(self._timers)[1]] = None
-        return list(found)
+        found: list[int] = []
+        timers, armed = self._timers, self._armed
+        while timers and timers[0][0] <= now:
+            deadline, queue_id = heappop(timers)
+            if armed.get(queue_id) == deadline:
+                del armed[queue_id]
+                found.append(queue_id)
+        return found

@@ -42,6 +42,7 @@ class Entity:
     __slots__ = (
         "dead_letter",
         "entity_id",
+        "idle_since",
         "index",
         "is_deleted",
         "kind",
@@ -64,6 +65,8 @@ class Entity:
         self.settings = settings
         self.topic = topic
         self.is_deleted = False
+        self.idle_since = 0
+        """When this life of the broker began to watch for idleness; when it was used before that nobody knows."""
         self.numbers = Numbers()
         # A topic's quota covers what lies in its subscriptions.
         self.space: Space = topic.space if topic is not None else Space()

@@ -10,7 +10,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine import session_ops, topic as topics
+from pairbus.engine import session_ops
+from pairbus.engine import topic as topics
 from pairbus.engine.context import Context
 from pairbus.engine.entity import Entity
 from pairbus.engine.records import (
@@ -24,6 +25,7 @@ from pairbus.engine.records import (
     MessageStored,
     NamespacePut,
     Record,
+    ScheduleActivated,
     SequenceAdvanced,
     SessionStateSet,
 )
@@ -32,7 +34,6 @@ from pairbus.errors import EntityAlreadyExists, EntityNotFound, InvalidEntity, Q
 from pairbus.model.access import AccessRule
 from pairbus.model.entity import (
     FOREVER_MS,
-    QUEUE,
     SUBSCRIPTION,
     TOPIC,
     Settings,
@@ -105,7 +106,9 @@ class Namespace:
         record = EntityPut(self._next_entity_id, kind, path, settings.to_json())
         self.context.journal.append(record)
         self.fold(record)
-        return self._entities[canonical(path)]
+        entity = self._entities[canonical(path)]
+        entity.idle_since = now
+        return entity
 
     def _check_new(self, kind: int, path: str) -> None:
         if kind == SUBSCRIPTION:
@@ -172,6 +175,8 @@ class Namespace:
         if entity.kind == SUBSCRIPTION:
             raise EntityNotFound(entity.path)
         entity.main.check_send(incoming, more_bytes)
+        if entity.kind == TOPIC:
+            topics.check_room(entity, more_bytes + len(incoming.blob))
 
     def send(self, entity: Entity, incoming: Scanned, now: int) -> int:
         """Store one message, or publish it (``check_send`` has passed). Its number; 0 if nothing was stored."""
@@ -195,8 +200,8 @@ class Namespace:
     # -- time ----------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """When ``tick`` should be called next; asked after every burst."""
-        return self.context.next_deadline()
+        """When ``tick`` should be called next; asked after every burst. 0: at once, a long relay goes on."""
+        return 0 if self.context.dirty else self.context.next_deadline()
 
     def tick(self, now: int) -> None:
         """Let time pass: whatever fell due happens now."""
@@ -211,14 +216,16 @@ class Namespace:
     def _watch_idleness(self, entity: Entity) -> None:
         idle_ms = entity.settings.auto_delete_on_idle_ms
         if idle_ms < FOREVER_MS:
-            since = max(entity.numbers.accessed_at, entity.settings.updated_at)
+            since = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
             self.context.arm(since + idle_ms, -entity.entity_id)
 
     def _delete_if_idle(self, entity_id: int, now: int) -> None:
         entity = self._by_id.get(entity_id)
         if entity is None or entity.settings.auto_delete_on_idle_ms >= FOREVER_MS:
             return
-        since = max(entity.numbers.accessed_at, entity.settings.updated_at)
+        if not entity.idle_since:
+            entity.idle_since = now  # uses are not recorded: after a restart the watch begins anew (B1)
+        since = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
         is_used = any(queue.rotation or queue.locks for queue in entity.queues)
         if entity.main.sessions is not None:
             is_used = is_used or bool(entity.main.sessions.held) or bool(entity.main.sessions.waiting)
@@ -290,6 +297,10 @@ class Namespace:
 
     def _deleted(self, entity_id: int) -> None:
         self._next_entity_id = max(self._next_entity_id, entity_id + 1)
+        # While replaying: a subscription whose topic's record has gone must not find the topic's successor (B16).
+        self._orphans.pop(entity_id, None)
+        for records in self._orphan_subscriptions.values():
+            records[:] = [record for record in records if record.entity_id != entity_id]
         entity = self._by_id.pop(entity_id, None)
         if entity is None:
             return
@@ -301,8 +312,7 @@ class Namespace:
             self.context.dirty.pop(queue.queue_id, None)
         for queue in entity.queues:
             entity.space.stored_bytes -= sum(message.size for message in queue.messages.values())
-            for lock in queue.locks.values():
-                lock.is_held = False
+            queue.abolish()
         if entity.topic is not None:
             entity.topic.subscriptions.pop(canonical(entity.name), None)
         self._router.disconnect(entity)
@@ -388,6 +398,7 @@ def _fold_into(
     | MessageRemoved
     | DeliveryFailed
     | MessageDeferred
+    | ScheduleActivated
     | DuplicateSeen
     | SequenceAdvanced
     | SessionStateSet,
@@ -400,6 +411,8 @@ def _fold_into(
         queue.delivery_failed(record.sequence_number, record.delivery_count, record.changed_properties)
     elif isinstance(record, MessageDeferred):
         queue.deferred(record.sequence_number, record.delivery_count, record.changed_properties)
+    elif isinstance(record, ScheduleActivated):
+        queue.activated(record.sequence_number, record.new_sequence_number, record.enqueued_at, record.expires_at)
     elif isinstance(record, DuplicateSeen):
         queue.duplicate_seen(record.duplicate_key, record.at)
     elif isinstance(record, SequenceAdvanced):

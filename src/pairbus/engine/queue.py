@@ -103,6 +103,9 @@ class Queue(QueueState):
                 raise ArgumentError(f"The partition key is too long: at most {ID_LENGTH_MAX} characters are allowed.")
             if session_id is not None and partition_key != session_id:
                 raise ArgumentError("The partition key differs from the session id: when both are set they must be equal.")
+        if incoming.is_ping:
+            # A ping speaks for any message that might follow it, so it must not pass where one would be refused.
+            size = settings.max_message_kb * 1024
         if self.space.stored_bytes + more_bytes + size > settings.max_size_mb * 1_048_576:
             raise QuotaExceeded(
                 f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{self.path}'."
@@ -190,7 +193,10 @@ class Queue(QueueState):
     def set_credit(self, consumer: Consumer, credit: int) -> None:
         """A receiver says how many deliveries it will take from now on."""
         consumer.credit = credit
-        if credit > 0 and not consumer.in_rotation and consumer.is_attached and consumer.session is None:
+        if self.sessions is not None:
+            if consumer.session is not None:
+                self.sessions.wake(consumer.session)
+        elif credit > 0 and not consumer.in_rotation and consumer.is_attached:
             consumer.in_rotation = True
             self.rotation.append(consumer)
         self.context.dirty[self.queue_id] = None
@@ -237,7 +243,7 @@ class Queue(QueueState):
     def _deliver_sessions(self, now: int) -> None:
         assert self.sessions is not None, self.path
         session_ops.serve_waiting(self, now)
-        for session in list(self.sessions.held.values()):
+        for session in self.sessions.take_awake():
             consumer = session.holder
             while consumer is not None and consumer.credit > 0 and not consumer.is_suspended:
                 message = session.ready.first()
@@ -355,6 +361,22 @@ class Queue(QueueState):
         for lock in locks:
             lock.is_held = False
             self.unlocked(lock.message)
+            # Its time may have come while it was locked; then nothing else would look at it again (B41, B43).
+            if lock.message.state == ACTIVE:
+                self.watch_expiry(lock.message)
+
+    def abolish(self) -> None:
+        """The entity is gone: every lock ends, and settling does nothing any more."""
+        self._abolish(self.locks)
+        if self.sessions is not None:
+            for session in self.sessions.held.values():
+                self._abolish(session.locks)
+
+    def _abolish(self, locks: dict[int, Lock]) -> None:
+        """End locks without giving their messages back."""
+        for lock in locks.values():
+            lock.is_held = False
+        locks.clear()
 
     # -- ends ----------------------------------------------------------------------------------
 
@@ -431,10 +453,12 @@ class Queue(QueueState):
             self.arm(deadline)
 
     def _expire_locks(self, now: int) -> None:
-        while self.locks:
-            lock = next(iter(self.locks.values()))
+        expired: list[Lock] = []
+        for lock in self.locks.values():
             if lock.locked_until > now:
-                return
+                break
+            expired.append(lock)
+        for lock in expired:
             self._end_lock(lock)
             self.fail(lock.message, b"", now)
 

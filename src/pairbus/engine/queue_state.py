@@ -98,11 +98,12 @@ class QueueState:
         numbers = self.numbers
         if number >= numbers.next_sequence_number:
             numbers.next_sequence_number = number + 1
-        if message.state != SCHEDULED and message.enqueued_at > numbers.last_enqueued_at:
+        if message.enqueued_at > numbers.last_enqueued_at:
             numbers.last_enqueued_at = message.enqueued_at
         if number in self.messages:
             self._drop(number)
-        self.stored_ever += 1
+        else:
+            self.stored_ever += 1
         self._place(message)
         if duplicate_key and self.duplicates is not None:
             self.duplicates.add(duplicate_key, message.enqueued_at)
@@ -153,6 +154,16 @@ class QueueState:
         self.stored_ever += 1
         self._place(message)
 
+    def activated(self, sequence_number: int, new_number: int, enqueued_at: int, expires_at: int) -> None:
+        """Fold of ScheduleActivated: the same bytes under a new number (B24)."""
+        original = self.moved_out(sequence_number)
+        if original is None:
+            return
+        message = Message(new_number, enqueued_at, expires_at, original.size, original.session_id)
+        message.location = original.location
+        message.extra = original.extra
+        self.stored(message, b"")
+
     def session_state_set(self, session_id: str, state: bytes | None, at: int) -> None:
         """Fold of SessionStateSet (B53)."""
         if self.sessions is None:
@@ -197,9 +208,7 @@ class QueueState:
         self.space.stored_bytes += message.size
         if message.state == ACTIVE:
             self.active_count += 1
-            if message.expires_at and not self.is_sub_queue:
-                heappush(self.expiring, (message.expires_at, number))
-                self.arm(message.expires_at)
+            self.watch_expiry(message)
             if self.sessions is None:
                 self.ready.add(message)
             else:
@@ -261,6 +270,12 @@ class QueueState:
             message.extra.changed_properties = changed_properties
 
     # -- timers --------------------------------------------------------------------------------
+
+    def watch_expiry(self, message: Message) -> None:
+        """Ask to be ticked when an active message expires."""
+        if message.expires_at and not self.is_sub_queue:
+            heappush(self.expiring, (message.expires_at, message.sequence_number))
+            self.arm(message.expires_at)
 
     def arm(self, deadline: int) -> None:
         """Ask to be ticked at an instant, unless an earlier tick is already asked for."""

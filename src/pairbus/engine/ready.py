@@ -2,7 +2,8 @@
 
 New messages come in order of their number and wait in a deque; the few that come back (abandoned,
 lock lost, released) wait in a heap. The next one is the smaller of the two fronts, so a message that
-returns goes to its old place (B21, B23). Entries of messages that left meanwhile are passed over.
+returns goes to its old place (B21, B23). Entries of messages that left meanwhile are passed over; one of them may
+have the number of a live one (recovery reads a message that compaction restated), so entries are counted too.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ _STALE_SLACK: Final = 1_024
 class Ready:
     """An ordered bag of deliverable messages."""
 
-    __slots__ = ("_fresh", "_returned")
+    __slots__ = ("_fresh", "_pushes", "_returned")
 
     def __init__(self) -> None:
         self._fresh: deque[Message] = deque()
-        self._returned: list[tuple[int, Message]] = []
+        self._returned: list[tuple[int, int, Message]] = []
+        self._pushes = 0
 
     def add(self, message: Message) -> None:
         """Put a message at the place of its number."""
         fresh = self._fresh
         if fresh and fresh[-1].sequence_number > message.sequence_number:
-            heappush(self._returned, (message.sequence_number, message))
+            self.put_back(message)
         else:
             fresh.append(message)
 
     def put_back(self, message: Message) -> None:
         """Return a message that had been taken."""
-        heappush(self._returned, (message.sequence_number, message))
+        self._pushes += 1
+        heappush(self._returned, (message.sequence_number, self._pushes, message))
 
     def first(self) -> Message | None:
         """The next message, left where it is."""
@@ -48,10 +51,10 @@ class Ready:
         returned = self._returned
         if not returned:
             return fresh[0] if fresh else None
-        while returned and (returned[0][1].state != ACTIVE or returned[0][1].lock_token):
+        while returned and (returned[0][2].state != ACTIVE or returned[0][2].lock_token):
             heappop(returned)
         if returned and (not fresh or returned[0][0] < fresh[0].sequence_number):
-            return returned[0][1]
+            return returned[0][2]
         return fresh[0] if fresh else None
 
     def take(self, message: Message) -> None:
@@ -65,5 +68,5 @@ class Ready:
         """Forget entries of messages that left, once they outnumber the ``live`` ones (B62)."""
         if len(self._fresh) + len(self._returned) > 2 * live + _STALE_SLACK:
             self._fresh = deque(m for m in self._fresh if m.state == ACTIVE and not m.lock_token)
-            self._returned = [e for e in self._returned if e[1].state == ACTIVE and not e[1].lock_token]
+            self._returned = [e for e in self._returned if e[2].state == ACTIVE and not e[2].lock_token]
             heapify(self._returned)

@@ -123,6 +123,8 @@ class Forwarder:
         try:
             target = self._router.target(self._target)
             target.main.check_send(incoming, 0)
+            if target.kind == TOPIC:
+                topic.check_room(target, len(incoming.blob))
         except Refusal as refusal:
             queue.move(message, set_aside, type(refusal).__name__, refusal.description, b"")
             return

@@ -126,15 +126,19 @@ def expire(queue: Queue, now: int) -> None:
 
 
 def lose_all(queue: Queue, now: int) -> None:
-    """Every session of the queue is lost to its holder (a change of the entity's properties)."""
+    """Every session of the queue is lost to its holder (a change of the entity's properties): no count rises."""
     for session in list(_table(queue).held.values()):
-        _lose(queue, session, now)
+        holder = session.holder
+        assert holder is not None, session.session_id
+        give_up(queue, holder, now)
+        _tell_lost(queue, holder)
 
 
 def _lose(queue: Queue, session: Session, now: int) -> None:
-    """A session lock expired: its unsettled messages failed, its holder is told."""
+    """A session lock expired: its unsettled messages failed, its holder is told (B29)."""
     table = _table(queue)
     holder = session.holder
+    assert holder is not None, session.session_id
     locks = list(session.locks.values())
     session.locks.clear()
     for lock in locks:
@@ -143,9 +147,14 @@ def _lose(queue: Queue, session: Session, now: int) -> None:
     for lock in locks:
         queue.fail(lock.message, b"", now)
     queue.context.dirty[queue.queue_id] = None
-    if holder is not None:
-        lost = SessionLockLost()
-        queue.context.outbox.detach(holder, lost.condition, lost.description)
+    _tell_lost(queue, holder)
+
+
+def _tell_lost(queue: Queue, holder: Consumer) -> None:
+    holder.is_attached = False
+    holder.credit = 0
+    lost = SessionLockLost()
+    queue.context.outbox.detach(holder, lost.condition, lost.description)
 
 
 def set_state(queue: Queue, session: Session, state: bytes | None, now: int) -> None:

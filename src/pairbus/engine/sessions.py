@@ -7,7 +7,7 @@ none starves (B54). Waiting receivers are served in the order they came.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from pairbus.engine.ready import Ready
@@ -41,12 +41,14 @@ class Session:
 class SessionTable:
     """All sessions of a queue."""
 
-    __slots__ = ("available", "held", "sessions", "waiting")
+    __slots__ = ("_awake", "available", "held", "sessions", "waiting")
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
-        self.available: dict[str, Session] = {}
+        self.available: OrderedDict[str, Session] = OrderedDict()
         self.held: dict[str, Session] = {}
+        self._awake: dict[str, Session] = {}
+        """Held sessions whose messages or credit changed since deliveries were last made."""
         self.waiting: deque[Consumer] = deque()
 
     def get(self, session_id: str) -> Session:
@@ -56,12 +58,24 @@ class SessionTable:
             session = self.sessions[session_id] = Session(session_id)
         return session
 
+    def wake(self, session: Session) -> None:
+        """Look at this session when deliveries are made next."""
+        self._awake[session.session_id] = session
+
+    def take_awake(self) -> list[Session]:
+        """The sessions to look at, each once."""
+        awake = list(self._awake.values())
+        self._awake.clear()
+        return awake
+
     def offer(self, session: Session) -> None:
-        """Note whether the session can be accepted now."""
-        if session.holder is None and session.ready.first() is not None:
+        """Note whether the session can be accepted now, or that its holder may get something."""
+        if session.holder is not None:
+            self._awake[session.session_id] = session
+        elif session.ready.first() is not None:
             self.available.setdefault(session.session_id, session)
-        else:
-            self.available.pop(session.session_id, None)
+            return
+        self.available.pop(session.session_id, None)
 
     def hold(self, session: Session, consumer: Consumer, locked_until: int) -> None:
         """Give the session to a receiver."""
@@ -71,6 +85,7 @@ class SessionTable:
         consumer.session = session
         self.available.pop(session.session_id, None)
         self.held[session.session_id] = session
+        self._awake[session.session_id] = session
 
     def release(self, session: Session) -> None:
         """Take the session from its holder; its messages are the caller's business."""
@@ -85,6 +100,7 @@ class SessionTable:
     def forget_if_empty(self, session: Session) -> None:
         """Drop a session that has nothing left (B62)."""
         if session.is_forgettable:
+            self._awake.pop(session.session_id, None)
             self.sessions.pop(session.session_id, None)
             self.available.pop(session.session_id, None)
 

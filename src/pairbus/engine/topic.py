@@ -14,7 +14,7 @@ from pairbus.engine.records import DuplicateSeen, SequenceAdvanced
 from pairbus.engine.rule_index import TopicIndex
 from pairbus.engine.rule_json import rule_from_json
 from pairbus.engine.rules import RuleSet
-from pairbus.errors import FilterFailed
+from pairbus.errors import FilterFailed, QuotaExceeded
 from pairbus.model.message import Extra, Message
 
 if TYPE_CHECKING:
@@ -45,6 +45,15 @@ def disconnect(subscription: Entity) -> None:
     """A subscription is gone."""
     if subscription.topic is not None and subscription.topic.index is not None:
         subscription.topic.index.remove(subscription.entity_id)
+
+
+def check_room(topic: Entity, size: int) -> None:
+    """Refuse what the disk could not take once for each subscription (B12, B15)."""
+    copies = len(topic.subscriptions)
+    if copies > 1 and not topic.main.context.journal.has_room(size * copies):
+        raise QuotaExceeded(
+            f"The disk has no room for {copies} copies of a message to '{topic.path}'. Free some space; receiving goes on."
+        )
 
 
 def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> int:

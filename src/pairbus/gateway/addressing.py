@@ -21,10 +21,12 @@ _DEAD_LETTER: Final = "/$deadletterqueue"
 class Address:
     """An address taken apart. ``path`` is the entity's, without place or node; compared in lower case."""
 
-    __slots__ = ("is_management", "path", "sub")
+    __slots__ = ("is_management", "path", "scope", "sub")
 
-    def __init__(self, path: str, sub: int, is_management: bool) -> None:
+    def __init__(self, path: str, sub: int, is_management: bool, scope: str) -> None:
         self.path = path
+        self.scope = scope
+        """What a token must cover: the entity with its place. Clients ask for ``queue/$DeadLetterQueue`` alone."""
         self.sub = sub
         self.is_management = is_management
 
@@ -45,12 +47,13 @@ def parse(address: str) -> Address:
     is_management = path.lower().endswith(_MANAGEMENT)
     if is_management:
         path = path[: -len(_MANAGEMENT)]
+    scope = path
     sub = MAIN
     if path.lower().endswith(_TRANSFER):
         path, sub = path[: -len(_TRANSFER)], TRANSFER_DEAD_LETTER
     elif path.lower().endswith(_DEAD_LETTER):
         path, sub = path[: -len(_DEAD_LETTER)], DEAD_LETTER
-    return Address(path, sub, is_management)
+    return Address(path, sub, is_management, scope)
 
 
 def find_entity(namespace: Namespace, address: Address) -> Entity:

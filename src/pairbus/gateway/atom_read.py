@@ -230,6 +230,9 @@ def _destination(node: Node, name: str) -> str | None:
 
 
 def _message_size(node: Node, base: Settings, version: str) -> int:
+    """The largest message. Service Bus offers this on its Premium tier only; here every entity takes it, up to
+    the model's limit, although the namespace calls itself Standard as the clients' own tests expect.
+    """
     if version < VERSION_MESSAGE_SIZE:
         if node.value("MaxMessageSizeInKilobytes") is not None:
             raise ArgumentError(

@@ -133,7 +133,9 @@ class Broker:
                     connection.end_link(link, EntityDisabled(entity.path, "receive"), entity.path)
 
     def next_deadline(self) -> int | None:
-        """When ``tick`` should be called next."""
+        """When ``tick`` should be called next; 0: at once, there is more to deliver."""
+        if self.namespace.context.dirty:
+            return 0
         first = self.namespace.next_deadline()
         for deadline in (
             self._timers[0][0] if self._timers else None,

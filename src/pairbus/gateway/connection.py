@@ -27,7 +27,7 @@ from pairbus.gateway.links import (
     TokenRequests,
 )
 from pairbus.model.access import LISTEN, SEND
-from pairbus.model.entity import SUBSCRIPTION
+from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class GatewayConnection:
         self.links: dict[Link, LinkContext] = {}
         self.transactions: dict[bytes, Transaction] = {}
         self.is_paused = False
+        self.is_backed_up = False
         self.is_cut = False
-        self.is_black_hole = False
         self._linked_at = now
         self._opened_at = now
 
@@ -86,10 +86,18 @@ class GatewayConnection:
 
     def take_output(self) -> list[bytes]:
         """What is to be written, once it may be."""
+        if self.is_backed_up:
+            self.is_backed_up = False
+            self._set_suspended(self.is_paused)
         if self.broker.faults.is_on and self.broker.faults.strike(BLACK_HOLE, "", self.now) is not None:
             self.amqp.take_output()
             return []
         return self.amqp.take_output()
+
+    def hold_back(self) -> None:
+        """More than enough waits for the commit already: no further deliveries in this burst (B62)."""
+        self.is_backed_up = True
+        self._set_suspended(True)
 
     @property
     def is_open(self) -> bool:
@@ -122,18 +130,20 @@ class GatewayConnection:
     def pause(self) -> None:
         """The socket takes no more: no deliveries meanwhile (B63)."""
         self.is_paused = True
-        for context in self.links.values():
-            if isinstance(context, ReceiveLink):
-                context.consumer.is_suspended = True
+        self._set_suspended(True)
 
     def resume(self, now: int) -> None:
         """The socket has room again."""
         self.now = now
         self.is_paused = False
+        self._set_suspended(self.is_backed_up)
+
+    def _set_suspended(self, suspended: bool) -> None:
         for context in self.links.values():
             if isinstance(context, ReceiveLink):
-                context.consumer.is_suspended = False
-                context.queue.set_credit(context.consumer, context.consumer.credit)
+                context.consumer.is_suspended = suspended
+                if not suspended:
+                    context.queue.set_credit(context.consumer, context.consumer.credit)
 
     def next_deadline(self) -> int | None:
         """When ``tick`` has something to do."""
@@ -174,7 +184,7 @@ class GatewayConnection:
             if not context.right:
                 continue
             try:
-                context.allowed_until = self.authorize(context.path, context.right)
+                context.allowed_until = self.authorize(context.scope, context.right)
             except Unauthorized as refusal:
                 self.end_link(link, refusal, context.path)
 
@@ -229,20 +239,20 @@ class GatewayConnection:
         address = parse(text)
         right = LISTEN if link.role_is_sender else SEND
         if address.is_management:
-            self._check_any_right(address.path)
+            self._check_any_right(address.scope)
             find_entity(self.broker.namespace, address)
             path = canonical(path_of(text))
             self._add(Replies(self, link, path, "") if link.role_is_sender else ManagementRequests(self, link, path, address))
             link.accept(max_message_size=self.broker.request_bytes_max)
             return
-        until = self.authorize(address.path, right)
+        until = self.authorize(address.scope, right)
         entity = find_entity(self.broker.namespace, address)
         if self.broker.faults.is_on:
             self._attach_faults(entity)
         if link.role_is_sender:
-            if entity.kind == 1:
+            if entity.kind == TOPIC:
                 raise NotAllowed(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
-            outgoing.attach(self, link, entity, queue_at(entity, address), until)
+            outgoing.attach(self, link, entity, queue_at(entity, address), address.scope, until)
             return
         if entity.kind == SUBSCRIPTION or address.sub:
             raise NotAllowed(f"Messages cannot be sent to '{address.path}' directly: it is filled by the broker.")

@@ -20,12 +20,14 @@ RECHECK_MS: Final = 5_000
 class LinkContext:
     """Common to all links."""
 
-    __slots__ = ("allowed_until", "connection", "link", "path", "right")
+    __slots__ = ("allowed_until", "connection", "link", "path", "right", "scope")
 
     def __init__(self, connection: GatewayConnection, link: Link, path: str, right: str) -> None:
         self.connection = connection
         self.link = link
         self.path = path
+        self.scope = path
+        """What a token must cover; a dead-letter queue has a scope of its own."""
         self.right = right
         """The right that the link needs; empty: none (the token node)."""
         self.allowed_until = 0

@@ -82,7 +82,7 @@ def _perform(
     if name not in OPERATIONS:
         raise NotSupported(f"The operation {operation!r} is not known.")
     right, perform = OPERATIONS[name]
-    connection.authorize(context.address.path, right)
+    connection.authorize(context.address.scope, right)
     entity = find_entity(connection.broker.namespace, context.address)
     if entity.is_deleted:
         raise EntityNotFound(entity.path)

@@ -42,15 +42,19 @@ SETTLED_MODE: Final = 1
 TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 TICKS_PER_MS: Final = 10_000
 ACCEPT_TIMEOUT_MAX_MS: Final = 600_000
+OUTPUT_BYTES_MAX: Final = 1_048_576
+"""Bytes that may wait for a commit on one connection before its deliveries pause."""
 _TTL_MAX: Final = 0xFFFF_FFFF
 
 
-def attach(connection: GatewayConnection, link: Link, entity: Entity, queue: Queue, until: int) -> None:
+def attach(
+    connection: GatewayConnection, link: Link, entity: Entity, queue: Queue, scope: str, until: int
+) -> None:
     """A receiver begins: on a session or without. Raises a Refusal."""
     deletes = link.attach.snd_settle_mode == SETTLED_MODE
-    context = ReceiveLink(connection, link, entity.path, LISTEN, entity, queue, deletes)
+    context = ReceiveLink(connection, link, scope, LISTEN, entity, queue, deletes)
     context.allowed_until = until
-    context.consumer.is_suspended = connection.is_paused
+    context.consumer.is_suspended = connection.is_paused or connection.is_backed_up
     source = link.attach.source
     filters = source.filter if source is not None and source.filter is not None else {}
     if SESSION_FILTER not in filters:
@@ -108,6 +112,8 @@ class Deliveries:
         context.link.send(tag, parts, lock is None, lock)
         broker.meter.received(context.path, message)
         broker.touch(context.connection)
+        if context.connection.amqp.output_size > OUTPUT_BYTES_MAX:
+            context.connection.hold_back()
 
     def lock_token(self, lock: Lock) -> bytes:
         """A lock token as it travels outside delivery tags: sixteen bytes in RFC order."""
@@ -182,7 +188,7 @@ def settle(
     code = outcome.code
     try:
         if now >= context.allowed_until:
-            context.allowed_until = connection.authorize(context.path, context.right)
+            context.allowed_until = connection.authorize(context.scope, context.right)
         if code == TRANSACTIONAL_CODE:
             transactions.add_settlement(connection, context, delivery_id, lock, outcome)
             return

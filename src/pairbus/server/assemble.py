@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
+from pairbus.server.assembly import Assembly
 from pairbus.server.audit import AuditLog
 from pairbus.storage.log import LogStore
 from pairbus.storage.memory import MemoryStore
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pairbus.engine.namespace import Namespace
     from pairbus.server.config import Options
     from pairbus.server.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
-    from pairbus.server.ports import BrokerPort
     from pairbus.storage.ports import Store
 
 KEY_BYTES: Final = 32
@@ -27,23 +27,6 @@ STORE_DIRECTORY: Final = "store"
 AUDIT_DIRECTORY: Final = "audit"
 MEMORY: Final = "memory:"
 """The store's URL that keeps nothing beyond the process, for tests."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
-    """A broker ready to be driven, and the store behind it."""
-
-    broker: BrokerPort
-    store: Store
-    root_key: str = field(repr=False)
-    records_replayed: int = 0
-    audit: AuditLog | None = None
-
-    def close(self) -> None:
-        """Release files and the lock on the data."""
-        if self.audit is not None:
-            self.audit.close()
-        self.store.close()
 
 
 def assemble(options: Options, now: int) -> Assembly:
@@ -79,7 +62,9 @@ def open_store(options: Options) -> Store:
         return MemoryStore()
     # Only the scheme is shown: the rest of a URL may hold a password.
     scheme = options.store.partition(":")[0][:20]
-    raise UsageError(f"--store {scheme}:… is not known; use {MEMORY} or leave it out for files in the data directory")
+    raise UsageError(
+        f"--store {scheme}:… is not known; use {MEMORY} or leave it out for files in the data directory"
+    )
 
 
 def recover(namespace: Namespace, store: Store) -> int:
@@ -115,7 +100,9 @@ def _declare_entities(namespace: Namespace, entities: tuple[EntityDeclaration, .
     missing = [entity for entity in entities if namespace.find(entity.path) is None]
     for declared in missing:
         rules = tuple(_access_rule(rule, None, now) for rule in declared.access_rules)
-        settings = replace(declared.settings, access_rules=rules, forward_to=None, forward_dead_letters_to=None)
+        settings = replace(
+            declared.settings, access_rules=rules, forward_to=None, forward_dead_letters_to=None
+        )
         try:
             namespace.create(declared.kind, declared.path, settings, now)
         except Refusal as error:
@@ -150,7 +137,9 @@ def _access_rule(declared: AccessRuleDeclaration, held: AccessRule | None, now: 
     return held if changed == held else replace(changed, modified_at=now)
 
 
-def _new_rule(name: str, rights: tuple[str, ...], primary: str | None, secondary: str | None, now: int) -> AccessRule:
+def _new_rule(
+    name: str, rights: tuple[str, ...], primary: str | None, secondary: str | None, now: int
+) -> AccessRule:
     return AccessRule(
         name=name,
         rights=rights,

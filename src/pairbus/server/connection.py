@@ -118,7 +118,8 @@ class SocketConnection(asyncio.Protocol):
                 self._receive_plain(data)
         except RemoteProtocolError as error:
             logger.info(
-                "connection refused", extra={"event": "connection.refused", "peer": self._peer, "reason": str(error)}
+                "connection refused",
+                extra={"event": "connection.refused", "peer": self._peer, "reason": str(error)},
             )
             self._shared.refused("protocol")
             self._flush_tls()
@@ -222,6 +223,9 @@ class SocketConnection(asyncio.Protocol):
             self._gateway.close(condition, description)
         elif self._gateway is None:
             self.end()
+            if self._transport is not None:
+                # Nobody waits for an answer here, so there is nothing to linger for.
+                self._transport.close()
 
     def end(self) -> None:
         """Nothing more to say: flush, tell the peer, and read on until it has gone (or its time is up).

@@ -12,10 +12,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from pairbus.engine.rule_json import rule_to_json
-from pairbus.engine.rules import DEFAULT_RULE_NAME, CorrelationFilter, FalseFilter, Rule, RuleFilter, TrueFilter
+from pairbus.engine.rules import (
+    DEFAULT_RULE_NAME,
+    CorrelationFilter,
+    FalseFilter,
+    Rule,
+    RuleFilter,
+    TrueFilter,
+)
 from pairbus.engine.sql_action import SqlAction, compile_action
 from pairbus.engine.sql_filter import compile_filter
 from pairbus.errors import Refusal, UsageError
@@ -25,6 +32,7 @@ from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings, check_set
 from pairbus.model.names import check_entity_name, check_rule_name, check_subscription_name, subscription_path
 from pairbus.server.located_json import Located, parse
 
+T = TypeVar("T")
 ReadSecret = Callable[[str, str], str]
 """Gives the secret that lies in (``"Env"`` or ``"File"``, name); raises UsageError when there is none."""
 
@@ -146,7 +154,9 @@ def _namespace(item: Located, read_secret: ReadSecret) -> tuple[str, list[Entity
     seen: dict[str, EntityDeclaration] = {}
     for entity in entities:
         if entity.path.lower() in seen:
-            raise UsageError(f"{entity.where}: '{entity.path}' is declared twice, first at {seen[entity.path.lower()].where}")
+            raise UsageError(
+                f"{entity.where}: '{entity.path}' is declared twice, first at {seen[entity.path.lower()].where}"
+            )
         seen[entity.path.lower()] = entity
     return name, entities
 
@@ -191,10 +201,7 @@ def _entity(
 
 def _setting(value: Located, holds: str) -> object:
     if holds == _DURATION:
-        try:
-            return duration_ms(value.path.rpartition(".")[2], _text(value))
-        except Refusal as error:
-            raise value.fail(error.description) from error
+        return _located(value, lambda: duration_ms(value.path.rpartition(".")[2], _text(value)))
     if holds == _BOOLEAN:
         return _boolean(value)
     return _integer(value) if holds == _INTEGER else _text(value)
@@ -204,17 +211,19 @@ def _rule(item: Located) -> Rule:
     parts = _object(item, ("Name", "Properties"))
     name = _named(item, parts, check_rule_name)
     keys = _object(parts.get("Properties"), ("FilterType", "CorrelationFilter", "SqlFilter", "Action"))
-    try:
-        return Rule(name, _filter(parts.get("Properties", item), keys), _action(keys.get("Action")))
-    except Refusal as error:
-        raise item.fail(error.description) from error
+    where = parts.get("Properties", item)
+    return _located(where, lambda: Rule(name, _filter(where, keys), _action(keys.get("Action"))))
 
 
 def _filter(item: Located, keys: dict[str, Located]) -> RuleFilter:
     kind = _text(keys["FilterType"]).lower() if "FilterType" in keys else ""
     if kind == "sql" or (not kind and "SqlFilter" in keys):
-        where = keys.get("SqlFilter", item)
-        return compile_filter(_required_text(where, _object(where, ("SqlExpression",)), "SqlExpression"), {})
+        if "SqlFilter" not in keys:
+            raise item.fail("the key 'SqlFilter' is missing")
+        where = keys["SqlFilter"]
+        parts = _object(where, ("SqlExpression",))
+        expression = _required_text(where, parts, "SqlExpression")
+        return _located(parts["SqlExpression"], lambda: compile_filter(expression, {}))
     if kind == "correlation" or (not kind and "CorrelationFilter" in keys):
         return _correlation(_object(keys.get("CorrelationFilter"), (*_CORRELATION, "Properties")))
     if kind in ("", "true"):
@@ -249,7 +258,9 @@ def _action(item: Located | None) -> SqlAction | None:
         return None
     keys = _object(item, ("SqlExpression",))
     expression = _text(keys["SqlExpression"]) if "SqlExpression" in keys else ""
-    return compile_action(expression, {}) if expression.strip() else None
+    if not expression.strip():
+        return None
+    return _located(keys["SqlExpression"], lambda: compile_action(expression, {}))
 
 
 def _access_rules(item: Located | None, read_secret: ReadSecret) -> tuple[AccessRuleDeclaration, ...]:
@@ -344,8 +355,13 @@ def _required_text(item: Located, parts: dict[str, Located], key: str) -> str:
 
 def _named(item: Located, parts: dict[str, Located], check: Callable[[str], None]) -> str:
     name = _required_text(item, parts, "Name")
-    try:
-        check(name)
-    except Refusal as error:
-        raise parts["Name"].fail(error.description) from error
+    _located(parts["Name"], lambda: check(name))
     return name
+
+
+def _located(item: Located, make: Callable[[], T]) -> T:
+    """What ``make`` gives; its refusal is told with the item's place."""
+    try:
+        return make()
+    except Refusal as error:
+        raise item.fail(error.description) from error

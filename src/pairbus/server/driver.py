@@ -136,6 +136,7 @@ class Driver:
         """Stop speaking for good."""
         if not self._queue.is_failed:
             self._queue.is_failed = True
+            self._idle.set()
             self._failed(error)
 
     async def settle(self, seconds_max: float) -> bool:
@@ -209,13 +210,17 @@ class Driver:
         if self._is_stopped:
             return
         if commit.error is not None:
-            self._failed(commit.error if isinstance(commit.error, StoreFailed) else StoreFailed(str(commit.error)))
+            self._idle.set()
+            self._failed(
+                commit.error if isinstance(commit.error, StoreFailed) else StoreFailed(str(commit.error))
+            )
             return
         self._count(commit)
         try:
             # The disk gets its next work before the words of the last are written: neither waits for the other.
             self._begin()
             self._speak(speeches)
+            self._arm(self.now())
         except Exception as error:
             logger.exception("the broker broke", extra={"event": "server.broke"})
             self.fail(error)

@@ -121,7 +121,10 @@ class HttpLayer:
                     self._continue_if_awaited()
                     return
                 if event is h11.PAUSED:
-                    if self._connection.our_state is not h11.DONE or self._connection.their_state is not h11.DONE:
+                    if (
+                        self._connection.our_state is not h11.DONE
+                        or self._connection.their_state is not h11.DONE
+                    ):
                         self.is_ended = True
                         return
                     self._connection.start_next_cycle()
@@ -130,13 +133,15 @@ class HttpLayer:
             except h11.RemoteProtocolError as error:
                 self._refuse(error.error_status_hint, f"the request cannot be understood: {error}")
 
-    def _take(self, event: h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]) -> None:
+    def _take(self, event: type[h11.NEED_DATA | h11.PAUSED] | h11.Event) -> None:
         if isinstance(event, h11.Request):
             self.is_idle = False
             self._head, self._body, self._body_bytes = event, [], 0
             if _head_size(event) > HEADER_BYTES_MAX:
                 # h11 limits heads that come in pieces; one that came at once is limited here.
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head exceeds {HEADER_BYTES_MAX} bytes")
+                self._refuse(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head exceeds {HEADER_BYTES_MAX} bytes"
+                )
             elif self._upgrade and _asks_for_websocket(event):
                 self.upgrade_head = _head_bytes(event)
             elif _content_length(event) > self._body_bytes_max:

@@ -252,7 +252,9 @@ class Hall:
         """A connection has a deadline now."""
         self._timed[connection] = None
         if self._sweeper is None:
-            shortest = min(self.limits.handshake_seconds, self.limits.http_idle_seconds, self.limits.linger_seconds)
+            shortest = min(
+                self.limits.handshake_seconds, self.limits.http_idle_seconds, self.limits.linger_seconds
+            )
             pause = min(SWEEP_SECONDS_MAX, shortest / 4)
             self._sweeper = asyncio.get_running_loop().call_later(pause, self._sweep)
 
@@ -307,7 +309,8 @@ def bind_all(host: str, port: int) -> list[socket.socket]:
                 raise OSError(error.errno, f"{format_address(literal, chosen)}: {error.strerror}") from error
             # The first address serves; a machine without IPv6 still resolves localhost to ::1.
             logger.info(
-                "address skipped", extra={"event": "listener.skipped", "address": format_address(literal, chosen)}
+                "address skipped",
+                extra={"event": "listener.skipped", "address": format_address(literal, chosen)},
             )
             continue
         sockets.append(sock)

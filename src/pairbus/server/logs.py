@@ -53,7 +53,11 @@ def configure_logging(form: str, level: str, stream: TextIO | None = None) -> No
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(record.created, tz=UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _data(record: logging.LogRecord) -> dict[str, object]:
@@ -62,7 +66,11 @@ def _data(record: logging.LogRecord) -> dict[str, object]:
 
 def _shown(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if not text or any(c.isspace() or c in '"=' or not c.isprintable() for c in text) else text
+    return (
+        json.dumps(text)
+        if not text or any(c.isspace() or c in '"=' or not c.isprintable() for c in text)
+        else text
+    )
 
 
 def _escaped(text: str) -> str:

@@ -11,7 +11,6 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, StorageError, UsageError
-from pairbus.server.assemble import assemble
 from pairbus.server.memory import CollectorPolicy
 from pairbus.server.ready import write_ready_file
 from pairbus.server.server import Assemble, Page, Server
@@ -32,7 +31,7 @@ that ends while the broker computes."""
 COLLECTOR_TICK_SECONDS: Final = 1.0
 
 
-def run(options: Options, *, assemble: Assemble = assemble, page: Page | None = None) -> int:
+def run(options: Options, assemble: Assemble, *, page: Page | None = None) -> int:
     """Serve until a signal comes. Returns the exit code; what went wrong is one line on standard error."""
     sys.setswitchinterval(SWITCH_SECONDS)
     raise_file_limit(options.limits.connections_max + FILES_BESIDE_CONNECTIONS)

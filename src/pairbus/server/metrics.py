@@ -46,7 +46,9 @@ def render(metrics: Iterable[Metric]) -> str:
         lines.append(f"# TYPE {metric.name} {metric.kind}")
         for sample in metric.samples:
             labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
-            lines.append(f"{sample.name}{{{labels}}} {sample.value!r}" if labels else f"{sample.name} {sample.value!r}")
+            lines.append(
+                f"{sample.name}{{{labels}}} {sample.value!r}" if labels else f"{sample.name} {sample.value!r}"
+            )
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -55,13 +57,23 @@ def server_metrics(
 ) -> list[Metric]:
     """What the server itself counts."""
     return [
-        _one("pairbus_build_info", "gauge", "Version and namespace; always 1.", 1, version=version, namespace=namespace),
+        _one(
+            "pairbus_build_info",
+            "gauge",
+            "Version and namespace; always 1.",
+            1,
+            version=version,
+            namespace=namespace,
+        ),
         _one("pairbus_healthy", "gauge", "1 while acknowledgements are given.", 0 if driver.is_failed else 1),
         Metric(
             "pairbus_connections",
             "gauge",
             "Open connections by what they speak.",
-            [Sample("pairbus_connections", n, {"protocol": kind}) for kind, n in listener.open_by_kind.items()],
+            [
+                Sample("pairbus_connections", n, {"protocol": kind})
+                for kind, n in listener.open_by_kind.items()
+            ],
         ),
         _one("pairbus_connections_accepted_total", "counter", "Connections accepted.", listener.accepted),
         Metric(
@@ -78,16 +90,28 @@ def server_metrics(
         _one("pairbus_turns_total", "counter", "Bursts handled.", driver.turns),
         _commit_histogram(driver),
         _one(
-            "pairbus_commit_seconds_max", "gauge", "The longest commit since the start.", driver.commit_seconds_max
+            "pairbus_commit_seconds_max",
+            "gauge",
+            "The longest commit since the start.",
+            driver.commit_seconds_max,
         ),
         _one(
-            "pairbus_uncommitted_bytes", "gauge", "Input applied and not yet durable.", driver.uncommitted_bytes
+            "pairbus_uncommitted_bytes",
+            "gauge",
+            "Input applied and not yet durable.",
+            driver.uncommitted_bytes,
         ),
         _one(
-            "pairbus_reading_pauses_total", "counter", "Times reading stopped for the disk.", driver.reading_pauses
+            "pairbus_reading_pauses_total",
+            "counter",
+            "Times reading stopped for the disk.",
+            driver.reading_pauses,
         ),
         _one(
-            "pairbus_records_restated_total", "counter", "Old records looked at by compaction.", driver.records_restated
+            "pairbus_records_restated_total",
+            "counter",
+            "Old records looked at by compaction.",
+            driver.records_restated,
         ),
     ]
 
@@ -96,7 +120,9 @@ def store_metrics(store: StoreStatistics) -> list[Metric]:
     """What the store says of itself."""
     return [
         _one("pairbus_store_segments", "gauge", "Segments that hold records.", store.segments),
-        _one("pairbus_store_spare_segments", "gauge", "Segments made ready ahead of use.", store.spare_segments),
+        _one(
+            "pairbus_store_spare_segments", "gauge", "Segments made ready ahead of use.", store.spare_segments
+        ),
         _one("pairbus_store_disk_bytes", "gauge", "What the store takes on disk.", store.disk_bytes),
         _one("pairbus_store_used_bytes", "gauge", "What records take, live or not.", store.used_bytes),
         _one("pairbus_store_live_bytes", "gauge", "What stored messages take.", store.live_bytes),
@@ -104,7 +130,9 @@ def store_metrics(store: StoreStatistics) -> list[Metric]:
         _one("pairbus_store_cached_bytes", "gauge", "Message bytes kept in memory.", store.cached_bytes),
         _one("pairbus_store_cache_hits_total", "counter", "Reads served from memory.", store.cache_hits),
         _one("pairbus_store_cache_misses_total", "counter", "Reads served from disk.", store.cache_misses),
-        _one("pairbus_store_full", "gauge", "1 while sends are refused for lack of space.", int(store.is_full)),
+        _one(
+            "pairbus_store_full", "gauge", "1 while sends are refused for lack of space.", int(store.is_full)
+        ),
     ]
 
 

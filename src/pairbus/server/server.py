@@ -17,7 +17,7 @@ from pairbus import __version__
 from pairbus.errors import UsageError
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.addresses import format_address
-from pairbus.server.assemble import Assembly, assemble
+from pairbus.server.assembly import Assembly
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.driver import Driver, DriverStatistics
 from pairbus.server.http import problem
@@ -59,8 +59,8 @@ class Server:
 
     Args:
         options: How to serve.
+        assemble: Builds broker and store; ``server.assemble`` has the real one.
         clock: Gives the instant; a test's own may stand still (call ``wake`` after moving it).
-        assemble: Builds broker and store; the real ones by default.
         page: Serves pages beside the broker's own answers.
     """
 
@@ -68,8 +68,8 @@ class Server:
         self,
         options: Options,
         *,
+        assemble: Assemble,
         clock: Clock | None = None,
-        assemble: Assemble = assemble,
         page: Page | None = None,
     ) -> None:
         self._options = options
@@ -242,7 +242,9 @@ class Server:
             files = self._certificates()
             context.load_cert_chain(files.certificate_file, files.key_file)
         except (UsageError, OSError) as error:
-            logger.error("certificate not renewed", extra={"event": "tls.renewal_failed", "error": str(error)})
+            logger.error(
+                "certificate not renewed", extra={"event": "tls.renewal_failed", "error": str(error)}
+            )
         self._arm_renewal(context)
 
     # While it serves.
@@ -264,7 +266,9 @@ class Server:
             return self._answer_or_raise(request)
         except Exception:
             logger.exception("request broke", extra={"event": "http.broke", "method": request.method})
-            return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker met a fault of its own; its log has more")
+            return problem(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "the broker met a fault of its own; its log has more"
+            )
 
     def _answer_or_raise(self, request: HttpRequest) -> HttpResponse:
         assert self._assembly is not None, "requests come while the server runs"

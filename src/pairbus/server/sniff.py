@@ -11,7 +11,18 @@ TLS_RECORD: Final = b"\x16\x03"
 
 HTTP_STARTS: Final = tuple(
     method + b" "
-    for method in (b"GET", b"PUT", b"POST", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"MERGE", b"TRACE", b"CONNECT")
+    for method in (
+        b"GET",
+        b"PUT",
+        b"POST",
+        b"HEAD",
+        b"DELETE",
+        b"OPTIONS",
+        b"PATCH",
+        b"MERGE",
+        b"TRACE",
+        b"CONNECT",
+    )
 )
 PREFIX_BYTES_MAX: Final = max(len(start) for start in HTTP_STARTS)
 """No tongue needs more bytes than this to be told from the others."""

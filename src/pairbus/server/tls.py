@@ -40,7 +40,9 @@ class TlsLayer:
                 return b""
             return self._read()
         except ssl.SSLError as error:
-            raise RemoteProtocolError("amqp:connection:framing-error", f"TLS failed: {error.reason or error}") from error
+            raise RemoteProtocolError(
+                "amqp:connection:framing-error", f"TLS failed: {error.reason or error}"
+            ) from error
 
     def encrypt(self, chunks: list[bytes]) -> bytes:
         """The ciphertext of the chunks, in order."""

@@ -56,7 +56,7 @@ class SimulatedDisk:
         self.operations = 0
         self._names: dict[str, _File] = {}
         self._durable_names: dict[str, _File] = {}
-        self._pending_names: list[tuple[str, str, _File | None]] = []
+        self._pending_names: list[tuple[str, str, _File]] = []
         """(name before or "", name after or "", file), in order."""
         self._open: dict[int, _File] = {}
         self._next_handle = 3
@@ -98,8 +98,8 @@ class SimulatedDisk:
             if chance.random() < cruelty:
                 continue
             if old:
-                file = names.pop(old, file)
-            if new and file is not None:
+                names.pop(old, None)
+            if new:
                 names[new] = file
         copies: dict[int, _File] = {}
         for name, file in names.items():
@@ -122,8 +122,7 @@ class SimulatedDisk:
         after._names = {name: copies[id(file)] for name, file in self._names.items()}
         after._durable_names = {name: copies[id(file)] for name, file in self._durable_names.items()}
         after._pending_names = [
-            (old, new, copies.get(id(file)) if file is not None else None)
-            for old, new, file in self._pending_names
+            (old, new, copies.setdefault(id(file), _File())) for old, new, file in self._pending_names
         ]
         return after
 

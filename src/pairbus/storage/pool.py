@@ -151,7 +151,7 @@ class SegmentPool:
         return segment
 
     def _make_now(self, number: int) -> None:
-        if not self.step() and number not in self._ready:
+        if not self.step() and number not in self._ready and self._failure is None:
             raise StoreFailed(f"segment {number} cannot be made: the disk is full and the reserve is used up")
 
     # -- the work ---------------------------------------------------------------------------------------
@@ -217,18 +217,19 @@ class SegmentPool:
     def _create(self, number: int) -> OpenSegment | None:
         name = segment_name(number) + UNFINISHED_SUFFIX
         handle = create_anew(self._files, name, self._segment_bytes)
-        is_done = False
         try:
-            if fill(self._files, handle, self._segment_bytes, self._should_stop):
-                marker = self._make_marker()
-                name_segment(self._files, handle, name, number, marker)
-                is_done = True
-                return OpenSegment(number, marker, handle, self._segment_bytes)
-            return None
-        finally:
-            if not is_done:
+            if not fill(self._files, handle, self._segment_bytes, self._should_stop):
                 self._files.close(handle)
                 self._files.unlink(name)
+                return None
+            marker = self._make_marker()
+            name_segment(self._files, handle, name, number, marker)
+        except OSError as error:
+            self._files.close(handle)
+            if error.errno in _NO_SPACE:
+                self._files.unlink(name)  # give back what there was; any other error ends the store
+            raise
+        return OpenSegment(number, marker, handle, self._segment_bytes)
 
     def _should_stop(self) -> bool:
         return self._is_stopped

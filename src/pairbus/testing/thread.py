@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pairbus.errors import BrokerNotReady
 from pairbus.server.addresses import parse_address
+from pairbus.server.assemble import assemble
 from pairbus.server.config import Options, load_declarations
 from pairbus.server.server import Server
 from pairbus.testing.hosts import START_SECONDS_MAX, STOP_SECONDS_MAX, Setup
@@ -62,7 +63,7 @@ class ThreadHost:
             faults=setup.faults,
             declarations=load_declarations(str(setup.config), {}),
         )
-        server = Server(options, clock=self._clock)
+        server = Server(options, assemble=assemble, clock=self._clock)
         ready = await server.start()
         self._server = server
         if self._clock is not None:

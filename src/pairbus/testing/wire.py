@@ -127,7 +127,9 @@ class ClientLink:
 
     def on_transfer(self, frame: Transfer, payload: bytes) -> None:
         """Only receivers get these."""
-        raise LocalProtocolError(f"a transfer for the sender {self.name!r}")
+        raise LocalProtocolError(
+            f"{len(payload)} bytes of delivery {frame.delivery_id} for the sender {self.name!r}"
+        )
 
 
 class ClientSender(ClientLink):
@@ -234,7 +236,9 @@ class ClientReceiver(ClientLink):
         """Defer: set aside, to be asked for by number."""
         self.settle(delivery, encode_modified(True, True), settled)
 
-    def dead_letter(self, delivery: Delivery, reason: str = "", description: str = "", settled: bool = False) -> None:
+    def dead_letter(
+        self, delivery: Delivery, reason: str = "", description: str = "", settled: bool = False
+    ) -> None:
         """Dead-letter, as the SDKs say it."""
         info: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
         error = AmqpError("com.microsoft:dead-letter", description, info)
@@ -258,7 +262,11 @@ class RequestLink:
         self._next = 1
 
     def request(
-        self, application_properties: dict[str, object], body: object = None, message_id: object = None, state: bytes = b""
+        self,
+        application_properties: dict[str, object],
+        body: object = None,
+        message_id: object = None,
+        state: bytes = b"",
     ) -> object:
         """Ask; the answer comes into ``responses`` under the id returned."""
         if message_id is None:
@@ -325,7 +333,7 @@ class ClientSession:
         name: str = "",
         credit: int = 0,
         receive_and_delete: bool = False,
-        filter: dict[str, object] | None = None,  # noqa: A002 - the field's name in the standard
+        filter: dict[str, object] | None = None,
         properties: dict[str, object] | None = None,
     ) -> ClientReceiver:
         """Attach a link that receives from ``address``; peek-lock with two-step settlement unless told otherwise."""

@@ -188,6 +188,12 @@ def test_M8_a_host_that_is_no_host_is_not_repeated(bench: Bench) -> None:
     assert "<id>https://contoso/q?" in text_of(strange)
 
 
+ONE_RULE = (
+    "<AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName>"
+    "<PrimaryKey>cA==</PrimaryKey><SecondaryKey>cw==</SecondaryKey></AuthorizationRule>"
+)
+
+
 # --- conditions, methods, limits ----------------------------------------------------------------------
 
 
@@ -249,6 +255,10 @@ def test_lists_can_only_be_read(bench: Bench, target: str) -> None:
         queue_entry("<ForwardTo>q</ForwardTo>"),
         queue_entry("<AuthorizationRules><AuthorizationRule/></AuthorizationRules>"),
         queue_entry("<AuthorizationRules><Other/></AuthorizationRules>"),
+        queue_entry(
+            "<AuthorizationRules><AuthorizationRule><ClaimType>Role</ClaimType></AuthorizationRule></AuthorizationRules>"
+        ),
+        queue_entry(f"<AuthorizationRules>{ONE_RULE}{ONE_RULE}</AuthorizationRules>"),
         queue_entry("<AuthorizationRules>" + "<AuthorizationRule/>" * 13 + "</AuthorizationRules>"),
     ],
 )
@@ -261,6 +271,13 @@ def test_M11_a_refused_create_leaves_no_trace(bench: Bench, body: bytes) -> None
     assert detail_of(response)
     assert bench.journal.records == before
     assert bench.namespace.find("q") is None
+
+
+@pytest.mark.parametrize("target", ["/t/subscriptions/new", "/t/subscriptions/s/rules/new"])
+def test_descriptions_must_fit_the_path(bench: Bench, target: str) -> None:
+    make_subscription(bench)
+
+    assert bench.ask("PUT", f"{target}?{VERSION}", queue_entry()).status == 400
 
 
 def test_M12_large_bodies_are_refused(bench: Bench) -> None:

@@ -10,11 +10,10 @@ from typing import cast
 from pairbus.engine.records import Record, SequenceAdvanced
 from pairbus.errors import StoreFailed
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.server.assemble import Assembly
+from pairbus.server.assembly import Assembly
 from pairbus.server.config import Options
 from pairbus.server.listener import Limits
 from pairbus.storage.ports import Batch, StoreStatistics
-
 
 ECHO_BYTES_MAX = 1000
 

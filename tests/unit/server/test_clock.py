@@ -63,7 +63,9 @@ def test_B65_clock_meets_the_wall_again_after_a_backward_step() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(-(10**7), 10**7)), max_size=50))
-def test_B20_clock_never_goes_back_and_never_stops_whatever_the_wall_does(steps: list[tuple[int, int]]) -> None:
+def test_B20_clock_never_goes_back_and_never_stops_whatever_the_wall_does(
+    steps: list[tuple[int, int]],
+) -> None:
     times = Times()
     clock = times.clock()
     last = clock()

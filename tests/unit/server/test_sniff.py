@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.errors import UsageError
 from pairbus.server.addresses import format_address, is_loopback, is_wildcard, parse_address
 from pairbus.server.sniff import PREFIX_BYTES_MAX, Tongue, tongue_of
-from pairbus.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,11 @@ def _drop_by_drop(data: bytes) -> Tongue | None:
     return None
 
 
-@given(st.one_of(st.binary(min_size=1), st.sampled_from([b"AMQP\x00", b"POST /", b"PO", b"\x16", b"\x16\x03", b"PUX"])))
+@given(
+    st.one_of(
+        st.binary(min_size=1), st.sampled_from([b"AMQP\x00", b"POST /", b"PO", b"\x16", b"\x16\x03", b"PUX"])
+    )
+)
 def test_B59_chunking_never_matters_and_few_bytes_decide(data: bytes) -> None:
     whole = tongue_of(data)
 
@@ -47,7 +51,18 @@ def test_M14_loopback_peers_are_at_home(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["10.0.0.1", "0.0.0.0", "::", "fe80::1%eth0", "::ffff:10.0.0.1", "128.0.0.1", "localhost", "", "127.0.0.1.evil"]
+    "host",
+    [
+        "10.0.0.1",
+        "0.0.0.0",
+        "::",
+        "fe80::1%eth0",
+        "::ffff:10.0.0.1",
+        "128.0.0.1",
+        "localhost",
+        "",
+        "127.0.0.1.evil",
+    ],
 )
 def test_M14_other_peers_are_not(host: str) -> None:
     assert not is_loopback(host)

@@ -1,0 +1,106 @@
+"""Which namespace and which entity an ``entity`` command is about."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from pairbus.errors import UsageError
+from pairbus.gateway import atom_routes as routes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+QUEUE_OR_TOPIC: Final = "queue or topic"
+"""They share one form of path."""
+HOME_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+class Target:
+    """A path taken apart, in the words of the administration client."""
+
+    __slots__ = ("kind", "name", "rule", "subscription")
+
+    def __init__(self, kind: str, name: str, subscription: str, rule: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.subscription = subscription
+        self.rule = rule
+
+    @property
+    def names(self) -> list[str]:
+        """The arguments that lead the client there."""
+        return [name for name in (self.name, self.subscription, self.rule) if name]
+
+
+def find_target(path: str) -> Target:
+    """What a path names. Raises UsageError."""
+    route = routes.route_of("/" + quote(path))
+    kinds = {routes.ENTITY: QUEUE_OR_TOPIC, routes.SUBSCRIPTION: "subscription", routes.RULE: "rule"}
+    if route.what not in kinds:
+        raise UsageError(
+            f"'{path}' names no entity: write QUEUE, TOPIC, TOPIC/Subscriptions/NAME or …/Rules/NAME"
+        )
+    return Target(kinds[route.what], route.path, route.subscription, route.rule)
+
+
+def connection_of(
+    connection_string: str | None, ready_file: str | None, ca_file: str | None, environment: Mapping[str, str]
+) -> tuple[str, str | None]:
+    """The connection string of the namespace that is meant, and the authority to trust for it."""
+    if ready_file is not None:
+        connection_string, known_ca = _read_ready_file(ready_file)
+        ca_file = ca_file or known_ca
+    connection_string = connection_string or environment.get("PAIRBUS_PRIMARY")
+    if not connection_string:
+        raise UsageError(
+            "no namespace is named: set PAIRBUS_PRIMARY to a connection string, or give --ready-file"
+        )
+    return connection_string, ca_file or _local_authority(connection_string, environment)
+
+
+def administration_client(
+    connection_string: str | None,
+    ready_file: str | None,
+    ca_file: str | None,
+    environment: Mapping[str, str],
+    options: dict[str, Any],
+) -> ServiceBusAdministrationClient:
+    """The official client for a namespace; it trusts a local broker's own authority by itself."""
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+    connection_string, ca_file = connection_of(connection_string, ready_file, ca_file, environment)
+    settings = {"retry_total": 1, **({"connection_verify": ca_file} if ca_file else {}), **options}
+    try:
+        return ServiceBusAdministrationClient.from_connection_string(connection_string, **settings)
+    except (ValueError, UnboundLocalError) as error:
+        # The second is how the client takes a connection string without a key. Neither text repeats the string.
+        raise UsageError(
+            f"the connection string cannot be used: {type(error).__name__}: it needs Endpoint, "
+            "SharedAccessKeyName and SharedAccessKey"
+        ) from None
+
+
+def _read_ready_file(name: str) -> tuple[str, str | None]:
+    try:
+        ready = json.loads(Path(name).read_text(encoding="utf-8"))
+        return str(ready["connection_string"]), ready.get("ca_file")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{name} is no ready file of a broker: {type(error).__name__}") from error
+
+
+def _local_authority(connection_string: str, environment: Mapping[str, str]) -> str | None:
+    """The authority that a broker of this user on this machine made for itself."""
+    from pairbus.server.config import default_data_directory
+
+    parts = dict(part.partition("=")[::2] for part in connection_string.split(";"))
+    host = parts.get("Endpoint", "").partition("://")[2].partition("/")[0]
+    namespace = parts.get("Namespace", "")
+    if host.rpartition(":")[0] not in HOME_HOSTS or not namespace or Path(namespace).name != namespace:
+        return None
+    authority = default_data_directory(environment) / namespace / "tls" / "ca.pem"
+    return str(authority) if authority.is_file() else None

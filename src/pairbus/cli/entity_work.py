@@ -1,0 +1,201 @@
+"""What the ``entity`` commands ask of the official administration client, and how its answers are shown."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.cli.entity_target import QUEUE_OR_TOPIC, Target, find_target
+from pairbus.errors import UsageError
+
+if TYPE_CHECKING:
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+KINDS: Final = ("queue", "topic", "subscription", "rule")
+FLAGS: Final = frozenset(
+    {
+        "dead_lettering_on_filter_evaluation_exceptions",
+        "dead_lettering_on_message_expiration",
+        "enable_batched_operations",
+        "enable_express",
+        "enable_partitioning",
+        "requires_duplicate_detection",
+        "requires_session",
+        "support_ordering",
+    }
+)
+NUMBERS: Final = frozenset({"max_delivery_count", "max_message_size_in_kilobytes", "max_size_in_megabytes"})
+
+
+def rows_of(client: ServiceBusAdministrationClient, path: str | None) -> list[dict[str, object]]:
+    """What a list shows: all queues and topics, or what lies under a path."""
+    if path is None:
+        queues = [
+            _row("queue", counts.name, counts, "active_message_count", "dead_letter_message_count")
+            for counts in client.list_queues_runtime_properties()
+        ]
+        topics = [
+            _row("topic", counts.name, counts, "subscription_count", "scheduled_message_count")
+            for counts in client.list_topics_runtime_properties()
+        ]
+        return queues + topics
+    target = find_target(path)
+    if target.kind == "subscription":
+        return [
+            {"kind": "rule", "name": rule.name, "filter": _expression_of(rule.filter)}
+            for rule in client.list_rules(target.name, target.subscription)
+        ]
+    return [
+        _row("subscription", counts.name, counts, "active_message_count", "dead_letter_message_count")
+        for counts in client.list_subscriptions_runtime_properties(target.name)
+    ]
+
+
+def _row(kind: str, name: str | None, counts: Any, *names: str) -> dict[str, object]:
+    row: dict[str, object] = {"kind": kind, "name": name}
+    for count in names:
+        row[count.removesuffix("_message_count").removesuffix("_count")] = getattr(counts, count)
+    return row
+
+
+def read_entity(client: ServiceBusAdministrationClient, target: Target) -> tuple[str, Any, Any]:
+    """What a path names, its settings and its counts."""
+    if target.kind == "rule":
+        return "rule", client.get_rule(target.name, target.subscription, target.rule), None
+    if target.kind == "subscription":
+        names = (target.name, target.subscription)
+        return (
+            "subscription",
+            client.get_subscription(*names),
+            client.get_subscription_runtime_properties(*names),
+        )
+    if _is_topic(client, target.name):
+        return "topic", client.get_topic(target.name), client.get_topic_runtime_properties(target.name)
+    return "queue", client.get_queue(target.name), client.get_queue_runtime_properties(target.name)
+
+
+def _is_topic(client: ServiceBusAdministrationClient, name: str) -> bool:
+    # A queue and a topic share one address, and the client cannot say which it found; only a topic can list
+    # its subscriptions.
+    from azure.core.exceptions import HttpResponseError
+
+    try:
+        next(iter(client.list_subscriptions(name, max_page_size=1)), None)
+    except HttpResponseError:
+        return False
+    return True
+
+
+def create_entity(
+    client: Any,
+    kind: str,
+    target: Target,
+    settings: dict[str, object],
+    expression: str | None,
+    action: str | None,
+) -> None:
+    """Create what the target names."""
+    if kind == "rule":
+        from azure.servicebus.management import SqlRuleAction, SqlRuleFilter, TrueRuleFilter
+
+        if settings:
+            raise UsageError("a rule has no settings: use --filter and --action")
+        client.create_rule(
+            *target.names,
+            filter=SqlRuleFilter(expression) if expression else TrueRuleFilter(),
+            action=SqlRuleAction(action) if action else None,
+        )
+        return
+    method = getattr(client, f"create_{kind}")
+    known = [name for name, p in inspect.signature(method).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    _check_names(kind, settings, [*known, "status"])
+    method(*target.names, **settings)
+
+
+def update_entity(client: Any, target: Target, settings: dict[str, object]) -> str:
+    """Change some settings; the kind of entity it was."""
+    kind, properties, _ = read_entity(client, target)
+    _check_names(kind, settings, [name for name in vars(properties) if not name.startswith("_")])
+    if kind == "subscription":
+        client.update_subscription(target.name, properties, **settings)
+    else:
+        getattr(client, f"update_{kind}")(properties, **settings)
+    return kind
+
+
+def delete_entity(client: Any, target: Target) -> None:
+    """Delete what the target names."""
+    # Queues and topics are deleted by the same request.
+    kind = "queue" if target.kind == QUEUE_OR_TOPIC else target.kind
+    getattr(client, f"delete_{kind}")(*target.names)
+
+
+def _check_names(kind: str, settings: dict[str, object], known: list[str]) -> None:
+    offered = sorted(set(known) - {"name", "authorization_rules"})
+    for name in settings:
+        if name not in offered:
+            raise UsageError(f"{name} is no setting of a {kind}; there are {', '.join(offered)}")
+
+
+def settings_of(pairs: tuple[str, ...]) -> dict[str, object]:
+    """The settings of ``NAME=VALUE`` pairs. Raises UsageError."""
+    settings: dict[str, object] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise UsageError(f"--set {pair}: write NAME=VALUE")
+        settings[name] = _value(name, text)
+    return settings
+
+
+def _value(name: str, text: str) -> object:
+    if not text:
+        return None
+    if name in FLAGS:
+        if text not in ("true", "false"):
+            raise UsageError(f"{name} is {text!r}: it must be true or false")
+        return text == "true"
+    if name in NUMBERS:
+        if not (text.isascii() and text.isdigit()):
+            raise UsageError(f"{name} is {text!r}: it must be a number")
+        return int(text)
+    return text
+
+
+def told_of(properties: Any) -> dict[str, object]:
+    """What may be shown of properties: no keys, and times and durations as text."""
+    told: dict[str, object] = {}
+    if properties is None:
+        return told
+    names = [name for name in dir(properties) if not name.startswith("_")]
+    for name in names:
+        value = getattr(properties, name)
+        if callable(value):
+            continue
+        if name == "authorization_rules":
+            told["access_rules"] = [rule.key_name for rule in value or []]
+        elif name in ("filter", "action"):
+            told[name] = _expression_of(value)
+        else:
+            told[name] = value if isinstance(value, bool | int) or value is None else str(value)
+    return told
+
+
+def _expression_of(part: Any) -> str | None:
+    """A filter or action in a few words."""
+    if part is None:
+        return None
+    expression = getattr(part, "sql_expression", None)
+    if expression is not None:
+        return str(expression)
+    fields = {name: value for name, value in vars(part).items() if value and not name.startswith("_")}
+    return " AND ".join(f"{name} = {value!r}" for name, value in fields.items())
+
+
+def inert(value: object) -> str:
+    """Text for a terminal: what others wrote must not steer it (M8)."""
+    if value is None:
+        return "-"
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in str(value)
+    )

@@ -1,0 +1,16 @@
+"""Plain HTTP for the administration client, which only knows HTTPS: for namespaces that are reached without TLS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.core.pipeline.transport import AioHttpTransport
+
+
+class PlainHttpTransport(AioHttpTransport):
+    """The SDK's own transport, with the scheme changed."""
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """Send a request."""
+        request.url = request.url.replace("https://", "http://", 1)
+        return await super().send(request, **options)

@@ -1,0 +1,1 @@
+"""The synchronous twin. Written by ``tools/unasync.py`` from ``_async``, but for ``runtime``."""

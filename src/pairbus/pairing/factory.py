@@ -1,0 +1,246 @@
+"""What all senders of one paired client share: health records, rotation, counters, events. No waiting in here.
+
+Shared by both twins and by the simulation. Every method is short and runs under one lock, so that threads of the
+synchronous twin see one order of things (P20).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pairbus.errors import MessageTooLargeForBacklogError
+from pairbus.pairing import parking
+from pairbus.pairing.events import Event, EventLog, Kind, Listener
+from pairbus.pairing.flow import Choice, SendFlow
+from pairbus.pairing.health import Change, EntityHealth, EntityReport, Health
+from pairbus.pairing.naming import entity_key
+from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
+from pairbus.pairing.parking import Passport
+from pairbus.pairing.rotation import Chooser, Rotation
+from pairbus.pairing.statistics import Counters, Statistics, snapshot
+
+BACKLOG_LIMIT_BYTES: Final = 262_144
+"""What a backlog queue of the standard tier takes."""
+DECISIONS_MAX: Final = 200
+"""How many lines of history ``explain`` keeps per entity."""
+SEND_TIMEOUT_MS_DEFAULT: Final = 60_000
+"""The time of a send that came without a timeout: a silent primary must not hold it for ever."""
+
+_KINDS: Final = {
+    Health.SUSPECT: Kind.SUSPECT,
+    Health.FAILED_OVER: Kind.FAILED_OVER,
+    Health.REFUSING: Kind.REFUSED,
+    Health.HEALTHY: Kind.RECOVERED,
+}
+
+
+class Factory:
+    """The shared state of one paired client.
+
+    Args:
+        name: A unique name of this factory, for passports.
+        primary: The primary namespace's own name.
+        secondary: The secondary's name, for people.
+        options: How to behave.
+        chooser: Randomness.
+        clock: A steady clock in milliseconds.
+        wall_clock: The time of day in milliseconds.
+        on_change: Called after each change of an entity's state, so that the shell can start its watch.
+        listener: The application's event callback.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        primary: str,
+        secondary: str,
+        options: SendAvailabilityOptions,
+        chooser: Chooser,
+        clock: Callable[[], int],
+        wall_clock: Callable[[], int],
+        on_change: Callable[[EntityHealth], None],
+        listener: Listener | None = None,
+    ) -> None:
+        self.name = name
+        self.primary = primary
+        self.secondary = secondary
+        self.options = options
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self.counters = Counters()
+        self.events = EventLog(listener)
+        self.lock = threading.RLock()
+        self.failover_interval_ms = milliseconds(options.failover_interval)
+        self.ping_interval_ms = milliseconds(options.ping_primary_interval)
+        self.is_paired = False
+        self._on_change = on_change
+        self._rotation = Rotation((), self.ping_interval_ms, chooser)
+        self._chooser = chooser
+        self._records: dict[str, EntityHealth] = {}
+        self._decisions: dict[str, deque[str]] = {}
+        self._detours = 0
+
+    # --- pairing ----------------------------------------------------------------------------------
+
+    def paired_with(self, queues: Sequence[str]) -> None:
+        """Pairing has ended well: sends may be detoured to these queues from here on (P30)."""
+        with self.lock:
+            self._rotation = Rotation(queues, self.ping_interval_ms, self._chooser)
+            self.is_paired = True
+        self.tell(
+            Kind.PAIRED, self.primary, f"paired with {self.secondary}: {len(queues)} backlog queues", queues=len(queues)
+        )
+
+    @property
+    def usable_queues(self) -> list[str]:
+        """The backlog queues in rotation."""
+        with self.lock:
+            return list(self._rotation.usable)
+
+    @property
+    def queues(self) -> list[str]:
+        """Every backlog queue of the pairing, evicted ones included."""
+        with self.lock:
+            return [*self._rotation.usable, *self._rotation.evicted]
+
+    def change_ping_interval(self, interval_ms: int) -> None:
+        """The next ping of every entity uses it."""
+        with self.lock:
+            self.ping_interval_ms = interval_ms
+            self._rotation.retry_ms = interval_ms
+            for record in self._records.values():
+                record.pings.change_interval(interval_ms)
+
+    # --- entities ---------------------------------------------------------------------------------
+
+    def record(self, path: str) -> EntityHealth:
+        """The one record of an entity, however its path is written."""
+        key = entity_key(path)
+        with self.lock:
+            found = self._records.get(key)
+            if found is None:
+                found = EntityHealth(
+                    path.strip("/"),
+                    self.failover_interval_ms,
+                    self.ping_interval_ms,
+                    self.options.healthy_pings,
+                    self.clock(),
+                )
+                self._records[key] = found
+            return found
+
+    def reports(self) -> dict[str, EntityReport]:
+        """Every entity's state."""
+        with self.lock:
+            return {record.path: record.report() for record in self._records.values()}
+
+    def fail_over(self, path: str) -> None:
+        """Switch one entity to the backlog by hand."""
+        record = self.record(path)
+        with self.lock:
+            self.apply(record, record.fail_over(self.clock()))
+
+    def mark_healthy(self, path: str) -> None:
+        """Switch one entity to the primary by hand."""
+        record = self.record(path)
+        with self.lock:
+            self.apply(record, record.mark_healthy(self.clock()))
+
+    def apply(self, record: EntityHealth, changes: Sequence[Change]) -> None:
+        """Tell of changes, exactly once and in order (P45)."""
+        for change in changes:
+            if change.after is Health.FAILED_OVER:
+                self.counters.failovers += 1
+            elif change.after is Health.HEALTHY and change.before is not Health.SUSPECT:
+                self.counters.recoveries += 1
+            self.note(record, f"{change.before.value} → {change.after.value}: {change.why}")
+            self.tell(_KINDS[change.after], change.path, change.why, before=change.before.value, after=change.after.value)
+            self._on_change(record)
+
+    def note(self, record: EntityHealth, text: str) -> None:
+        """Remember a decision for ``explain``."""
+        lines = self._decisions.setdefault(entity_key(record.path), deque(maxlen=DECISIONS_MAX))
+        lines.append(f"{self.clock()} ms  {text}")
+
+    def explain(self, path: str) -> list[str]:
+        """Why an entity is in its state: its errors, timers, pings and decisions, oldest first."""
+        record = self.record(path)
+        with self.lock:
+            report = record.report()
+            lines = [f"{report.path} is {report.state.value} since {report.since_ms} ms" + _because(report.why)]
+            if report.failover_due_ms is not None:
+                lines.append(f"fails over at {report.failover_due_ms} ms unless a send succeeds before")
+            if report.next_ping_ms is not None:
+                lines.append(f"next ping at {report.next_ping_ms} ms; {report.pings_sent} sent so far")
+            if report.parked:
+                lines.append(f"{report.parked} messages parked, last in {report.backlog_queue}")
+            lines += [f"backlog queue {e.queue} is out of rotation: {e.why}" for e in self._rotation.evicted.values()]
+            return lines + list(self._decisions.get(entity_key(path), ()))
+
+    # --- sends ------------------------------------------------------------------------------------
+
+    def flow(self, record: EntityHealth, choice: Choice, deadline_ms: int) -> SendFlow:
+        """The decisions of one send."""
+        return SendFlow(
+            record,
+            self._rotation,
+            choice,
+            self.options.trigger,
+            deadline_ms,
+            holds_while_suspect=self.options.while_suspect == "wait",
+        )
+
+    def park(self, payloads: Sequence[bytes], path: str, reason: str) -> list[bytes]:
+        """The parked forms of messages for one entity."""
+        with self.lock:
+            self._detours += 1
+            passport = Passport(self.name, self.wall_clock(), self._detours, reason)
+        return [parking.park(payload, path, passport) for payload in payloads]
+
+    def evicted(self, queue: str, why: str) -> None:
+        """Tell that a queue left the rotation."""
+        self.counters.evictions += 1
+        self.tell(Kind.QUEUE_EVICTED, queue, f"left the rotation: {why}")
+
+    def readmitted(self, queue: str) -> None:
+        """Tell that a queue is back in the rotation."""
+        self.counters.readmissions += 1
+        self.tell(Kind.QUEUE_READMITTED, queue, "accepts again")
+
+    # --- seeing -----------------------------------------------------------------------------------
+
+    def tell(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
+        """Raise an event."""
+        self.events.tell(Event(kind, subject, text, self.clock(), dict(data), is_loud))
+
+    def statistics(self, oldest_age_ms: int | None = None, drain_rate_per_s: float = 0.0) -> Statistics:
+        """A frozen picture of the counters."""
+        with self.lock:
+            return snapshot(
+                self.counters,
+                usable=len(self._rotation.usable),
+                evicted=len(self._rotation.evicted),
+                failed_over=sum(1 for r in self._records.values() if r.state is Health.FAILED_OVER),
+                oldest_age_ms=oldest_age_ms,
+                drain_rate_per_s=drain_rate_per_s,
+            )
+
+
+def check_size(parked: Sequence[bytes], originals: Sequence[bytes], limit: int) -> None:
+    """Raise MessageTooLargeForBacklogError when one of the parked forms is too large (P13)."""
+    for payload, original in zip(parked, originals, strict=True):
+        if len(payload) + ENVELOPE_BYTES > limit:
+            size = len(payload) + ENVELOPE_BYTES
+            raise MessageTooLargeForBacklogError(size, size - len(original), limit)
+
+
+ENVELOPE_BYTES: Final = 64
+"""What the batch of one around a parked message takes at most."""
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""

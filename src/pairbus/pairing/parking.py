@@ -1,0 +1,461 @@
+"""Park a message for the backlog and restore it, on its encoded bytes (specification, section 6).
+
+Rule 1: what must not act in the backlog (session, life, schedule, partition) hides in application properties.
+Rule 2: everything that has no alias keeps its bytes; ``restore(park(m))`` is ``m`` (P8, P9).
+Rule 3: nothing here knows the time; the passport and ``now_ms`` come from outside.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+from pairbus.errors import InvalidParkedPropertyError, RemoteProtocolError
+from pairbus.pairing import sections as amqp
+from pairbus.pairing.sections import Items, Section
+
+ALIAS_SESSION: Final = "x-ms-sessionid"
+ALIAS_LIFE: Final = "x-ms-timetolive"
+ALIAS_SCHEDULE: Final = "x-ms-scheduledenqueuetimeutc"
+ALIAS_PATH: Final = "x-ms-path"
+ALIAS_PARTITION: Final = "x-pairbus-partitionkey"
+ALIAS_PASSPORT: Final = "x-pairbus-passport"
+USER_PREFIX: Final = "x-pairbus-user-"
+ALIASES: Final = frozenset(
+    {ALIAS_SESSION, ALIAS_LIFE, ALIAS_SCHEDULE, ALIAS_PATH, ALIAS_PARTITION, ALIAS_PASSPORT}
+)
+
+ANNOTATION_SCHEDULE: Final = "x-opt-scheduled-enqueue-time"
+ANNOTATION_PARTITION: Final = "x-opt-partition-key"
+_BROKER_ANNOTATIONS: Final = frozenset(
+    {
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+        "x-opt-lock-token",
+        "x-opt-partition-id",
+    }
+)
+
+TICKS_PER_MS: Final = 10_000
+UNLIMITED_TICKS: Final = 2**63 - 1
+EPOCH_TICKS: Final = 621_355_968_000_000_000
+TTL_HEADER_MAX: Final = 2**32 - 1
+ABSOLUTE_EXPIRY_MAX: Final = 253_402_243_199_000
+"""Where the official SDK caps an absolute expiry time."""
+PATH_CHARACTERS_MAX: Final = 290
+REASON_CHARACTERS_MAX: Final = 40
+
+_TTL, _ABSOLUTE, _CREATION, _GROUP = 2, 8, 9, 10
+
+NOT_FROM_PAIRED_NAMESPACE: Final = "NotFromPairedNamespace"
+INVALID_PARKED_PROPERTY: Final = "InvalidParkedProperty"
+
+
+@dataclass(frozen=True, slots=True)
+class Passport:
+    """Where a parked message comes from, and how its original was written where that is not the usual way."""
+
+    factory: str
+    first_send_ms: int
+    detour: int
+    reason: str
+    hints: dict[str, object] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """As it is stored."""
+        value: dict[str, object] = {
+            "f": self.factory,
+            "t": self.first_send_ms,
+            "n": self.detour,
+            "r": self.reason[:REASON_CHARACTERS_MAX],
+        }
+        if self.hints:
+            value["h"] = self.hints
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+    @staticmethod
+    def parse(text: str) -> Passport:
+        """Read one. Raises ValueError."""
+        value = json.loads(text)
+        if not isinstance(value, dict) or not isinstance(value.get("h", {}), dict):
+            raise ValueError("not a passport")  # noqa: TRY004 - one kind of error for whatever is wrong in it
+        return Passport(
+            str(value.get("f", "")),
+            int(value.get("t", 0)),
+            int(value.get("n", 0)),
+            str(value.get("r", "")),
+            value.get("h", {}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A message as the application sent it, and where it goes."""
+
+    path: str
+    payload: bytes
+    message_id: bytes
+    """Encoded, with its type; empty when there is none."""
+    session_id: str | None
+    partition_key: str | None
+    time_to_live_ms: int | None
+    scheduled_ms: int | None
+    passport: Passport | None
+
+    @property
+    def message_id_text(self) -> str:
+        """For people and the ledger."""
+        return message_id_text(self.message_id)
+
+
+# --- park -----------------------------------------------------------------------------------------
+
+
+def park(payload: bytes, path: str, passport: Passport) -> bytes:
+    """The form of a message that sits in a backlog queue.
+
+    Args:
+        payload: The encoded original.
+        path: The entity it is for.
+        passport: Where it comes from. Hints are added to it here.
+    """
+    parts = amqp.split(payload)
+    hints: dict[str, object] = {}
+    aliases: Items = []
+    header = amqp.list_items(amqp.find(parts, amqp.HEADER))
+    properties = amqp.list_items(amqp.find(parts, amqp.PROPERTIES))
+    session = _take(properties, _GROUP)
+    if session is not None:
+        aliases.append((amqp.encode_text(ALIAS_SESSION), session))
+    life_ms = _take_life(header, properties, hints)
+    if life_ms is not None:
+        aliases.append((amqp.encode_text(ALIAS_LIFE), amqp.encode_long(life_ms * TICKS_PER_MS)))
+    annotations, hidden = _take_annotations(amqp.map_items(amqp.find(parts, amqp.MESSAGE_ANNOTATIONS)), hints)
+    if ANNOTATION_SCHEDULE in hidden:
+        aliases.append((amqp.encode_text(ALIAS_SCHEDULE), hidden[ANNOTATION_SCHEDULE]))
+    aliases.append((amqp.encode_text(ALIAS_PATH), amqp.encode_text(path)))
+    partition = hidden.get(ANNOTATION_PARTITION)
+    if partition is not None:
+        if session is not None and amqp.text_of(session) == amqp.text_of(partition):
+            hints["pk"] = 1
+        else:
+            aliases.append((amqp.encode_text(ALIAS_PARTITION), partition))
+    written = Passport(passport.factory, passport.first_send_ms, passport.detour, passport.reason, hints)
+    aliases.append((amqp.encode_text(ALIAS_PASSPORT), amqp.encode_text(written.text())))
+    users = [
+        (_renamed(key), value)
+        for key, value in amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
+    ]
+    parts = amqp.replace(parts, amqp.HEADER, _unless_empty(header))
+    parts = amqp.replace(parts, amqp.PROPERTIES, amqp.encode_list(properties) if properties else None)
+    parts = amqp.replace(parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None)
+    parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(users + aliases))
+    return amqp.join(parts)
+
+
+def _take(items: list[bytes], index: int) -> bytes | None:
+    if index >= len(items) or items[index] == amqp.NULL:
+        return None
+    value, items[index] = items[index], amqp.NULL
+    return value
+
+
+def _take_life(header: list[bytes], properties: list[bytes], hints: dict[str, object]) -> int | None:
+    """Take out whatever limits the message's life; note how it was said when not in the SDK's way."""
+    ttl_raw = _take(header, _TTL)
+    ttl = None if ttl_raw is None else amqp.uint_of(ttl_raw)
+    creation = _time(properties, _CREATION)
+    absolute_raw = _take(properties, _ABSOLUTE)
+    absolute = None if absolute_raw is None else amqp.timestamp_of(absolute_raw)
+    if absolute is None:
+        if ttl is not None:
+            hints["ttl"] = "header"
+        return ttl
+    if creation is None or (ttl is None and absolute <= creation):
+        hints["abs"] = absolute
+        return ttl
+    times = absolute - creation
+    if ttl is None:
+        hints["ttl"] = "times"
+        return times
+    if ttl == TTL_HEADER_MAX and times > ttl:
+        return times
+    if absolute != min(ABSOLUTE_EXPIRY_MAX, creation + ttl):
+        hints["abs"] = absolute
+    return ttl
+
+
+def _time(properties: list[bytes], index: int) -> int | None:
+    return amqp.timestamp_of(properties[index]) if index < len(properties) else None
+
+
+def _take_annotations(items: Items, hints: dict[str, object]) -> tuple[Items, dict[str, bytes]]:
+    kept: Items = []
+    hidden: dict[str, bytes] = {}
+    positions: list[int] = []
+    for index, (key, value) in enumerate(items):
+        name = amqp.text_of(key)
+        is_schedule = name == ANNOTATION_SCHEDULE and amqp.timestamp_of(value) is not None
+        is_partition = name == ANNOTATION_PARTITION and value[0] in (0xA1, 0xB1)
+        if name is not None and (is_schedule or is_partition) and name not in hidden:
+            hidden[name] = value
+            positions.append(index)
+        else:
+            kept.append((key, value))
+    usual = [name for name in (ANNOTATION_SCHEDULE, ANNOTATION_PARTITION) if name in hidden]
+    if list(hidden) != usual or positions != list(range(len(positions))):
+        hints["at"] = dict(zip(hidden, positions, strict=True))
+    return kept, hidden
+
+
+def _renamed(key: bytes) -> bytes:
+    name = amqp.text_of(key)
+    if name is None:
+        return key
+    lowered = name.lower()
+    return amqp.encode_text(USER_PREFIX + name) if lowered in ALIASES or lowered.startswith(USER_PREFIX) else key
+
+
+def _unless_empty(header: list[bytes]) -> bytes | None:
+    return amqp.encode_list(header) if any(item != amqp.NULL for item in header) else None
+
+
+# --- restore --------------------------------------------------------------------------------------
+
+
+def restore(payload: bytes, now_ms: int, *, elapsed_ms: int = 0) -> Restored:
+    """The original of a backlog message.
+
+    Args:
+        payload: The backlog message as it was delivered.
+        now_ms: The time of day. A limited life begins again here, as with any send of an SDK.
+        elapsed_ms: How much of its life the message has spent in the backlog (``time_to_live="deduct"``).
+
+    Raises:
+        InvalidParkedPropertyError: It is no backlog message, or a parked property makes no sense.
+    """
+    try:
+        return _restore(payload, now_ms, elapsed_ms)
+    except RemoteProtocolError as error:
+        raise InvalidParkedPropertyError(
+            INVALID_PARKED_PROPERTY, f"the message cannot be read: {error}"
+        ) from error
+
+
+def _restore(payload: bytes, now_ms: int, elapsed_ms: int) -> Restored:
+    parts = amqp.split(payload)
+    users, aliases = _split_properties(amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES)))
+    path = _path(aliases.get(ALIAS_PATH))
+    passport = _passport(aliases.get(ALIAS_PASSPORT))
+    hints = passport.hints if passport is not None else {}
+    if passport is not None:
+        users = [(_original_name(key), value) for key, value in users]
+    session = _string(aliases, ALIAS_SESSION)
+    life_ms = _life(aliases.get(ALIAS_LIFE))
+    scheduled_ms = _schedule(aliases.get(ALIAS_SCHEDULE))
+    partition = session if hints.get("pk") == 1 else _string(aliases, ALIAS_PARTITION)
+    if life_ms is not None and elapsed_ms:
+        life_ms = max(0, life_ms - elapsed_ms)
+    properties = amqp.list_items(amqp.find(parts, amqp.PROPERTIES))
+    if session is not None:
+        _put(properties, _GROUP, aliases[ALIAS_SESSION])
+    header = _restored_header(amqp.list_items(amqp.find(parts, amqp.HEADER)), life_ms, hints)
+    _put_times(properties, life_ms, now_ms, hints)
+    annotations = [
+        (key, value)
+        for key, value in amqp.map_items(amqp.find(parts, amqp.MESSAGE_ANNOTATIONS))
+        if amqp.text_of(key) not in _BROKER_ANNOTATIONS
+    ]
+    annotations = _put_annotations(annotations, scheduled_ms, partition, hints)
+    parts = _without_broker_parts(parts)
+    parts = amqp.replace(parts, amqp.HEADER, _unless_empty(header))
+    parts = amqp.replace(parts, amqp.PROPERTIES, amqp.encode_list(properties) if properties else None)
+    parts = amqp.replace(parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None)
+    parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(users) if users else None)
+    message_id = properties[0] if properties and properties[0] != amqp.NULL else b""
+    return Restored(
+        path, amqp.join(parts), message_id, session, partition, life_ms, scheduled_ms, passport
+    )
+
+
+def _split_properties(items: Items) -> tuple[Items, dict[str, bytes]]:
+    users: Items = []
+    aliases: dict[str, bytes] = {}
+    for key, value in items:
+        name = amqp.text_of(key)
+        if name is not None and name in ALIASES:
+            aliases[name] = value
+        else:
+            users.append((key, value))
+    return users, aliases
+
+
+def _path(raw: bytes | None) -> str:
+    if raw is None:
+        raise InvalidParkedPropertyError(
+            NOT_FROM_PAIRED_NAMESPACE, f"{ALIAS_PATH}: expected a string, found nothing"
+        )
+    path = amqp.text_of(raw) if raw[0] in (0xA1, 0xB1) else None
+    if path is None or not path.strip("/"):
+        raise InvalidParkedPropertyError(
+            NOT_FROM_PAIRED_NAMESPACE,
+            f"{ALIAS_PATH}: expected a string that names an entity, found {amqp.type_name(raw)}",
+        )
+    return path
+
+
+def _passport(raw: bytes | None) -> Passport | None:
+    if raw is None:
+        return None  # written by the retired SDK
+    text = amqp.text_of(raw) if raw[0] in (0xA1, 0xB1) else None
+    if text is None:
+        raise _wrong(ALIAS_PASSPORT, "a string", raw)
+    try:
+        return Passport.parse(text)
+    except (ValueError, TypeError):
+        raise _wrong(ALIAS_PASSPORT, "a passport", raw) from None
+
+
+def _string(aliases: dict[str, bytes], name: str) -> str | None:
+    raw = aliases.get(name)
+    if raw is None:
+        return None
+    if raw[0] not in (0xA1, 0xB1):
+        raise _wrong(name, "a string", raw)
+    return amqp.text_of(raw)
+
+
+def _life(raw: bytes | None) -> int | None:
+    """Ticks as a long, or as the retired SDK wrote them: described ``com.microsoft:timespan``."""
+    if raw is None:
+        return None
+    parts = amqp.described(raw)
+    plain = raw
+    if parts is not None:
+        if parts[0] != "com.microsoft:timespan":
+            raise _wrong(ALIAS_LIFE, "a long or com.microsoft:timespan", raw)
+        plain = parts[1]
+    ticks = amqp.long_of(plain)
+    if ticks is None:
+        raise _wrong(ALIAS_LIFE, "a long or com.microsoft:timespan", raw)
+    if ticks < 0:
+        raise InvalidParkedPropertyError(
+            INVALID_PARKED_PROPERTY, f"{ALIAS_LIFE}: expected 0 or more ticks, found {ticks}"
+        )
+    return None if ticks == UNLIMITED_TICKS else ticks // TICKS_PER_MS
+
+
+def _schedule(raw: bytes | None) -> int | None:
+    """A timestamp, or as the retired SDK may have written it: described ``com.microsoft:datetime-offset``."""
+    if raw is None:
+        return None
+    ms = amqp.timestamp_of(raw)
+    if ms is not None:
+        return ms
+    parts = amqp.described(raw)
+    if parts is not None and parts[0] == "com.microsoft:datetime-offset":
+        ticks = amqp.long_of(parts[1])
+        if ticks is not None:
+            return (ticks - EPOCH_TICKS) // TICKS_PER_MS
+    raise _wrong(ALIAS_SCHEDULE, "a timestamp or com.microsoft:datetime-offset", raw)
+
+
+def _wrong(name: str, expected: str, raw: bytes) -> InvalidParkedPropertyError:
+    return InvalidParkedPropertyError(
+        INVALID_PARKED_PROPERTY, f"{name}: expected {expected}, found {amqp.type_name(raw)}"
+    )
+
+
+def _original_name(key: bytes) -> bytes:
+    name = amqp.text_of(key)
+    if name is None or not name.startswith(USER_PREFIX):
+        return key
+    return amqp.encode_text(name[len(USER_PREFIX) :])
+
+
+def _put(items: list[bytes], index: int, value: bytes) -> None:
+    items.extend([amqp.NULL] * (index + 1 - len(items)))
+    items[index] = value
+
+
+def _restored_header(header: list[bytes], life_ms: int | None, hints: dict[str, object]) -> list[bytes]:
+    """Durable and priority stay; first-acquirer and delivery-count are the broker's (AMQP 1.0, 3.2.1)."""
+    kept = [*header[:_TTL], *[amqp.NULL] * (amqp.HEADER_COUNT - len(header[:_TTL]))]
+    if life_ms is not None and hints.get("ttl") != "times":
+        kept[_TTL] = amqp.encode_uint(min(life_ms, TTL_HEADER_MAX))
+    return kept
+
+
+def _put_times(properties: list[bytes], life_ms: int | None, now_ms: int, hints: dict[str, object]) -> None:
+    absolute = hints.get("abs")
+    if isinstance(absolute, int):
+        _put(properties, _ABSOLUTE, amqp.encode_timestamp(absolute))
+    elif life_ms is not None and hints.get("ttl") != "header":
+        # The original's own times would end a frozen life early: it begins anew, as it does with every SDK's send.
+        _put(properties, _CREATION, amqp.encode_timestamp(now_ms))
+        _put(properties, _ABSOLUTE, amqp.encode_timestamp(min(ABSOLUTE_EXPIRY_MAX, now_ms + life_ms)))
+
+
+def _put_annotations(
+    annotations: Items, scheduled_ms: int | None, partition: str | None, hints: dict[str, object]
+) -> Items:
+    hidden: dict[str, bytes] = {}
+    if scheduled_ms is not None:
+        hidden[ANNOTATION_SCHEDULE] = amqp.encode_timestamp(scheduled_ms)
+    if partition is not None:
+        hidden[ANNOTATION_PARTITION] = amqp.encode_text(partition)
+    at = hints.get("at")
+    places = at if isinstance(at, dict) else {}
+    usual = {name: index for index, name in enumerate(hidden)}
+    result = list(annotations)
+    for name in sorted(hidden, key=lambda name: int(places.get(name, usual[name]))):
+        pair = (amqp.encode_symbol(name), hidden[name])
+        result.insert(min(int(places.get(name, usual[name])), len(result)), pair)
+    return result
+
+
+def _without_broker_parts(parts: list[Section]) -> list[Section]:
+    raw = amqp.find(parts, amqp.DELIVERY_ANNOTATIONS)
+    if raw is None:
+        return parts
+    kept = [item for item in amqp.map_items(raw) if amqp.text_of(item[0]) not in _BROKER_ANNOTATIONS]
+    return amqp.replace(parts, amqp.DELIVERY_ANNOTATIONS, amqp.encode_map(kept) if kept else None)
+
+
+# --- small helpers for shells ---------------------------------------------------------------------
+
+
+def without_dead_letter_marks(payload: bytes) -> bytes:
+    """A backlog message as it was before it was set aside, so that it can go back into its backlog queue."""
+    parts = amqp.split(payload)
+    marks = ("DeadLetterReason", "DeadLetterErrorDescription")
+    items = amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
+    kept = [item for item in items if amqp.text_of(item[0]) not in marks]
+    annotations = [
+        item
+        for item in amqp.map_items(amqp.find(parts, amqp.MESSAGE_ANNOTATIONS))
+        if amqp.text_of(item[0]) not in _BROKER_ANNOTATIONS
+    ]
+    parts = amqp.replace(_without_broker_parts(parts), amqp.HEADER, None)
+    parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(kept) if kept else None)
+    parts = amqp.replace(parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None)
+    return amqp.join(parts)
+
+
+def message_id_text(raw: bytes) -> str:
+    """An encoded message id as text that tells types apart."""
+    if not raw:
+        return ""
+    text = amqp.text_of(raw)
+    return text if text is not None else f"{amqp.type_name(raw)}:{raw[1:].hex()}"
+
+
+def message_id_of(payload: bytes) -> bytes:
+    """The encoded message id of an encoded message; empty when there is none."""
+    properties = amqp.list_items(amqp.find(amqp.split(payload), amqp.PROPERTIES))
+    return properties[0] if properties and properties[0] != amqp.NULL else b""

@@ -1,0 +1,93 @@
+"""Backlog queues as pairing wants them, and how an existing one differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.pairing.naming import backlog_index, backlog_queue
+
+if TYPE_CHECKING:
+    from azure.servicebus.management import QueueProperties
+
+UNLIMITED: Final = "P10675199DT2H48M5.4775807S"
+SETTINGS: Final[dict[str, Any]] = {
+    "max_size_in_megabytes": 5120,
+    "max_delivery_count": 2147483647,
+    "default_message_time_to_live": UNLIMITED,
+    "auto_delete_on_idle": UNLIMITED,
+    "lock_duration": timedelta(minutes=1),
+    "dead_lettering_on_message_expiration": True,
+    "enable_batched_operations": True,
+}
+"""Exactly what a new backlog queue is created with; everything else is the namespace's default."""
+
+# A timedelta cannot hold the unlimited duration's last digits; whatever is at least this long is unlimited.
+_UNLIMITED_FROM: Final = timedelta(days=10_675_198)
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueue:
+    """An existing queue with the name of a backlog queue."""
+
+    index: int
+    name: str
+    differences: tuple[str, ...] = ()
+    dangers: tuple[str, ...] = ()
+    """Differences because of which sends there fail or leak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What pairing found and what it must do."""
+
+    existing: dict[int, BacklogQueue] = field(default_factory=dict)
+    missing: tuple[int, ...] = ()
+    extra: tuple[BacklogQueue, ...] = ()
+
+
+def take_census(found: Sequence[BacklogQueue], count: int) -> Census:
+    """Sort what was found: used, missing, and beyond the count (P29)."""
+    existing = {queue.index: queue for queue in found if queue.index < count}
+    extra = tuple(sorted((q for q in found if q.index >= count), key=lambda queue: queue.index))
+    return Census(existing, tuple(index for index in range(count) if index not in existing), extra)
+
+
+def name_of(primary: str, index: int) -> str:
+    """The name of one backlog queue."""
+    return backlog_queue(primary, index)
+
+
+def read(primary: str, properties: QueueProperties) -> BacklogQueue | None:
+    """A queue as the administration client shows it; None when it is not a backlog queue of ``primary``."""
+    index = backlog_index(primary, properties.name)
+    if index is None:
+        return None
+    differences = []
+    for name, wanted in SETTINGS.items():
+        value = getattr(properties, name)
+        if value is not None and not _same(wanted, value):
+            differences.append(f"{name} is {value}, expected {wanted}")
+    return BacklogQueue(index, properties.name, tuple(differences), tuple(_dangers(properties)))
+
+
+def _dangers(properties: QueueProperties) -> list[str]:
+    dangers = []
+    if properties.requires_session:
+        dangers.append("it requires sessions: parked messages have none, so sends there fail")
+    status = str(getattr(properties.status, "value", properties.status) or "Active")
+    if status not in ("Active", "ReceiveDisabled") and "active" not in status.lower():
+        dangers.append(f"its status is {status}: sends there fail")
+    elif status == "ReceiveDisabled":
+        dangers.append("its status is ReceiveDisabled: a syphon cannot drain it")
+    if properties.forward_to:
+        dangers.append(f"it forwards to {properties.forward_to}: parked messages leak there")
+    return dangers
+
+
+def _same(wanted: object, value: object) -> bool:
+    if wanted == UNLIMITED:
+        return value == UNLIMITED or (isinstance(value, timedelta) and value >= _UNLIMITED_FROM)
+    return bool(wanted == value)

@@ -1,0 +1,158 @@
+"""The one place that reaches under the official SDK's surface, and only for what its surface cannot carry.
+
+The SDK decodes a received message into values without types and encodes what it is given anew. To bring a message
+home bit for bit, its bytes are kept as they arrive, and ready-made bytes are sent as the content of a batch, which
+is a list of encoded messages anyway (protocol reference, 3.3). The wire sees nothing that the SDK does not do itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._common.constants import _BATCH_MESSAGE_OVERHEAD_COST
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
+
+BATCH_ENVELOPE_BYTES: Final = 64
+"""What a batch of one adds around an encoded message at most, without its envelope's own properties."""
+
+Outgoing = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
+
+
+def with_message_id(message: Outgoing) -> ServiceBusMessage | AmqpAnnotatedMessage:
+    """The message itself if it has an id, else a copy that has one: the caller's object is never changed."""
+    if isinstance(message, Mapping):
+        # The SDK would make a new message, with a new id, at each attempt.
+        return ServiceBusMessage(**message)
+    raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+    if raw.properties is not None and raw.properties.message_id is not None:
+        return message
+    changed = copy_of(message)
+    raw = changed.raw_amqp_message if isinstance(changed, ServiceBusMessage) else changed
+    if raw.properties is None:
+        raw.properties = AmqpMessageProperties()
+    raw.properties.message_id = str(uuid.uuid4())
+    return changed
+
+
+def copy_of(message: ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBusMessage | AmqpAnnotatedMessage:
+    """A copy whose sections can be changed without changing the original. Bodies are shared: nobody edits them."""
+    if isinstance(message, ServiceBusMessage):
+        raw = _copy_raw(message.raw_amqp_message)
+        return ServiceBusMessage(body=None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
+    return _copy_raw(message)
+
+
+def _copy_raw(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
+    duplicate = copy.copy(raw)
+    if raw.header is not None:
+        duplicate.header = AmqpMessageHeader(**dict(raw.header.items()))
+    if raw.properties is not None:
+        duplicate.properties = AmqpMessageProperties(**dict(raw.properties.items()))
+    for name in ("application_properties", "annotations", "delivery_annotations", "footer"):
+        value = getattr(raw, name)
+        setattr(duplicate, name, None if value is None else dict(value))
+    return duplicate
+
+
+def encoded(message: Outgoing) -> bytes:
+    """The bytes that the SDK would send for a message."""
+    if isinstance(message, Mapping):
+        message = ServiceBusMessage(**message)
+    raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+    # The SDK turns binary application properties of its argument into text: that must not reach the caller's object.
+    output = bytearray()
+    encode_payload(output, PyamqpTransport.to_outgoing_amqp_message(_copy_raw(raw)))
+    return bytes(output)
+
+
+def messages_of(batch: ServiceBusMessageBatch) -> list[bytes]:
+    """The encoded messages of a batch."""
+    return [bytes(item) for item in batch._message[5]]
+
+
+def batch_of(batch: ServiceBusMessageBatch, payloads: Sequence[bytes]) -> ServiceBusMessageBatch:
+    """Fill an empty batch with ready-made messages; those that fit, from the first on.
+
+    ``len(batch)`` says how many went in.
+    """
+    for payload in payloads:
+        cost = len(payload) + _BATCH_MESSAGE_OVERHEAD_COST[0 if len(payload) < 256 else 1]
+        if batch._size + cost > batch.max_size_in_bytes:
+            break
+        batch._message[5].append(payload)
+        batch._size += cost
+        batch._count += 1
+    return batch
+
+
+def address_envelope(
+    batch: ServiceBusMessageBatch, message_id: str | None, session_id: str | None, partition_key: str | None
+) -> None:
+    """Say on the batch's envelope where a partitioned entity should put it, as the SDK does from its first message."""
+    PyamqpTransport.set_batch_envelope_properties(batch._message, message_id, session_id, partition_key)
+
+
+def new_batch(limit_bytes: int) -> ServiceBusMessageBatch:
+    """An empty batch."""
+    return ServiceBusMessageBatch(max_size_in_bytes=limit_bytes)
+
+
+def batch_limit(sender: Any) -> int:
+    """The largest batch that an open sender's link takes; 0 while it was never open."""
+    return int(sender._max_batch_size_on_link or 0)
+
+
+def set_retries(handler: Any, retries: int, backoff_s: float = 0.1) -> None:
+    """How often a handler's own operations are tried again; the client's setting serves the application's own ones."""
+    handler._config.retry_total = retries
+    handler._config.retry_backoff_factor = backoff_s
+
+
+def keep_payloads(receiver: Any) -> None:
+    """Let messages of an asynchronous receiver keep the bytes they came in. Call before every open."""
+    original = receiver._build_received_message
+
+    def build(received: Any) -> Any:
+        frame, _message = received
+        message = original(received)
+        # A transfer of several frames is joined by the hook below; without it only the first part is here.
+        message._pairbus_payload = None if frame[5] else bytes(frame[11])
+        return message
+
+    receiver._build_received_message = build
+
+
+def join_frames(receiver: Any) -> None:
+    """Join transfers of several frames on the link of an open asynchronous receiver."""
+    link = receiver._handler._link
+    original = link._incoming_transfer
+    state: dict[str, Any] = {"first": None, "parts": []}
+
+    async def incoming(frame: Any) -> None:
+        if frame[1] is not None:
+            state["first"], state["parts"] = frame, []
+        if frame[5] or state["parts"]:
+            state["parts"].append(bytes(frame[11]))
+        if not frame[5] and state["parts"]:
+            whole = b"".join(state["parts"])
+            await_first = state["first"]
+            state["first"], state["parts"] = None, []
+            # The message is built from the first frame: it stands for the whole from here on.
+            await_first[5], await_first[11] = False, whole
+        await original(frame)
+
+    link._incoming_transfer = incoming
+
+
+def payload_of(message: Any) -> bytes | None:
+    """The bytes of a received message; None when only a part of them is known."""
+    payload = getattr(message, "_pairbus_payload", None)
+    return payload if isinstance(payload, bytes) else None
+
+

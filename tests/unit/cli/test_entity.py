@@ -1,0 +1,198 @@
+"""``pairbus entity`` through the official client, against the management API in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
+from click.testing import CliRunner, Result
+
+from pairbus.cli.entity_target import _local_authority
+from pairbus.cli.root import root
+from pairbus.errors import UsageError
+from tests.unit.gateway.atom_bench import Bench, connection_string
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def run(bench: Bench, *arguments: str, key: str | None = None) -> Result:
+    text = connection_string() if key is None else connection_string(key=key)
+    return CliRunner().invoke(
+        root, ["entity", *arguments], obj=bench.options("sync"), env={"PAIRBUS_PRIMARY": text}
+    )
+
+
+def done(bench: Bench, *arguments: str) -> str:
+    result = run(bench, *arguments)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+def test_a_queue_is_created_shown_changed_and_deleted(bench: Bench) -> None:
+    done(bench, "create", "queue", "a/b", "--set", "lock_duration=PT30S", "--set", "requires_session=true")
+    done(bench, "update", "a/b", "--set", "max_delivery_count=3", "--set", "user_metadata=mine")
+
+    shown = json.loads(done(bench, "show", "a/b", "--json"))
+
+    assert shown["kind"] == "queue"
+    assert (shown["lock_duration"], shown["requires_session"]) == ("0:00:30", True)
+    assert (shown["max_delivery_count"], shown["user_metadata"]) == (3, "mine")
+    assert shown["active_message_count"] == 0
+    done(bench, "update", "a/b", "--set", "user_metadata=")
+    assert json.loads(done(bench, "show", "a/b", "--json"))["user_metadata"] is None
+    done(bench, "delete", "a/b")
+    assert run(bench, "show", "a/b").exit_code == 1
+
+
+def test_topics_subscriptions_and_rules_have_paths(bench: Bench) -> None:
+    done(bench, "create", "topic", "t")
+    done(bench, "create", "subscription", "t/Subscriptions/s", "--set", "max_delivery_count=4")
+    done(
+        bench,
+        "create",
+        "rule",
+        "t/subscriptions/s/rules/red",
+        "--filter",
+        "colour = 'red'",
+        "--action",
+        "SET a = 1",
+    )
+
+    assert json.loads(done(bench, "show", "t", "--json"))["subscription_count"] == 1
+    assert json.loads(done(bench, "show", "t/Subscriptions/s", "--json"))["max_delivery_count"] == 4
+    rule = json.loads(done(bench, "show", "t/Subscriptions/s/Rules/red", "--json"))
+    assert (rule["filter"], rule["action"]) == ("colour = 'red'", "SET a = 1")
+    done(bench, "update", "t/Subscriptions/s", "--set", "status=ReceiveDisabled")
+    assert [row["name"] for row in json.loads(done(bench, "list", "t", "--json"))] == ["s"]
+    rules = json.loads(done(bench, "list", "t/Subscriptions/s", "--json"))
+    assert [(row["name"], row["filter"]) for row in rules] == [("$Default", "1=1"), ("red", "colour = 'red'")]
+    done(bench, "delete", "t/Subscriptions/s/Rules/red")
+    done(bench, "delete", "t")
+    assert json.loads(done(bench, "list", "--json")) == []
+
+
+def test_everything_is_listed(bench: Bench) -> None:
+    for kind, name in (("queue", "q2"), ("topic", "t1"), ("queue", "q1")):
+        done(bench, "create", kind, name)
+
+    rows = json.loads(done(bench, "list", "--json"))
+
+    assert [(row["kind"], row["name"]) for row in rows] == [("queue", "q1"), ("queue", "q2"), ("topic", "t1")]
+    assert done(bench, "list").split()[:4] == ["queue", "q1", "0", "0"]
+
+
+def test_M11_repeating_says_no_unless_that_is_allowed(bench: Bench) -> None:
+    done(bench, "create", "queue", "q")
+
+    assert run(bench, "create", "queue", "q").exit_code == 1
+    assert run(bench, "create", "queue", "q", "--if-missing").exit_code == 0
+    done(bench, "delete", "q")
+    assert run(bench, "delete", "q").exit_code == 1
+    assert run(bench, "delete", "q", "--if-exists").exit_code == 0
+
+
+def test_refusals_are_one_line_and_exit_code_3(bench: Bench) -> None:
+    for result in (
+        run(bench, "create", "queue", "q", "--set", "lock_duration=P25D"),
+        run(bench, "list", key="d3Jvbmc="),
+    ):
+        assert result.exit_code == 3
+        assert result.stderr.startswith("pairbus: ")
+        assert result.stderr.count("\n") == 1
+        assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create", "queue", "q", "--set", "colour=red"),
+        ("create", "queue", "q", "--set", "lock_duration"),
+        ("create", "queue", "q", "--set", "requires_session=perhaps"),
+        ("create", "queue", "q", "--set", "max_delivery_count=few"),
+        ("create", "queue", "q", "--filter", "a = 1"),
+        ("create", "queue", "t/Subscriptions/s"),
+        ("create", "subscription", "t"),
+        ("create", "rule", "t/Subscriptions/s/Rules/r", "--set", "status=Active"),
+        ("show", "t/Subscriptions"),
+        ("show", ""),
+        ("update", "t/Subscriptions/s/Rules/r", "--set", "a=b"),
+    ],
+)
+def test_wrong_usage_is_told_and_nothing_is_changed(bench: Bench, arguments: tuple[str, ...]) -> None:
+    before = list(bench.journal.records)
+
+    result = run(bench, *arguments)
+
+    assert isinstance(result.exception, UsageError)  # `main` makes exit code 2 of it
+    assert bench.journal.records == before
+
+
+def test_without_a_namespace_the_way_out_is_told() -> None:
+    result = CliRunner().invoke(root, ["entity", "list"], env={"PAIRBUS_PRIMARY": ""})
+
+    assert isinstance(result.exception, UsageError)
+    assert "PAIRBUS_PRIMARY" in str(result.exception)
+
+
+def test_M7_keys_are_not_shown(bench: Bench) -> None:
+    canary = "Y2FuYXJ5"
+    client = ServiceBusAdministrationClient.from_connection_string(
+        connection_string(), **bench.options("sync")
+    )
+    given = AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        rights=["Send"],
+        key_name="k",
+        primary_key=canary,
+        secondary_key=canary,
+    )
+    client.create_queue("q", authorization_rules=[given])
+
+    shown = done(bench, "show", "q") + done(bench, "show", "q", "--json")
+
+    assert "['k']" in shown
+    assert canary not in shown
+
+
+def test_M8_what_others_wrote_does_not_steer_the_terminal(bench: Bench) -> None:
+    done(bench, "create", "queue", "q", "--set", "user_metadata=a\u009b31mb\u202ec\nforged")
+
+    line = next(line for line in done(bench, "show", "q").splitlines() if line.startswith("user_metadata"))
+
+    assert line.split(maxsplit=1)[1] == "a\\x9b31mb\\u202ec\\nforged"
+
+
+def test_a_ready_file_names_the_namespace(bench: Bench, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    ready.write_text(json.dumps({"connection_string": connection_string(), "ca_file": "ca.pem"}))
+
+    result = CliRunner().invoke(
+        root, ["entity", "--ready-file", str(ready), "list", "--json"], obj=bench.options("sync")
+    )
+
+    assert (result.exit_code, result.stdout) == (0, "[]\n")
+    ready.write_text("{}")
+    broken = CliRunner().invoke(root, ["entity", "--ready-file", str(ready), "list"])
+    assert isinstance(broken.exception, UsageError)
+
+
+def test_a_local_brokers_authority_is_found(tmp_path: Path) -> None:
+    authority = tmp_path / "pairbus" / "contoso" / "tls" / "ca.pem"
+    authority.parent.mkdir(parents=True)
+    authority.write_text("")
+    environment = {"XDG_DATA_HOME": str(tmp_path)}
+
+    def found(host: str, name: str) -> str | None:
+        return _local_authority(
+            f"Endpoint=sb://{host}/;SharedAccessKeyName=a;SharedAccessKey=b;Namespace={name}", environment
+        )
+
+    assert found("127.0.0.1:5672", "contoso") == str(authority)
+    assert found("localhost:5672", "other") is None
+    assert found("example.com:5672", "contoso") is None
+    assert found("localhost:5672", "../contoso") is None

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pairbus.errors import UsageError
+from pairbus.server.certificates import CertificateFiles, ensure_certificates
+from pairbus.server.tls import TlsLayer, server_context
+
+NOW = datetime.now(tz=UTC)
+
+
+def shake(files: CertificateFiles, host: str) -> None:
+    """A whole handshake of the real ssl module with our layer; raises when the client does not trust us."""
+    server = TlsLayer(server_context(files.certificate_file, files.key_file))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context(cafile=files.ca_file)
+    client = context.wrap_bio(incoming, outgoing, server_hostname=host)
+    for _ in range(10):
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            server.receive(outgoing.read())
+            incoming.write(server.take_output())
+            continue
+        server.receive(outgoing.read())
+        assert server.is_established
+        return
+    raise AssertionError("the handshake did not end")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "broker.example.com", "10.1.2.3"])
+def test_certificates_are_trusted_under_every_name(tmp_path: Path, host: str) -> None:
+    files = ensure_certificates(tmp_path / "tls", ["broker.example.com", "10.1.2.3"], NOW)
+
+    shake(files, host)
+
+
+def test_another_name_is_not_trusted(tmp_path: Path) -> None:
+    files = ensure_certificates(tmp_path / "tls", [], NOW)
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake(files, "evil.example.com")
+
+
+def test_M7_all_files_are_the_owners_alone(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path / "tls", [], NOW)
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "tls").iterdir()}
+    assert modes == {"ca.pem": 0o600, "ca.key": 0o600, "server.pem": 0o600, "server.key": 0o600}
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_second_start_changes_nothing(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["a.example"], NOW)
+    before = contents(tmp_path)
+
+    ensure_certificates(tmp_path, ["a.example"], NOW + timedelta(days=300))
+
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(("days", "names"), [(368, ["a.example"]), (0, ["b.example"])])
+def test_the_server_certificate_is_renewed_in_time_or_for_new_names_under_the_same_authority(
+    tmp_path: Path, days: int, names: list[str]
+) -> None:
+    ensure_certificates(tmp_path, ["a.example"], NOW)
+    before = contents(tmp_path)
+
+    files = ensure_certificates(tmp_path, names, NOW + timedelta(days=days))
+
+    after = contents(tmp_path)
+    assert after["ca.pem"] == before["ca.pem"]
+    assert after["server.pem"] != before["server.pem"]
+    if not days:
+        shake(files, names[0])
+
+
+def test_an_authority_that_ends_is_replaced_with_everything_under_it(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, [], NOW - timedelta(days=3640))
+    before = contents(tmp_path)
+
+    files = ensure_certificates(tmp_path, [], NOW)
+
+    assert contents(tmp_path)["ca.pem"] != before["ca.pem"]
+    shake(files, "localhost")
+
+
+def test_a_key_of_another_certificate_is_noticed_and_the_pair_is_made_anew(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path / "a", [], NOW)
+    ensure_certificates(tmp_path / "b", [], NOW)
+    (tmp_path / "a" / "server.key").write_bytes((tmp_path / "b" / "server.key").read_bytes())
+
+    shake(ensure_certificates(tmp_path / "a", [], NOW), "localhost")
+
+
+def test_unreadable_files_are_an_error_with_the_way_out(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, [], NOW)
+    (tmp_path / "ca.pem").write_text("garbage")
+
+    with pytest.raises(UsageError, match="remove both"):
+        ensure_certificates(tmp_path, [], NOW)
+
+
+def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--tls-name"):
+        ensure_certificates(tmp_path, ["bücher.example"], NOW)

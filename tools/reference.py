@@ -1,0 +1,133 @@
+"""Write the pages of docs/reference that say what the code says: errors and commands.
+
+`make docs` runs it; a test holds the pages to it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pairbus import errors
+from pairbus.cli.root import root
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
+
+ERRORS_HEAD: Final = """# Errors
+
+All errors raised on purpose derive from `PairbusError` and come from `pairbus.errors`. The text of each gives the value that was
+wrong and, where there is one, the way out. This page is written by `tools/reference.py`.
+
+| error | is a | meaning |
+|---|---|---|
+"""
+
+REFUSALS_HEAD: Final = """
+## Refusals
+
+The broker understood and says no; nothing has changed. On a link the condition travels in the `error` of a rejected disposition or a
+detach; on `$management` the number is the status code of the answer.
+
+| refusal | condition | number | trying again can help | meaning |
+|---|---|---|---|---|
+"""
+
+COMMANDS_HEAD: Final = """# Commands
+
+Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 could not reach or was refused. Secrets come from the
+environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files. `-h` and `--help` work everywhere; `pairbus --version` prints the
+version. This page is written by `tools/reference.py`.
+
+The **ready file** of `pairbus serve` is one JSON object: `namespace`, `pid`, `amqp` and `http` (`host:port`), `connection_string` (with the
+root key; for loopback with `UseDevelopmentEmulator=true`), `ca_file` (the authority to trust; null with a certificate of your own). It
+appears whole when the namespace serves, with mode 0600.
+"""
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page as it should be."""
+    return {FOLDER / "errors.md": errors_page(), FOLDER / "commands.md": commands_page()}
+
+
+def errors_page() -> str:
+    """All errors, by the classes themselves."""
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, errors.PairbusError)
+    ]
+    plain = [kind for kind in kinds if not issubclass(kind, errors.Refusal) or kind is errors.Refusal]
+    refusals = [kind for kind in kinds if issubclass(kind, errors.Refusal) and kind is not errors.Refusal]
+    return (
+        ERRORS_HEAD + "".join(map(_error_line, plain)) + REFUSALS_HEAD + "".join(map(_refusal_line, refusals))
+    )
+
+
+def _error_line(kind: type[errors.PairbusError]) -> str:
+    return f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {_meaning(kind)} |\n"
+
+
+def _refusal_line(kind: type[errors.Refusal]) -> str:
+    again = "yes" if kind.retryable else "no"
+    return f"| `{kind.__name__}` | `{kind.condition}` | {kind.status} | {again} | {_meaning(kind)} |\n"
+
+
+def _meaning(kind: type[errors.PairbusError]) -> str:
+    """The first paragraph of the docstring, on one line, in the page's quotes."""
+    first = inspect.cleandoc(kind.__doc__ or "").split("\n\n", 1)[0]
+    return _cell(first.replace("``", "`"))
+
+
+def commands_page() -> str:
+    """All commands, by what they tell of themselves."""
+    with click.Context(root, info_name="pairbus") as context:
+        return COMMANDS_HEAD + "".join(_commands_of(root, context, 2))
+
+
+def _commands_of(group: click.Group, context: click.Context, level: int) -> list[str]:
+    parts = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        with click.Context(command, info_name=name, parent=context) as inner:
+            parts.append(_command(command, inner, level))
+            if isinstance(command, click.Group):
+                parts += _commands_of(command, inner, level + 1)
+    return parts
+
+
+def _command(command: click.Command, context: click.Context, level: int) -> str:
+    arguments = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
+    title = " ".join([context.command_path, *arguments])
+    text = f"\n{'#' * level} `{title}`\n\n{inspect.cleandoc(command.help or '')}\n"
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    if options:
+        lines = "".join(f"| {_names(option, context)} | {_help(option, context)} |\n" for option in options)
+        text += f"\n| option | meaning |\n|---|---|\n{lines}"
+    if command.epilog:
+        # click's mark for a paragraph that keeps its lines is a backspace on a line of its own.
+        epilog = inspect.cleandoc(command.epilog.replace("\b\n", ""))
+        text += f"\n```text\n{epilog.strip()}\n```\n"
+    return text
+
+
+def _names(option: click.Option, context: click.Context) -> str:
+    metavar = "" if option.is_flag else f" {option.make_metavar(context)}"
+    return ", ".join(f"`{_cell(name + metavar)}`" for name in (*option.opts, *option.secondary_opts))
+
+
+def _help(option: click.Option, context: click.Context) -> str:
+    record = option.get_help_record(context)
+    return _cell(record[1] if record else "")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
