@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 SHORT := -n $(JOBS) -m "not slow and not soak and not conformance_js" --ignore=tests/conformance/test_proton.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports test contract integration conformance sim soak fuzz compiled \
+.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak fuzz compiled \
         bench-broker bench-settle bench demo docs lock clean
 
 help: ## List the targets
@@ -51,7 +51,10 @@ types: $(STAMP) ## Type-check, strictly
 imports: $(STAMP) ## Check that the rooms depend one way
 	$(BIN)/lint-imports
 
-test: lint types imports ## Everything a change must pass (minutes)
+twins: $(STAMP) ## Check that the synchronous pairing client is the asynchronous one's twin
+	$(BIN)/python tools/unasync.py --check
+
+test: lint types imports twins ## Everything a change must pass (minutes)
 	$(PYTEST) $(SHORT)
 
 contract: $(STAMP) ## One suite over every store

@@ -45,20 +45,23 @@ def with_key(connection_string: str, rule: str, key: str) -> str:
 
 @spec("service-bus-protocol §2.3, rule 17", "an unknown queue fails the token, so: authentication error")
 def test_unknown_queue_is_an_authentication_error(bus: Bus) -> None:
-    with pytest.raises(ServiceBusAuthenticationError, match="could not be found"):
+    with pytest.raises(ServiceBusAuthenticationError):
         bus.send("no-such-queue", ServiceBusMessage("x"))
     with pytest.raises(ServiceBusAuthenticationError), bus.receiver("no-such-queue") as receiver:
         receiver.receive_messages(1, max_wait_time=1)
 
 
-@spec("service-bus-protocol §3.4, §8.3", "a queue deleted under a sender: detach with amqp:not-found")
+@spec("service-bus-protocol §3.4, §8.3", "a queue deleted under its links: detach with amqp:not-found")
 def test_deleted_queue_is_not_found(bus: Bus, queue: str, namespace: Any) -> None:
-    with bus.sender(queue) as sender:
+    with bus.client(retry_total=1).get_queue_sender(queue) as sender, bus.receiver(queue) as receiver:
         sender.send_messages(ServiceBusMessage("x"))
         with namespace.administration_client() as admin:
             admin.delete_queue(queue)
 
-        with pytest.raises((MessagingEntityNotFoundError, ServiceBusAuthenticationError)):
+        with pytest.raises(MessagingEntityNotFoundError):
+            receiver.receive_messages(1, max_wait_time=5)
+        # A sender of this client does not look at the reason of a detach; its second attempt fails at the token.
+        with pytest.raises(ServiceBusAuthenticationError):
             sender.send_messages(ServiceBusMessage("y"))
 
 
@@ -205,16 +208,20 @@ def test_M2_key_of_another_queue(bus: Bus, queue: str, guarded: tuple[str, dict[
 @pytest.mark.parametrize("missing", [False, True], ids=["existing queue", "missing queue"])
 @pytest.mark.parametrize("rule", ["RootManageSharedAccessKey", "no-such-rule"])
 @spec("service-bus-protocol §2.3", "wrong key or rule: 401, before the question whether the queue exists")
-def test_M1_wrong_key_is_an_authentication_error(bus: Bus, queue: str, rule: str, missing: bool) -> None:
+def test_M1_wrong_key_is_an_authentication_error(
+    bus: Bus, queue: str, rule: str, missing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "azure.servicebus")
     client = bus.client(with_key(bus.endpoint.connection_string, rule, "d3Jvbmcta2V5"))
 
     with (
-        pytest.raises(ServiceBusAuthenticationError) as caught,
+        pytest.raises(ServiceBusAuthenticationError),
         client.get_queue_sender("missing" if missing else queue) as sender,
     ):
         sender.send_messages(ServiceBusMessage("x"))
 
-    assert "could not be found" not in str(caught.value)
+    # The client keeps the status to itself and its log.
+    assert "Status code: 401" in caplog.text
 
 
 def sas_token(connection_string: str, resource: str, seconds: float) -> str:

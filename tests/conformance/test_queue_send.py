@@ -339,3 +339,14 @@ def test_many_sends_on_one_link_keep_their_order(bus: Bus, queue: str) -> None:
 
     assert texts(messages) == [str(i) for i in range(200)]
     assert numbers(messages) == list(range(1, 201))
+
+
+@spec("@azure/service-bus LockRenewer (settling needs an id)", "a message without an id gets one, and keeps it")
+def test_message_without_an_id_gets_one(bus: Bus, queue: str) -> None:
+    bus.send(queue, AmqpAnnotatedMessage(data_body=b"x"), AmqpAnnotatedMessage(data_body=b"y"))
+
+    with bus.receiver(queue) as receiver:
+        first, second = take(receiver, 2)
+        assert len({first.message_id, second.message_id, None, ""}) == 4
+        receiver.abandon_message(first)
+        assert take(receiver, 1)[0].message_id == first.message_id

@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.conformance.haste import make_haste
 from tests.soak.kill_history import Event, Operation, Verdict, Violation, judge
 from tests.soak.kill_load import LOCK_SECONDS, ORDERS, SESSIONS, Drain, Yard, crew
 
@@ -25,6 +26,7 @@ UP_SECONDS_MAX = 1.6
 """The longest the broker lives; the shortest is nothing, so that recoveries are killed too."""
 
 STOP_SECONDS_MAX = 90
+LOG_CHARACTERS_SHOWN = 4_000
 
 
 def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Event]]:
@@ -35,6 +37,7 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
         Queue(ORDERS, lock_duration=timedelta(seconds=LOCK_SECONDS)),
         Queue(SESSIONS, requires_session=True, lock_duration=timedelta(seconds=LOCK_SECONDS)),
     ]
+    make_haste()
     moments = random.Random(seed)
     with Namespace("contoso", process=True, queues=queues, faults=False) as namespace:
         yard = Yard(namespace.connection_string, seed)
@@ -60,7 +63,11 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
         namespace.kill()
         yard.history.add(Operation.KILL, began, actor="killer")
         namespace.restart()
-        Drain(yard).everything()
+        try:
+            Drain(yard).everything()
+        except Exception:
+            print(namespace.log[-LOG_CHARACTERS_SHOWN:])
+            raise
     verdict = judge(yard.history.events)
     strange = [Violation("client", "", text) for text in yard.unexpected]
     strange += [Violation("client", actor.name, "did not stop") for actor in actors if actor.is_alive()]

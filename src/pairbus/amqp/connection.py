@@ -35,7 +35,6 @@ from pairbus.amqp.performatives import (
     ATTACH,
     BEGIN,
     CLOSE,
-    DETACH,
     DISPOSITION,
     END,
     FLOW,
@@ -44,6 +43,7 @@ from pairbus.amqp.performatives import (
     TRANSFER,
     Begin,
     Close,
+    End,
     Open,
     attach_from,
     begin_from,
@@ -356,7 +356,7 @@ class Connection:
                         RESOURCE_LIMIT_EXCEEDED, f"an attach of {end - body} bytes exceeds {ATTACH_BYTES_MAX}"
                     )
                 session.incoming_attach(attach_from(fields))
-            elif code == DETACH:
+            else:
                 session.incoming_detach(detach_from(fields))
 
     def _no_session(self, channel: int, code: int) -> None:
@@ -422,13 +422,11 @@ class Connection:
         self.handler.session_began(session)
 
     def _incoming_end(self, channel: int, error: AmqpError | None) -> None:
-        session = self.sessions.get(channel)
+        session = self.sessions.pop(channel, None)
         if session is None:
-            self._no_session(channel, END)
-            return
+            raise RemoteProtocolError(NOT_ALLOWED, f"end on channel {channel}, which has no session")
         if not session.end_sent:
             session.flush_dispositions()
             session.vanish(error)
             session.end_sent = True
-            self.write_frame(amqp_frame(channel, b"\x00\x53\x17\xc0\x02\x01\x40"))
-        self.sessions.pop(channel, None)
+            self.write_frame(amqp_frame(channel, End(None).encode()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 from pairbus.amqp.types import (
     Array,
@@ -28,6 +29,8 @@ from pairbus.amqp.types import (
     Uuid,
 )
 from pairbus.errors import UsageError
+
+_Key = TypeVar("_Key")
 
 NULL: Final = b"\x40"
 TRUE: Final = b"\x41"
@@ -195,12 +198,12 @@ def encode_list(items: list[bytes]) -> bytes:
     return _compound(0xC0, 0xD0, len(items), b"".join(items))
 
 
-def encode_map(pairs: dict[object, object]) -> bytes:
+def encode_map(pairs: Mapping[_Key, object]) -> bytes:
     """A map; a ``str`` key becomes a string, a ``Symbol`` key a symbol."""
     return encode_map_items([encode_value(key) + encode_value(value) for key, value in pairs.items()])
 
 
-def encode_fields(pairs: dict[str, object]) -> bytes:
+def encode_fields(pairs: Mapping[str, object]) -> bytes:
     """A map whose keys are symbols: properties of connections and links, details of errors, filters."""
     return encode_map_items([encode_symbol(key) + encode_value(value) for key, value in pairs.items()])
 

@@ -81,6 +81,7 @@ class Link:
         "credit_granted",
         "delivery_count",
         "drain",
+        "flows",
         "handle",
         "max_message_size",
         "name",
@@ -108,6 +109,8 @@ class Link:
         self.credit_granted = 0
         self.delivery_count = attach.initial_delivery_count if not attach.role else 0
         self.drain = False
+        self.flows = 0
+        """As sender: how often the client has said what it will take."""
         self.max_message_size = MESSAGE_SIZE_DEFAULT
         self.partial: Partial | None = None
         self.unsettled_count = 0
@@ -269,6 +272,7 @@ class Link:
             # Python lowers credit below what is on its way: a negative rest is none.
             self.credit = credit if credit < SERIAL_HALF or frame.link_credit >= SERIAL_HALF else 0
         self.drain = frame.drain
+        self.flows += 1
         if self.state == ATTACHED:
             self.connection.handler.credit(self)
 

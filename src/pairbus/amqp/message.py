@@ -238,8 +238,7 @@ def encode_message(
     if any(field != NULL for field in fields):
         parts.append(encode_described(PROPERTIES, encode_list(fields)))
     if application_properties is not None:
-        pairs: dict[object, object] = dict(application_properties.items())
-        parts.append(encode_described(APPLICATION_PROPERTIES, encode_map(pairs)))
+        parts.append(encode_described(APPLICATION_PROPERTIES, encode_map(application_properties)))
     parts.extend(_encoded_body(body, body_kind))
     return b"".join(parts)
 

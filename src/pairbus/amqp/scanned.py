@@ -32,6 +32,7 @@ class Scanned:
         "created_at",
         "expires_at",
         "flags",
+        "has_message_id",
         "is_ping",
         "message_id",
         "partition_key",
@@ -47,6 +48,7 @@ class Scanned:
         """Layout prefix and sections, see ``layout``."""
         self.message_id = b""
         """The encoded message-id with its constructor, in its shortest form; empty when absent or not asked for."""
+        self.has_message_id = False
         self.session_id: str | None = None
         self.partition_key: str | None = None
         self.scheduled_at = 0
@@ -122,8 +124,10 @@ def scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, f
         return
     start = at
     at = skip_value(payload, at, stop)
-    if want_message_id and payload[start] != 0x40:
-        found.message_id = shortest_form(payload[start:at])
+    if payload[start] != 0x40:
+        found.has_message_id = True
+        if want_message_id:
+            found.message_id = shortest_form(payload[start:at])
     if payload.count(b"\x40", at, stop) == stop - at == count - 1:
         return  # most messages say no more
     for index in range(1, count):

@@ -38,6 +38,8 @@ OUTGOING_WINDOW: Final = 5000
 FIRST_TRANSFER_ID: Final = 1
 IDLE_STEPS_MAX: Final = 200_000
 """How many deliveries a client may name in vain, beyond those it settles, before it is shown the door."""
+DISPOSITION_OVERHEAD: Final = 32
+"""What a disposition takes beside its state."""
 UNSETTLED_MAX: Final = 200_000
 """How many deliveries of ours may wait for settlement at once; beyond it nothing more is sent."""
 
@@ -167,10 +169,7 @@ class Session:
 
     def reject_incoming(self, delivery_id: int, error: AmqpError) -> None:
         """``rejected`` with an error: with accepted, the only outcome Python's senders survive."""
-        state = encode_rejected(error)
-        if len(state) + 64 > self.connection.send_frame_max:
-            state = encode_rejected(error.shortened())
-        self.settle_incoming_state(delivery_id, state)
+        self._write_disposition(True, delivery_id, self._rejected(error))
 
     def settle_incoming_state(self, delivery_id: int, state: bytes) -> None:
         """Settle with any encoded state: declared, transactional."""
@@ -182,10 +181,7 @@ class Session:
         """Answer a settlement: echo its outcome, or say with an error that it failed. The delivery is forgotten."""
         self.forget_outgoing(delivery_id)
         if error is not None:
-            state = encode_rejected(error)
-            if len(state) + 64 > self.connection.send_frame_max:
-                state = encode_rejected(error.shortened())
-            self._write_disposition(False, delivery_id, state)
+            self._write_disposition(False, delivery_id, self._rejected(error))
         elif code != ACCEPTED_CODE:
             self._write_disposition(False, delivery_id, encode_outcome_code(code))
         elif self.echo_first < 0:
@@ -230,6 +226,13 @@ class Session:
         if not self.is_ended:
             self.connection.write_frame(accepted_range(self.channel, False, self.echo_first, self.echo_last))
         self.echo_first = -1
+
+    def _rejected(self, error: AmqpError) -> bytes:
+        """``rejected`` with an error that fits the client's frames."""
+        state = encode_rejected(error)
+        if len(state) + DISPOSITION_OVERHEAD > self.connection.send_frame_max:
+            state = encode_rejected(error.shortened())
+        return state
 
     def _write_disposition(self, is_receiver: bool, delivery_id: int, state: bytes) -> None:
         if self.is_ended:
@@ -300,12 +303,11 @@ class Session:
             self._answer_gaps(first, last, known)
         for key in known:
             entry = entries.get(key)
-            if entry is None:
-                continue  # the owner's answer to an earlier one took it away
-            if settled:
-                del entries[key]
-                entry[0].unsettled_count -= 1
-            self.connection.handler.settled(entry[0], key, entry[1], outcome, settled)
+            if entry is not None:  # the owner's answer to an earlier one may have taken it away
+                if settled:
+                    del entries[key]
+                    entry[0].unsettled_count -= 1
+                self.connection.handler.settled(entry[0], key, entry[1], outcome, settled)
 
     def _answer_gaps(self, first: int, last: int, known: list[int]) -> None:
         """Within a range, what is not known was settled or lost before: say so, or the client waits a minute."""
@@ -320,7 +322,7 @@ class Session:
         if not settled:
             frame = Disposition(False, first, last)
             frame.settled = True
-            frame.state_bytes = encode_rejected(self.connection.settings.unknown_delivery)
+            frame.state_bytes = self._rejected(self.connection.settings.unknown_delivery)
             self.write(frame.encode())
 
     def _count_idle_steps(self, steps: int) -> None:

@@ -38,6 +38,12 @@ class Sized:
     def __init__(self, value: int) -> None:
         self.value = value
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sized) and type(other) is type(self) and other.value == self.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.value})"
 

@@ -59,7 +59,14 @@ Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
     "--ready-file", metavar="FILE", help="Written when it serves: one JSON object with addresses and keys."
 )
 @click.option("--faults", is_flag=True, help="Offer the fault switchboard at /$faults.")
-@click.option("--audit", is_flag=True, help="Write the audit log, the input of reconcile.")
+@click.option("--audit", is_flag=True, help="Write the audit log of messages, the input of reconcile.")
+@click.option(
+    "--usage-days",
+    type=click.IntRange(min=1),
+    default=400,
+    show_default=True,
+    help="How many days of usage files are kept.",
+)
 @click.option(
     "--connections-max", type=click.IntRange(min=1), help="Connections served at once.  [default: 10000]"
 )
@@ -81,6 +88,7 @@ def serve(
     ready_file: str | None,
     faults: bool,
     audit: bool,
+    usage_days: int,
     connections_max: int | None,
     log_format: str,
     log_level: str,
@@ -110,6 +118,7 @@ def serve(
         ready_file=ready_file,
         faults=faults,
         audit=audit,
+        usage_days=usage_days,
         connections_max=connections_max,
         environment=os.environ,
     )

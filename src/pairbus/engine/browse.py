@@ -18,6 +18,8 @@ PEEK_BYTES_MAX: Final = 1_048_576
 NUMBERS_MAX: Final = 1_000
 """Sequence numbers in one request."""
 DELETE_COUNT_MAX: Final = 4_000
+CANCELLED: Final = "cancelled"
+PURGED: Final = "purged"
 
 
 def peek(queue: Queue, from_number: int, count: int, session_id: str | None) -> list[Message]:
@@ -79,6 +81,8 @@ def cancel_scheduled(queue: Queue, numbers: list[int]) -> None:
             raise MessageNotFound(f"No scheduled message has the sequence number {number}: it was activated, cancelled, or never was.")
         found.append(message)
     for message in found:
+        if queue.context.watcher is not None:
+            queue.context.watcher.dropped(queue, message, CANCELLED)
         queue.remove(message)
 
 
@@ -96,5 +100,7 @@ def delete_batch(queue: Queue, count: int, enqueued_before: int, session_id: str
             break
         doomed.append(message)
     for message in doomed:
+        if queue.context.watcher is not None:
+            queue.context.watcher.dropped(queue, message, PURGED)
         queue.remove(message)
     return len(doomed)

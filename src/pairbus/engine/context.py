@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pairbus.engine.ports import Journal, Outbox
+    from pairbus.engine.ports import Journal, Outbox, Watcher
 
 _STALE_SLACK: Final = 256
 """Timers that may be out of date, beyond as many as are not, before they are swept."""
@@ -35,11 +35,13 @@ class Space:
 class Context:
     """The engine's surroundings. Timers are a question (``next_deadline``), never a thread."""
 
-    __slots__ = ("_armed", "_timers", "dirty", "journal", "last_token", "outbox")
+    __slots__ = ("_armed", "_timers", "dirty", "journal", "last_token", "outbox", "watcher")
 
     def __init__(self, journal: Journal, outbox: Outbox) -> None:
         self.journal = journal
         self.outbox = outbox
+        self.watcher: Watcher | None = None
+        """Nobody while the journal is replayed: what is folded then was told in its time."""
         self.last_token = 0
         self.dirty: dict[int, None] = {}
         """Ids of queues that may have something to deliver, in the order they were touched."""

@@ -136,10 +136,13 @@ class Namespace:
             topics.rules_of(settings)
         record = EntityPut(entity.entity_id, entity.kind, entity.path, settings.to_json())
         only_rules = replace(entity.settings, rules=(), updated_at=0) == replace(settings, rules=(), updated_at=0)
+        is_stricter = settings.max_delivery_count < entity.settings.max_delivery_count
         self.context.journal.append(record)
         self.fold(record)
         if not only_rules and entity.kind != TOPIC:
             self._lose_locks(entity, now)
+            if is_stricter:
+                entity.main.enforce_delivery_limit()
 
     def _lose_locks(self, entity: Entity, now: int) -> None:
         for queue in entity.queues:
@@ -306,6 +309,8 @@ class Namespace:
             return
         self.version += 1
         entity.is_deleted = True
+        if self.context.watcher is not None:
+            self.context.watcher.entity_deleted(entity.path)
         del self._entities[canonical(entity.path)]
         for queue in entity.queues:
             del self._queues[queue.queue_id]

@@ -38,6 +38,28 @@ class Outbox(Protocol):
         """The consumer's link must end: session lock lost, entity deleted or disabled, accept timed out."""
 
 
+class Watcher(Protocol):
+    """Is told what the engine does by itself, for counts and for the audit log. It changes nothing.
+
+    A message is shown before it goes: its bytes can still be read.
+    """
+
+    def lock_expired(self, queue: Queue) -> None:
+        """A message's lock, or the hold on a session, ran out."""
+
+    def dropped(self, queue: Queue, message: Message, why: str) -> None:
+        """A message goes without having been received: it ``expired``, was ``cancelled`` or ``purged``."""
+
+    def dead_lettered(self, queue: Queue, message: Message, reason: str | None) -> None:
+        """A message leaves ``queue`` for a dead-letter queue."""
+
+    def forwarded(self, queue: Queue, message: Message, target: str) -> None:
+        """A message leaves ``queue`` for another entity."""
+
+    def entity_deleted(self, path: str) -> None:
+        """An entity went with everything in it."""
+
+
 class Relay(Protocol):
     """Takes messages that become deliverable in one queue to where they belong."""
 

@@ -53,6 +53,7 @@ RELAY_BURST_MAX: Final = 500
 
 REASON_MAX_DELIVERY_COUNT: Final = "MaxDeliveryCountExceeded"
 REASON_EXPIRED: Final = "TTLExpiredException"
+EXPIRED: Final = "expired"
 
 
 class Queue(QueueState):
@@ -391,16 +392,21 @@ class Queue(QueueState):
         """A delivery failed: count it, and dead-letter what failed too often (B29, B30)."""
         count = message.delivery_count + 1
         if self.dead_letter_queue is not None and count >= self.settings.max_delivery_count:
-            self.move_to_dead_letter(
-                message,
-                REASON_MAX_DELIVERY_COUNT,
-                f"Message could not be consumed after {count} delivery attempts.",
-                changed_properties,
-            )
+            self._give_up_on(message, count, changed_properties)
             return
         self.context.journal.append(DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties))
         self.delivery_failed(message.sequence_number, count, changed_properties)
         self._expire_if_due(message, now)
+
+    def _give_up_on(self, message: Message, count: int, changed_properties: bytes) -> None:
+        text = f"Message could not be consumed after {count} delivery attempts."
+        self.move_to_dead_letter(message, REASON_MAX_DELIVERY_COUNT, text, changed_properties)
+
+    def enforce_delivery_limit(self) -> None:
+        """The limit was lowered: what has failed that often already is not delivered once more (B30)."""
+        limit = self.settings.max_delivery_count
+        for message in [m for m in self.messages.values() if m.delivery_count >= limit and m.state == ACTIVE]:
+            self._give_up_on(message, message.delivery_count, b"")
 
     def give_back(self, message: Message, now: int) -> None:
         """A delivery ended without failing: the message goes to its old place, the count stays."""
@@ -417,6 +423,8 @@ class Queue(QueueState):
         if self.settings.dead_letter_on_expiration and self.dead_letter_queue is not None:
             self.move_to_dead_letter(message, REASON_EXPIRED, "The message expired and was dead lettered.", b"")
         else:
+            if self.context.watcher is not None:
+                self.context.watcher.dropped(self, message, EXPIRED)
             self.remove(message)
 
     def move_to_dead_letter(self, message: Message, reason: str | None, description: str | None, changed: bytes) -> None:
@@ -426,6 +434,8 @@ class Queue(QueueState):
 
     def move(self, message: Message, target: Queue, reason: str | None, description: str | None, changed: bytes) -> None:
         """Record a move to another place of the entity; the bytes stay where they are (B38, B39)."""
+        if self.context.watcher is not None:
+            self.context.watcher.dead_lettered(self, message, reason)
         extra = message.extra.copy() if message.extra is not None else Extra()
         extra.dead_letter_reason = reason
         extra.dead_letter_description = description
@@ -459,6 +469,8 @@ class Queue(QueueState):
                 break
             expired.append(lock)
         for lock in expired:
+            if self.context.watcher is not None:
+                self.context.watcher.lock_expired(self)
             self._end_lock(lock)
             self.fail(lock.message, b"", now)
 

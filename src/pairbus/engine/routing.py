@@ -128,6 +128,8 @@ class Forwarder:
         except Refusal as refusal:
             queue.move(message, set_aside, type(refusal).__name__, refusal.description, b"")
             return
+        if queue.context.watcher is not None:
+            queue.context.watcher.forwarded(queue, message, target.path)
         queue.remove(message)
         if target.kind == TOPIC:
             topic.publish(target, incoming, extra, now)

@@ -119,6 +119,8 @@ def expire(queue: Queue, now: int) -> None:
     """End the holds and waits whose time has come."""
     table = _table(queue)
     for session in [s for s in table.held.values() if s.locked_until <= now]:
+        if queue.context.watcher is not None:
+            queue.context.watcher.lock_expired(queue)
         _lose(queue, session, now)
     for consumer in [c for c in table.waiting if c.accept_deadline <= now]:
         table.waiting.remove(consumer)

@@ -147,6 +147,9 @@ def _set_aside(
     message.extra.dead_letter_description = description
     message.extra.dead_letter_source = subscription.path
     subscription.dead_letter.store(message, incoming.blob, b"")
+    watcher = subscription.main.context.watcher
+    if watcher is not None:
+        watcher.dead_lettered(subscription.main, message, reason)
 
 
 def _shorter(ttl_ms: int, default_ms: int) -> int:

@@ -15,6 +15,7 @@ from urllib.parse import unquote, unquote_plus
 
 from pairbus.errors import Unauthorized
 from pairbus.gateway.addressing import parse, path_of
+from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
@@ -51,6 +52,17 @@ def covers(scope: str, path: str) -> bool:
     return not scope or path == scope or path.startswith(scope + "/")
 
 
+def is_part_of(entity: str, path: str) -> bool:
+    """Whether a canonical path is an entity's own: itself, its subscriptions, or one of its nodes.
+
+    Not simply everything below: ``a/b`` may be another entity, which a key of ``a`` must not open.
+    """
+    if path == entity:
+        return True
+    rest = path[len(entity) + 1 :] if path.startswith(entity + "/") else ""
+    return rest.startswith(("subscriptions/", "$")) or rest == "subscriptions"
+
+
 class Access:
     """Judges tokens against the namespace's rules as they are at this moment, so rotation needs no restart."""
 
@@ -62,12 +74,14 @@ class Access:
         for rule in self._namespace.access_rules:
             if rule.name == name:
                 return rule, None
-        entity = self._namespace.find(parse(path).path)
-        while entity is not None:
-            for rule in entity.settings.access_rules:
-                if rule.name == name:
-                    return rule, canonical(entity.path)
-            entity = entity.topic
+        path = parse(path).path
+        while path:  # a token may name something that is still to be made, such as a new subscription
+            entity = self._namespace.find(path)
+            if entity is not None:
+                for rule in entity.settings.access_rules:
+                    if rule.name == name:
+                        return rule, canonical(entity.path)
+            path = path.rpartition("/")[0]
         return None
 
     def log_in(self, user: str, password: str) -> Grant | None:
@@ -90,7 +104,7 @@ class Access:
         if found is None:
             raise Unauthorized("Unauthorized: The token names an unknown authorization rule.")
         rule, rule_path = found
-        if rule_path is not None and not covers(rule_path, scope):
+        if rule_path is not None and not is_part_of(rule_path, scope):
             raise Unauthorized("InvalidAudience: The token's scope is wider than its authorization rule.")
         signed = (fields["sr"] + "\n" + expiry).encode()
         key = _signing_key(rule, signed, unquote(fields["sig"]))
@@ -109,12 +123,28 @@ class Access:
         else:
             entity = self._namespace.find(grant.rule_path)
             rules = () if entity is None else entity.settings.access_rules
-            if not covers(grant.rule_path, canonical(path)):
+            if not is_part_of(grant.rule_path, canonical(path)):
                 return False
         for rule in rules:
             if rule.name == grant.rule_name:
                 return rule.grants(right) and grant.key in (rule.primary_key, rule.secondary_key)
         return False
+
+    def check_scrape(self, header: str | None, now: int) -> None:
+        """Any right on the whole namespace is enough to read its counts. By token, or by a rule's name and key (Basic)."""
+        grant = _basic(header or "")
+        if grant is not None:
+            if self.log_in(*grant) is None:
+                raise Unauthorized("InvalidCredentials: The rule's name or its key is wrong.")
+            return
+        for right in (LISTEN, SEND, MANAGE):
+            try:
+                self.check_http(header, "", right, now)
+            except Unauthorized:
+                if right == MANAGE:
+                    raise
+            else:
+                return
 
     def check_http(self, header: str | None, path: str, right: str, now: int) -> str:
         """Authorise one HTTP request by its header; the name of the rule that did."""
@@ -124,6 +154,18 @@ class Access:
         if not self.allows(grant, path, right, now):
             raise Unauthorized(missing_claim(right, path))
         return grant.rule_name
+
+
+def _basic(header: str) -> tuple[str, str] | None:
+    """User and password of HTTP's Basic scheme; None if the header is of another."""
+    scheme, _, rest = header.strip().partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        raise Unauthorized("MalformedToken: The Basic credentials cannot be read.") from None
+    return user, password
 
 
 def missing_claim(right: str, path: str) -> str:

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.connection import ConnectionSettings
 from pairbus.engine.namespace import Namespace
-from pairbus.errors import ArgumentError, EntityDisabled, EntityNotFound, Refusal
+from pairbus.errors import ArgumentError, EntityDisabled, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import Access
 from pairbus.gateway.atom_api import ManagementApi
+from pairbus.gateway.atom_routes import route_of
 from pairbus.gateway.connection import GatewayConnection
+from pairbus.gateway.counters import Counters
+from pairbus.gateway.exposition import CONTENT_TYPE, render
 from pairbus.gateway.faults import LOSE_LOCKS, Faults
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.links import ReceiveLink, SendLink
-from pairbus.gateway.meter import Meter
+from pairbus.gateway.meter import MANAGEMENT, Meter
+from pairbus.gateway.metrics import broker_metrics
 from pairbus.gateway.outgoing import Deliveries
 from pairbus.gateway.tracking import Tracker
 from pairbus.model.access import MANAGE
@@ -30,10 +34,12 @@ if TYPE_CHECKING:
 
     from pairbus.amqp.session import Session
     from pairbus.engine.ports import Journal
+    from pairbus.gateway.trail import Trail
 
 REQUEST_BYTES_MAX: Final = 16_777_216
 """The largest request on a management node: a batch of scheduled messages."""
 FAULTS_PATH: Final = "/$faults"
+METRICS_PATH: Final = "/metrics"
 
 
 class Broker:
@@ -49,6 +55,9 @@ class Broker:
         self.meter = Meter()
         self.deliveries = Deliveries(self, random_bytes[:8])
         self.namespace = Namespace(name, journal, self.deliveries)
+        self.counters = Counters(journal)
+        self.trail: Trail | None = None
+        """Where every message's way is told, if somebody wants to know."""
         self.access = Access(self.namespace)
         self.tracker = Tracker(name, random_bytes[8:])
         self.management = ManagementApi(self.namespace, self.access, self.tracker, self._audit)
@@ -101,14 +110,32 @@ class Broker:
 
     # -- bursts and time -----------------------------------------------------------------------
 
+    def serve(self, trail: Trail | None) -> None:
+        """The journal has been replayed: from now on what happens is counted, and told if there is a trail."""
+        self.trail = self.counters.trail = trail
+        self.namespace.context.watcher = self.counters
+
+    def let_in(self, now: int) -> None:
+        """An instant comes, before anything happens in it."""
+        self.counters.now = now
+        if now >= self.meter.minute_ends:
+            self.meter.roll(now)
+            self._forget_tallies()
+
+    def _forget_tallies(self) -> None:
+        """Entities that are gone are counted no more; their links have ended with them."""
+        gone = self.counters.take_deleted()
+        if gone:
+            self.meter.forget({path for path in gone if self.namespace.find(path) is None})
+
     def pump(self, now: int) -> None:
         """End of a burst: deliver what is ready, answer drains, follow changed configuration."""
+        self.let_in(now)
         if self.namespace.version != self._seen_version:
             self._seen_version = self.namespace.version
             self._follow_configuration()
-        if self.faults.is_on and self.faults.strike(LOSE_LOCKS, "", now) is not None:
-            for queue in self.namespace.all_queues():
-                queue.lose_locks()
+        if self.faults.is_on:
+            self._lose_locks(now)
         self.namespace.pump(now)
         if self.draining:
             draining, self.draining = self.draining, []
@@ -116,8 +143,18 @@ class Broker:
                 if context.link.is_attached and context.link.drain:
                     context.consumer.credit = 0
                     context.link.drained()
-                    self.meter.emptied(context.path)
+                    context.end_receive()
                     self.touch(context.connection)
+
+    def _lose_locks(self, now: int) -> None:
+        fault = self.faults.strike_anywhere(LOSE_LOCKS, now)
+        if fault is None:
+            return
+        entity = self.namespace.find(fault.entity) if fault.entity else None
+        if fault.entity and entity is None:
+            return
+        for queue in self.namespace.all_queues() if entity is None else entity.queues:
+            queue.lose_locks()
 
     def _follow_configuration(self) -> None:
         """Rules or entities changed: end the links that are no longer allowed, or whose entity is gone."""
@@ -147,6 +184,7 @@ class Broker:
 
     def tick(self, now: int) -> None:
         """Let time pass."""
+        self.let_in(now)
         self.namespace.tick(now)
         while self._later and self._later[0][0] <= now:
             _, _, connection, session, delivery_id = heappop(self._later)
@@ -169,10 +207,33 @@ class Broker:
 
     def http(self, request: HttpRequest, now: int) -> HttpResponse:
         """Answer a request on the namespace's port: the switchboard and the management API."""
+        self.let_in(now)
         path = request.target.partition("?")[0]
         if path == FAULTS_PATH and self.offers_faults:
             return self._http_faults(request, now)
-        return self.management.handle(request, now)
+        if path == METRICS_PATH:
+            return self._http_metrics(request, now)
+        wanted = route_of(request.target).entity_path
+        before = self.namespace.find(wanted)
+        response = self.management.handle(request, now)
+        self.counters.answered(response.status)
+        if response.status < 400:
+            entity = self.namespace.find(wanted) or before
+            self.meter.tally("" if entity is None else entity.path, MANAGEMENT).add(0)
+        return response
+
+    def _http_metrics(self, request: HttpRequest, now: int) -> HttpResponse:
+        """Counts for whoever holds a right on the whole namespace (M6)."""
+        if request.method not in ("GET", "HEAD"):
+            return _json(405, {"error": f"{request.method[:20]} is not known here: GET is."})
+        try:
+            self.access.check_scrape(request.headers.get("authorization"), now)
+        except Unauthorized as refusal:
+            self._audit("metrics", "", "", str(refusal.status), request.peer)
+            refused = _json(refusal.status, {"error": refusal.description})
+            refused.headers.append(("WWW-Authenticate", 'Basic realm="metrics"'))
+            return refused
+        return HttpResponse(200, [("Content-Type", CONTENT_TYPE)], render(broker_metrics(self)).encode())
 
     def _http_faults(self, request: HttpRequest, now: int) -> HttpResponse:
         try:

@@ -63,6 +63,8 @@ class GatewayConnection:
         self.transactions: dict[bytes, Transaction] = {}
         self.is_paused = False
         self.is_backed_up = False
+        self.is_counted = False
+        """It has been opened and is counted among the connections."""
         self.is_cut = False
         self._linked_at = now
         self._opened_at = now
@@ -72,6 +74,7 @@ class GatewayConnection:
     def receive(self, data: bytes, now: int) -> None:
         """Bytes came in."""
         self.now = now
+        self.broker.let_in(now)
         if self.broker.faults.is_on and self._is_hit(now):
             return
         self.amqp.receive(data, now)
@@ -117,9 +120,13 @@ class GatewayConnection:
     def lost(self, now: int) -> None:
         """The socket is gone."""
         self.now = now
+        self.broker.let_in(now)
         self.amqp.lost()
         for transaction in list(self.transactions.values()):
             transactions.roll_back(self, transaction)
+        if self.is_counted:
+            self.is_counted = False
+            self.broker.meter.disconnected()
         self.broker.forget(self)
 
     def cut(self) -> None:
@@ -204,7 +211,9 @@ class GatewayConnection:
         return self.login is not None
 
     def opened(self, connection: Connection) -> None:
-        """The peer opened; nothing to refuse here."""
+        """The peer opened: from now on it is a connection that counts."""
+        self.is_counted = True
+        self.broker.meter.connected()
 
     def session_began(self, session: Session) -> None:
         """A session began; it needs nothing of its own."""
@@ -288,6 +297,7 @@ class GatewayConnection:
     def _forget_link(self, link: Link) -> None:
         context = self.links.pop(link, None)
         if isinstance(context, ReceiveLink):
+            context.end_receive()
             context.queue.detach(context.consumer, self.now)
         elif isinstance(context, Coordinator):
             for transaction in [t for t in self.transactions.values() if t.controller is link]:
@@ -324,6 +334,7 @@ class GatewayConnection:
             return
         text = f"The received message (size:{size} bytes or more) exceeds the limit ({link.max_message_size} bytes)."
         error = AmqpError("amqp:link:message-size-exceeded", text)
+        self.broker.tracker.refused(error.condition)
         link.session.reject_incoming(delivery_id, error)
 
     def settled(self, link: Link, delivery_id: int, context: object, outcome: Outcome, settled: bool) -> None:

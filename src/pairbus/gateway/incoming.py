@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.layout import PREFIX_SIZE
+from pairbus.amqp.encode import encode_string
+from pairbus.amqp.rewrite import application_properties, with_properties
 from pairbus.amqp.sections import scan, split_batch
 from pairbus.errors import EntityDisabled, EntityNotFound, ProtocolError, QuotaExceeded, Refusal, ServerBusy, Unauthorized
 from pairbus.gateway import transactions
 from pairbus.gateway.faults import BLACK_HOLE, CUT, DELAY, DROP_ACKNOWLEDGEMENTS, FILL, REFUSE, THROTTLE
+from pairbus.gateway.meter import PING, SEND
 
 if TYPE_CHECKING:
     from pairbus.amqp.sections import Scanned
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity
+    from pairbus.gateway.broker import Broker
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import SendLink
 
 BATCH_FORMAT: Final = 0x80013700
 """The message format of a batch: every data section is one encoded message."""
+MESSAGE_ID: Final = 0
+"""The place of the message id among the properties."""
 
 
 class MalformedMessage(Refusal):
@@ -54,17 +61,19 @@ def receive(
         if connection.broker.faults.is_on and _is_hit(connection, context, delivery_id, settled, message_format, payload):
             return
         if state is not None and state.txn_id is not None:
-            messages = parse(entity, message_format, payload)
+            messages = parse(connection, entity, message_format, payload)
             transactions.add_sends(connection, context, delivery_id, state.txn_id, messages)
             return
         if message_format == BATCH_FORMAT:
-            store(connection, entity, parse(entity, message_format, payload), now)
+            store(connection.broker, entity, parse(connection, entity, message_format, payload), SEND, now)
         else:
-            namespace = connection.broker.namespace
-            message = scan(payload, entity.main.duplicates is not None)
-            namespace.check_send(entity, message, 0)
-            namespace.send(entity, message, now)
-            connection.broker.meter.sent(entity.path, message)
+            broker = connection.broker
+            message = read(connection, payload, entity.main.duplicates is not None)
+            broker.namespace.check_send(entity, message, 0)
+            number = broker.namespace.send(entity, message, now)
+            (context.pings if message.is_ping else context.sends).add(len(message.blob) - PREFIX_SIZE)
+            if broker.trail is not None:
+                broker.trail.sent(entity.path, number, message, now)
     except (Unauthorized, EntityNotFound) as refusal:
         connection.end_link(context.link, refusal, context.path)
         return
@@ -81,25 +90,44 @@ def receive(
         session.accept_incoming(delivery_id)
 
 
-def parse(entity: Entity, message_format: int, payload: bytes) -> list[Scanned]:
+def parse(
+    connection: GatewayConnection, entity: Entity, message_format: int, payload: bytes
+) -> list[Scanned]:
     """The messages in a transfer: one, or those of a batch."""
     wants_id = entity.main.duplicates is not None
     if message_format != BATCH_FORMAT:
-        return [scan(payload, wants_id)]
-    return [scan(part, wants_id) for part in split_batch(payload)]
+        return [read(connection, payload, wants_id)]
+    return [read(connection, part, wants_id) for part in split_batch(payload)]
 
 
-def store(connection: GatewayConnection, entity: Entity, messages: list[Scanned], now: int) -> list[int]:
+def read(connection: GatewayConnection, payload: bytes, wants_id: bool) -> Scanned:
+    """One message. Without a message id it gets one: the JavaScript client cannot settle a message that has none."""
+    message = scan(payload, wants_id)
+    if not message.has_message_id and not message.is_ping:
+        message_id = connection.broker.tracker.message_id()
+        message.blob = with_properties(message.blob, application_properties(message.blob), {MESSAGE_ID: message_id})
+        if wants_id:
+            message.message_id = encode_string(message_id)
+    return message
+
+
+def store(broker: Broker, entity: Entity, messages: list[Scanned], operation: str, now: int) -> list[int]:
     """Store all of them or none (B13); their sequence numbers."""
-    namespace = connection.broker.namespace
     size = 0
     for message in messages:
-        namespace.check_send(entity, message, size)
+        broker.namespace.check_send(entity, message, size)
         size += len(message.blob)
-    numbers = [namespace.send(entity, message, now) for message in messages]
-    for message in messages:
-        connection.broker.meter.sent(entity.path, message)
-    return numbers
+    return [store_one(broker, entity, message, operation, now) for message in messages]
+
+
+def store_one(broker: Broker, entity: Entity, message: Scanned, operation: str, now: int) -> int:
+    """Store a message that has been checked, and count it; its sequence number."""
+    number = broker.namespace.send(entity, message, now)
+    tally = broker.meter.tally(entity.path, PING if message.is_ping else operation)
+    tally.add(len(message.blob) - PREFIX_SIZE)
+    if broker.trail is not None:
+        broker.trail.sent(entity.path, number, message, now)
+    return number
 
 
 def _is_hit(
@@ -123,7 +151,7 @@ def _is_hit(
     delay = faults.strike(DELAY, entity.path, now)
     if drop is None and delay is None:
         return False
-    store(connection, entity, parse(entity, message_format, payload), now)
+    store(broker, entity, parse(connection, entity, message_format, payload), SEND, now)
     if delay is not None and not settled:
         broker.accept_later(connection, context.link.session, delivery_id, now + delay.delay_ms)
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.consumer import Consumer
+from pairbus.gateway import meter
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
@@ -45,17 +46,19 @@ class Replies(LinkContext):
 class SendLink(LinkContext):
     """A client sends to an entity."""
 
-    __slots__ = ("entity",)
+    __slots__ = ("entity", "pings", "sends")
 
     def __init__(self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity) -> None:
         super().__init__(connection, link, path, right)
         self.entity = entity
+        self.sends = connection.broker.meter.tally(entity.path, meter.SEND)
+        self.pings = connection.broker.meter.tally(entity.path, meter.PING)
 
 
 class ReceiveLink(LinkContext):
     """A client receives from a place."""
 
-    __slots__ = ("consumer", "entity", "queue")
+    __slots__ = ("consumer", "deliveries", "empty_receives", "entity", "flows", "is_polling", "queue", "settlements")
 
     def __init__(
         self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity, queue: Queue, deletes: bool
@@ -64,6 +67,24 @@ class ReceiveLink(LinkContext):
         self.entity = entity
         self.queue = queue
         self.consumer = Consumer(self, deletes)
+        tally = connection.broker.meter.tally
+        self.deliveries = tally(queue.path, meter.RECEIVE)
+        self.settlements = tally(queue.path, meter.SETTLE)
+        self.empty_receives = tally(queue.path, meter.EMPTY_RECEIVE)
+        self.flows = 0
+        self.is_polling = False
+        """Credit was given and nothing has been delivered since."""
+
+    def begin_receive(self) -> None:
+        """The client said anew what it will take: the receive before ends here, the next begins if there is credit."""
+        self.end_receive()
+        self.is_polling = self.link.credit > 0
+
+    def end_receive(self) -> None:
+        """A receive ended; one that brought nothing is billed as an empty one (pairing §8)."""
+        if self.is_polling:
+            self.is_polling = False
+            self.empty_receives.add(0)
 
 
 class ManagementRequests(LinkContext):

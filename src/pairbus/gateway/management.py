@@ -13,6 +13,7 @@ from pairbus.amqp.types import Int, Symbol
 from pairbus.errors import ArgumentError, EntityNotFound, NotSupported, ProtocolError, Refusal
 from pairbus.gateway import management_messages, management_rules, management_sessions
 from pairbus.gateway.addressing import find_entity, queue_at
+from pairbus.gateway.meter import MANAGEMENT
 from pairbus.gateway.replies import reply_link
 from pairbus.gateway.request import NoContent, Request
 from pairbus.model.access import LISTEN, MANAGE, SEND
@@ -42,6 +43,7 @@ OPERATIONS: Final[dict[str, tuple[str, Callable[[Request], dict[str, object]]]]]
     "remove-rule": (MANAGE, management_rules.remove),
     "enumerate-rules": (LISTEN, management_rules.enumerate_rules),
 }
+RULE_OPERATIONS: Final = ("add-rule", "remove-rule", "enumerate-rules")
 
 
 def receive(
@@ -66,6 +68,7 @@ def receive(
     except NoContent as nothing:
         status, description, condition = 204, nothing.description, nothing.condition
     except Refusal as refusal:
+        connection.broker.tracker.refused(refusal.condition)
         status, condition = refusal.status, refusal.condition
         description = connection.broker.tracker.describe(refusal.description, context.path, connection.now)
     except ProtocolError as error:
@@ -92,8 +95,14 @@ def _perform(
     request = Request(
         connection, entity, queue_at(entity, context.address), message.body, message.application_properties, txn_id
     )
-    body = perform(request)
-    connection.broker.meter.managed(entity.path, name)
+    if name not in RULE_OPERATIONS:
+        return perform(request)  # counted by itself, under a name of its own
+    try:
+        body = perform(request)
+    except NoContent:
+        request.tally(MANAGEMENT).add(0)
+        raise
+    request.tally(MANAGEMENT).add(0)
     return body
 
 

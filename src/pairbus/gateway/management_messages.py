@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.sections import scan
 from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
 from pairbus.engine import browse, session_ops
 from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost
-from pairbus.gateway import incoming, transactions
+from pairbus.gateway import incoming, meter, transactions
 from pairbus.gateway.changes import merged_changes
-from pairbus.gateway.outgoing import encode_delivery
+from pairbus.gateway.outgoing import complete, encode_delivery
 from pairbus.gateway.request import NoContent, Request
+from pairbus.gateway.trail import RECEIVED_AND_DELETED
 
 if TYPE_CHECKING:
     from pairbus.engine.consumer import Lock
@@ -47,7 +47,7 @@ def renew_locks(request: Request) -> dict[str, object]:
     """Extend locks; all of them or none."""
     locks = [_lock(request, token) for token in request.tokens()]
     expirations = [Timestamp(request.queue.renew(lock, request.now)) for lock in locks]
-    request.connection.broker.meter.renewed(request.entity.path, len(locks))
+    request.tally(meter.RENEW).add_many(len(locks))
     return {"expirations": Array(expirations)}
 
 
@@ -56,7 +56,7 @@ def peek(request: Request) -> dict[str, object]:
     from_number = request.number("from-sequence-number", LONG_MIN, LONG_MAX)
     count = request.number("message-count", 1, INT_MAX)
     found = browse.peek(request.queue, from_number, count, request.optional_text("session-id"))
-    request.connection.broker.meter.peeked(request.entity.path, found)
+    request.connection.broker.meter.peeked(request.queue.path, found)
     if not found:
         raise NoContent("com.microsoft:message-not-found", "There is no message to peek.")
     return {"messages": [{"message": _encoded(request, message, 0, b"")} for message in found]}
@@ -78,16 +78,18 @@ def schedule(request: Request) -> dict[str, object]:
         encoded = entry.get("message") if isinstance(entry, dict) else None
         if not isinstance(encoded, bytes):
             raise ArgumentError("An entry of 'messages' has no binary 'message'.")
-        scanned.append(scan(encoded, wants_id))
+        scanned.append(incoming.read(request.connection, encoded, wants_id))
     if request.txn_id is not None:
         return transactions.add_schedule(request, request.txn_id, scanned)
-    numbers = incoming.store(request.connection, request.entity, scanned, request.now)
+    numbers = incoming.store(request.connection.broker, request.entity, scanned, meter.SCHEDULE, request.now)
     return {"sequence-numbers": Array([Long(number) for number in numbers])}
 
 
 def cancel(request: Request) -> dict[str, object]:
     """Take scheduled messages back."""
-    browse.cancel_scheduled(request.entity.main, request.numbers("sequence-numbers"))
+    numbers = request.numbers("sequence-numbers")
+    browse.cancel_scheduled(request.entity.main, numbers)
+    request.tally(meter.CANCEL).add_many(len(numbers))
     return {}
 
 
@@ -98,13 +100,16 @@ def receive_deferred(request: Request) -> dict[str, object]:
     session = _session(request)
     if request.queue.sessions is not None and session is None:
         raise SessionLockLost
-    queue, meter = request.queue, request.connection.broker.meter
+    queue, broker, received = request.queue, request.connection.broker, request.tally(meter.RECEIVE)
     if mode == 0:
         messages = browse.check_deferred(queue, numbers, session)
         entries: list[dict[str, object]] = []
         for message in messages:
             entries.append({"lock-token": Uuid(bytes(16)), "message": _encoded(request, message, 0, b"")})
-            meter.received(request.entity.path, message)
+            received.add(meter.billed_size(message))
+            if broker.trail is not None:
+                blob = broker.journal.read(message.location, message.size)
+                broker.trail.ended(RECEIVED_AND_DELETED, queue, message, blob, request.now)
             queue.remove(message)
         return {"messages": entries}
     locked: list[dict[str, object]] = []
@@ -112,7 +117,7 @@ def receive_deferred(request: Request) -> dict[str, object]:
         token = request.connection.broker.deliveries.lock_token(lock)
         until = lock.locked_until if session is None else session.locked_until
         locked.append({"lock-token": Uuid(token), "message": _encoded(request, lock.message, until, token)})
-        meter.received(request.entity.path, lock.message)
+        received.add(meter.billed_size(lock.message))
     return {"messages": locked}
 
 
@@ -132,6 +137,7 @@ def update_disposition(request: Request) -> dict[str, object]:
         return {}
     for lock in locks:
         apply_status(request, status, lock, reason, description, changes)
+    request.tally(meter.SETTLE).add_many(len(locks))
     return {}
 
 
@@ -145,15 +151,19 @@ def apply_status(
 ) -> None:
     """One settlement by its management name."""
     queue, now = request.queue, request.now
+    counters = request.connection.broker.counters
     changed = merged_changes(lock.message, changes)
     if status == "completed":
-        queue.complete(lock, now)
+        complete(request.connection.broker, queue, lock, now)
     elif status == "abandoned":
         queue.abandon(lock, changed, now)
+        counters.abandoned += 1
     elif status == "defered":
         queue.defer(lock, changed, now)
+        counters.deferred += 1
     else:
         queue.dead_letter(lock, reason, description, changed, now)
+        counters.rejected += 1
 
 
 def delete_batch(request: Request) -> dict[str, object]:
@@ -161,6 +171,7 @@ def delete_batch(request: Request) -> dict[str, object]:
     count = request.number("message-count", 1, INT_MAX)
     before = request.instant("enqueued-time-utc")
     deleted = browse.delete_batch(request.queue, count, before, request.optional_text("session-id"))
+    request.tally(meter.DELETE).add(0)
     if not deleted:
         raise NoContent("com.microsoft:message-not-found", "There is no message to delete.")
     return {"message-count": Int(deleted)}

@@ -7,6 +7,7 @@ from typing import Final
 from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.engine import session_ops
 from pairbus.errors import ArgumentError
+from pairbus.gateway.meter import RENEW, SESSION
 from pairbus.gateway.request import NoContent, Request
 
 ALL_SESSIONS_MS: Final = 253_402_300_800_000
@@ -18,7 +19,7 @@ PAGE_MAX: Final = 1_000
 def renew(request: Request) -> dict[str, object]:
     """Extend the hold on a session."""
     session = session_ops.held_session(request.queue, request.consumer(), request.text("session-id"), request.now)
-    request.connection.broker.meter.renewed(request.entity.path, 1)
+    request.tally(RENEW).add(0)
     return {"expiration": Timestamp(session_ops.renew(request.queue, session, request.now))}
 
 
@@ -29,12 +30,14 @@ def set_state(request: Request) -> dict[str, object]:
     if state is not None and not isinstance(state, bytes):
         raise ArgumentError(f"'session-state' is a {type(state).__name__}: binary or null is needed.")
     session_ops.set_state(request.queue, session, state, request.now)
+    request.tally(SESSION).add(len(state or b""))
     return {}
 
 
 def get_state(request: Request) -> dict[str, object]:
     """The application's state of a session; null when there is none."""
     session = session_ops.held_session(request.queue, request.consumer(), request.text("session-id"), request.now)
+    request.tally(SESSION).add(len(session.state or b""))
     return {"session-state": session.state}
 
 
@@ -44,6 +47,7 @@ def list_sessions(request: Request) -> dict[str, object]:
     skip = request.number("skip", 0, INT_MAX)
     top = min(request.number("top", 1, INT_MAX), PAGE_MAX)
     found = session_ops.list_sessions(request.queue, None if since >= ALL_SESSIONS_MS else since, skip, top)
+    request.tally(SESSION).add(0)
     if not found:
         raise NoContent("com.microsoft:session-not-found", "There is no session to list.")
     return {"skip": Int(skip + len(found)), "sessions-ids": Array(found)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
+from pairbus.amqp.layout import PREFIX_SIZE
 from pairbus.amqp.sections import DeliveryExtras, delivery_parts
 from pairbus.amqp.states import (
     ACCEPTED_CODE,
@@ -21,6 +22,8 @@ from pairbus.errors import ArgumentError, Refusal, Unauthorized
 from pairbus.gateway import transactions
 from pairbus.gateway.changes import merged_changes
 from pairbus.gateway.links import ReceiveLink
+from pairbus.gateway.meter import SESSION
+from pairbus.gateway.trail import COMPLETED, RECEIVED_AND_DELETED
 from pairbus.model.access import LISTEN
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 TIMEOUT: Final = "com.microsoft:timeout"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+TIMED_OUT: Final = "com.microsoft:timeout"
 DEAD_LETTER: Final = "com.microsoft:dead-letter"
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
@@ -82,6 +86,9 @@ def _session_id(value: object) -> str | None:
 def flow(connection: GatewayConnection, context: ReceiveLink) -> None:
     """The receiver says how much it will take."""
     link = context.link
+    if link.flows != context.flows:  # not merely the session's window that opened again
+        context.flows = link.flows
+        context.begin_receive()
     context.queue.set_credit(context.consumer, link.credit)
     if link.drain:
         connection.broker.draining.append(context)
@@ -110,7 +117,10 @@ class Deliveries:
         blob = broker.journal.read(message.location, message.size)
         parts = encode_delivery(context.queue, message, blob, until, token)
         context.link.send(tag, parts, lock is None, lock)
-        broker.meter.received(context.path, message)
+        context.is_polling = False
+        context.deliveries.add(message.size - PREFIX_SIZE)
+        if lock is None and broker.trail is not None:
+            broker.trail.ended(RECEIVED_AND_DELETED, context.queue, message, blob, context.connection.now)
         broker.touch(context.connection)
         if context.connection.amqp.output_size > OUTPUT_BYTES_MAX:
             context.connection.hold_back()
@@ -133,6 +143,7 @@ class Deliveries:
         context.link.accept(
             properties={LOCKED_UNTIL: Long(ticks)}, filter={Symbol(SESSION_FILTER): session.session_id}
         )
+        self._broker.meter.tally(context.queue.path, SESSION).add(0)
         flow(context.connection, context)
         self._broker.touch(context.connection)
 
@@ -142,6 +153,10 @@ class Deliveries:
         assert isinstance(context, ReceiveLink), context
         broker, connection = self._broker, context.connection
         connection.links.pop(context.link, None)
+        if condition == TIMED_OUT:
+            context.empty_receives.add(0)  # it waited for a session and got none
+        context.end_receive()
+        broker.tracker.refused(condition)
         error = AmqpError(condition, broker.tracker.describe(description, context.path, connection.now))
         if context.link.is_attached:
             context.link.detach(error)
@@ -192,11 +207,12 @@ def settle(
         if code == TRANSACTIONAL_CODE:
             transactions.add_settlement(connection, context, delivery_id, lock, outcome)
             return
-        if code == ACCEPTED_CODE:
+        if code == ACCEPTED_CODE and connection.broker.trail is None:
             context.queue.complete(lock, now)
+            connection.broker.counters.completed += 1
         else:
-            apply_outcome(context.queue, lock, outcome, now)
-        connection.broker.meter.settled(context.path, code)
+            apply_outcome(connection.broker, context.queue, lock, outcome, now)
+        context.settlements.add(0)
     except Unauthorized as refusal:
         connection.end_link(link, refusal, context.path)
         return
@@ -209,22 +225,40 @@ def settle(
         session.settle_outgoing(delivery_id, code)
 
 
-def apply_outcome(queue: Queue, lock: Lock, outcome: Outcome, now: int) -> None:
-    """What an outcome means for the message."""
-    code = outcome.code
-    if code == ACCEPTED_CODE:
+def complete(broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
+    """The receiver is done with a message."""
+    trail = broker.trail
+    if trail is None:
         queue.complete(lock, now)
+    else:
+        queue.check_held(lock, now)
+        message = lock.message
+        blob = broker.journal.read(message.location, message.size)  # while it is there
+        queue.complete(lock, now)
+        trail.ended(COMPLETED, queue, message, blob, now)
+    broker.counters.completed += 1
+
+
+def apply_outcome(broker: Broker, queue: Queue, lock: Lock, outcome: Outcome, now: int) -> None:
+    """What an outcome means for the message."""
+    code, counters = outcome.code, broker.counters
+    if code == ACCEPTED_CODE:
+        complete(broker, queue, lock, now)
     elif code == RELEASED_CODE:
         queue.release(lock, now)
+        counters.released += 1
     elif code == MODIFIED_CODE:
         changed = merged_changes(lock.message, outcome.message_annotations)
         if outcome.undeliverable_here:
             queue.defer(lock, changed, now)
+            counters.deferred += 1
         else:
             queue.abandon(lock, changed, now)
+            counters.abandoned += 1
     elif code == REJECTED_CODE:
         reason, description, changes = _dead_letter_details(outcome)
         queue.dead_letter(lock, reason, description, merged_changes(lock.message, changes), now)
+        counters.rejected += 1
     else:
         raise ArgumentError(f"An outcome with the code {code:#x} settles nothing.")
 

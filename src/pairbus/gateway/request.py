@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
     from pairbus.engine.queue import Queue
     from pairbus.gateway.connection import GatewayConnection
+    from pairbus.gateway.meter import Tally
 
 
 class NoContent(PairbusError):
@@ -46,6 +47,10 @@ class Request:
         self.txn_id = txn_id
         self._body = body
         self._properties = properties
+
+    def tally(self, operation: str) -> Tally:
+        """Where this request is counted."""
+        return self.connection.broker.meter.tally(self.queue.path, operation)
 
     def value(self, name: str) -> object:
         """A field of any type; None when absent."""

@@ -13,6 +13,7 @@ from pairbus.amqp.message import decode_message
 from pairbus.amqp.states import encode_accepted, encode_declared, encode_outcome_code, encode_transactional
 from pairbus.amqp.types import Array, Described, Long
 from pairbus.errors import ArgumentError, ProtocolError, Refusal
+from pairbus.gateway.meter import SCHEDULE, SEND, SETTLE
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
     from pairbus.engine.namespace import Namespace
     from pairbus.engine.queue import Queue
+    from pairbus.gateway.broker import Broker
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import Coordinator, ReceiveLink, SendLink
     from pairbus.gateway.request import Request
@@ -55,27 +57,30 @@ class Work(Protocol):
     def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:
         """Raise if it cannot be done; how many bytes it will store."""
 
-    def perform(self, namespace: Namespace, now: int) -> None:
+    def perform(self, broker: Broker, now: int) -> None:
         """Do it; ``check`` has passed."""
 
 
 class PlannedSend:
     """Store a message."""
 
-    __slots__ = ("_entity", "_message")
+    __slots__ = ("_entity", "_message", "_operation")
 
-    def __init__(self, entity: Entity, message: Scanned) -> None:
+    def __init__(self, entity: Entity, message: Scanned, operation: str) -> None:
         self._entity = entity
         self._message = message
+        self._operation = operation
 
     def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:  # noqa: ARG002
         """The same checks as for a plain send."""
         namespace.check_send(self._entity, self._message, more_bytes)
         return len(self._message.blob)
 
-    def perform(self, namespace: Namespace, now: int) -> None:
+    def perform(self, broker: Broker, now: int) -> None:
         """Store it."""
-        namespace.send(self._entity, self._message, now)
+        from pairbus.gateway.incoming import store_one  # noqa: PLC0415 - the two modules need each other
+
+        store_one(broker, self._entity, self._message, self._operation, now)
 
 
 class PlannedSettlement:
@@ -93,15 +98,16 @@ class PlannedSettlement:
         self._queue.check_held(self._lock, now)
         return 0
 
-    def perform(self, namespace: Namespace, now: int) -> None:  # noqa: ARG002
+    def perform(self, broker: Broker, now: int) -> None:
         """Settle it."""
-        self._settle.perform(self._queue, self._lock, now)
+        self._settle.perform(broker, self._queue, self._lock, now)
+        broker.meter.tally(self._queue.path, SETTLE).add(0)
 
 
 class Settlement(Protocol):
     """How a planned settlement ends."""
 
-    def perform(self, queue: Queue, lock: Lock, now: int) -> None:
+    def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
         """Apply it."""
 
 
@@ -113,11 +119,11 @@ class OutcomeSettlement:
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
 
-    def perform(self, queue: Queue, lock: Lock, now: int) -> None:
+    def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
         """Apply it."""
         from pairbus.gateway.outgoing import apply_outcome  # noqa: PLC0415 - the two modules need each other
 
-        apply_outcome(queue, lock, self._outcome, now)
+        apply_outcome(broker, queue, lock, self._outcome, now)
 
 
 class StatusSettlement:
@@ -134,7 +140,7 @@ class StatusSettlement:
         self._description = description
         self._changes = changes
 
-    def perform(self, queue: Queue, lock: Lock, now: int) -> None:  # noqa: ARG002
+    def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:  # noqa: ARG002
         """Apply it."""
         from pairbus.gateway.management_messages import apply_status  # noqa: PLC0415 - the two modules need each other
 
@@ -202,7 +208,7 @@ def _discharge(connection: GatewayConnection, fields: list[object]) -> None:
     except Refusal as refusal:
         raise RolledBack(f"The transaction was rolled back: {refusal.description}") from refusal
     for work in transaction.work:
-        work.perform(namespace, now)
+        work.perform(connection.broker, now)
 
 
 def _find(connection: GatewayConnection, txn_id: object) -> Transaction:
@@ -238,7 +244,7 @@ def add_sends(
     """Plan the messages of one transfer and answer it under the transaction."""
     transaction = _find(connection, txn_id)
     for message in messages:
-        _plan(connection, transaction, PlannedSend(context.entity, message))
+        _plan(connection, transaction, PlannedSend(context.entity, message, SEND))
     context.link.session.settle_incoming_state(delivery_id, encode_transactional(txn_id, encode_accepted()))
 
 
@@ -259,7 +265,7 @@ def add_schedule(request: Request, txn_id: bytes, messages: list[Scanned]) -> di
     """Plan scheduled messages. Their numbers are known only at the commit, so none are given back."""
     transaction = _find(request.connection, txn_id)
     for message in messages:
-        _plan(request.connection, transaction, PlannedSend(request.entity, message))
+        _plan(request.connection, transaction, PlannedSend(request.entity, message, SCHEDULE))
     return {"sequence-numbers": Array([Long(0) for _ in messages])}
 
 

@@ -133,6 +133,11 @@ class Factory:
                 self._records[key] = found
             return found
 
+    def is_failed_over(self, path: str) -> bool:
+        """Whether sends to an entity go to the backlog. Asking about an unknown one makes no record of it."""
+        found = self._records.get(entity_key(path))
+        return found is not None and found.state is Health.FAILED_OVER
+
     def reports(self) -> dict[str, EntityReport]:
         """Every entity's state."""
         with self.lock:

@@ -87,7 +87,7 @@ class SendFlow:
         self._deadline_ms = deadline_ms
         self._holds = holds_while_suspect
         self._tried: dict[str, None] = {}
-        self._primary_error: BaseException | None = None
+        self.primary_error: BaseException | None = None
         self._backlog_error: BaseException | None = None
         self._final: Fail | None = None
         self._not_before_ms: int | None = None
@@ -101,27 +101,27 @@ class SendFlow:
         if self._final is not None:
             return self._final
         if self._health.state is Health.REFUSING:
-            return Fail(EntityGoneError(self._health.path), self._primary_error, self._is_in_doubt)
+            return Fail(EntityGoneError(self._health.path), self.primary_error, self._is_in_doubt)
         if self._health.state is Health.FAILED_OVER:
             return self._backlog_step(now)
         left = self._deadline_ms - now
-        if self._primary_error is not None:
+        if self.primary_error is not None:
             if left <= 0:
-                return Fail(self._primary_error, None, self._is_in_doubt)
+                return Fail(self.primary_error, None, self._is_in_doubt)
             if self._not_before_ms is not None and now < self._not_before_ms:
                 return self._wait_step(now, left)
         return TryPrimary(self._primary_timeout(left))
 
     def _wait_step(self, now: int, left: int) -> Step:
         assert self._not_before_ms is not None
-        assert self._primary_error is not None
+        assert self.primary_error is not None
         pause = self._not_before_ms - now
         due = self._health.failover_due_ms
         if pause < left:
             return Wait(pause)
         if due is not None and due - now < left:
             return Wait(due - now)
-        return Fail(self._primary_error, None, self._is_in_doubt)
+        return Fail(self.primary_error, None, self._is_in_doubt)
 
     def _primary_timeout(self, left: int) -> int:
         if not self._health.may_detour_before(self._deadline_ms):
@@ -155,7 +155,7 @@ class SendFlow:
 
     def _backlog_failure(self) -> Fail:
         assert self._backlog_error is not None
-        return Fail(self._backlog_error, self._primary_error, self._is_in_doubt)
+        return Fail(self._backlog_error, self.primary_error, self._is_in_doubt)
 
     # --- what came of it --------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class SendFlow:
 
     def primary_failed(self, now: int, error: BaseException) -> list[Change]:
         """The primary said no, or nothing."""
-        self._primary_error = error
+        self.primary_error = error
         failure = classify(error)
         self._is_in_doubt = self._is_in_doubt or failure in IN_DOUBT
         if not counts(error, self._trigger, has_accepted=self._health.has_accepted):
@@ -196,7 +196,7 @@ class SendFlow:
         failure = classify(error)
         if failure in (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED):
             # The message's fault or the caller's wish, not the queue's.
-            self._final = Fail(error, self._primary_error, self._is_in_doubt)
+            self._final = Fail(error, self.primary_error, self._is_in_doubt)
             return False
         self._is_in_doubt = self._is_in_doubt or failure in IN_DOUBT
         return self._rotation.refused(queue, now, _sentence(error))

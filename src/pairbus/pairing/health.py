@@ -82,6 +82,11 @@ class EntityHealth:
         self.pings = PingSchedule(ping_interval_ms)
 
     @property
+    def is_healthy(self) -> bool:
+        """Whether sends go to the primary as if there were no pairing."""
+        return self.state is Health.HEALTHY
+
+    @property
     def is_detouring(self) -> bool:
         """Whether sends go to the backlog."""
         return self.state is Health.FAILED_OVER

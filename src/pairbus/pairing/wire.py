@@ -34,9 +34,9 @@ def with_message_id(message: Outgoing) -> ServiceBusMessage | AmqpAnnotatedMessa
         return message
     changed = copy_of(message)
     raw = changed.raw_amqp_message if isinstance(changed, ServiceBusMessage) else changed
-    if raw.properties is None:
-        raw.properties = AmqpMessageProperties()
-    raw.properties.message_id = str(uuid.uuid4())
+    properties = raw.properties if raw.properties is not None else AmqpMessageProperties()
+    properties.message_id = str(uuid.uuid4())
+    raw.properties = properties
     return changed
 
 
@@ -98,9 +98,9 @@ def address_envelope(
     PyamqpTransport.set_batch_envelope_properties(batch._message, message_id, session_id, partition_key)
 
 
-def new_batch(limit_bytes: int) -> ServiceBusMessageBatch:
-    """An empty batch."""
-    return ServiceBusMessageBatch(max_size_in_bytes=limit_bytes)
+def new_batch(limit_bytes: int, sender: Any) -> ServiceBusMessageBatch:
+    """An empty batch for one sender: a sender makes batches of another transport anew, from what we do not give."""
+    return ServiceBusMessageBatch(max_size_in_bytes=limit_bytes, amqp_transport=sender._amqp_transport)
 
 
 def batch_limit(sender: Any) -> int:
@@ -156,3 +156,60 @@ def payload_of(message: Any) -> bytes | None:
     return payload if isinstance(payload, bytes) else None
 
 
+
+
+class _IdentifyingBatch(ServiceBusMessageBatch):
+    """A batch whose every message has an id before the first attempt (P3)."""
+
+    def add_message(self, message: Outgoing) -> None:
+        """Add a message; MessageSizeExceededError when it does not fit."""
+        super().add_message(with_message_id(message))
+
+
+def identifying_batch(limit_bytes: int, sender: Any) -> ServiceBusMessageBatch:
+    """An empty batch that gives an id to messages that have none."""
+    return _IdentifyingBatch(max_size_in_bytes=limit_bytes, amqp_transport=sender._amqp_transport)
+
+
+def as_service_bus_message(raw: AmqpAnnotatedMessage) -> ServiceBusMessage:
+    """The SDK's other kind of message around the same sections."""
+    return ServiceBusMessage(body=None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
+
+
+def message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> str:
+    """A message's id as text."""
+    raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+    return str(raw.properties.message_id) if raw.properties is not None else ""
+
+
+def observe_close(client: Any, noticed: Any) -> None:
+    """Call ``noticed`` when somebody closes an SDK client, which itself does not tell whether it is closed."""
+    original = client.close
+
+    def close(*arguments: Any, **options: Any) -> Any:
+        noticed()
+        return original(*arguments, **options)
+
+    client.close = close
+
+
+def interruptible(receiver: Any) -> Any:
+    """Make the poll of an open asynchronous receiver end early. Returns the function that does it.
+
+    The SDK's loop asks its connection for work until told that there is none; cancelling it could tear a frame.
+    """
+    handler = receiver._handler
+    original = handler.do_work_async
+    wanted = {"end": False}
+
+    async def work(**options: Any) -> Any:
+        if wanted["end"]:
+            wanted["end"] = False
+            return False
+        return await original(**options)
+
+    def interrupt(*, is_wanted: bool = True) -> None:
+        wanted["end"] = is_wanted
+
+    handler.do_work_async = work
+    return interrupt

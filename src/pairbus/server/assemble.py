@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, UsageError
 from pairbus.gateway.broker import Broker
+from pairbus.gateway.trail import Trail
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.assembly import Assembly
 from pairbus.server.audit import AuditLog
+from pairbus.server.clock import BrokerClock, utc
+from pairbus.server.config import MEMORY
+from pairbus.server.message_audit import AuditedStore, MessageAudit, witnessed
+from pairbus.server.usage import UsageWriter
 from pairbus.storage.log import LogStore
 from pairbus.storage.memory import MemoryStore
 
@@ -25,8 +30,9 @@ KEY_BYTES: Final = 32
 BROKER_RANDOM_BYTES: Final = 16
 STORE_DIRECTORY: Final = "store"
 AUDIT_DIRECTORY: Final = "audit"
-MEMORY: Final = "memory:"
-"""The store's URL that keeps nothing beyond the process, for tests."""
+MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"
+USAGE_DIRECTORY: Final = "usage"
+BOOT_ID_BYTES: Final = 8
 
 
 def assemble(options: Options, now: int) -> Assembly:
@@ -35,6 +41,7 @@ def assemble(options: Options, now: int) -> Assembly:
     """
     store = open_store(options)
     audit: AuditLog | None = None
+    messages: MessageAudit | None = None
     try:
         audit = AuditLog(options.data / AUDIT_DIRECTORY) if options.store != MEMORY else None
         broker = Broker(
@@ -44,14 +51,34 @@ def assemble(options: Options, now: int) -> Assembly:
             audit.write if audit is not None else None,
         )
         broker.offers_faults = options.faults
-        replayed = recover(broker.namespace, store)
+        replayed, audited = recover(broker.namespace, store)
+        boot_id = f"{utc(now):%Y%m%dT%H%M%S}-{secrets.token_hex(BOOT_ID_BYTES)}"
+        trail = Trail() if options.audit else None
+        kept: Store = store
+        if trail is not None:
+            directory = options.data / MESSAGE_AUDIT_DIRECTORY
+            messages = MessageAudit(directory, options.namespace, audited, boot_id, BrokerClock())
+            kept = AuditedStore(store, trail, messages, audited)
+        broker.serve(trail)
         root_key = declare(broker.namespace, options.declarations, now)
     except BaseException:
         if audit is not None:
             audit.close()
         store.close()
         raise
-    return Assembly(broker=broker, store=store, root_key=root_key, records_replayed=replayed, audit=audit)
+    usage: UsageWriter | None = None
+    if options.store != MEMORY:
+        usage = UsageWriter(options.data / USAGE_DIRECTORY, options.namespace, boot_id, options.usage_days)
+    return Assembly(
+        broker=broker,
+        store=kept,
+        root_key=root_key,
+        records_replayed=replayed,
+        audit=audit,
+        message_audit=messages,
+        meter=broker.meter,
+        usage_writer=usage,
+    )
 
 
 def open_store(options: Options) -> Store:
@@ -67,15 +94,21 @@ def open_store(options: Options) -> Store:
     )
 
 
-def recover(namespace: Namespace, store: Store) -> int:
-    """Fold every durable record, then tell the store what still lives. Returns how many records there were."""
-    count = 0
+def recover(namespace: Namespace, store: Store) -> tuple[int, int]:
+    """Fold every durable record, then tell the store what still lives. Returns how many records there were, and the number of
+    the last batch that was audited.
+    """
+    count = audited = 0
     for record in store.replay():
-        namespace.fold(record)
         count += 1
+        number = witnessed(record)
+        if number:
+            audited = max(audited, number)
+        else:
+            namespace.fold(record)
     namespace.replayed()
     store.live(namespace.stored())
-    return count
+    return count, audited
 
 
 def declare(namespace: Namespace, declarations: Declarations, now: int) -> str:

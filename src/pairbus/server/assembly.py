@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pairbus.gateway.meter import Meter
     from pairbus.server.audit import AuditLog
+    from pairbus.server.message_audit import MessageAudit
     from pairbus.server.ports import BrokerPort
+    from pairbus.server.usage import UsageWriter
     from pairbus.storage.ports import Store
 
 
@@ -20,6 +23,11 @@ class Assembly:
     root_key: str = field(repr=False)
     records_replayed: int = 0
     audit: AuditLog | None = None
+    message_audit: MessageAudit | None = None
+    """With ``--audit``; ``store`` then writes it."""
+    meter: Meter | None = None
+    usage_writer: UsageWriter | None = None
+    """None: what is counted is not kept."""
 
     def close(self) -> None:
         """Release files and the lock on the data."""

@@ -14,11 +14,14 @@ from pairbus.errors import UsageError
 from pairbus.server.addresses import parse_address
 from pairbus.server.declarations import Declarations, read_declarations
 from pairbus.server.listener import Limits
+from pairbus.server.usage import RETENTION_DAYS
 
 NAMESPACE_DEFAULT: Final = "local"
 AMQP_ADDRESS_DEFAULT: Final = "127.0.0.1:5672"
 HTTP_ADDRESS_DEFAULT: Final = "127.0.0.1:5300"
 HTTP_OFF: Final = "off"
+MEMORY: Final = "memory:"
+"""The store's URL that keeps nothing beyond the process, for tests."""
 CONFIG_BYTES_MAX: Final = 16 * 1024 * 1024
 SECRET_BYTES_MAX: Final = 4096
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
@@ -37,7 +40,8 @@ class Options:
         tls_cert: A certificate chain of one's own instead of the broker's; goes with ``tls_key``.
         tls_names: Further names for the broker's own certificate.
         faults: Offer the fault switchboard.
-        audit: Write the audit log.
+        audit: Write the audit log of messages.
+        usage_days: How many days of usage files are kept.
     """
 
     namespace: str = NAMESPACE_DEFAULT
@@ -52,6 +56,7 @@ class Options:
     ready_file: Path | None = None
     faults: bool = False
     audit: bool = False
+    usage_days: int = RETENTION_DAYS
     declarations: Declarations = field(default_factory=Declarations)
     limits: Limits = field(default_factory=Limits)
 
@@ -63,6 +68,10 @@ class Options:
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("--tls-cert and --tls-key go together: give both or neither")
+        if self.audit and self.store == MEMORY:
+            raise UsageError(f"--audit and --store {MEMORY} exclude each other: the audit log needs a store that lasts")
+        if self.usage_days < 1:
+            raise UsageError(f"--usage-days {self.usage_days}: at least one day of usage files is kept")
         if not self.tls and self.tls_cert is not None:
             raise UsageError("--no-tls and --tls-cert exclude each other")
 
@@ -83,6 +92,7 @@ def make_options(
     faults: bool,
     audit: bool,
     connections_max: int | None,
+    usage_days: int = RETENTION_DAYS,
     environment: Mapping[str, str],
 ) -> Options:
     """Options from what a command line gave; what it gave wins over the file. Raises UsageError."""
@@ -107,6 +117,7 @@ def make_options(
         ready_file=Path(ready_file) if ready_file is not None else None,
         faults=faults,
         audit=audit,
+        usage_days=usage_days,
         declarations=declarations,
         limits=limits,
     )

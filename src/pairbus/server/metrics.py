@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from pairbus.gateway.exposition import CONTENT_TYPE, Metric, Sample, render
 from pairbus.server.driver import COMMIT_SECONDS_BUCKETS
 
 if TYPE_CHECKING:
@@ -12,44 +12,7 @@ if TYPE_CHECKING:
     from pairbus.server.listener import ListenerStatistics
     from pairbus.storage.ports import StoreStatistics
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Sample:
-    """One value under a metric's name and labels."""
-
-    __slots__ = ("labels", "name", "value")
-
-    def __init__(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
-        self.name = name
-        self.value = value
-        self.labels = labels or {}
-
-
-class Metric:
-    """A family of samples with its type and help."""
-
-    __slots__ = ("help", "kind", "name", "samples")
-
-    def __init__(self, name: str, kind: str, text: str, samples: Iterable[Sample]) -> None:
-        self.name = name
-        self.kind = kind
-        self.help = text
-        self.samples = list(samples)
-
-
-def render(metrics: Iterable[Metric]) -> str:
-    """The exposition format, one family after another."""
-    lines: list[str] = []
-    for metric in metrics:
-        lines.append(f"# HELP {metric.name} {metric.help}")
-        lines.append(f"# TYPE {metric.name} {metric.kind}")
-        for sample in metric.samples:
-            labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
-            lines.append(
-                f"{sample.name}{{{labels}}} {sample.value!r}" if labels else f"{sample.name} {sample.value!r}"
-            )
-    return "\n".join(lines) + "\n" if lines else ""
+__all__ = ["CONTENT_TYPE", "Metric", "Sample", "render", "server_metrics", "store_metrics"]
 
 
 def server_metrics(
@@ -150,7 +113,3 @@ def _commit_histogram(driver: DriverStatistics) -> Metric:
 
 def _one(name: str, kind: str, text: str, value: float, **labels: str) -> Metric:
     return Metric(name, kind, text, [Sample(name, value, labels)])
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

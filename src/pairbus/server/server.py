@@ -25,10 +25,12 @@ from pairbus.server.listener import Hall, ListenerStatistics, is_home_only
 from pairbus.server.metrics import CONTENT_TYPE, render, server_metrics, store_metrics
 from pairbus.server.ready import ReadyInfo, connection_string
 from pairbus.server.tls import server_context
+from pairbus.server.usage import FLUSH_SECONDS, UsageLog
 from pairbus.storage.ports import StoreStatistics
 
 if TYPE_CHECKING:
     from pairbus.server.certificates import CertificateFiles
+    from pairbus.server.committer import Speech
     from pairbus.server.config import Options
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,8 @@ class Server:
         self._driver: Driver | None = None
         self._ready: ReadyInfo | None = None
         self._renewal: asyncio.TimerHandle | None = None
+        self._usage: UsageLog | None = None
+        self._usage_timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[Exception | None] | None = None
         self._is_stopping = False
 
@@ -117,13 +121,25 @@ class Server:
             if not await driver.settle(COMMIT_SECONDS_MAX):
                 logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})
             await hall.wait_empty(CLOSE_SECONDS_MAX)
+            await self._finish_logs()
         await self.kill()
+
+    async def _finish_logs(self) -> None:
+        """Have the rest of usage and audit written; in a thread, for files take their time."""
+        if self._usage is not None:
+            self._usage.finish()
+            await asyncio.get_running_loop().run_in_executor(None, self._usage.stop)
+        if self._assembly is not None and self._assembly.message_audit is not None:
+            audit = self._assembly.message_audit
+            await asyncio.get_running_loop().run_in_executor(None, audit.finish)
+            await asyncio.get_running_loop().run_in_executor(None, audit.stop)
 
     async def kill(self) -> None:
         """End at once: what is not durable is forgotten, as if the process had been killed. Idempotent."""
         self._is_stopping = True
-        if self._renewal is not None:
-            self._renewal.cancel()
+        for timer in (self._renewal, self._usage_timer):
+            if timer is not None:
+                timer.cancel()
         if self._hall is not None:
             self._hall.stop_listening()
             self._hall.cut_all()
@@ -134,6 +150,8 @@ class Server:
         if self._hall is not None:
             await self._hall.wait_empty(CLOSE_SECONDS_MAX)
             self._hall.close()
+        if self._usage is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._usage.stop)
         if self._assembly is not None and is_thread_gone:
             self._assembly.close()
         self._hall = self._driver = self._assembly = None
@@ -175,12 +193,18 @@ class Server:
             assembly.store,
             self._clock,
             gateway_words=hall.gateway_words,
-            extra_words=hall.http_words,
+            extra_words=self._extra_words,
             set_reading=hall.set_reading,
             failed=self._fail,
             uncommitted_bytes_max=options.limits.uncommitted_bytes_max,
             name=options.namespace,
         )
+        if assembly.meter is not None and assembly.usage_writer is not None:
+            self._usage = UsageLog(assembly.meter.take, self._clock, assembly.usage_writer)
+            self._usage.start()
+            self._arm_usage()
+        if assembly.message_audit is not None:
+            assembly.message_audit.start()
         driver.start()
         # The root key and declared entities are durable before anybody hears of them.
         if not await driver.settle(COMMIT_SECONDS_MAX) or driver.is_failed:
@@ -248,6 +272,20 @@ class Server:
         self._arm_renewal(context)
 
     # While it serves.
+
+    def _extra_words(self) -> list[Speech]:
+        assert self._hall is not None, "words come while the server runs"
+        words = self._hall.http_words()
+        return words if self._usage is None else words + self._usage.words()
+
+    def _arm_usage(self) -> None:
+        self._usage_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._ask_usage)
+
+    def _ask_usage(self) -> None:
+        if self._usage is not None and self._driver is not None:
+            self._usage.ask()
+            self._driver.ask_turn()
+        self._arm_usage()
 
     def _fail(self, error: Exception) -> None:
         """Nothing is acknowledged any more (B11): everybody is cut off, whoever waits on us hears why."""

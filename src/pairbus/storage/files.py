@@ -147,6 +147,7 @@ class RealFileSystem:
         except BlockingIOError as error:
             owner = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
+            self.unlock()
             raise StoreUnavailable(
                 f"the data in {self._directory} is in use by process {owner}: "
                 "stop that broker, or give this one another data directory"

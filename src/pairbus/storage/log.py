@@ -171,7 +171,7 @@ class LogStore:
         account = space.begin(found.oldest)
         is_empty = True
         try:
-            for batch in recovery.batches(self._files, found):
+            for batch in recovery.batches(self._files, found, reads_ahead=self._is_background):
                 for image, start, end in batch:
                     while account.number < image.number:
                         account = self._replayed(found, account)
@@ -298,7 +298,11 @@ class LogStore:
         if account is not None:
             size = record.size + STORED_HEAD_BYTES
             entity_id = queue_id >> ENTITY_SHIFT
-            account.live[entity_id] = account.live.get(entity_id, 0) - size
+            left = account.live.get(entity_id, 0) - size
+            if left:
+                account.live[entity_id] = left
+            else:
+                account.live.pop(entity_id, None)
             self._space.live_bytes -= size
         self._cache.forget(location)
 
@@ -366,9 +370,11 @@ class LogStore:
 
     def seal(self) -> LogBatch | None:
         """See Store."""
-        if not self._pieces and not self._run and not self._frames:
+        if self._pieces or self._run:
+            self._retire_dead()
+        elif self._oldest == self._sealed_oldest:
             return None
-        self._retire_dead()
+        # Else there is nothing to keep but the word that old segments may go.
         self._close_run()
         self._close_frame(0)
         self._sealed_oldest = self._oldest
@@ -394,6 +400,8 @@ class LogStore:
         return self._position + size + STORED_HEAD_BYTES <= self._admit_until or self._finds_room(size)
 
     def _finds_room(self, size: int) -> bool:
+        if not self._is_background and self._pool.is_full:
+            self._pool.step()
         ready = self._pool.ready_bytes(self._number)
         self._admit_until = self._limit + min(0, ready - self._reserve_bytes)
         room = self._limit - self._position + ready - self._reserve_bytes

@@ -6,8 +6,10 @@ says which segment is the oldest that matters. Between those two everything must
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.errors import StoreCorrupt
 from pairbus.storage.frame import FRAME, HEADER_BYTES, MORE, find_later, read_frame, read_header
@@ -23,6 +25,9 @@ from pairbus.storage.segment import (
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
+
+SEGMENTS_AHEAD: Final = 2
+"""Segments held in memory ahead of the one that is looked through."""
 
 Span: TypeAlias = tuple[SegmentImage, int, int]
 """The records between two offsets of a segment."""
@@ -84,6 +89,7 @@ def find(files: FileSystem) -> Found | None:
 
 def _find_tail(files: FileSystem, numbers: list[int]) -> Found:
     spares: list[tuple[int, bytes, int]] = []
+    is_torn = False
     image: SegmentImage
     for number in reversed(numbers):
         image = load_segment(files, number)
@@ -92,6 +98,7 @@ def _find_tail(files: FileSystem, numbers: list[int]) -> Found:
             _scan_tail(found)
             break
         _forbid_later(image, SEGMENT_HEADER_BYTES, 0)
+        is_torn = is_torn or _is_torn(image, SEGMENT_HEADER_BYTES)
         spares.append((number, image.marker, len(image.buffer)))
     else:
         # Not a single frame anywhere: only right if nothing was ever committed.
@@ -102,6 +109,7 @@ def _find_tail(files: FileSystem, numbers: list[int]) -> Found:
         found = Found(image)
         spares.pop()
     found.spares = spares[::-1]
+    found.is_torn = found.is_torn or is_torn
     return found
 
 
@@ -132,18 +140,42 @@ def _forbid_later(image: SegmentImage, offset: int, frame_number: int) -> None:
         raise _damaged(image, offset, f"an intact frame or seal follows at offset {later}")
 
 
-def batches(files: FileSystem, found: Found) -> Iterator[list[Span]]:
+def batches(files: FileSystem, found: Found, *, reads_ahead: bool = False) -> Iterator[list[Span]]:
     """Every complete batch from the oldest segment that matters to the end, in order.
 
-    Raises StoreCorrupt at the first damage; what was given before that is intact.
+    ``reads_ahead``: a thread reads the next segments while this one is looked through. Raises StoreCorrupt at the first
+    damage; what was given before that is intact.
     """
+    images = _images(files, found.oldest, found.tail.number, SEGMENTS_AHEAD if reads_ahead else 0)
+    try:
+        yield from _walk(images, found)
+    finally:
+        images.close()
+
+
+def _images(files: FileSystem, first: int, last: int, ahead: int) -> Generator[SegmentImage, None, None]:
+    if not ahead or first == last:
+        for number in range(first, last + 1):
+            yield load_segment(files, number)
+        return
+    with ThreadPoolExecutor(1, "pairbus-read-ahead") as reader:
+        waiting: deque[Future[SegmentImage]] = deque()
+        for number in range(first, last + 1):
+            waiting.append(reader.submit(load_segment, files, number))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _walk(images: Iterator[SegmentImage], found: Found) -> Iterator[list[Span]]:
     parts: list[Span] = []
     parts_first = 0
     number = 0
     tail = found.tail.number
-    image = load_segment(files, found.oldest)
+    image = next(images)
     for current in range(found.oldest, tail + 1):
-        following = load_segment(files, current + 1) if current < tail else None
+        following = next(images) if current < tail else None
         end = found.end if following is None else _previous_end(following)
         offset = SEGMENT_HEADER_BYTES
         buffer = image.buffer

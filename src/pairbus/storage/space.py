@@ -45,7 +45,7 @@ class SegmentAccount:
         self.file_bytes = 0
         """How long its file is."""
         self.live: dict[int, int] = {}
-        """Entity id to the bytes of its messages here. By entity: deleting one needs no word per message, and a move to
+        """Entity id to the bytes of its messages here, none that is 0. By entity: deleting one needs no word per message, and a move to
         the dead-letter queue changes nothing."""
         self.high: dict[int, int] = {}
         """Queue id to the highest number told of here."""
@@ -57,7 +57,7 @@ class SegmentAccount:
 
     def is_dead(self) -> bool:
         """Whether it may go unread."""
-        return not self.has_facts and not any(self.live.values())
+        return not self.has_facts and not self.live
 
     def live_bytes(self) -> int:
         """What its messages take."""
@@ -73,6 +73,8 @@ class Space:
         self.proven_bytes = 0
         self.used_bytes = 0
         """Of all segments but the newest."""
+        self._high: dict[int, int] = {}
+        """Queue id to the highest number told of in any segment but the newest."""
 
     def begin(self, number: int) -> SegmentAccount:
         """A segment comes into use."""
@@ -84,6 +86,10 @@ class Space:
         """A segment is full."""
         account.used_bytes = used_bytes
         self.used_bytes += used_bytes
+        high = self._high
+        for queue_id, number in account.high.items():
+            if number > high.get(queue_id, -1):
+                high[queue_id] = number
 
     def oldest(self) -> SegmentAccount:
         """The next to go."""
@@ -95,11 +101,11 @@ class Space:
         self.used_bytes -= account.used_bytes
         self.live_bytes -= account.live_bytes()
         self.proven_bytes -= account.proven_bytes
-        newest_first = list(reversed(self.accounts.values()))
+        newest = next(reversed(self.accounts.values())).high
         return [
             SequenceAdvanced(queue_id, number + 1, account.latest)
             for queue_id, number in account.high.items()
-            if not any(later.high.get(queue_id, -1) >= number for later in newest_first)
+            if number >= self._high.get(queue_id, -1) and number > newest.get(queue_id, -1)
         ]
 
     def add_live(self, queue_id: int, location: int, size: int) -> None:
@@ -108,7 +114,11 @@ class Space:
         if account is not None:
             entity_id = queue_id >> ENTITY_SHIFT
             size += STORED_HEAD_BYTES
-            account.live[entity_id] = account.live.get(entity_id, 0) + size
+            left = account.live.get(entity_id, 0) + size
+            if left:
+                account.live[entity_id] = left
+            else:
+                account.live.pop(entity_id, None)
             self.live_bytes += size
 
     def end_live(self, queue_id: int, location: int, size: int) -> None:
@@ -144,6 +154,8 @@ class Space:
 
     def _entity_deleted(self, entity_id: int) -> None:
         queue_ids = range(entity_id << ENTITY_SHIFT, (entity_id + 1) << ENTITY_SHIFT)
+        for queue_id in queue_ids:
+            self._high.pop(queue_id, None)
         for account in self.accounts.values():
             self.live_bytes -= account.live.pop(entity_id, 0)
             for queue_id in queue_ids:

@@ -9,6 +9,7 @@ from pairbus.amqp.link import Link
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
+    Close,
     Detach,
     Disposition,
     End,
@@ -207,10 +208,12 @@ class Wire:
         self.seen += found
         return found
 
+    def is_closed(self) -> bool:
+        """Whether the socket should be closed; a call, so that checkers do not take the last answer for the next."""
+        return self.connection.is_closed
+
     def closed_with(self) -> str:
         """The condition of the server's close; empty when it gave none."""
-        from pairbus.amqp.performatives import Close
-
         for frame in self.answers():
             if isinstance(frame, Close):
                 return "" if frame.error is None else frame.error.condition

@@ -44,6 +44,7 @@ HOSTILE = {
     "deep lists": b"\xc0\x7f\x01" * 200,
     "deep descriptors": b"\x00" * 5000,
     "deep array descriptors": compound32(0xF0, 1, b"\x00" * 5000),
+    "array behind 40 descriptors": compound32(0xF0, 1, b"\x00\x40" * 40 + b"\x40"),
     "described array elements": compound32(0xF0, 65536, b"\x00\x40" * 31 + b"\x40"),
     "long claims": b"\xb0\xff\xff\xff\xff" + b"x" * 100,
     "plain bytes": b"\xb0" + (100_000).to_bytes(4, "big") + b"x" * 100_000,

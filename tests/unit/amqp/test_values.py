@@ -79,7 +79,11 @@ EXAMPLES: list[tuple[object, str, object]] = [
     ({"a": 1}, "c1 06 02 a1 01 61 55 01", {"a": 1}),
     ({}, "c1 01 00", {}),
     (Described(ULong(5), "a"), "00 53 05 a1 01 61", Described(5, "a")),
-    (Array([Symbol("a"), Symbol("b")]), "e0 0c 02 b3 00000001 61 00000001 62", Array([Symbol("a"), Symbol("b")])),
+    (
+        Array([Symbol("a"), Symbol("b")]),
+        "e0 0c 02 b3 00000001 61 00000001 62",
+        Array([Symbol("a"), Symbol("b")]),
+    ),
     (Array([1, 2]), "e0 12 02 81 0000000000000001 0000000000000002", Array([1, 2])),
     (Array([]), "e0 02 00 40", Array([])),
     (Array([True, False]), "e0 04 02 56 01 00", Array([True, False])),
@@ -95,7 +99,9 @@ EXAMPLES: list[tuple[object, str, object]] = [
 
 
 @pytest.mark.parametrize(("value", "encoded", "decoded"), EXAMPLES, ids=lambda v: repr(v)[:40])
-def test_value_has_the_bytes_of_the_standard_and_comes_back(value: object, encoded: str, decoded: object) -> None:
+def test_value_has_the_bytes_of_the_standard_and_comes_back(
+    value: object, encoded: str, decoded: object
+) -> None:
     raw = encode_value(value)
 
     assert raw == bytes.fromhex(encoded)
@@ -116,7 +122,7 @@ def test_value_has_the_bytes_of_the_standard_and_comes_back(value: object, encod
         ("b1 00000001 61", "a"),
         ("b3 00000001 61", "a"),
         ("d0 00000004 00000000", []),
-        ("d1 00000008 00000002 41 42", {True: False}),
+        ("d1 00000006 00000002 41 42", {True: False}),
         ("f0 00000006 00000001 50 07", [7]),
         ("e0 01 00", []),
         ("e0 02 03 43", [0, 0, 0]),
@@ -127,9 +133,6 @@ def test_value_has_the_bytes_of_the_standard_and_comes_back(value: object, encod
 def test_alternative_encodings_are_read(encoded: str, decoded: object) -> None:
     raw = bytes.fromhex(encoded)
 
-    # AMQP maps have one item more than their count says in none of these; the map's two one-byte items need size 6.
-    if encoded.startswith("d1"):
-        raw = bytes.fromhex("d1 00000006 00000002 41 42")
     assert decode_value(raw) == (decoded, len(raw))
 
 
@@ -165,7 +168,7 @@ def test_alternative_encodings_are_read(encoded: str, decoded: object) -> None:
         "d0 00000004 00010001",
         "e0 01 01",
         "e0 02 01 00",
-        "e0 03 01 50 07 07",
+        "e0 04 01 50 07 07",
         "f0 00000005 ffffffff 40",
         "c0 03 02 40",
     ],
@@ -177,7 +180,9 @@ def test_bytes_that_are_no_value_are_refused_with_decode_error(encoded: str) -> 
     assert refusal.value.condition == "amqp:decode-error"
 
 
-@pytest.mark.parametrize("encoded", ["", "00", "00 53", "3f", "a0", "a0 02 61", "b0 00 00 00", "b0 00 00 00 09"])
+@pytest.mark.parametrize(
+    "encoded", ["", "00", "00 53", "3f", "a0", "a0 02 61", "b0 00 00 00", "b0 00 00 00 09"]
+)
 def test_skipping_refuses_what_is_cut_short_or_unknown(encoded: str) -> None:
     raw = bytes.fromhex(encoded)
 
@@ -214,7 +219,7 @@ def test_not_a_number_survives() -> None:
         UByte(256),
         Int(2**31),
         Timestamp(2**63),
-        object(),
+        1j,
         {1, 2},
         Array([1, "a"]),
         Array([Described(1, 1), Described(2, 1)]),

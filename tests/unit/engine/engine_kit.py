@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pairbus.amqp.message import encode_message
 from pairbus.amqp.scan import Scanned, scan
@@ -19,7 +21,7 @@ from pairbus.storage.memory import MemoryDisk, MemoryStore
 
 START = 1_700_000_000_000
 SECOND = 1_000
-TRUE_RULE = '{"name":"$Default","filter":{"type":"true"},"action":null}'
+TRUE_RULE = '{"name":"$Default","created_at":0,"filter":{"kind":"true"},"action":null}'
 
 
 def incoming(
@@ -129,9 +131,9 @@ class Bench:
     def topic(self, path: str = "t", settings: Settings | None = None) -> Entity:
         return self.entity(path, TOPIC, settings)
 
-    def subscription(self, path: str, settings: Settings | None = None, rules: Iterable[str] = (TRUE_RULE,)) -> Entity:
-        from dataclasses import replace
-
+    def subscription(
+        self, path: str, settings: Settings | None = None, rules: Iterable[str] = (TRUE_RULE,)
+    ) -> Entity:
         return self.entity(path, SUBSCRIPTION, replace(settings or Settings(), rules=tuple(rules)))
 
     def find(self, path: str) -> Entity:
@@ -154,7 +156,9 @@ class Bench:
             queue.set_credit(consumer, credit)
         return consumer
 
-    def holder(self, queue: Queue, session_id: str | None, credit: int = 0, timeout_ms: int = 60_000) -> Consumer:
+    def holder(
+        self, queue: Queue, session_id: str | None, credit: int = 0, timeout_ms: int = 60_000
+    ) -> Consumer:
         consumer = Consumer(None, False)
         session_ops.accept(queue, consumer, session_id, timeout_ms, self.now)
         if credit:
@@ -196,3 +200,16 @@ class Bench:
         self.pump()
         queue.detach(consumer, self.now)
         return len(self.outbox.delivered) == before
+
+
+def rule(name: str, expression: str, action: str | None = None) -> str:
+    """A subscription's rule in the form its settings keep."""
+    kept = None if action is None else {"expression": action, "parameters": {}}
+    return json.dumps(
+        {
+            "name": name,
+            "created_at": 0,
+            "filter": {"kind": "sql", "expression": expression, "parameters": {}},
+            "action": kept,
+        }
+    )

@@ -31,7 +31,7 @@ class Management:
 
     def __init__(self, client: ServiceBusClient, options: dict[str, Any]) -> None:
         self._fully_qualified_namespace = client.fully_qualified_namespace
-        self._credential = client._credential
+        self._credential: Any = client._credential
         self._options = dict(options)
         self._options.setdefault("retry_total", 1)
         self._options.setdefault("connection_timeout", 10)

@@ -7,7 +7,7 @@ from typing import Any
 from azure.core.pipeline.transport import AioHttpTransport
 
 
-class PlainHttpTransport(AioHttpTransport):
+class PlainHttpTransport(AioHttpTransport):  # type: ignore[misc]  # azure-core gives it lazily, as Any
     """The SDK's own transport, with the scheme changed."""
 
     async def send(self, request: Any, **options: Any) -> Any:

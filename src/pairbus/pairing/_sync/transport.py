@@ -7,7 +7,7 @@ from typing import Any
 from azure.core.pipeline.transport import RequestsTransport
 
 
-class PlainHttpTransport(RequestsTransport):
+class PlainHttpTransport(RequestsTransport):  # type: ignore[misc]  # azure-core gives it lazily, as Any
     """The SDK's own transport, with the scheme changed."""
 
     def send(self, request: Any, **options: Any) -> Any:

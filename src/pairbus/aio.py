@@ -1,0 +1,8 @@
+"""The asynchronous twin of ``pairbus``: the same names, around ``azure.servicebus.aio``."""
+
+from __future__ import annotations
+
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.syphon.client_aio import PairedServiceBusClient
+
+__all__ = ["PairedServiceBusClient", "SendAvailabilityOptions"]

@@ -1,0 +1,412 @@
+# Written by tools/unasync.py from _async/client.py: edit that file.
+"""Two namespaces as one client, in the shape of ``azure.servicebus.ServiceBusClient``."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusClient
+
+from pairbus.errors import (
+    AlreadyPairedError,
+    ClientClosedError,
+    NoBacklogQueuesError,
+    PartnerClosedError,
+    UsageError,
+)
+from pairbus.pairing import naming, wire
+from pairbus.pairing._sync import runtime
+from pairbus.pairing._sync.cancel import cancel_parked
+from pairbus.pairing._sync.management import Management, NoManageRight
+from pairbus.pairing._sync.sender import PairedSender
+from pairbus.pairing._sync.watch import watch
+from pairbus.pairing.closing import Partnership, Side
+from pairbus.pairing.events import Event, Kind, Listener
+from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, Factory
+from pairbus.pairing.health import EntityHealth, EntityReport, Health
+from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
+from pairbus.pairing.queues import BacklogQueue, name_of, take_census
+from pairbus.pairing.registry import pairings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from azure.servicebus import ServiceBusReceiver
+
+    from pairbus.pairing.scheduled import ParkedSchedule
+    from pairbus.pairing.statistics import Statistics
+
+CLOSE_SECONDS_DEFAULT: Final = 15.0
+HANDLER_CLOSE_SECONDS: Final = 5.0
+PROBE_SECONDS: Final = 10.0
+
+
+class PairedServiceBusClient:
+    """A Service Bus client that goes on sending when its primary namespace does not answer.
+
+    Args:
+        primary: The official client of the namespace that the application uses.
+        secondary: The official client of the namespace that holds the backlog meanwhile.
+        options: How to behave; the defaults unless given.
+        primary_namespace: The primary's own name, by which its backlog queues are called. Told from a cloud host
+            name or from the ``Namespace=`` of a connection string unless given.
+        on_event: Called with each event.
+        seed: Makes the random choice of backlog queues repeatable.
+        management: Options of the official administration client that sets up the secondary.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        secondary: ServiceBusClient,
+        *,
+        options: SendAvailabilityOptions | None = None,
+        primary_namespace: str | None = None,
+        on_event: Listener | None = None,
+        seed: int | None = None,
+        management: dict[str, Any] | None = None,
+    ) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self.options = options if options is not None else SendAvailabilityOptions()
+        host = primary.fully_qualified_namespace
+        name = naming.namespace_name(host, given=primary_namespace)
+        self._hosts = (
+            naming.normal_host(host, is_emulator=not primary._config.use_tls),
+            naming.normal_host(
+                secondary.fully_qualified_namespace, is_emulator=not secondary._config.use_tls
+            ),
+        )
+        naming.check_different(*self._hosts)
+        self._pulse = runtime.Pulse()
+        self._tasks = runtime.Tasks()
+        self._watched: set[str] = set()
+        self._factory = Factory(
+            name=uuid.uuid4().hex[:12],
+            primary=name,
+            secondary=secondary.fully_qualified_namespace,
+            options=self.options,
+            chooser=random.Random(seed),  # noqa: S311 - it spreads load, it keeps no secret
+            clock=runtime.steady_ms,
+            wall_clock=runtime.wall_ms,
+            on_change=self._changed,
+            listener=on_event,
+        )
+        self._management = Management(secondary, management or {})
+        self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
+        self._senders: set[PairedSender] = set()
+        self._is_closed = False
+        self._fault: PartnerClosedError | None = None
+        wire.observe_close(primary, lambda: self._side_ended(Side.PRIMARY))
+        wire.observe_close(secondary, lambda: self._side_ended(Side.SECONDARY))
+
+    @classmethod
+    def from_connection_strings(
+        cls,
+        primary: str,
+        secondary: str,
+        *,
+        options: SendAvailabilityOptions | None = None,
+        primary_namespace: str | None = None,
+        on_event: Listener | None = None,
+        seed: int | None = None,
+        management: dict[str, Any] | None = None,
+        **client_options: Any,
+    ) -> Self:
+        """Make the client from two connection strings. ``client_options`` go to both official clients."""
+        first = naming.parse_connection_string(primary, "primary")
+        second = naming.parse_connection_string(secondary, "secondary")
+        name = naming.namespace_name(first.host, first.namespace, primary_namespace)
+        return cls(
+            ServiceBusClient.from_connection_string(first.text, **client_options),
+            ServiceBusClient.from_connection_string(second.text, **client_options),
+            options=options,
+            primary_namespace=name,
+            on_event=on_event,
+            seed=seed,
+            management=management,
+        )
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if not self.is_paired:
+            self.pair()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def pair(self) -> None:
+        """Find or create the backlog queues in the secondary. The primary may be down meanwhile.
+
+        Raises:
+            AlreadyPairedError: This client, its options or the secondary are in a pairing already.
+            NoBacklogQueuesError: Not one backlog queue can be used; the client can be paired again later.
+        """
+        self._check_live()
+        if self.is_paired:
+            raise AlreadyPairedError(f"this client is paired with {self._factory.secondary} already")
+        pairings.enter(*self._hosts, self.options)
+        try:
+            queues = self._usable_queues()
+        except BaseException:
+            pairings.leave(self._hosts[0], self.options)
+            raise
+        self._factory.paired_with(queues)
+        if self.options.enable_syphon:
+            self._start_syphon()
+
+    def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
+        """Stop pings and pumps and close both sides. Idempotent; returns within ``timeout`` seconds."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        now = self._factory.clock()
+        self._partnership.ended(Side.PRIMARY, now)
+        self._partnership.ended(Side.SECONDARY, now)
+        self._pulse.fire()
+        self._stop_syphon(timeout / 3)
+        self._tasks.stop(timeout / 3)
+        for sender in list(self._senders):
+            sender.close()
+        sides: tuple[Any, Any] = (self.primary, self.secondary)
+        for side in sides:
+            try:
+                runtime.bounded(side.close(), timeout / 3)
+            except Exception as error:  # noqa: BLE001 - a side that cannot be closed is told of and left
+                self._factory.note(self._factory.record("$close"), f"closing a side failed: {error!r}")
+        pairings.leave(self._hosts[0], self.options)
+        self._factory.tell(Kind.CLOSED, self._factory.primary, "closed")
+
+    def _start_syphon(self) -> None:
+        """Hosting pumps needs ``pairbus.syphon``; the public client overrides this."""
+        raise UsageError("enable_syphon needs pairbus.PairedServiceBusClient, which can host the pumps")
+
+    def _stop_syphon(self, seconds: float) -> None:
+        """Stop the pumps, if there are any."""
+
+    # --- the SDK's shape --------------------------------------------------------------------------
+
+    @property
+    def fully_qualified_namespace(self) -> str:
+        """The primary's host name."""
+        return self.primary.fully_qualified_namespace
+
+    def get_queue_sender(self, queue_name: str, **options: Any) -> PairedSender:
+        """A sender for a queue that goes on when the primary does not."""
+        return self._sender(queue_name, options, is_topic=False)
+
+    def get_topic_sender(self, topic_name: str, **options: Any) -> PairedSender:
+        """A sender for a topic that goes on when the primary does not."""
+        return self._sender(topic_name, options, is_topic=True)
+
+    def get_queue_receiver(self, queue_name: str, **options: Any) -> ServiceBusReceiver:
+        """The official receiver; it reads from the primary only (P7)."""
+        self._check_live()
+        return self.primary.get_queue_receiver(queue_name, **options)
+
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **options: Any
+    ) -> ServiceBusReceiver:
+        """The official receiver; it reads from the primary only (P7)."""
+        self._check_live()
+        return self.primary.get_subscription_receiver(topic_name, subscription_name, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        # Whatever else the official client offers goes to the primary.
+        if name.startswith("_") or "primary" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.primary, name)
+
+    def _sender(self, path: str, options: dict[str, Any], *, is_topic: bool) -> PairedSender:
+        self._check_live()
+        sender = PairedSender(self, path, options, is_topic=is_topic)
+        self._senders.add(sender)
+        return sender
+
+    # --- what people can see and do ---------------------------------------------------------------
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether pairing has ended well."""
+        return self._factory.is_paired
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is closed or its partner's end has faulted it."""
+        return self._is_closed or self._fault is not None
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """How many backlog queues can be used."""
+        return len(self._factory.usable_queues)
+
+    @property
+    def ping_primary_interval(self) -> timedelta:
+        """How often a failed-over entity is asked. May be set at any time; the next ping uses it."""
+        return timedelta(milliseconds=self._factory.ping_interval_ms)
+
+    @ping_primary_interval.setter
+    def ping_primary_interval(self, value: timedelta) -> None:
+        check_ping_interval(value)
+        self._factory.change_ping_interval(milliseconds(value))
+        self._pulse.fire()
+
+    def health(self) -> dict[str, EntityReport]:
+        """Every entity's state, since when, why, next ping, parked count and backlog queue."""
+        return self._factory.reports()
+
+    def explain(self, path: str) -> list[str]:
+        """Why an entity is in its state, line by line."""
+        return self._factory.explain(path)
+
+    def events(self) -> list[Event]:
+        """The newest events, oldest first."""
+        return self._factory.events.history()
+
+    def statistics(self) -> Statistics:
+        """A frozen picture of the counters."""
+        return self._factory.statistics()
+
+    def fail_over(self, path: str) -> None:
+        """Switch one entity to the backlog by hand."""
+        self._check_live()
+        self._factory.fail_over(path)
+
+    def mark_healthy(self, path: str) -> None:
+        """Switch one entity to the primary by hand."""
+        self._check_live()
+        self._factory.mark_healthy(path)
+
+    def headroom(self, message: Any, path: str = "x" * 50) -> int:
+        """How many bytes a message may still grow before its parked form is too large; negative when it is already."""
+        original = wire.encoded(message)
+        parked = self._factory.park([original], path, "timeout")[0]
+        return BACKLOG_LIMIT_BYTES - ENVELOPE_BYTES - len(parked)
+
+    # --- pairing ----------------------------------------------------------------------------------
+
+    def _usable_queues(self) -> list[str]:
+        primary, count = self._factory.primary, self.options.backlog_queue_count
+        try:
+            found = self._management.backlog_queues(primary)
+        except NoManageRight as error:
+            return self._queues_that_open(error)
+        census = take_census(found, count)
+        for queue in census.existing.values():
+            self._tell_differences(queue)
+        for queue in census.extra:
+            held = self._management.message_count(queue.name)
+            text = f"beyond the count of {count}: not used, not drained; it holds {held} messages"
+            self._factory.tell(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
+        usable = dict.fromkeys(sorted(census.existing))
+        last: Exception | None = None
+        for index in census.missing:
+            try:
+                if self._management.create(name_of(primary, index)):
+                    self._factory.tell(Kind.QUEUE_CREATED, name_of(primary, index), "created")
+                usable[index] = None
+            except Exception as error:  # noqa: BLE001 - pairing succeeds with the rest (specification, 3.5)
+                last = error
+                self._factory.tell(
+                    Kind.QUEUE_UNUSABLE, name_of(primary, index), f"cannot be created: {error}"
+                )
+        if not usable:
+            raise NoBacklogQueuesError(
+                f"none of the {count} backlog queues of {primary!r} can be used in {self._factory.secondary}: {last}"
+            ) from last
+        return [name_of(primary, index) for index in sorted(usable)]
+
+    def _tell_differences(self, queue: BacklogQueue) -> None:
+        for text in queue.differences:
+            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text)
+        for text in queue.dangers:
+            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
+
+    def _queues_that_open(self, reason: Exception) -> list[str]:
+        """Without the right to manage: a queue whose link opens for sending exists (specification, 3.6)."""
+        usable = []
+        last: Exception = reason
+        for index in range(self.options.backlog_queue_count):
+            name = name_of(self._factory.primary, index)
+            sender = self.secondary.get_queue_sender(name)
+            wire.set_retries(sender, 0)
+            try:
+                runtime.bounded(sender.create_message_batch(), PROBE_SECONDS)
+                usable.append(name)
+            except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
+                last = error
+                self._factory.tell(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
+            finally:
+                self._close_handler(sender)
+        if not usable:
+            raise NoBacklogQueuesError(
+                f"the credential may not manage {self._factory.secondary}, and no backlog queue of "
+                f"{self._factory.primary!r} is open for sending there: create the queues, or give a credential with "
+                f"Manage; the last error: {last}"
+            ) from last
+        return usable
+
+    # --- machinery --------------------------------------------------------------------------------
+
+    def _changed(self, record: EntityHealth) -> None:
+        """An entity changed its state: called under the factory's lock."""
+        self._pulse.fire()
+        key = naming.entity_key(record.path)
+        if record.state is not Health.HEALTHY and key not in self._watched and not self.is_closed:
+            self._watched.add(key)
+            self._tasks.spawn(watch, self, record)
+
+    def _watch_ended(self, record: EntityHealth) -> None:
+        self._watched.discard(naming.entity_key(record.path))
+
+    def _forget(self, sender: PairedSender) -> None:
+        self._senders.discard(sender)
+
+    def _check_live(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if self._is_closed:
+            raise ClientClosedError("the paired client is closed: make a new one")
+
+    def _side_ended(self, side: Side) -> None:
+        """Somebody closed one of the two official clients."""
+        if self._is_closed:
+            return
+        self._partnership.ended(side, self._factory.clock())
+        if self._partnership.next_deadline() is not None:
+            self._tasks.spawn(self._wait_for_partner)
+
+    def _wait_for_partner(self) -> None:
+        while not self._is_closed:
+            with self._factory.lock:
+                faulted = self._partnership.tick(self._factory.clock())
+                deadline = self._partnership.next_deadline()
+            if faulted is not None:
+                names = {Side.PRIMARY: self._factory.primary, Side.SECONDARY: self._factory.secondary}
+                self._fault = PartnerClosedError(names[faulted.other], names[faulted])
+                self._factory.tell(Kind.FAULTED, names[faulted], str(self._fault))
+                self._pulse.fire()
+                self._stop_syphon(HANDLER_CLOSE_SECONDS)
+                (self.primary if faulted is Side.PRIMARY else self.secondary).close()
+                return
+            if deadline is None:
+                return
+            self._pulse.wait(max(0.001, (deadline - self._factory.clock()) / 1000))
+
+    def _close_handler(self, handler: Any) -> None:
+        try:
+            runtime.bounded(handler.close(), HANDLER_CLOSE_SECONDS)
+        except Exception:  # noqa: BLE001 - it is given up either way, and its peer may be gone
+            return
+
+    def _cancel_parked(self, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:
+        cancel_parked(self.secondary, handles, timeout)

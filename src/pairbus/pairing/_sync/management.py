@@ -1,0 +1,98 @@
+# Written by tools/unasync.py from _async/management.py: edit that file.
+"""The secondary's queues, through the official administration client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.pairing import queues
+from pairbus.pairing._sync.transport import PlainHttpTransport
+from pairbus.pairing.queues import BacklogQueue
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient
+
+_FORBIDDEN = (401, 403)
+
+
+class NoManageRight(Exception):  # noqa: N818 - never leaves this package
+    """The credential may not manage the namespace."""
+
+
+class Management:
+    """Lists and creates queues of one namespace."""
+
+    def __init__(self, client: ServiceBusClient, options: dict[str, Any]) -> None:
+        self._fully_qualified_namespace = client.fully_qualified_namespace
+        self._credential: Any = client._credential
+        self._options = dict(options)
+        self._options.setdefault("retry_total", 1)
+        self._options.setdefault("connection_timeout", 10)
+        self._options.setdefault("read_timeout", 15)
+        self._is_plain = not client._config.use_tls
+
+    def _client(self) -> ServiceBusAdministrationClient:
+        options = dict(self._options)
+        if self._is_plain:
+            # A namespace reached without TLS is asked without TLS too: the SDK has no switch for that.
+            options["transport"] = PlainHttpTransport(**options)
+        return ServiceBusAdministrationClient(self._fully_qualified_namespace, self._credential, **options)
+
+    def backlog_queues(self, primary: str) -> list[BacklogQueue]:
+        """The namespace's queues that bear the names of this primary's backlog queues."""
+        try:
+            with self._client() as client:
+                found = []
+                for properties in client.list_queues():
+                    queue = queues.read(primary, properties)
+                    if queue is not None:
+                        found.append(queue)
+                return found
+        except (ClientAuthenticationError, HttpResponseError) as error:
+            raise _translated(error) from error
+
+    def message_count(self, queue: str) -> int | None:
+        """How many messages a queue holds; None when that cannot be told."""
+        try:
+            with self._client() as client:
+                runtime = client.get_queue_runtime_properties(queue)
+                return runtime.total_message_count
+        except (HttpResponseError, ResourceNotFoundError):
+            return None
+
+    def dead_letter_count(self, queue: str) -> int | None:
+        """How many messages of a queue are set aside; None when that cannot be told."""
+        try:
+            with self._client() as client:
+                runtime = client.get_queue_runtime_properties(queue)
+                return runtime.dead_letter_message_count
+        except (HttpResponseError, ResourceNotFoundError):
+            return None
+
+    def create(self, name: str) -> bool:
+        """Create a backlog queue. False when another client was faster."""
+        try:
+            with self._client() as client:
+                client.create_queue(name, **queues.SETTINGS)
+                return True
+        except ResourceExistsError:
+            return False
+        except (ClientAuthenticationError, HttpResponseError) as error:
+            raise _translated(error) from error
+
+
+def _translated(error: Exception) -> Exception:
+    status = getattr(error, "status_code", None)
+    return (
+        NoManageRight(str(error))
+        if status in _FORBIDDEN or isinstance(error, ClientAuthenticationError)
+        else error
+    )

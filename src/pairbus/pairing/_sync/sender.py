@@ -1,0 +1,404 @@
+# Written by tools/unasync.py from _async/sender.py: edit that file.
+"""A sender that goes on when its primary does not: the shape of ``azure.servicebus.ServiceBusSender``."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from pairbus.errors import ClientClosedError, PairingError, UsageError
+from pairbus.pairing import wire
+from pairbus.pairing._sync import runtime
+from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
+from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.outcome import mark
+from pairbus.pairing.scheduled import ParkedSchedule, split_handles
+from pairbus.pairing.trigger import classify
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from azure.servicebus import ServiceBusSender
+
+    from pairbus.pairing._sync.client import PairedServiceBusClient
+
+BACKLOG_RETRIES: Final = 1
+"""A connection that died while idle is opened anew once before its queue leaves the rotation."""
+CLOSE_SECONDS: Final = 5.0
+
+Message = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
+Messages = Message | ServiceBusMessageBatch | Iterable[Message]
+
+
+class PairedSender:
+    """Sends to one entity. Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client."""
+
+    def __init__(
+        self, client: PairedServiceBusClient, path: str, options: dict[str, Any], *, is_topic: bool
+    ) -> None:
+        self.entity_name = path
+        self._client = client
+        self._factory = client._factory
+        self._record = self._factory.record(path)
+        self._options = options
+        self._is_topic = is_topic
+        self._choice = Choice()
+        self._primary: ServiceBusSender | None = None
+        self._backlog: dict[str, ServiceBusSender] = {}
+        self._is_closed = False
+        self._in_flight = 0
+
+    # --- the SDK's shape --------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        # The link is opened by the first send: a primary that is down must not stop a program from starting.
+        self._check_live()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def fully_qualified_namespace(self) -> str:
+        """The primary's host name."""
+        return self._client.fully_qualified_namespace
+
+    @property
+    def client_identifier(self) -> str:
+        """The identifier that the primary sees."""
+        return self._primary_sender().client_identifier
+
+    def send_messages(self, message: Messages, *, timeout: float | None = None, **options: Any) -> None:
+        """Send a message, an iterable of messages or a batch. Returns once the primary or the backlog has it.
+
+        Args:
+            message: What to send; never changed.
+            timeout: Seconds in all, retries and detour included; 60 unless given.
+            options: Passed on to the SDK.
+
+        Raises:
+            ClientClosedError: The sender or the client is closed.
+            EntityGoneError: The entity does not exist any more.
+            MessageTooLargeForBacklogError: Failed over, and the parked form is too large.
+            azure.servicebus.exceptions.ServiceBusError: As with the SDK; from both sides when both refused.
+        """
+        self._check_live()
+        prepared, count = _prepared(message)
+        if count == 0:
+            return
+        record = self._record
+        if timeout is not None and timeout <= 0:
+            raise UsageError(f"timeout is {timeout}: give more than 0 seconds")
+        counters = self._factory.counters
+        counters.sends += count
+        if record.is_healthy and self._factory.failover_interval_ms:
+            begun_ms = self._factory.clock()
+            seconds = timeout if timeout is not None else SEND_TIMEOUT_MS_DEFAULT / 1000
+            self._in_flight += 1
+            try:
+                self._primary_sender().send_messages(prepared, timeout=seconds, **options)
+            except Exception as error:
+                flow = self._flow(begun_ms, timeout)
+                self._go_on(flow, prepared, count, options, error)
+                return
+            finally:
+                self._in_flight -= 1
+            counters.to_primary += count
+            counters.operations_primary += count
+            self._accepted_by_primary()
+            return
+        self._go_on(self._flow(self._factory.clock(), timeout), prepared, count, options, None)
+
+    def schedule_messages(
+        self,
+        messages: Message | Iterable[Message],
+        schedule_time_utc: datetime.datetime,
+        *,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> list[int]:
+        """Schedule messages. Returns handles for ``cancel_scheduled_messages``.
+
+        While failed over the messages are parked with their time, and the handles are ``ParkedSchedule``.
+        """
+        self._check_live()
+        prepared, count = _prepared(messages)
+        if count == 0:
+            return []
+        singles = (
+            [prepared] if isinstance(prepared, ServiceBusMessage | AmqpAnnotatedMessage) else list(prepared)
+        )
+        copies = [_scheduled(single, schedule_time_utc) for single in singles]
+        handles: list[int] = []
+        self._factory.counters.sends += count
+        flow = self._flow(self._factory.clock(), timeout)
+        self._run(flow, copies, count, {**options, "_schedule": schedule_time_utc, "_handles": handles})
+        if not handles:
+            queue = self._record.backlog_queue or ""
+            ids = [wire.message_id(single) for single in copies]
+            handles = [ParkedSchedule.make(queue, message_id) for message_id in ids]
+        return handles
+
+    def cancel_scheduled_messages(
+        self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None, **options: Any
+    ) -> None:
+        """Cancel scheduled messages by the handles that ``schedule_messages`` returned.
+
+        Raises:
+            ScheduledMessageGoneError: A parked one has left the backlog already.
+        """
+        self._check_live()
+        plain, parked = split_handles(sequence_numbers)
+        if parked:
+            self._client._cancel_parked(parked, timeout)
+        if plain:
+            self._primary_sender().cancel_scheduled_messages(plain, timeout=timeout, **options)
+
+    def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """An empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken."""
+        self._check_live()
+        limit = wire.batch_limit(self._primary) if self._primary is not None else 0
+        if not limit and self._record.is_healthy:
+            try:
+                batch = self._primary_sender().create_message_batch(max_size_in_bytes)
+                return wire.identifying_batch(batch.max_size_in_bytes, self._primary_sender())
+            except Exception as error:
+                flow = self._flow(self._factory.clock(), None)
+                with self._factory.lock:
+                    self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
+                    step = flow.next_step(self._factory.clock())
+                if isinstance(step, Fail) and not self._factory.is_paired:
+                    raise
+        limit = limit or BACKLOG_LIMIT_BYTES
+        if max_size_in_bytes is not None and max_size_in_bytes > limit:
+            raise UsageError(
+                f"max_size_in_bytes is {max_size_in_bytes}: the entity takes batches of {limit} bytes"
+            )
+        return wire.identifying_batch(max_size_in_bytes or limit, self._primary_sender())
+
+    def close(self) -> None:
+        """Close the links. Idempotent."""
+        self._is_closed = True
+        senders = [*self._backlog.values(), *([self._primary] if self._primary is not None else [])]
+        self._backlog.clear()
+        self._primary = None
+        for sender in senders:
+            _close_quietly(sender)
+        self._client._forget(self)
+
+    def __str__(self) -> str:
+        return f"Paired sender: {self.entity_name}"
+
+    # --- the detour -------------------------------------------------------------------------------
+
+    def _flow(self, begun_ms: int, timeout: float | None) -> SendFlow:
+        time_ms = SEND_TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
+        return self._factory.flow(self._record, self._choice, begun_ms + time_ms)
+
+    def _go_on(
+        self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._raise_if_closed(error)
+            with self._factory.lock:
+                self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
+                if not self._factory.is_paired:
+                    self._factory.counters.failed += count
+                    raise error
+                self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
+        self._run(flow, message, count, options)
+
+    def _run(self, flow: SendFlow, message: Any, count: int, options: dict[str, Any]) -> None:
+        """Ask what to do, do it, report, until the message is somewhere or nowhere."""
+        parcel = Parcel(message)
+        while True:
+            self._check_live()
+            with self._factory.lock:
+                step = flow.next_step(self._factory.clock())
+            if isinstance(step, TryPrimary):
+                if self._try_primary(flow, message, count, options, step.timeout_ms / 1000):
+                    return
+            elif isinstance(step, TryBacklog):
+                if self._try_backlog(flow, parcel, step):
+                    return
+            elif isinstance(step, Wait):
+                self._client._pulse.wait(step.timeout_ms / 1000)
+            else:
+                counters = self._factory.counters
+                counters.unknown += count if step.is_in_doubt else 0
+                counters.failed += 0 if step.is_in_doubt else count
+                raise mark(step.error, is_in_doubt=step.is_in_doubt) from step.cause
+
+    def _try_primary(
+        self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], seconds: float
+    ) -> bool:
+        self._in_flight += 1
+        try:
+            self._send_or_schedule(message, options, seconds)
+        except Exception as error:
+            self._raise_if_closed(error)
+            with self._factory.lock:
+                self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
+                if not self._factory.is_paired:
+                    self._factory.counters.failed += count
+                    raise
+                self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
+            return False
+        finally:
+            self._in_flight -= 1
+        self._factory.counters.to_primary += count
+        self._factory.counters.operations_primary += count
+        self._accepted_by_primary()
+        return True
+
+    def _send_or_schedule(self, message: Any, options: dict[str, Any], seconds: float) -> None:
+        sender = self._primary_sender()
+        if "_schedule" in options:
+            further = {key: value for key, value in options.items() if not key.startswith("_")}
+            numbers = sender.schedule_messages(message, options["_schedule"], timeout=seconds, **further)
+            options["_handles"].extend(numbers)
+        else:
+            sender.send_messages(message, timeout=seconds, **options)
+
+    def _try_backlog(self, flow: SendFlow, parcel: Parcel, step: TryBacklog) -> bool:
+        if parcel.left is None:
+            reason = classify(flow.primary_error).value if flow.primary_error is not None else "failed over"
+            parcel.left = self._factory.park(parcel.originals(), self._record.path, reason)
+        self._discard_primary()
+        sender = self._backlog_sender(step.queue)
+        limit = wire.batch_limit(sender) or BACKLOG_LIMIT_BYTES
+        check_size(parcel.left, parcel.originals()[-len(parcel.left) :], limit)
+        try:
+            until_ms = self._factory.clock() + step.timeout_ms
+            while parcel.left:
+                batch = wire.batch_of(wire.new_batch(limit, sender), parcel.left)
+                seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
+                sender.send_messages(batch, timeout=seconds)
+                sent = len(batch)
+                parcel.left = parcel.left[sent:]
+                self._factory.counters.to_backlog += sent
+                self._factory.counters.operations_backlog += sent
+                with self._factory.lock:
+                    if flow.backlog_accepted(step.queue, sent):
+                        self._factory.readmitted(step.queue)
+        except Exception as error:
+            self._raise_if_closed(error)
+            with self._factory.lock:
+                if flow.backlog_failed(step.queue, self._factory.clock(), error):
+                    self._factory.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
+            _close_quietly(self._backlog.pop(step.queue, None))
+            return False
+        return True
+
+    def _accepted_by_primary(self) -> None:
+        record = self._record
+        if record.is_healthy:
+            record.has_accepted = True
+            return
+        with self._factory.lock:
+            self._factory.apply(record, record.send_succeeded(self._factory.clock()))
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def _primary_sender(self) -> ServiceBusSender:
+        if self._primary is None:
+            make = (
+                self._client.primary.get_topic_sender
+                if self._is_topic
+                else self._client.primary.get_queue_sender
+            )
+            self._primary = make(self.entity_name, **self._options)
+        return self._primary
+
+    def _backlog_sender(self, queue: str) -> ServiceBusSender:
+        sender = self._backlog.get(queue)
+        if sender is None:
+            sender = self._client.secondary.get_queue_sender(queue)
+            wire.set_retries(sender, BACKLOG_RETRIES)
+            self._backlog[queue] = sender
+        return sender
+
+    def _discard_primary(self) -> None:
+        """Let go of a link to a primary that is away, so that the first send after failback finds a fresh one."""
+        if self._primary is not None and self._in_flight == 0:
+            sender, self._primary = self._primary, None
+            _close_quietly(sender)
+
+    def _check_live(self) -> None:
+        self._client._check_live()
+        if self._is_closed:
+            raise ClientClosedError(
+                f"the sender of {self.entity_name!r} is closed: get a new one from the client"
+            )
+
+    def _raise_if_closed(self, error: BaseException) -> None:
+        """A send that races with close fails because of it, and is never detoured (P44)."""
+        if isinstance(error, PairingError):
+            raise error
+        if self._is_closed or self._client.is_closed:
+            raise ClientClosedError(
+                f"the sender of {self.entity_name!r} was closed while it was sending"
+            ) from error
+
+
+class Parcel:
+    """The encoded messages of one send, and which of their parked forms are still to be sent."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self._originals: list[bytes] | None = None
+        self.left: list[bytes] | None = None
+
+    def originals(self) -> list[bytes]:
+        """The bytes that the SDK would send, message by message."""
+        if self._originals is None:
+            if isinstance(self._message, ServiceBusMessageBatch):
+                self._originals = wire.messages_of(self._message)
+            elif isinstance(self._message, list):
+                self._originals = [wire.encoded(item) for item in self._message]
+            else:
+                self._originals = [wire.encoded(self._message)]
+        return self._originals
+
+
+def _prepared(message: Any) -> tuple[Any, int]:
+    """What to send at every attempt, its message ids fixed (P3), and how many messages that is."""
+    if isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage | Mapping):
+        return wire.with_message_id(message), 1
+    if isinstance(message, ServiceBusMessageBatch):
+        return message, len(message)
+    if isinstance(message, str | bytes) or not isinstance(message, Iterable):
+        raise TypeError(
+            "Only AmqpAnnotatedMessage, ServiceBusMessage instances or Mappings representing messages are supported. "
+            f"Received instead: {type(message).__name__}"
+        )
+    messages = [wire.with_message_id(item) for item in message]
+    return messages, len(messages)
+
+
+def _scheduled(
+    message: ServiceBusMessage | AmqpAnnotatedMessage, when: datetime.datetime
+) -> ServiceBusMessage | AmqpAnnotatedMessage:
+    changed = wire.copy_of(message)
+    if isinstance(changed, ServiceBusMessage):
+        changed.scheduled_enqueue_time_utc = when
+        return changed
+    wrapped = wire.as_service_bus_message(changed)
+    wrapped.scheduled_enqueue_time_utc = when
+    return wrapped
+
+
+def _close_quietly(sender: Any) -> None:
+    if sender is None:
+        return
+    try:
+        runtime.bounded(sender.close(), CLOSE_SECONDS)
+    except Exception:  # noqa: BLE001 - the link is given up either way, and the peer may be gone
+        return

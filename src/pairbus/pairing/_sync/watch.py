@@ -1,0 +1,87 @@
+# Written by tools/unasync.py from _async/watch.py: edit that file.
+"""The watch over one entity that is not healthy: its failover timer and its pings. One per entity and factory."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusMessage
+
+from pairbus.pairing import wire
+from pairbus.pairing._sync import runtime
+from pairbus.pairing.events import Kind
+from pairbus.pairing.health import EntityHealth, Health
+from pairbus.pairing.ping import PING_CONTENT_TYPE, PING_LIFE_SECONDS
+from pairbus.pairing.trigger import Failure, classify
+
+if TYPE_CHECKING:
+    from pairbus.pairing._sync.client import PairedServiceBusClient
+
+PING_GRACE_SECONDS: Final = 1.0
+"""What the SDK may overrun a ping's own timeout by before the ping is given up."""
+
+
+def ping_message() -> ServiceBusMessage:
+    """Empty, short-lived, with a throw-away session so that entities that require one accept it (P23, P24)."""
+    return ServiceBusMessage(
+        b"",
+        content_type=PING_CONTENT_TYPE,
+        time_to_live=timedelta(seconds=PING_LIFE_SECONDS),
+        session_id=str(uuid.uuid4()),
+        message_id=str(uuid.uuid4()),
+    )
+
+
+def watch(client: PairedServiceBusClient, record: EntityHealth) -> None:
+    """Run until the entity is healthy or the client is closed."""
+    factory = client._factory
+    while True:
+        with factory.lock:
+            now = factory.clock()
+            factory.apply(record, record.tick(now))
+            if record.state is Health.HEALTHY or client.is_closed:
+                client._watch_ended(record)
+                return
+            is_due = record.ping_is_due(now)
+            if is_due:
+                record.pings.sending(now)
+            deadline = record.next_deadline()
+            pulse = client._pulse
+        if is_due:
+            _ping(client, record)
+        else:
+            pulse.wait(None if deadline is None else max(0.001, (deadline - now) / 1000))
+
+
+def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
+    factory = client._factory
+    factory.counters.pings += 1
+    factory.counters.operations_primary += 1
+    factory.tell(Kind.PING_SENT, record.path, "asking whether the entity is back")
+    seconds = record.pings.timeout_ms / 1000
+    # A fresh link for each ping: an old one would report its own death, not the entity's.
+    sender: Any = client.primary.get_queue_sender(record.path)
+    wire.set_retries(sender, 0)
+    error: Exception | None = None
+    try:
+        runtime.bounded(sender.send_messages(ping_message(), timeout=seconds), seconds + PING_GRACE_SECONDS)
+    except Exception as caught:  # noqa: BLE001 - every error is the answer to the ping
+        error = caught
+    finally:
+        client._close_handler(sender)
+    with factory.lock:
+        if client.is_closed:
+            return
+        now = factory.clock()
+        if error is None:
+            factory.counters.pings_answered += 1
+            text = "the entity accepted a ping"
+            changes = record.ping_succeeded(now)
+        else:
+            text = f"{type(error).__name__}: {error}"[:200]
+            changes = record.ping_failed(now, text, entity_is_gone=classify(error) is Failure.NOT_FOUND)
+        factory.note(record, f"ping: {text}")
+        factory.tell(Kind.PING_ANSWERED, record.path, text, is_good=error is None)
+        factory.apply(record, changes)

@@ -1,0 +1,365 @@
+"""The pump inside one Spark task: lock a page, restore it, send it home, wait for acceptance, complete.
+
+What to send, when to try again and what to set aside is decided by ``pairbus.syphon.plan``, restoring is
+``pairbus.pairing.parking``: the same code as the in-process syphon's. This shell only acts.
+
+Guarantees: a message is completed only after the primary accepted it (P34); killed at any point, nothing is lost
+and at most the window comes twice (P35, P36); nothing that is temporarily wrong sets a message aside (P38).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.errors import InvalidParkedPropertyError
+from pairbus.pairing import wire
+from pairbus.pairing.parking import restore
+from pairbus.pairing.trigger import classify
+from pairbus.spark import sdk
+from pairbus.spark.ledger import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
+from pairbus.spark.order import in_order
+from pairbus.syphon.plan import EXPIRED, DrainPlan, Letter, NotFoundPolicy, SetAside
+from pairbus.syphon.sdk import SdkOutlet
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusReceiver
+
+PAGE: Final = 100
+WINDOW: Final = 300
+"""Messages one task may have locked in one backlog queue: with the tasks, the bound of repeats after a kill."""
+MESSAGES_MAX: Final = 50_000
+"""What one task moves in a slice at the most: its ledger rows are held in memory until it ends."""
+SEND_SECONDS: Final = 15.0
+"""A quarter of a backlog queue's lock: a send that takes longer is in doubt, and the lock still holds."""
+EMPTY_SECONDS: Final = 1.0
+"""How long a queue must show nothing to be called empty."""
+BUSY_SECONDS: Final = 0.1
+"""How long to look for more while sends are under way."""
+PAUSE_SECONDS: Final = 2.0
+"""How long a queue that shows nothing new is left alone while messages for an absent destination are held."""
+REASON_CHARACTERS_MAX: Final = 300
+DESCRIPTION_CHARACTERS_MAX: Final = 1_000
+CLOSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpSettings:
+    """What every task of a syphon is told."""
+
+    primary: str = field(repr=False)
+    secondary: str = field(repr=False)
+    seconds: float = 10.0
+    page: int = PAGE
+    window: int = WINDOW
+    messages_max: int = MESSAGES_MAX
+    not_found: NotFoundPolicy = "dead-letter"
+    deducts_life: bool = False
+    is_ordered: bool = False
+    empty_seconds: float = EMPTY_SECONDS
+
+
+class _Lane:
+    """One backlog queue in this task: its receiver, and what waits to be settled on it."""
+
+    def __init__(self, queue: str, receiver: ServiceBusReceiver) -> None:
+        self.queue = queue
+        self.receiver = receiver
+        self.accepted: list[Letter] = []
+        self.aside: list[SetAside] = []
+        self.quiet_until = 0.0
+
+
+class TaskPump:
+    """Pumps some backlog queues for a while. One per task; the rows tell what became of each message."""
+
+    def __init__(self, settings: PumpSettings, queues: Sequence[str]) -> None:
+        self._settings = settings
+        self._queues = list(queues)
+        self._plan = DrainPlan(not_found=settings.not_found, window=settings.window, ready_max=settings.window)
+        self._rows: list[LedgerRow] = []
+        self._received = 0
+        self._reasons: dict[str, str] = {}
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._lanes: dict[str, _Lane] = {}
+        self._news = asyncio.Event()
+        self._give_up = 0.0
+
+    async def run(self) -> list[LedgerRow]:
+        """Pump until every queue shows nothing, the time is spent, or the task's share is moved."""
+        self._give_up = time.monotonic() + self._settings.seconds
+        async with AsyncExitStack() as stack:
+            options: dict[str, Any] = {"retry_total": 0, "logging_enable": False}
+            primary = ServiceBusClient.from_connection_string(self._settings.primary, **options)
+            self._outlet = SdkOutlet(primary)
+            secondary = ServiceBusClient.from_connection_string(self._settings.secondary, retry_total=1)
+            stack.push_async_callback(self._closed, secondary)
+            stack.push_async_callback(self._closed, primary)
+            stack.push_async_callback(self._outlet.close)
+            retrying = asyncio.create_task(self._retry_absent())
+            try:
+                ends = await asyncio.gather(
+                    *(self._drain(secondary, queue) for queue in self._queues), return_exceptions=True
+                )
+            finally:
+                retrying.cancel()
+                await asyncio.gather(retrying, *self._sending.values(), return_exceptions=True)
+        for queue, end in zip(self._queues, ends, strict=True):
+            if isinstance(end, BaseException):
+                # One bad queue must not stop the others; the driver hears of it and plans it again.
+                self._note(queue, 0, "", "", WAITING, f"{queue}: {_first_line(end)}", 0, 0)
+        return self._rows
+
+    async def _closed(self, client: ServiceBusClient) -> None:
+        with suppress(Exception):
+            await asyncio.wait_for(client.close(), CLOSE_SECONDS)
+
+    # --- one backlog queue ------------------------------------------------------------------------
+
+    async def _drain(self, secondary: ServiceBusClient, queue: str) -> None:
+        async with AsyncExitStack() as stack:
+            receiver = secondary.get_queue_receiver(queue)
+            wire.keep_payloads(receiver)
+            stack.push_async_callback(self._close_receiver, receiver)
+            await receiver.__aenter__()
+            wire.join_frames(receiver)
+            lane = self._lanes[queue] = _Lane(queue, receiver)
+            try:
+                await self._pump(lane)
+            finally:
+                await self._let_go(lane)
+
+    async def _pump(self, lane: _Lane) -> None:
+        while True:
+            self._news.clear()
+            await self._settle(lane)
+            if self._is_over() or not await self._receive(lane):
+                break
+            self._send_what_may_go()
+            await self._renew(lane)
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._give_up or self._received >= self._settings.messages_max
+
+    async def _receive(self, lane: _Lane) -> bool:
+        """Lock some more messages. False when the queue is empty."""
+        held = self._plan.held(lane.queue)
+        room = min(self._plan.room(lane.queue), self._settings.page)
+        if room == 0 or (held and time.monotonic() < lane.quiet_until):
+            await self._wait_for_news()
+            return True
+        wait = BUSY_SECONDS if held or lane.accepted else self._settings.empty_seconds
+        messages = await lane.receiver.receive_messages(max_message_count=room, max_wait_time=wait)
+        if not messages:
+            lane.quiet_until = time.monotonic() + PAUSE_SECONDS
+            return bool(held or lane.accepted or lane.aside or self._plan.held(lane.queue))
+        lane.quiet_until = 0.0
+        if self._settings.is_ordered:
+            messages = await self._in_order(lane, messages)
+        self._received += len(messages)
+        for message in messages:
+            self._take(lane, message)
+        return True
+
+    async def _in_order(
+        self, lane: _Lane, messages: list[ServiceBusReceivedMessage]
+    ) -> list[ServiceBusReceivedMessage]:
+        """Give back what came before its turn: an older message is locked by somebody else, a dead task perhaps."""
+        mine = set(self._plan_numbers(lane))
+        numbers = [int(message.sequence_number or 0) for message in messages]
+        browsed = await sdk.browse_async(lane.receiver, 1, len(mine) + len(numbers) + 1)
+        turn = in_order(browsed, mine, numbers)
+        early = messages[turn:]
+        if early:
+            await sdk.settle_all(lane.receiver, early, released=True)
+            lane.quiet_until = time.monotonic() + PAUSE_SECONDS
+            await asyncio.sleep(BUSY_SECONDS)
+        return messages[:turn]
+
+    def _plan_numbers(self, lane: _Lane) -> list[int]:
+        letters = [letter for letter in self._plan._of(lane.queue)] + lane.accepted
+        return [letter.sequence_number for letter in letters] + [item.letter.sequence_number for item in lane.aside]
+
+    def _take(self, lane: _Lane, message: ServiceBusReceivedMessage) -> None:
+        now = _now_ms()
+        enqueued = _milliseconds(message.enqueued_time_utc)
+        letter = Letter(
+            queue=lane.queue,
+            sequence_number=int(message.sequence_number or 0),
+            path="",
+            payload=b"",
+            message_id=str(message.message_id or ""),
+            session_id=None,
+            partition_key=None,
+            locked_until_ms=_milliseconds(message.locked_until_utc),
+            token=message,
+        )
+        payload = wire.payload_of(message)
+        assert payload is not None, "transfers are joined before a message is built"
+        try:
+            elapsed = max(0, now - enqueued) if self._settings.deducts_life else 0
+            restored = restore(payload, now, elapsed_ms=elapsed)
+        except InvalidParkedPropertyError as error:
+            lane.aside.append(SetAside(letter, error.reason, str(error)))
+            return
+        letter.path, letter.payload = restored.path, restored.payload
+        letter.message_id = restored.message_id_text
+        letter.session_id, letter.partition_key = restored.session_id, restored.partition_key
+        if restored.time_to_live_ms == 0:
+            text = f"expected some of its life to be left, found none after {now - enqueued} ms in the backlog"
+            lane.aside.append(SetAside(letter, EXPIRED, text))
+            return
+        refused = self._plan.received(letter)
+        if refused is not None:
+            lane.aside.append(refused)
+
+    async def _settle(self, lane: _Lane) -> None:
+        """Complete what the primary accepted, and set aside what can never go."""
+        accepted, lane.accepted = lane.accepted, []
+        if accepted:
+            try:
+                confirmed = await sdk.settle_all(lane.receiver, [_message(letter) for letter in accepted])
+            except (ServiceBusError, OSError, ValueError):
+                confirmed = [False] * len(accepted)
+            for letter, is_done in zip(accepted, confirmed, strict=True):
+                self._note_letter(letter, MOVED if is_done else LOCK_LOST, "")
+        aside, lane.aside = lane.aside, []
+        for item in aside:
+            with suppress(ServiceBusError):  # its lock was lost: it comes again and is judged again
+                await lane.receiver.dead_letter_message(
+                    _message(item.letter),
+                    reason=item.reason,
+                    error_description=item.description[:DESCRIPTION_CHARACTERS_MAX],
+                )
+                self._note_letter(item.letter, SET_ASIDE, f"{item.reason}: {item.description}")
+
+    async def _renew(self, lane: _Lane) -> None:
+        due = self._plan.renewals(lane.queue, _now_ms())
+        if not due:
+            return
+        for letter in due:
+            try:
+                until = await lane.receiver.renew_message_lock(_message(letter))
+                letter.locked_until_ms = _milliseconds(until)
+            except (ServiceBusError, ValueError):
+                self._plan.lock_lost(letter)
+
+    async def _let_go(self, lane: _Lane) -> None:
+        """Wait for sends under way, settle what they brought, and give the rest back."""
+        wanted = [task for key, task in self._sending.items() if not task.done()]
+        if wanted:
+            await asyncio.wait(wanted, timeout=SEND_SECONDS + 1)
+        with suppress(ServiceBusError, OSError):
+            await self._settle(lane)
+            rest = self._plan.drop_queue(lane.queue)
+            if rest:
+                await sdk.settle_all(lane.receiver, [_message(letter) for letter in rest], released=True)
+            for letter in rest:
+                self._note_letter(letter, WAITING, self._reasons.get(letter.path.strip("/").lower(), "time is up"))
+
+    async def _close_receiver(self, receiver: ServiceBusReceiver) -> None:
+        with suppress(Exception):
+            await asyncio.wait_for(receiver.close(), CLOSE_SECONDS)
+
+    # --- destinations -----------------------------------------------------------------------------
+
+    def _send_what_may_go(self) -> None:
+        if time.monotonic() >= self._give_up:
+            return
+        for key in self._plan.lines():
+            if key not in self._sending:
+                batch = self._plan.next_batch(key, _now_ms())
+                if batch:
+                    self._sending[key] = asyncio.create_task(self._send(key, batch))
+
+    async def _retry_absent(self) -> None:
+        """Ask destinations that are away again when their pause is over."""
+        while True:
+            times = [at for key in self._plan.lines() if (at := self._plan.next_deadline(key)) is not None]
+            pause = (min(times) - _now_ms()) / 1000 if times else BUSY_SECONDS
+            await asyncio.sleep(max(BUSY_SECONDS, pause))
+            self._send_what_may_go()
+
+    async def _send(self, key: str, batch: list[Letter]) -> None:
+        try:
+            while batch:
+                await self._send_batch(key, batch)
+                batch = [] if self._is_over() else self._plan.next_batch(key, _now_ms())
+        finally:
+            self._sending.pop(key, None)
+            self._news.set()
+
+    async def _send_batch(self, key: str, batch: list[Letter]) -> None:
+        try:
+            await asyncio.wait_for(self._outlet.send(batch[0].path.strip("/"), batch), SEND_SECONDS)
+        except Exception as error:  # noqa: BLE001 - whatever the SDK raises is sorted by the one table
+            failure = classify(error)
+            self._reasons[key] = f"{failure.value}: {_first_line(error)}"
+            for item in self._plan.send_failed(key, failure, _first_line(error), _now_ms()):
+                self._lanes[item.letter.queue].aside.append(item)
+        except asyncio.CancelledError:
+            self._plan.interrupted(key)
+            raise
+        else:
+            self._reasons.pop(key, None)
+            for letter in self._plan.sent(key):
+                self._lanes[letter.queue].accepted.append(letter)
+        self._news.set()
+
+    async def _wait_for_news(self) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._news.wait(), BUSY_SECONDS)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def _note_letter(self, letter: Letter, outcome: str, reason: str) -> None:
+        message = _message(letter)
+        self._note(
+            letter.queue,
+            letter.sequence_number,
+            letter.message_id,
+            letter.path.strip("/"),
+            outcome,
+            reason,
+            _milliseconds(message.enqueued_time_utc),
+            int(message.delivery_count or 0) + 1,
+        )
+
+    def _note(
+        self, queue: str, number: int, message_id: str, path: str, outcome: str, reason: str, enqueued: int, attempt: int
+    ) -> None:
+        reason = reason[:REASON_CHARACTERS_MAX]
+        row = LedgerRow(queue, number, message_id, path, outcome, reason, enqueued, _now_ms(), attempt)
+        self._rows.append(row)
+
+
+def _message(letter: Letter) -> ServiceBusReceivedMessage:
+    assert isinstance(letter.token, ServiceBusReceivedMessage), letter.token
+    return letter.token
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _milliseconds(moment: datetime | None) -> int:
+    return 0 if moment is None else int(moment.timestamp() * 1000)
+
+
+def pump(settings: PumpSettings, queues: Sequence[str]) -> list[LedgerRow]:
+    """Pump in this process until done; for a Spark task."""
+    return asyncio.run(TaskPump(settings, queues).run())

@@ -1,0 +1,112 @@
+"""Look into a data directory without changing it: for operators, export and tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pairbus.engine.records import MessageStored
+from pairbus.errors import StoreCorrupt, StoreUnavailable
+from pairbus.storage import recovery
+from pairbus.storage.codec import decode
+from pairbus.storage.files import FileSystem, RealFileSystem
+from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, check_identity, read_identity
+from pairbus.storage.segment import OFFSET_BITS
+
+if TYPE_CHECKING:
+    from pairbus.engine.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What a check found; damage is raised instead."""
+
+    namespace: str
+    format_version: int
+    segments: int
+    """Segments that matter."""
+    spare_segments: int
+    batches: int
+    last_frame: int
+    """The number of the last intact frame."""
+    records: Mapping[str, int]
+    """How many of each type."""
+    is_torn: bool
+    """A write was interrupted; what it wrote was never acknowledged and will be dropped."""
+
+
+def check(directory: str | Path, *, file_system: FileSystem | None = None) -> CheckReport:
+    """Read everything and verify it.
+
+    Raises:
+        StoreCorrupt: Acknowledged data is damaged; the text names file and offset.
+        StoreUnavailable: There is no data, or it is in use or of a newer format.
+    """
+    counts: Counter[str] = Counter()
+    batches = 0
+    with _Reader(directory, file_system) as reader:
+        for spans in recovery.batches(reader.files, reader.found):
+            batches += 1
+            for image, start, end in spans:
+                counts.update(
+                    type(record).__name__
+                    for record in decode(image.buffer, start, end, image.number << OFFSET_BITS)
+                )
+        version, namespace = reader.identity
+        found = reader.found
+        return CheckReport(
+            namespace=namespace,
+            format_version=version,
+            segments=found.tail.number - found.oldest + 1,
+            spare_segments=len(found.spares),
+            batches=batches,
+            last_frame=found.frame_number,
+            records=dict(counts),
+            is_torn=found.is_torn,
+        )
+
+
+def records(directory: str | Path, *, file_system: FileSystem | None = None) -> Iterator[Record]:
+    """Every durable record, in order, messages with their bytes. The directory is locked meanwhile."""
+    with _Reader(directory, file_system) as reader:
+        for spans in recovery.batches(reader.files, reader.found):
+            for image, start, end in spans:
+                base = image.number << OFFSET_BITS
+                for record in decode(image.buffer, start, end, base):
+                    if isinstance(record, MessageStored):
+                        offset = record.message.location - base
+                        record.blob = image.buffer[offset : offset + record.message.size]
+                    yield record
+
+
+class _Reader:
+    """A locked directory and what was found in it."""
+
+    def __init__(self, directory: str | Path, file_system: FileSystem | None) -> None:
+        path = Path(directory)
+        if file_system is None and not (path / FORMAT_FILE).is_file():
+            raise StoreUnavailable(f"{directory} holds no data: the file '{FORMAT_FILE}' is missing")
+        self.files = RealFileSystem(path) if file_system is None else file_system
+        self.files.lock(LOCK_FILE)
+        try:
+            identity = read_identity(self.files)
+            found = recovery.find(self.files)
+            if identity is None:
+                raise StoreUnavailable(f"{directory} holds no data: the file '{FORMAT_FILE}' is missing")
+            check_identity(identity, None)
+            if found is None:
+                raise StoreCorrupt(f"{directory} has lost all its segments; restore it from a copy")
+        except BaseException:
+            self.files.unlock()
+            raise
+        self.identity = identity
+        self.found = found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.files.unlock()

@@ -1,0 +1,1 @@
+"""The syphon: brings the backlog home."""

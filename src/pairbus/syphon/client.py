@@ -1,0 +1,73 @@
+"""The public synchronous client: the paired client that may host the pumps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairbus.pairing._sync.client import PairedServiceBusClient as _Paired
+from pairbus.pairing.events import Kind
+from pairbus.syphon.hosting import SyphonThread, asynchronous, build
+from pairbus.syphon.plan import NotFoundPolicy
+from pairbus.syphon.pump import Syphon
+from pairbus.syphon.told import KINDS
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusClient as AsyncClient
+
+    from pairbus.pairing.health import EntityHealth
+    from pairbus.pairing.statistics import Statistics
+    from pairbus.syphon.ledger import Ledger
+
+
+class PairedServiceBusClient(_Paired):
+    """A Service Bus client that goes on sending when its primary namespace does not answer."""
+
+    __doc__ = _Paired.__doc__
+    ledger: Path | None = None
+    """Where the syphon keeps its ledger; set it before pairing. The user's data directory unless set."""
+    not_found: NotFoundPolicy = "dead-letter"
+    """What the syphon does with messages whose destination does not exist; set it before pairing."""
+    _thread: SyphonThread | None = None
+    _syphon: Syphon | None = None
+
+    def _start_syphon(self) -> None:
+        self._thread = SyphonThread(self._make_syphon)
+        self._syphon = self._thread.start()
+        self._factory.tell(Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.queues)} pumps")
+
+    def _make_syphon(self) -> tuple[Syphon, Ledger, list[AsyncClient]]:
+        clients = [asynchronous(self.primary), asynchronous(self.secondary)]
+        syphon, book = build(
+            clients[0],
+            clients[1],
+            self._factory.queues,
+            name=self._factory.primary,
+            counters=self._factory.counters,
+            ledger=self.ledger,
+            not_found=self.not_found,
+            life=self.options.time_to_live,
+            is_blocked=self._factory.is_failed_over,
+            tell=self._tell,
+        )
+        return syphon, book, clients
+
+    def _stop_syphon(self, seconds: float) -> None:
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.stop(seconds)
+            self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, "the pumps have ended")
+
+    def _changed(self, record: EntityHealth) -> None:
+        super()._changed(record)
+        if self._thread is not None and record.is_healthy:
+            self._thread.call(Syphon.wake)
+
+    def _tell(self, kind: str, subject: str, text: str) -> None:
+        self._factory.tell(KINDS[kind], subject, text)
+
+    def statistics(self) -> Statistics:
+        """A frozen picture of the counters."""
+        if self._syphon is None:
+            return super().statistics()
+        return self._factory.statistics(self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s())

@@ -1,0 +1,78 @@
+"""The public asynchronous client: the paired client that may host the pumps."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairbus.pairing._async.client import PairedServiceBusClient as _Paired
+from pairbus.pairing.events import Kind
+from pairbus.syphon.hosting import build
+from pairbus.syphon.plan import NotFoundPolicy
+from pairbus.syphon.told import KINDS
+
+if TYPE_CHECKING:
+    from pairbus.pairing.health import EntityHealth
+    from pairbus.pairing.statistics import Statistics
+    from pairbus.syphon.ledger import Ledger
+    from pairbus.syphon.pump import Syphon
+
+
+class PairedServiceBusClient(_Paired):
+    """A Service Bus client that goes on sending when its primary namespace does not answer."""
+
+    __doc__ = _Paired.__doc__
+    ledger: Path | None = None
+    """Where the syphon keeps its ledger; set it before pairing. The user's data directory unless set."""
+    not_found: NotFoundPolicy = "dead-letter"
+    """What the syphon does with messages whose destination does not exist; set it before pairing."""
+    _syphon: Syphon | None = None
+    _running: asyncio.Task[None] | None = None
+
+    async def _start_syphon(self) -> None:
+        self._syphon, book = build(
+            self.primary,
+            self.secondary,
+            self._factory.queues,
+            name=self._factory.primary,
+            counters=self._factory.counters,
+            ledger=self.ledger,
+            not_found=self.not_found,
+            life=self.options.time_to_live,
+            is_blocked=self._factory.is_failed_over,
+            tell=self._tell,
+        )
+        self._running = asyncio.get_running_loop().create_task(self._run(self._syphon, book))
+        self._factory.tell(Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.queues)} pumps")
+
+    async def _run(self, syphon: Syphon, book: Ledger) -> None:
+        try:
+            await syphon.run()
+        finally:
+            book.close()
+
+    async def _stop_syphon(self, seconds: float) -> None:
+        running, self._running = self._running, None
+        if running is None or self._syphon is None:
+            return
+        self._syphon.stop()
+        _, late = await asyncio.wait([running], timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.wait([running], timeout=1.0)
+        self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, "the pumps have ended")
+
+    def _changed(self, record: EntityHealth) -> None:
+        super()._changed(record)
+        if self._syphon is not None and record.is_healthy:
+            self._syphon.wake()
+
+    def _tell(self, kind: str, subject: str, text: str) -> None:
+        self._factory.tell(KINDS[kind], subject, text)
+
+    def statistics(self) -> Statistics:
+        """A frozen picture of the counters."""
+        if self._syphon is None:
+            return super().statistics()
+        return self._factory.statistics(self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s())

@@ -1,0 +1,165 @@
+"""A syphon on two official clients: what ``pairbus syphon`` runs and what a paired client hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio._base_handler_async import ServiceBusSASTokenCredential, ServiceBusSharedKeyCredential
+
+from pairbus.pairing._async.runtime import steady_ms, wall_ms
+from pairbus.pairing.statistics import Counters
+from pairbus.syphon.ledger import Ledger
+from pairbus.syphon.plan import DrainPlan, NotFoundPolicy
+from pairbus.syphon.pump import Syphon, Told
+from pairbus.syphon.sdk import SdkInbox, SdkOutlet
+
+START_SECONDS: Final = 15.0
+
+
+def ledger_directory() -> Path:
+    """Where ledgers are kept unless told otherwise: ``PAIRBUS_STATE_DIR``, or the user's data directory."""
+    given = os.environ.get("PAIRBUS_STATE_DIR")
+    if given:
+        return Path(given) / "syphon"
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "pairbus" / "syphon"
+
+
+def build(
+    primary: ServiceBusClient,
+    secondary: ServiceBusClient,
+    queues: Sequence[str],
+    *,
+    name: str,
+    counters: Counters,
+    ledger: Path | None = None,
+    not_found: NotFoundPolicy = "dead-letter",
+    life: Literal["freeze", "deduct"] = "freeze",
+    is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nobody blocks unless told
+    tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
+) -> tuple[Syphon, Ledger]:
+    """A syphon from ``secondary``'s backlog queues to ``primary``, and its ledger, which the caller closes."""
+    book = Ledger.open(ledger if ledger is not None else ledger_directory(), name)
+    syphon = Syphon(
+        [SdkInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
+        SdkOutlet(primary),
+        plan=DrainPlan(not_found=not_found, is_blocked=is_blocked),
+        ledger=book,
+        counters=counters,
+        clock=steady_ms,
+        wall_clock=wall_ms,
+        life=life,
+        tell=tell,
+    )
+    return syphon, book
+
+
+class SyphonThread:
+    """A syphon in a thread and an event loop of its own, for programs that have none."""
+
+    def __init__(self, make: Callable[[], tuple[Syphon, Ledger, list[ServiceBusClient]]]) -> None:
+        self._make = make
+        self._started: Future[Syphon] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="pairbus-syphon", daemon=True)
+
+    def start(self) -> Syphon:
+        """Start, and return once the pumps run."""
+        self._thread.start()
+        return self._started.result(START_SECONDS)
+
+    def call(self, function: Callable[[Syphon], None]) -> None:
+        """Do something with the syphon in its own thread; nothing when it has ended."""
+        if self._loop is not None and not self._loop.is_closed() and self._started.done():
+            try:
+                self._loop.call_soon_threadsafe(function, self._started.result())
+            except RuntimeError:
+                return  # it ended between the question and the call
+
+    def stop(self, seconds: float) -> None:
+        """Stop the pumps and wait for their end."""
+        self.call(Syphon.stop)
+        self._thread.join(seconds)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread lives."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except Exception as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        syphon, book, clients = self._make()
+        self._started.set_result(syphon)
+        try:
+            await syphon.run()
+        finally:
+            book.close()
+            for client in clients:
+                await client.close()
+
+
+def asynchronous(client: Any) -> ServiceBusClient:
+    """An asynchronous official client that reaches the same namespace in the same way as a synchronous one."""
+    config = client._config
+    return ServiceBusClient(
+        client.fully_qualified_namespace,
+        _asynchronous_credential(client._credential),
+        retry_total=config.retry_total,
+        retry_backoff_factor=config.retry_backoff_factor,
+        retry_backoff_max=config.retry_backoff_max,
+        retry_mode=str(getattr(config.retry_mode, "value", config.retry_mode)).lower(),
+        transport_type=config.transport_type,
+        http_proxy=config.http_proxy,
+        user_agent=config.user_agent,
+        logging_enable=config.logging_enable,
+        custom_endpoint_address=client._custom_endpoint_address,
+        connection_verify=client._connection_verify,
+        ssl_context=client._ssl_context,
+        use_tls=config.use_tls,
+    )
+
+
+def _asynchronous_credential(credential: Any) -> Any:
+    if isinstance(credential, AzureSasCredential | AzureNamedKeyCredential):
+        return credential
+    if hasattr(credential, "policy") and hasattr(credential, "key"):
+        return ServiceBusSharedKeyCredential(credential.policy, credential.key)
+    if hasattr(credential, "token") and hasattr(credential, "expiry"):
+        return ServiceBusSASTokenCredential(credential.token, credential.expiry)
+    return _ThreadedCredential(credential)
+
+
+class _ThreadedCredential:
+    """A synchronous token credential for an asynchronous client."""
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+
+    async def get_token(self, *scopes: str, **options: Any) -> Any:
+        """A token, fetched in another thread."""
+        return await asyncio.to_thread(self._credential.get_token, *scopes, **options)
+
+    async def close(self) -> None:
+        """The application owns the credential."""
+
+    async def __aenter__(self) -> _ThreadedCredential:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        """Nothing to close."""

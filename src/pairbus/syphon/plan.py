@@ -1,0 +1,328 @@
+"""What a syphon does with the letters it holds: which to send, when to try again, which to set aside. No clock, no I/O.
+
+A *letter* is a locked backlog message with its restored form. Letters wait in the line of their destination; each
+line has at most one batch in flight, so that its order is kept (P14), and knows by itself whether its destination is
+away. The shells report what happened and ask what is next; the simulation does the same.
+
+Rule 1: a letter is only ever completed after the primary acknowledged it (P34): ``sent`` alone says so.
+Rule 2: nothing is set aside because something is temporarily wrong (P38).
+Rule 3: at most ``window`` letters are held per backlog queue; nothing here grows without bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
+from pairbus.pairing.parking import PATH_CHARACTERS_MAX
+from pairbus.pairing.trigger import Failure
+
+POLL_SECONDS: Final = 900
+"""The long poll of an idle backlog queue: four an hour."""
+WINDOW: Final = 1_000
+"""How many letters one backlog queue may have locked at a time."""
+READY_MAX: Final = 300
+"""How many of them may wait for destinations that are not away: enough to keep sends going while more is received."""
+BATCH_LETTERS: Final = 100
+BATCH_BYTES: Final = 200_000
+"""Well below the standard tier's 256 KB, so that envelopes and estimates never matter."""
+BACKOFF_MS_MIN: Final = 250
+BACKOFF_MS_MAX: Final = 5_000
+"""A destination that is back is noticed within this."""
+THROTTLED_MS: Final = 10_000
+RENEW_BEFORE_MS: Final = 30_000
+"""Locks are renewed when this much of them is left."""
+
+DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
+TOO_LARGE: Final = "TooLargeForDestination"
+REFUSED: Final = "RefusedByDestination"
+FORBIDDEN_PATH: Final = "ForbiddenPath"
+EXPIRED: Final = "ExpiredInBacklog"
+
+NotFoundPolicy = Literal["dead-letter", "wait"]
+
+_TEMPORARY: Final = frozenset(
+    {
+        Failure.TIMEOUT,
+        Failure.CONNECTION,
+        Failure.INTERNAL,
+        Failure.DISABLED,
+        Failure.QUOTA,
+        Failure.BUSY,
+        Failure.UNAUTHORIZED,
+        Failure.CANCELLED,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """One locked backlog message on its way home."""
+
+    queue: str
+    sequence_number: int
+    path: str
+    payload: bytes
+    message_id: str
+    session_id: str | None
+    partition_key: str | None
+    locked_until_ms: int
+    is_alone: bool = False
+    """To be sent by itself, because a batch with it was refused."""
+    is_in_flight: bool = False
+    token: object = None
+    """What the shell needs to settle it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Move a letter to its queue's dead-letter queue."""
+
+    letter: Letter
+    reason: str
+    description: str
+
+
+class Line:
+    """The letters for one destination, oldest first."""
+
+    __slots__ = ("attempts", "away_since_ms", "flying", "letters", "path", "retry_ms")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.letters: list[Letter] = []
+        self.flying: list[Letter] = []
+        self.away_since_ms: int | None = None
+        self.retry_ms = 0
+        self.attempts = 0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last send failed for a reason that may pass."""
+        return self.away_since_ms is not None
+
+
+class DrainPlan:
+    """The letters of one syphon.
+
+    Args:
+        not_found: What to do when a destination does not exist.
+        is_blocked: Whether the factory of this process holds an entity for failed over: then only its pings go
+            there (P21).
+        window: How many letters a backlog queue may have locked.
+    """
+
+    def __init__(
+        self,
+        *,
+        not_found: NotFoundPolicy = "dead-letter",
+        is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nobody blocks unless told
+        window: int = WINDOW,
+        ready_max: int = READY_MAX,
+    ) -> None:
+        self._not_found = not_found
+        self._is_blocked = is_blocked
+        self._window = window
+        self._ready_max = min(ready_max, window)
+        self._lines: dict[str, Line] = {}
+        self._held: dict[str, int] = {}
+
+    # --- coming in --------------------------------------------------------------------------------
+
+    def room(self, queue: str) -> int:
+        """How many more letters a backlog queue's pump may receive now."""
+        ready = sum(
+            1
+            for line in self._lines.values()
+            if not line.is_away and not self._is_blocked(line.path)
+            for letter in (*line.letters, *line.flying)
+            if letter.queue == queue
+        )
+        return max(0, min(self._window - self._held.get(queue, 0), self._ready_max - ready))
+
+    def received(self, letter: Letter) -> SetAside | None:
+        """A letter has come. It takes its place, unless its path is one that no application sends to."""
+        reason = forbidden(letter.path)
+        if reason is not None:
+            return SetAside(letter, FORBIDDEN_PATH, reason)
+        key = entity_key(letter.path)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(letter.path.strip("/"))
+        line.letters.append(letter)
+        self._held[letter.queue] = self._held.get(letter.queue, 0) + 1
+        return None
+
+    # --- going out --------------------------------------------------------------------------------
+
+    def lines(self) -> list[str]:
+        """The destinations that letters are waiting for."""
+        return [key for key, line in self._lines.items() if line.letters or line.flying]
+
+    def next_batch(self, key: str, now: int) -> list[Letter]:
+        """The letters to send to a destination now; none while a batch is in flight or the destination is away.
+
+        A destination that was away is asked with one letter first.
+        """
+        line = self._lines.get(key)
+        if line is None or line.flying or not line.letters or self._is_blocked(line.path):
+            return []
+        if line.is_away and now < line.retry_ms:
+            return []
+        batch: list[Letter] = []
+        size = 0
+        for letter in line.letters:
+            is_too_much = len(batch) >= BATCH_LETTERS or size + len(letter.payload) > BATCH_BYTES
+            if batch and (is_too_much or letter.is_alone or batch[0].is_alone or line.is_away):
+                break
+            batch.append(letter)
+            size += len(letter.payload)
+        del line.letters[: len(batch)]
+        line.flying = batch
+        for letter in batch:
+            letter.is_in_flight = True
+        return list(batch)
+
+    def sent(self, key: str) -> list[Letter]:
+        """The primary acknowledged the batch in flight: these letters may be completed now (P34)."""
+        line = self._lines[key]
+        done, line.flying = line.flying, []
+        line.away_since_ms, line.attempts = None, 0
+        for letter in done:
+            self._release(letter)
+        self._forget_if_empty(key)
+        return done
+
+    def send_failed(self, key: str, failure: Failure, why: str, now: int) -> list[SetAside]:
+        """The batch in flight was refused, or nobody knows. What is to be set aside because of it."""
+        line = self._lines[key]
+        back, line.flying = line.flying, []
+        for letter in back:
+            letter.is_in_flight = False
+        is_waiting = failure is Failure.NOT_FOUND and self._not_found == "wait"
+        if failure in _TEMPORARY or is_waiting:
+            line.letters[:0] = back
+            self._back_off(line, failure, now)
+            return []
+        if failure is Failure.NOT_FOUND:
+            line.away_since_ms = None
+            return self._set_aside(
+                key, back, DESTINATION_NOT_FOUND, f"expected entity {line.path!r} in the primary, found none: {why}"
+            )
+        if len(back) > 1:
+            # One of them is poison; one by one they tell which, and the rest flows (P39).
+            for letter in back:
+                letter.is_alone = True
+            line.letters[:0] = back
+            return []
+        reason = TOO_LARGE if failure is Failure.TOO_LARGE else REFUSED
+        text = f"expected {line.path!r} to accept it, found {failure.value}: {why}"
+        return self._set_aside(key, back, reason, text)
+
+    def interrupted(self, key: str) -> None:
+        """The shell gave the batch in flight up without an answer; it goes back to the head of its line."""
+        line = self._lines.get(key)
+        if line is not None:
+            for letter in line.flying:
+                letter.is_in_flight = False
+            line.letters[:0] = line.flying
+            line.flying = []
+
+    def _back_off(self, line: Line, failure: Failure, now: int) -> None:
+        if line.away_since_ms is None:
+            line.away_since_ms = now
+        pause = min(BACKOFF_MS_MIN * 2 ** min(line.attempts, 10), BACKOFF_MS_MAX)
+        line.attempts += 1
+        line.retry_ms = now + (THROTTLED_MS if failure is Failure.BUSY else pause)
+
+    def _set_aside(self, key: str, letters: Sequence[Letter], reason: str, text: str) -> list[SetAside]:
+        for letter in letters:
+            self._release(letter)
+        self._forget_if_empty(key)
+        return [SetAside(letter, reason, text) for letter in letters]
+
+    # --- locks ------------------------------------------------------------------------------------
+
+    def renewals(self, queue: str, now: int) -> list[Letter]:
+        """The letters of a queue whose locks should be renewed now."""
+        return [letter for letter in self._of(queue) if letter.locked_until_ms - now <= RENEW_BEFORE_MS]
+
+    def next_renewal(self, queue: str) -> int | None:
+        """When the first lock of a queue should be renewed."""
+        times = [letter.locked_until_ms - RENEW_BEFORE_MS for letter in self._of(queue)]
+        return min(times, default=None)
+
+    def lock_lost(self, letter: Letter) -> bool:
+        """A letter's lock is gone: somebody else will get it. True when it was not in flight and is forgotten."""
+        key = entity_key(letter.path)
+        line = self._lines.get(key)
+        if line is None or letter not in line.letters:
+            return False
+        line.letters.remove(letter)
+        self._release(letter)
+        self._forget_if_empty(key)
+        return True
+
+    def drop_queue(self, queue: str) -> list[Letter]:
+        """A queue's receiver is gone, and with it every lock it held. Letters in flight stay till their answer comes."""
+        dropped = []
+        for key in list(self._lines):
+            line = self._lines[key]
+            gone = [letter for letter in line.letters if letter.queue == queue]
+            line.letters = [letter for letter in line.letters if letter.queue != queue]
+            for letter in gone:
+                self._release(letter)
+            dropped += gone
+            self._forget_if_empty(key)
+        return dropped
+
+    def _of(self, queue: str) -> list[Letter]:
+        return [
+            letter
+            for line in self._lines.values()
+            for letter in (*line.letters, *line.flying)
+            if letter.queue == queue
+        ]
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def held(self, queue: str) -> int:
+        """How many letters of a queue are locked."""
+        return self._held.get(queue, 0)
+
+    def next_deadline(self, key: str) -> int | None:
+        """When a destination that is away may be asked again."""
+        line = self._lines.get(key)
+        return line.retry_ms if line is not None and line.is_away and line.letters else None
+
+    def away(self) -> dict[str, int]:
+        """Destinations that are away, and since when."""
+        return {
+            line.path: line.away_since_ms for line in self._lines.values() if line.away_since_ms is not None
+        }
+
+    def _release(self, letter: Letter) -> None:
+        self._held[letter.queue] -= 1
+        if not self._held[letter.queue]:
+            del self._held[letter.queue]
+
+    def _forget_if_empty(self, key: str) -> None:
+        line = self._lines[key]
+        if not line.letters and not line.flying:
+            del self._lines[key]
+
+
+def forbidden(path: str) -> str | None:
+    """Why no letter may go to a path, or None when it may."""
+    segments = path.strip("/").split("/")
+    if len(path) > PATH_CHARACTERS_MAX:
+        return f"expected at most {PATH_CHARACTERS_MAX} characters, found {len(path)}"
+    if any(segment.startswith("$") for segment in segments):
+        return f"expected an entity, found the system path {path!r}"
+    if any(segment.lower() == TRANSFER_SEGMENT for segment in segments):
+        return f"expected an entity, found the backlog queue {path!r}: the message would go round for ever"
+    if any(segment in ("", ".", "..") for segment in segments):
+        return f"expected an entity, found {path!r}"
+    return None

@@ -1,0 +1,68 @@
+"""What a syphon needs of the world: an inbox per backlog queue and an outlet to the primary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pairbus.syphon.plan import Letter
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One backlog message, locked."""
+
+    sequence_number: int
+    payload: bytes | None
+    """None when only a part of it is known: it goes back to be received again."""
+    locked_until_ms: int
+    enqueued_ms: int | None
+    token: object
+
+
+class Inbox(Protocol):
+    """One backlog queue. Used by one task at a time, but for ``interrupt``."""
+
+    queue: str
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        """Up to ``count`` messages; waits up to ``seconds`` for the first, or until interrupted."""
+
+    def interrupt(self) -> None:
+        """Let a ``receive`` that waits return soon, with what it has."""
+
+    async def complete(self, letter: Letter) -> None:
+        """Remove a message. Raises LockLost when the lock is no longer valid."""
+
+    async def set_aside(self, token: object, reason: str, description: str) -> None:
+        """Move a message to the dead-letter queue."""
+
+    async def give_back(self, token: object) -> None:
+        """Let others have the message."""
+
+    async def renew(self, letter: Letter) -> int:
+        """Renew a lock; until when it holds now. Raises LockLost."""
+
+    async def is_empty(self, before_ms: int) -> bool:
+        """Whether no message that was enqueued before an instant is left, locked ones included."""
+
+    async def close(self) -> None:
+        """Let go of the link."""
+
+
+class Outlet(Protocol):
+    """The way to the primary."""
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        """Send restored messages as one batch: all or none."""
+
+    async def has(self, path: str, message_id: str) -> bool:
+        """Whether a message with this id is known to be at the destination. False when that cannot be told."""
+
+    async def close(self) -> None:
+        """Let go of the links."""
+
+
+class LockLost(Exception):  # noqa: N818 - never leaves this package
+    """The lock of a letter is no longer held."""

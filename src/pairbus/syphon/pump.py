@@ -1,0 +1,366 @@
+"""The pumps: one task per backlog queue that receives and settles, one per destination that sends.
+
+Only this module waits. What to do is decided by ``plan``; what has been done is kept in the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from pairbus.errors import InvalidParkedPropertyError
+from pairbus.pairing import parking
+from pairbus.pairing.naming import entity_key
+from pairbus.pairing.statistics import Counters
+from pairbus.pairing.trigger import IN_DOUBT, classify
+from pairbus.syphon.ledger import Ledger
+from pairbus.syphon.plan import EXPIRED, POLL_SECONDS, DrainPlan, Letter, SetAside
+from pairbus.syphon.ports import Delivery, Inbox, LockLost, Outlet
+
+if TYPE_CHECKING:
+    from pairbus.pairing.parking import Restored
+
+RECEIVE_MAX: Final = 100
+ONCE_SECONDS: Final = 1.0
+"""How long a drain that should end waits for more."""
+ERROR_PAUSE_S_MIN: Final = 0.25
+ERROR_PAUSE_S_MAX: Final = 5.0
+RATE_WINDOW_MS: Final = 10_000
+BUSY_POLL_SECONDS: Final = 30.0
+
+logger = logging.getLogger("pairbus.syphon")
+
+Told = Callable[[str, str, str], None]
+"""Called with the kind of an event (``drained``, ``set_aside``), its subject and a sentence."""
+
+
+class Syphon:
+    """Drains backlog queues into their primary until stopped.
+
+    Args:
+        inboxes: The backlog queues.
+        outlet: The way to the primary.
+        plan: The decisions.
+        ledger: What is in doubt.
+        counters: Where to count.
+        clock: A steady clock in milliseconds.
+        wall_clock: The time of day in milliseconds.
+        life: Whether time in the backlog counts towards a message's time to live.
+        tell: Called with what people should know.
+    """
+
+    def __init__(
+        self,
+        inboxes: Sequence[Inbox],
+        outlet: Outlet,
+        *,
+        plan: DrainPlan,
+        ledger: Ledger,
+        counters: Counters,
+        clock: Callable[[], int],
+        wall_clock: Callable[[], int],
+        life: Literal["freeze", "deduct"] = "freeze",
+        tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told to
+    ) -> None:
+        self._inboxes = {inbox.queue: inbox for inbox in inboxes}
+        self._outlet = outlet
+        self._plan = plan
+        self._ledger = ledger
+        self._counters = counters
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._life = life
+        self._tell = tell
+        self._work = {queue: deque[Letter | SetAside]() for queue in self._inboxes}
+        self._wake = {queue: asyncio.Event() for queue in self._inboxes}
+        self._senders: dict[str, asyncio.Task[None]] = {}
+        self._sender_wake: dict[str, asyncio.Event] = {}
+        self._is_stopping = False
+        self._ends_when_empty_ms: int | None = None
+        self._restored_at: deque[int] = deque(maxlen=10_000)
+        self._oldest: dict[str, int] = {}
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self, *, once: bool = False) -> None:
+        """Drain until stopped; with ``once`` until all that was there at the start is home."""
+        if once:
+            self._ends_when_empty_ms = self._wall_clock()
+        pumps = [asyncio.ensure_future(self._pump(inbox)) for inbox in self._inboxes.values()]
+        try:
+            await asyncio.gather(*pumps)
+        finally:
+            self.stop()
+            await self._end([*pumps, *self._senders.values()])
+            for inbox in self._inboxes.values():
+                await inbox.close()
+            await self._outlet.close()
+
+    def stop(self) -> None:
+        """Let ``run`` come to its end: polls are cut short, nothing new is received."""
+        self._is_stopping = True
+        for queue, inbox in self._inboxes.items():
+            inbox.interrupt()
+            self._wake[queue].set()
+
+    def wake(self) -> None:
+        """A destination may be back: look again now."""
+        for event in self._sender_wake.values():
+            event.set()
+        for queue in self._inboxes:
+            self._wake[queue].set()
+
+    async def _end(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def drain_rate_per_s(self) -> float:
+        """Messages brought home per second, over the last ten seconds."""
+        since = self._clock() - RATE_WINDOW_MS
+        return sum(1 for at in self._restored_at if at >= since) * 1000 / RATE_WINDOW_MS
+
+    def oldest_age_ms(self) -> int | None:
+        """How long the oldest backlog message seen at the heads of the queues has waited."""
+        return self._wall_clock() - min(self._oldest.values()) if self._oldest else None
+
+    # --- a pump: receive and settle -----------------------------------------------------------------
+
+    async def _pump(self, inbox: Inbox) -> None:
+        pause = ERROR_PAUSE_S_MIN
+        while True:
+            try:
+                if await self._turn(inbox):
+                    return
+                pause = ERROR_PAUSE_S_MIN
+            except Exception as error:  # noqa: BLE001 - one bad turn must not end the pump; it is told and tried again
+                logger.warning(
+                    "backlog queue %s: %r; trying again in %s s", inbox.queue, error, pause,
+                    extra={"event": "syphon.pump_failed", "queue": inbox.queue},
+                )
+                self._plan.drop_queue(inbox.queue)
+                await inbox.close()
+                if self._is_stopping:
+                    return
+                await self._sleep(inbox.queue, pause)
+                pause = min(pause * 2, ERROR_PAUSE_S_MAX)
+
+    async def _turn(self, inbox: Inbox) -> bool:
+        """Settle what is due, renew what is due, receive what there is room for. True: the pump has ended."""
+        await self._settle(inbox)
+        await self._renew(inbox)
+        if self._is_stopping:
+            await self._give_back_all(inbox)
+            return True
+        room = self._plan.room(inbox.queue)
+        if not room:
+            await self._sleep(inbox.queue, self._seconds_to_renewal(inbox.queue))
+            return False
+        held = self._plan.held(inbox.queue)
+        seconds = self._poll_seconds(inbox.queue)
+        self._counters.receives += 1
+        self._counters.operations_backlog += 1
+        deliveries = await inbox.receive(min(room, RECEIVE_MAX), seconds)
+        self._counters.received += len(deliveries)
+        # The poll that brings messages is billed as those; one that brings none as itself.
+        self._counters.operations_backlog += max(0, len(deliveries) - 1)
+        for delivery in deliveries:
+            await self._take(inbox, delivery)
+        if deliveries:
+            return False
+        self._oldest.pop(inbox.queue, None)
+        return not held and not self._work[inbox.queue] and await self._is_done(inbox)
+
+    async def _is_done(self, inbox: Inbox) -> bool:
+        if self._ends_when_empty_ms is None or self._plan.held(inbox.queue):
+            return False
+        return await inbox.is_empty(self._ends_when_empty_ms)
+
+    def _poll_seconds(self, queue: str) -> float:
+        if self._ends_when_empty_ms is not None:
+            return ONCE_SECONDS
+        # A poll may wait long only when nothing of this queue needs the link meanwhile.
+        until = self._seconds_to_renewal(queue)
+        return POLL_SECONDS if until is None else min(POLL_SECONDS, until)
+
+    def _seconds_to_renewal(self, queue: str) -> float | None:
+        at = self._plan.next_renewal(queue)
+        return None if at is None else max(0.05, (at - self._clock()) / 1000)
+
+    async def _sleep(self, queue: str, seconds: float | None) -> None:
+        event = self._wake[queue]
+        try:
+            async with asyncio.timeout(seconds if seconds is not None else BUSY_POLL_SECONDS):
+                await event.wait()
+        except TimeoutError:
+            return
+        finally:
+            event.clear()
+
+    async def _take(self, inbox: Inbox, delivery: Delivery) -> None:
+        """Restore a message and put it in line, or set it aside."""
+        if delivery.payload is None:
+            await inbox.give_back(delivery.token)
+            return
+        if delivery.enqueued_ms is not None:
+            self._oldest[inbox.queue] = delivery.enqueued_ms
+        try:
+            restored = self._restored(delivery)
+        except InvalidParkedPropertyError as error:
+            await self._set_aside(inbox, delivery.token, delivery.sequence_number, error.reason, str(error))
+            return
+        if self._life == "deduct" and restored.time_to_live_ms == 0:
+            text = "expected time left to live, found none after the time in the backlog"
+            await self._set_aside(inbox, delivery.token, delivery.sequence_number, EXPIRED, text)
+            return
+        letter = Letter(
+            inbox.queue,
+            delivery.sequence_number,
+            restored.path,
+            restored.payload,
+            restored.message_id_text,
+            restored.session_id,
+            restored.partition_key,
+            delivery.locked_until_ms,
+            token=delivery.token,
+        )
+        if await self._is_home_already(letter):
+            await self._complete(inbox, letter)
+            return
+        refusal = self._plan.received(letter)
+        if refusal is not None:
+            await self._set_aside(
+                inbox, delivery.token, delivery.sequence_number, refusal.reason, refusal.description
+            )
+            return
+        self._ensure_sender(letter.path)
+
+    def _restored(self, delivery: Delivery) -> Restored:
+        assert delivery.payload is not None
+        now = self._wall_clock()
+        if self._life == "freeze":
+            return parking.restore(delivery.payload, now)
+        first = parking.restore(delivery.payload, now)
+        begun = first.passport.first_send_ms if first.passport is not None else delivery.enqueued_ms
+        elapsed = max(0, now - begun) if begun is not None else 0
+        return parking.restore(delivery.payload, now, elapsed_ms=elapsed)
+
+    async def _is_home_already(self, letter: Letter) -> bool:
+        """After a restart, ask before sending again what may have been sent."""
+        if (letter.queue, letter.sequence_number) not in self._ledger.in_doubt:
+            return False
+        try:
+            return await self._outlet.has(letter.path, letter.message_id)
+        except Exception:  # noqa: BLE001 - who cannot be asked cannot say yes; the message is sent again
+            return False
+
+    # --- settling -----------------------------------------------------------------------------------
+
+    async def _settle(self, inbox: Inbox) -> None:
+        work = self._work[inbox.queue]
+        while work:
+            item = work.popleft()
+            if isinstance(item, SetAside):
+                letter = item.letter
+                await self._set_aside(inbox, letter.token, letter.sequence_number, item.reason, item.description)
+                self._ledger.end([(letter.queue, letter.sequence_number)])
+            else:
+                await self._complete(inbox, item)
+
+    async def _complete(self, inbox: Inbox, letter: Letter) -> None:
+        try:
+            await inbox.complete(letter)
+        except LockLost:
+            # It is home, and it will come again: the destination's duplicate detection or the ledger may catch it.
+            self._counters.possible_duplicates += 1
+            self._ledger.in_doubt[letter.queue, letter.sequence_number] = letter.message_id
+            return
+        self._ledger.end([(letter.queue, letter.sequence_number)])
+        self._counters.restored += 1
+        self._restored_at.append(self._clock())
+        if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
+            self._tell("drained", inbox.queue, "every message received so far is home")
+
+    async def _set_aside(self, inbox: Inbox, token: object, number: int, reason: str, text: str) -> None:
+        try:
+            await inbox.set_aside(token, reason, text)
+        except LockLost:
+            return  # it comes again and is set aside then
+        self._counters.set_aside += 1
+        self._tell("set_aside", inbox.queue, f"message {number}: {reason}: {text}")
+
+    async def _renew(self, inbox: Inbox) -> None:
+        for letter in self._plan.renewals(inbox.queue, self._clock()):
+            try:
+                letter.locked_until_ms = await inbox.renew(letter)
+                self._counters.lock_renewals += 1
+            except LockLost:
+                self._plan.lock_lost(letter)
+                # One in flight is completed in vain later, and counted there.
+                letter.locked_until_ms = self._clock() + 60_000
+
+    async def _give_back_all(self, inbox: Inbox) -> None:
+        for letter in self._plan.drop_queue(inbox.queue):
+            try:
+                await inbox.give_back(letter.token)
+            except Exception:  # noqa: BLE001 - its lock lapses by itself
+                return
+
+    # --- a sender: one destination ------------------------------------------------------------------
+
+    def _ensure_sender(self, path: str) -> None:
+        key = entity_key(path)
+        event = self._sender_wake.setdefault(key, asyncio.Event())
+        event.set()
+        if key not in self._senders or self._senders[key].done():
+            self._senders[key] = asyncio.ensure_future(self._send_all(key, event))
+
+    async def _send_all(self, key: str, event: asyncio.Event) -> None:
+        """Send the line of one destination until it is empty."""
+        while key in self._plan.lines():
+            event.clear()
+            batch = self._plan.next_batch(key, self._clock())
+            if not batch:
+                deadline = self._plan.next_deadline(key)
+                seconds = None if deadline is None else max(0.01, (deadline - self._clock()) / 1000)
+                try:
+                    async with asyncio.timeout(seconds if seconds is not None else BUSY_POLL_SECONDS):
+                        await event.wait()
+                except TimeoutError:
+                    continue
+                continue
+            await self._send_batch(key, batch)
+        # A line that fills again gets a task again.
+        if self._senders.get(key) is asyncio.current_task():
+            del self._senders[key]
+
+    async def _send_batch(self, key: str, batch: Sequence[Letter]) -> None:
+        self._ledger.begin([(letter.queue, letter.sequence_number, letter.message_id) for letter in batch])
+        try:
+            await self._outlet.send(batch[0].path, batch)
+        except Exception as error:  # noqa: BLE001 - every error is an answer to judge
+            failure = classify(error)
+            if failure in IN_DOUBT:
+                self._counters.in_doubt += len(batch)
+            else:
+                self._ledger.end([(letter.queue, letter.sequence_number) for letter in batch])
+            text = f"{type(error).__name__}: {error}"[:300]
+            logger.info("sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"})
+            for item in self._plan.send_failed(key, failure, text, self._clock()):
+                self._hand(item.letter.queue, item)
+            return
+        except BaseException:
+            self._plan.interrupted(key)
+            raise
+        self._counters.operations_primary += len(batch)
+        for letter in self._plan.sent(key):
+            self._hand(letter.queue, letter)
+
+    def _hand(self, queue: str, item: Letter | SetAside) -> None:
+        """Give a letter back to its pump, which alone may settle it."""
+        self._work[queue].append(item)
+        self._inboxes[queue].interrupt()
+        self._wake[queue].set()

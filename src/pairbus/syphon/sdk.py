@@ -1,0 +1,214 @@
+"""A syphon's inbox and outlet on the official asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    ServiceBusError,
+)
+
+from pairbus.pairing import wire
+from pairbus.pairing.naming import entity_key
+from pairbus.pairing.trigger import Failure, classify
+from pairbus.syphon.plan import BATCH_BYTES, Letter
+from pairbus.syphon.ports import Delivery, LockLost
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+SEND_SECONDS: Final = 30.0
+OPEN_SECONDS: Final = 15.0
+CLOSE_SECONDS: Final = 5.0
+BROWSE_COUNT: Final = 250
+BROWSE_MAX: Final = 5_000
+"""How many messages of a destination are looked through for one in doubt."""
+ENVELOPE_ROOM: Final = 20_000
+LOCK_MS_DEFAULT: Final = 60_000
+_LINK_IS_FINE: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.QUOTA, Failure.BUSY)
+
+
+class SdkInbox:
+    """One backlog queue of the secondary."""
+
+    def __init__(
+        self, client: ServiceBusClient, queue: str, clock: Callable[[], int], wall_clock: Callable[[], int]
+    ) -> None:
+        self.queue = queue
+        self._client = client
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._receiver: ServiceBusReceiver | None = None
+        self._interrupt: Any = None
+        self._is_interrupted = False
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        """Up to ``count`` messages."""
+        receiver = await self._open()
+        if self._is_interrupted:
+            self._is_interrupted = False
+            return []
+        self._interrupt(is_wanted=False)
+        messages = await receiver.receive_messages(max_message_count=count, max_wait_time=seconds)
+        return [
+            Delivery(
+                int(message.sequence_number or 0),
+                wire.payload_of(message),
+                self._steady(message.locked_until_utc),
+                _milliseconds(message.enqueued_time_utc),
+                message,
+            )
+            for message in messages
+        ]
+
+    def interrupt(self) -> None:
+        """Let a poll return."""
+        if self._interrupt is not None:
+            self._interrupt()
+        else:
+            self._is_interrupted = True
+
+    async def complete(self, letter: Letter) -> None:
+        """Remove a message."""
+        await self._settled("complete_message", letter.token)
+
+    async def set_aside(self, token: object, reason: str, description: str) -> None:
+        """Move a message to the dead-letter queue."""
+        await self._settled("dead_letter_message", token, reason=reason, error_description=description)
+
+    async def give_back(self, token: object) -> None:
+        """Let others have the message."""
+        await self._settled("abandon_message", token)
+
+    async def renew(self, letter: Letter) -> int:
+        """Renew a lock."""
+        if self._receiver is None:
+            raise LockLost
+        message: Any = letter.token
+        try:
+            until = await self._receiver.renew_message_lock(message, timeout=OPEN_SECONDS)
+        except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
+            raise LockLost from error
+        return self._steady(until)
+
+    async def is_empty(self, before_ms: int) -> bool:
+        """Whether nothing that was there before an instant is left."""
+        receiver = await self._open()
+        for message in await receiver.peek_messages(max_message_count=1, sequence_number=1):
+            enqueued = _milliseconds(message.enqueued_time_utc)
+            return enqueued is not None and enqueued > before_ms
+        return True
+
+    async def close(self) -> None:
+        """Let go of the link."""
+        receiver, self._receiver, self._interrupt = self._receiver, None, None
+        if receiver is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await receiver.close()
+
+    async def _open(self) -> ServiceBusReceiver:
+        if self._receiver is None or not self._receiver._running:
+            await self.close()
+            receiver = self._client.get_queue_receiver(self.queue)
+            # Reopening is ours to do: the hooks below belong to one link.
+            wire.set_retries(receiver, 0)
+            wire.keep_payloads(receiver)
+            async with asyncio.timeout(OPEN_SECONDS):
+                await receiver.__aenter__()
+            wire.join_frames(receiver)
+            self._interrupt = wire.interruptible(receiver)
+            self._receiver = receiver
+        return self._receiver
+
+    async def _settled(self, operation: str, token: Any, **details: Any) -> None:
+        receiver = self._receiver
+        # The lock belongs to the link it came on; after a reconnect the message is received again.
+        if receiver is None or token._receiver is not receiver:
+            raise LockLost
+        try:
+            await getattr(receiver, operation)(token, **details)
+        except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
+            raise LockLost from error
+
+    def _steady(self, until: datetime | None) -> int:
+        ms = _milliseconds(until)
+        return self._clock() + (LOCK_MS_DEFAULT if ms is None else max(0, ms - self._wall_clock()))
+
+
+class SdkOutlet:
+    """Sends restored messages to entities of the primary; one link per destination."""
+
+    def __init__(self, client: ServiceBusClient) -> None:
+        self._client = client
+        self._senders: dict[str, ServiceBusSender] = {}
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        """Send a batch: all or none."""
+        key = entity_key(path)
+        sender = self._senders.get(key)
+        if sender is None:
+            sender = self._client.get_queue_sender(path)
+            # A link that died while idle is opened anew once; what lasts longer is the plan's business.
+            wire.set_retries(sender, 1)
+            self._senders[key] = sender
+        size = sum(len(letter.payload) for letter in letters)
+        limit = wire.batch_limit(sender) or max(BATCH_BYTES + ENVELOPE_ROOM, size + ENVELOPE_ROOM)
+        empty = wire.new_batch(max(limit, size + ENVELOPE_ROOM), sender)
+        batch = wire.batch_of(empty, [letter.payload for letter in letters])
+        assert len(batch) == len(letters)
+        first = letters[0]
+        wire.address_envelope(batch, first.message_id or None, first.session_id, first.partition_key)
+        try:
+            async with asyncio.timeout(SEND_SECONDS + 1):
+                await sender.send_messages(batch, timeout=SEND_SECONDS)
+        except BaseException as error:
+            # A refusal leaves the link as it was; anything else leaves nobody knows what.
+            if classify(error) not in _LINK_IS_FINE:
+                self._senders.pop(key, None)
+                await _close(sender)
+            raise
+
+    async def has(self, path: str, message_id: str) -> bool:
+        """Browse a queue for a message. Topics and consumed messages cannot be asked: False."""
+        async with self._client.get_queue_receiver(path) as receiver:
+            wire.set_retries(receiver, 0)
+            position, seen = 1, 0
+            while seen < BROWSE_MAX:
+                try:
+                    page = await receiver.peek_messages(
+                        max_message_count=BROWSE_COUNT, sequence_number=position, timeout=OPEN_SECONDS
+                    )
+                except ServiceBusError:
+                    return False
+                if not page:
+                    return False
+                if any(message.message_id == message_id for message in page):
+                    return True
+                seen += len(page)
+                position = int(page[-1].sequence_number or 0) + 1
+        return False
+
+    async def close(self) -> None:
+        """Let go of the links."""
+        senders, self._senders = list(self._senders.values()), {}
+        for sender in senders:
+            await _close(sender)
+
+
+async def _close(handler: Any) -> None:
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await handler.close()
+
+
+def _milliseconds(when: datetime | None) -> int | None:
+    return None if when is None else int(when.timestamp() * 1000)

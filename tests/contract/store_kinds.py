@@ -1,0 +1,76 @@
+"""The stores that the contract suite runs over: how each is opened, and opened again after its process has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from pairbus.storage.faulty import SimulatedDisk
+from pairbus.storage.log import LogStore
+from pairbus.storage.memory import MemoryDisk, MemoryStore
+from pairbus.storage.ports import Store
+
+
+class StoreKind(Protocol):
+    """A place where a store's data lives."""
+
+    def open(self) -> Store:
+        """Open it, for the first time or again."""
+
+    def kill(self, store: Store) -> None:
+        """End the store as a killed process would: without a last word."""
+
+    def tear_down(self) -> None:
+        """Close what is still open."""
+
+
+class MemoryKind:
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+
+    def open(self) -> Store:
+        return MemoryStore(self.disk)
+
+    def kill(self, store: Store) -> None:
+        pass
+
+    def tear_down(self) -> None:
+        pass
+
+
+class LogKind:
+    """The log in a real directory, its segments made ready by the thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.opened: list[LogStore] = []
+
+    def open(self) -> Store:
+        store = LogStore.open(self.directory, namespace="ns", segment_bytes=64 * 1024, reserve_bytes=0)
+        self.opened.append(store)
+        return store
+
+    def kill(self, store: Store) -> None:
+        store.close()  # says nothing to the disk; only a lock held by this process must be let go
+
+    def tear_down(self) -> None:
+        for store in self.opened:
+            store.close()
+
+
+class SimulatedKind:
+    """The log on a simulated disk, with segments so small that everything rolls."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk()
+
+    def open(self) -> Store:
+        return LogStore.open(
+            "simulated", segment_bytes=4096, reserve_bytes=0, file_system=self.disk, is_background=False
+        )
+
+    def kill(self, store: Store) -> None:
+        self.disk = self.disk.killed()
+
+    def tear_down(self) -> None:
+        pass

@@ -1,0 +1,227 @@
+"""A namespace on a real log over a simulated disk, watched at every step: what the engine machine drives."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from pairbus.engine.consumer import Consumer, Lock
+from pairbus.engine.entity import Entity
+from pairbus.engine.namespace import Namespace
+from pairbus.engine.queue import Queue
+from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record
+from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Extra, Message
+from pairbus.storage.faulty import SimulatedDisk
+from pairbus.storage.log import LogStore
+
+SEGMENT_BYTES = 4096
+
+
+class Life:
+    """One process: store, namespace, outbox. Checks what the engine says as it says it."""
+
+    def __init__(self, disk: SimulatedDisk, now: int, history: History) -> None:
+        self.disk = disk
+        self.now = now
+        self.history = history
+        self.consumers: list[tuple[Queue, Consumer]] = []
+        self.locks: list[tuple[Queue, Lock]] = []
+        self.flow: dict[int, list[int]] = {}
+        """Queue id to [came in, went out] in this life (B8)."""
+        self.store = LogStore.open(
+            "simulated",
+            segment_bytes=SEGMENT_BYTES,
+            cache_bytes=16_384,
+            reserve_bytes=0,
+            file_system=disk,
+            make_marker=lambda: history.chance.randbytes(8),
+            is_background=False,
+        )
+        self.namespace = Namespace("contoso", self, self)
+        for record in self.store.replay():
+            self.namespace.fold(record)
+        self.namespace.replayed()
+        self.store.live(self.namespace.stored())
+        self.found = {queue.queue_id: len(queue.messages) for queue in self.namespace.all_queues()}
+
+    # -- the journal
+
+    def append(self, record: Record) -> None:
+        if isinstance(record, MessageStored) and not record.message.location:
+            self._check_number(record)
+            self._count(record.queue_id, 0)
+        elif isinstance(record, MessageRemoved):
+            self.history.removed[record.queue_id, record.sequence_number] = None
+            self._count(record.queue_id, 1)
+        elif isinstance(record, MessageMoved):
+            self._count(record.from_queue_id, 1)
+            self._count(record.to_queue_id, 0)
+        self.store.append(record)
+
+    def _check_number(self, record: MessageStored) -> None:
+        entity_id, message = record.queue_id // 4, record.message
+        number, at = self.history.last.get(entity_id, (0, 0))
+        assert message.sequence_number > number, f"B19: {message.sequence_number} after {number}"
+        assert message.enqueued_at >= at, f"B20: {message.enqueued_at} after {at}"
+        self.history.last[entity_id] = (message.sequence_number, message.enqueued_at)
+
+    def _count(self, queue_id: int, way: int) -> None:
+        self.flow.setdefault(queue_id, [0, 0])[way] += 1
+
+    def has_room(self, size: int) -> bool:
+        return self.store.has_room(size)
+
+    def read(self, location: int, size: int) -> bytes:
+        return self.store.read(location, size)
+
+    # -- the outbox
+
+    def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> None:
+        queue = consumer.owner
+        assert isinstance(queue, Queue)
+        key = (queue.queue_id, message.sequence_number)
+        assert key not in self.history.removed, f"B5: {key} was removed"
+        assert message.state == ACTIVE, f"B34, B44: {key} has state {message.state}"
+        if not queue.is_sub_queue:
+            assert not message.expires_at or message.expires_at > self.now, f"B41: {key}"
+            assert message.delivery_count < queue.settings.max_delivery_count, f"B30: {key}"
+        assert message.extra is None or message.extra.scheduled_at <= self.now, f"B44: {key}"
+        for other, held in self.locks:
+            if other is queue and held is not lock and held.is_held:
+                assert held.message.sequence_number != message.sequence_number, f"B25: {key} is held"
+        if queue.sessions is not None:
+            self._check_session(queue, consumer, message)
+        assert message.delivery_count == self.history.fails.get(key, 0), f"B29: {key}"
+        if lock is not None:
+            self.locks.append((queue, lock))
+
+    def _check_session(self, queue: Queue, consumer: Consumer, message: Message) -> None:
+        assert consumer.session is not None, "B51: a delivery without a session"
+        assert consumer.session.session_id == message.session_id, "B51"
+        assert consumer.session.holder is consumer, "B51: another one holds it"
+        for other in queue.messages.values():
+            if other.session_id == message.session_id and other.state == ACTIVE and not other.lock_token:
+                assert other.sequence_number >= message.sequence_number, "B22: an earlier one waits"
+
+    def session_accepted(self, consumer: Consumer) -> None:
+        assert consumer.session is not None
+        assert consumer.session.holder is consumer
+
+    def detach(self, consumer: Consumer, condition: str, description: str) -> None:
+        self.consumers = [(queue, one) for queue, one in self.consumers if one is not consumer]
+
+    # -- checks
+
+    def check(self) -> None:
+        for entity in list(self.namespace._by_id.values()):
+            sizes = 0
+            for queue in entity.queues:
+                self._check_queue(queue)
+                sizes += sum(message.size for message in queue.messages.values())
+            for subscription in entity.subscriptions.values():
+                sizes += sum(message.size for q in subscription.queues for message in q.messages.values())
+            if entity.topic is None:
+                assert entity.size_bytes == sizes, f"B66: {entity.path}"
+        for queue, lock in self.locks:
+            if lock.is_held and not lock.session:
+                assert queue.locks.get(lock.token) is lock, "B25: a held lock is not known"
+
+    def _check_queue(self, queue: Queue) -> None:
+        states = [message.state for message in queue.messages.values()]
+        assert queue.active_count == states.count(ACTIVE), f"B66: {queue.path}"
+        assert queue.deferred_count == states.count(DEFERRED), f"B66: {queue.path}"
+        assert queue.scheduled_count == states.count(SCHEDULED), f"B66: {queue.path}"
+        came, went = self.flow.get(queue.queue_id, [0, 0])
+        found = self.found.get(queue.queue_id, 0)
+        assert found + came == went + len(queue.messages), f"B8: {queue.path}"
+        entity = self.namespace._by_id[queue.queue_id // 4]
+        for number in queue.messages:
+            places = [place for place in entity.queues if number in place.messages]
+            assert places == [queue], f"B7: {number} of {entity.path} is in {[p.path for p in places]}"
+            assert (queue.queue_id, number) not in self.history.removed, f"B5: {number}"
+        locked = {message.lock_token for message in queue.messages.values() if message.lock_token}
+        known = set(queue.locks)
+        if queue.sessions is not None:
+            for session in queue.sessions.sessions.values():
+                known |= set(session.locks)
+                members = [m for m in queue.messages.values() if m.session_id == session.session_id]
+                assert session.message_count == len(members), f"B62: session {session.session_id}"
+        assert locked == known, f"B25: tokens of {queue.path}"
+
+    def commit(self) -> None:
+        batch = self.store.seal()
+        if batch is not None:
+            self.store.commit(batch)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that must be the same after a restart."""
+        return {
+            entity.path: {
+                "id": entity.entity_id,
+                "settings": entity.settings,
+                "next": entity.numbers.next_sequence_number,
+                "bytes": entity.size_bytes,
+                "queues": [self._queue_values(queue) for queue in entity.queues],
+            }
+            for entity in self.namespace._by_id.values()
+        } | {"next_entity_id": self.namespace._next_entity_id, "rules": self.namespace.access_rules}
+
+    def times(self) -> dict[str, int]:
+        """How far each entity's time has come."""
+        return {entity.path: entity.numbers.last_enqueued_at for entity in self.namespace._by_id.values()}
+
+    def _queue_values(self, queue: Queue) -> dict[str, Any]:
+        sessions: dict[str, bytes] = {}
+        if queue.sessions is not None:
+            sessions = {
+                s.session_id: s.state for s in queue.sessions.sessions.values() if s.state is not None
+            }
+        duplicates: dict[bytes, int] = {}
+        if queue.duplicates is not None:
+            after = self.now - queue.settings.duplicate_window_ms
+            duplicates = {key: at for key, at in queue.duplicates._seen.items() if at > after}
+        return {
+            "messages": {number: self._message_values(message) for number, message in queue.messages.items()},
+            "counts": (queue.active_count, queue.deferred_count, queue.scheduled_count),
+            "sessions": sessions,
+            "duplicates": duplicates,
+        }
+
+    def _message_values(self, message: Message) -> tuple[Any, ...]:
+        extra = message.extra
+        values = None if extra is None else tuple(getattr(extra, name) for name in Extra.__slots__)
+        return (
+            message.enqueued_at,
+            message.expires_at,
+            message.session_id,
+            message.state,
+            message.delivery_count,
+            values,
+            self.store.read(message.location, message.size),
+        )
+
+    def entity_at(self, index: int) -> Entity | None:
+        entities = list(self.namespace._by_id.values())
+        return entities[index % len(entities)] if entities else None
+
+
+class History:
+    """What outlives a process, as the test remembers it."""
+
+    def __init__(self) -> None:
+        self.chance = random.Random(7)
+        """Salts for the log: no two uses of a file may share one."""
+        self.last: dict[int, tuple[int, int]] = {}
+        self.removed: dict[tuple[int, int], None] = {}
+        self.fails: dict[tuple[int, int], int] = {}
+
+
+def difference(before: Any, after: Any, where: str = "") -> str:
+    """Where two snapshots part, for people."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        parted = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+        return "; ".join(sorted(difference(before.get(key), after.get(key), f"{where}/{key}") for key in parted))
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return "; ".join(difference(one, two, f"{where}[{at}]") for at, (one, two) in pairs if one != two)
+    return f"{where}: {before!r} became {after!r}"

@@ -1,0 +1,520 @@
+"""AMQP 1.0, 3.2: the sections of a message, in and out; the client's bytes pass untouched (B8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.amqp import delivery
+from pairbus.amqp.delivery import HEADERS_CACHED_MAX
+from pairbus.amqp.encode import encode_described, encode_list, encode_map, encode_value
+from pairbus.amqp.message import DecodedMessage, decode_message, encode_batch, encode_message
+from pairbus.amqp.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX
+from pairbus.amqp.sections import (
+    PREFIX_SIZE,
+    BadMessage,
+    DeliveryExtras,
+    Scanned,
+    delivery_parts,
+    message_id_text,
+    properties_view,
+    scan,
+    split_batch,
+)
+from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong, Uuid
+
+TOKEN = bytes(range(16))
+PING = "application/vnd.ms-servicebus-ping"
+
+
+def delivered(payload: bytes, extras: DeliveryExtras | None = None, ttl_ms: int = 0) -> DecodedMessage:
+    blob = scan(payload).blob
+    return decode_message(b"".join(delivery_parts(blob, 2, 7, 1000, 2000, TOKEN, 0, ttl_ms, extras)))
+
+
+def test_scan_finds_what_the_broker_must_know() -> None:
+    payload = encode_message(
+        message_id="id-1",
+        group_id="session",
+        header=[True, UByte(9), UInt(5000)],
+        message_annotations={
+            "x-opt-partition-key": "session",
+            "x-opt-scheduled-enqueue-time": Timestamp(123),
+            "other": 1,
+        },
+        application_properties={"a": 1},
+        body=b"body",
+        body_kind="data",
+    )
+
+    found = scan(payload, want_message_id=True)
+
+    assert message_id_text(found.message_id) == "id-1"
+    assert (found.session_id, found.partition_key, found.scheduled_at) == ("session", "session", 123)
+    assert (found.ttl_ms, found.is_ping) == (5000, False)
+    assert scan(payload).message_id == b""
+
+
+def test_scan_keeps_the_senders_bytes() -> None:
+    payload = encode_message(
+        message_id="m", application_properties={"a": 1}, body=[1, 2], body_kind="sequence"
+    )
+
+    assert scan(payload).blob[PREFIX_SIZE:] == payload
+    assert b"".join(delivery_parts(scan(payload).blob, 0, 1, 2)).endswith(payload)
+
+
+# A time to live beyond 49.7 days fits only the two timestamps.
+def test_time_to_live_falls_back_to_the_two_timestamps() -> None:
+    long_lived = encode_message(creation_time=1000, absolute_expiry_time=1000 + 2**33)
+    backwards = encode_message(creation_time=1000, absolute_expiry_time=900)
+    header_wins = encode_message(header=[None, None, UInt(5)], creation_time=1, absolute_expiry_time=10**6)
+
+    assert scan(long_lived).ttl_ms == 2**33
+    assert scan(backwards).ttl_ms == 0
+    assert scan(header_wins).ttl_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (b"\xa1\x01a", b"\xb1\x00\x00\x00\x01a"),
+        (b"\xa0\x01a", b"\xb0\x00\x00\x00\x01a"),
+        (b"\x53\x00", b"\x44"),
+        (b"\x53\x07", b"\x80" + (7).to_bytes(8, "big")),
+    ],
+)
+def test_equal_message_ids_have_one_form_however_they_were_written(one: bytes, two: bytes) -> None:
+    def found(raw: bytes) -> bytes:
+        return scan(encode_described(0x73, encode_list([raw])), want_message_id=True).message_id
+
+    assert found(one) == found(two) == one
+    assert found(b"\xa1\x01a") != found(b"\xa0\x01a")
+
+
+def test_message_ids_of_every_type_can_be_shown() -> None:
+    assert message_id_text(b"") == ""
+    assert message_id_text(encode_value("x")) == "x"
+    assert message_id_text(encode_value(ULong(7))) == "7"
+    assert message_id_text(encode_value(b"\xab")) == "ab"
+    assert message_id_text(encode_value(Uuid(TOKEN))) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "is_ping"),
+    [
+        (None, "", True),
+        (b"", "data", True),
+        (None, "value", True),
+        ("", "value", True),
+        (b"", "value", True),
+        (b"x", "data", False),
+        (0, "value", False),
+        ([], "sequence", False),
+    ],
+)
+def test_a_ping_has_its_content_type_and_no_content(body: object, kind: str, is_ping: bool) -> None:
+    payload = encode_message(message_id="p", content_type=PING, body=body, body_kind=kind)
+
+    assert scan(payload).is_ping is is_ping
+    assert not scan(encode_message(message_id="p", content_type="text/plain", body_kind="")).is_ping
+
+
+# The Python SDK writes delivery-annotations last.
+def test_sections_out_of_order_are_put_in_order_and_lose_nothing() -> None:
+    header = encode_described(0x70, encode_list([b"\x41"]))
+    annotations = encode_described(0x71, encode_map({Symbol("d"): 1}))
+    properties = encode_described(0x73, encode_list([encode_value("id")]))
+    application = encode_described(0x74, encode_map({"a": 1}))
+    bodies = encode_described(0x75, encode_value(b"1")) + encode_described(0x75, encode_value(b"2"))
+    footer = encode_described(0x78, encode_map({Symbol("f"): 1}))
+
+    message = delivered(footer + bodies + application + header + properties + annotations)
+
+    assert message.header[0] is True
+    assert message.delivery_annotations == {"d": 1, "x-opt-lock-token": Uuid(TOKEN)}
+    assert message.properties.message_id == "id"
+    assert message.application_properties == {"a": 1}
+    assert (message.body, message.footer) == (b"12", {"f": 1})
+    straight = scan(properties + application + bodies + footer).blob[PREFIX_SIZE:]
+    assert scan(footer + bodies + application + properties).blob[PREFIX_SIZE:] == straight
+
+
+# ``_pyamqp`` reads only the short form of a descriptor.
+@pytest.mark.parametrize("descriptor", [Symbol("amqp:data:binary"), None])
+def test_long_descriptors_of_sections_become_short(descriptor: Symbol | None) -> None:
+    long_form = b"\x80" + (0x75).to_bytes(8, "big") if descriptor is None else encode_value(descriptor)
+
+    blob = scan(b"\x00" + long_form + encode_value(b"body")).blob
+
+    assert blob[PREFIX_SIZE:] == encode_described(0x75, encode_value(b"body"))
+
+
+def test_annotations_of_the_broker_cannot_be_forged() -> None:
+    payload = encode_message(
+        message_annotations={
+            "x-opt-sequence-number": 999,
+            "mine": "kept",
+            "x-opt-enqueued-time": Timestamp(1),
+            "x-opt-locked-until": Timestamp(1),
+            "x-opt-enqueue-sequence-number": 9,
+            "x-opt-message-state": Int(1),
+            "x-opt-deadletter-source": "x",
+            "also mine": [1, 2],
+        },
+        delivery_annotations={"x-opt-lock-token": Uuid(bytes(16)), "d": 5},
+        body="x",
+    )
+
+    message = delivered(payload)
+
+    assert message.message_annotations == {
+        "x-opt-sequence-number": 7,
+        "x-opt-enqueued-time": Timestamp(1000),
+        "x-opt-locked-until": Timestamp(2000),
+        "x-opt-enqueue-sequence-number": 0,
+        "x-opt-message-state": 0,
+        "mine": "kept",
+        "also mine": [1, 2],
+    }
+    assert message.delivery_annotations == {"x-opt-lock-token": Uuid(TOKEN), "d": 5}
+
+
+def test_annotations_may_have_numbers_and_long_symbols_as_keys() -> None:
+    items = {ULong(5): 1, Symbol("k" * 300): 2, Symbol("x-opt-partition-key"): None}
+    payload = encode_described(0x72, encode_map(items)) + encode_described(0x77, b"\x40")
+
+    message = delivered(payload)
+
+    assert message.message_annotations[5] == 1
+    assert message.message_annotations["k" * 300] == 2
+    assert message.message_annotations["x-opt-partition-key"] is None
+
+
+def test_a_delivery_tells_header_and_annotations() -> None:
+    message = delivered(encode_message(message_id="m", body="x"))
+
+    assert message.header == [None, None, None, None, 2]
+    assert message.delivery_annotations == {"x-opt-lock-token": Uuid(TOKEN)}
+    assert message.body == "x"
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ([], [None, None, None]),
+        ([True], [True, None, None]),
+        ([False, UByte(4)], [False, 4, None]),
+        ([None, None, UInt(0)], [None, None, 0]),
+        ([None, None, UInt(200), True, UInt(4)], [None, None, 200]),
+        ([True, UByte(9), UInt(2**32 - 1)], [True, 9, 2**32 - 1]),
+    ],
+)
+def test_the_senders_header_is_echoed(header: list[object], expected: list[object]) -> None:
+    message = delivered(encode_message(header=header, body="x"))
+
+    assert message.header[:3] == expected
+    assert message.header[3:] == [None, 2]
+
+
+def test_time_to_live_of_the_entity_replaces_the_senders() -> None:
+    payload = encode_message(header=[None, None, UInt(9000)], body="x")
+
+    assert delivered(payload, ttl_ms=100).header[2] == 100
+    assert delivered(payload, ttl_ms=2**32).header[2] is None
+
+
+def test_without_lock_a_delivery_says_nothing_of_one() -> None:
+    blob = scan(encode_message(message_id="m", body="x")).blob
+
+    message = decode_message(b"".join(delivery_parts(blob, 0, 1, 5, state=2)))
+
+    assert "x-opt-locked-until" not in message.message_annotations
+    assert message.message_annotations["x-opt-message-state"] == 2
+    assert message.delivery_annotations == {}
+
+
+@pytest.mark.parametrize(("until", "token"), [(0, TOKEN), (9, b"")])
+def test_lock_and_token_are_independent(until: int, token: bytes) -> None:
+    blob = scan(encode_message(message_id="m", body="x")).blob
+
+    message = decode_message(b"".join(delivery_parts(blob, 0, 1, 5, until, token)))
+
+    assert ("x-opt-locked-until" in message.message_annotations) is bool(until)
+    assert ("x-opt-lock-token" in message.delivery_annotations) is bool(token)
+
+
+def test_dead_letters_say_why_and_where() -> None:
+    extras = DeliveryExtras()
+    extras.dead_letter_reason, extras.dead_letter_description = "reason", "description"
+    extras.dead_letter_source = "orders"
+    extras.enqueue_sequence_number = 41
+    payload = encode_message(
+        message_id="m", application_properties={"a": 1, "n": None}, body=b"b", body_kind="data"
+    )
+
+    message = delivered(payload, extras)
+
+    assert message.application_properties == {
+        "a": 1,
+        "n": None,
+        "DeadLetterReason": "reason",
+        "DeadLetterErrorDescription": "description",
+    }
+    assert message.message_annotations["x-opt-deadletter-source"] == "orders"
+    assert message.message_annotations["x-opt-enqueue-sequence-number"] == 41
+    assert (message.body, message.properties.message_id) == (b"b", "m")
+
+
+def test_changed_properties_replace_add_and_remove() -> None:
+    extras = DeliveryExtras()
+    extras.changed_properties = encode_map({"a": 2, "b": None, "new": "x" * 300, "absent": None})
+    payload = encode_message(application_properties={"a": 1, "b": 1, "c": 1}, body="x")
+
+    assert delivered(payload, extras).application_properties == {"a": 2, "c": 1, "new": "x" * 300}
+
+
+def test_removing_every_property_removes_the_section() -> None:
+    extras = DeliveryExtras()
+    extras.changed_properties = encode_map({"a": None})
+
+    assert (
+        delivered(encode_message(application_properties={"a": 1}, body="x"), extras).application_properties
+        == {}
+    )
+
+
+def test_extra_annotations_are_added() -> None:
+    extras = DeliveryExtras()
+    extras.annotations, extras.annotation_count = encode_value(Symbol("k")) + encode_value("v"), 2
+
+    message = delivered(encode_message(message_annotations={"s": 1}, body="x"), extras)
+
+    assert message.message_annotations["k"] == "v"
+    assert message.message_annotations["s"] == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x00",
+        b"\x00\x53",
+        b"\x00\x53\x75",
+        b"x",
+        b"\x00\x53\x10\x45",
+        b"\x00\x40\x45",
+        b"\x00\x80" + (0x10).to_bytes(8, "big") + b"\x45",
+        b"\x00\x53\x75\xa0\x05abc",
+        b"\x00\x53\x75\xa1\x03abc",  # data must be binary
+        b"\x00\x53\x73\xc1\x01\x00",
+        b"\x00\x53\x72\x45",
+        b"\x00\x53\x76\xa0\x00",
+        b"\x00\x53\x77\x40\x00\x53\x77\x40",
+        b"\x00\x53\x77\x40\x00\x53\x75\xa0\x00",
+        b"\x00\x53\x75\xa0\x00\x00\x53\x76\x45",
+        b"\x00\x53\x73\x45\x00\x53\x73\x45",
+        encode_described(0x70, encode_list([b"\x40", b"\x52\x01"])),  # priority is a ubyte
+        encode_described(0x70, encode_list([b"\x40", b"\x40", b"\x50\x01"])),
+        b"\x00\x53\x70\xc0\x03\x01\x40\x40",
+        b"\x00\x53\x73\xc0\x03\x01\x40\x41",
+        b"\x00\x53\x73\xc0\x04\x02\x40\x42\x42",
+        encode_described(0x73, encode_list([b"\x40"] * 8 + [b"\x41"])),
+        encode_described(0x73, encode_list([b"\x40"] * 9 + [b"\x41"])),
+        encode_described(0x73, encode_list([b"\x40"] * 10 + [b"\x41"])),
+        encode_described(0x73, encode_list([b"\x40"] * 10 + [b"\xa1\x01\xff"])),
+        b"\x00\x53\x74\xc1\x02\x01\x40",
+        encode_described(0x74, encode_map({Symbol("a"): 1})),
+        b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x41\x41",
+        b"\x00\x53\x72\xc1\x02\x01\x40",
+        b"\x00\x53\x72\xc1\x04\x02\x40\x40\x40",
+        encode_described(0x72, encode_map({Symbol("x-opt-partition-key"): 1})),
+        encode_described(0x72, encode_map({Symbol("x-opt-scheduled-enqueue-time"): 1})),
+    ],
+    ids=lambda payload: payload.hex()[:40] or "empty",
+)
+def test_what_is_no_message_is_refused_with_decode_error(payload: bytes) -> None:
+    with pytest.raises(BadMessage) as refusal:
+        scan(payload, want_message_id=True)
+
+    assert refusal.value.condition == "amqp:decode-error"
+
+
+def test_body_sections_are_limited() -> None:
+    with pytest.raises(BadMessage, match="body sections"):
+        scan(b"\x00\x53\x75\xa0\x00" * (BODY_SECTIONS_MAX + 1))
+
+
+def test_long_keys_and_texts_are_found_too() -> None:
+    wide = b"\xb1\x00\x00\x00\x01g"
+    payload = encode_described(0x73, encode_list([b"\x40"] * 10 + [wide]))
+    payload += encode_described(0x74, encode_map({"k" * 300: 1}))
+
+    assert scan(payload).session_id == "g"
+    assert properties_view(scan(payload).blob).user("K" * 300) == 1
+
+
+def test_remembered_headers_are_bounded() -> None:
+    blob = scan(encode_message(body="x")).blob
+
+    headers = [delivery_parts(blob, count, 1, 2)[0] for count in range(HEADERS_CACHED_MAX + 10)]
+
+    assert len(delivery._headers) <= HEADERS_CACHED_MAX
+    assert len(set(headers)) == HEADERS_CACHED_MAX + 10
+
+
+# ---- batches ----
+
+
+def test_a_batch_holds_one_message_per_data_section() -> None:
+    messages = [encode_message(message_id=str(n), body="x" * n) for n in (1, 10, 300)]
+    envelope = encode_message(message_id="1", group_id="g", body_kind="")
+
+    assert split_batch(envelope + encode_batch(messages)) == messages
+    assert split_batch(b"\x00\x80" + (0x75).to_bytes(8, "big") + encode_value(messages[0])) == messages[:1]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        encode_message(message_id="only an envelope", body_kind=""),
+        encode_message(body="a value"),
+        b"\x00\x53\x75\xa1\x01a",
+        b"\x00\x53\x75\xa0\x05a",
+        b"\x00\x53",
+        b"\x00\x53\x20\x40",
+        b"\x00\x53\x75\xa0\x00" * (BATCH_MESSAGES_MAX + 1),
+    ],
+    ids=lambda payload: payload.hex()[:40] or "empty",
+)
+def test_what_is_no_batch_is_refused(payload: bytes) -> None:
+    with pytest.raises(BadMessage):
+        split_batch(payload)
+
+
+# ---- what filters see ----
+
+
+def viewed(**fields: object) -> Scanned:
+    return scan(encode_message(**fields))  # type: ignore[arg-type]
+
+
+def test_a_view_finds_system_properties_by_either_name_in_any_case() -> None:
+    view = properties_view(viewed(message_id="m", subject="s", group_id="g", reply_to="r", body="x").blob)
+
+    assert view.system("MessageId") == view.system("message-id") == "m"
+    assert view.system("Label") == view.system("SUBJECT") == "s"
+    assert view.system("SessionId") == "g"
+    assert view.system("replyTo") == "r"
+    assert view.system("ContentType") is None
+    assert view.system("NoSuchThing") is None
+    assert properties_view(viewed(body="x").blob).system("MessageId") is None
+
+
+def test_a_view_finds_application_properties_in_any_case() -> None:
+    properties: dict[str, object] = {"Colour": "blue", "n": 5, "nothing": None, "when": Timestamp(7)}
+    view = properties_view(viewed(application_properties=properties, body="x").blob)
+
+    assert (view.user("colour"), view.user("N"), view.user("when")) == ("blue", 5, Timestamp(7))
+    assert view.user("nothing") is None
+    assert view.has_user("NOTHING")
+    assert not view.has_user("absent")
+    assert view.user_names() == ["Colour", "n", "nothing", "when"]
+
+
+def test_a_view_shows_changed_properties() -> None:
+    blob = viewed(application_properties={"a": 1, "b": 2}, body="x").blob
+
+    view = properties_view(blob, encode_map({"a": None, "b": 3, "c": 4}))
+
+    assert view.user_names() == ["b", "c"]
+    assert view.user("b") == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "expected"),
+    [(b"abc", "data", b"abc"), (None, "", b""), ("v", "value", b"\xa1\x01v"), ([], "sequence", b"\x45")],
+)
+def test_a_view_gives_the_bodys_bytes(body: object, kind: str, expected: bytes) -> None:
+    assert properties_view(viewed(message_id="m", body=body, body_kind=kind).blob).body_bytes() == expected
+
+
+def test_B58_a_view_never_raises_on_odd_bytes() -> None:
+    odd_text = encode_described(0x74, b"\xc1\x07\x02\xa1\x01k\xa1\x01\xff") + encode_described(0x77, b"\x40")
+    view = properties_view(scan(odd_text).blob, changed=b"\x40")
+
+    assert view.user("k") is None
+    assert properties_view(scan(odd_text).blob).user_names() == ["k"]
+    odd_list = encode_described(0x73, b"\xc0\x05\x01\xa1\x02\xff\xff")
+    assert properties_view(scan(odd_list).blob).system("MessageId") is None
+    assert properties_view(bytes(PREFIX_SIZE) + b"x" * 9).body_bytes() == b""
+
+
+# ---- whole messages, cold ----
+
+
+def test_messages_decode_with_every_section() -> None:
+    message = decode_message(
+        encode_message(
+            message_id=Uuid(TOKEN),
+            correlation_id=ULong(5),
+            to="t",
+            reply_to="r",
+            creation_time=5,
+            application_properties={"operation": "put-token"},
+            body={"k": [1, 2]},
+        )
+    )
+
+    assert message.properties.message_id == Uuid(TOKEN)
+    assert message.properties.message_id_raw == encode_value(Uuid(TOKEN))
+    assert message.properties.correlation_id_raw == encode_value(ULong(5))
+    assert (message.properties.to, message.properties.reply_to, message.properties.creation_time) == (
+        "t",
+        "r",
+        5,
+    )
+    assert message.application_properties == {"operation": "put-token"}
+    assert (message.body_kind, message.body) == ("value", {"k": [1, 2]})
+
+
+# A response must answer with the very type of the request's id.
+@pytest.mark.parametrize("message_id", [Uuid(TOKEN), "text", ULong(7), b"bytes"])
+def test_a_copied_correlation_id_keeps_its_type(message_id: object) -> None:
+    request = decode_message(encode_message(message_id=message_id, body=None))
+
+    response = decode_message(encode_message(correlation_id_raw=request.properties.message_id_raw, body=None))
+
+    assert response.properties.correlation_id == request.properties.message_id
+    assert type(response.properties.correlation_id) is type(request.properties.message_id)
+
+
+def test_group_sequence_is_decoded() -> None:
+    payload = encode_described(0x73, encode_list([b"\x40"] * 11 + [encode_value(UInt(9))]))
+
+    assert decode_message(payload).properties.group_sequence == 9
+
+
+def test_several_bodies_of_one_kind_are_joined() -> None:
+    data = encode_described(0x75, encode_value(b"a"))
+    sequence = encode_described(0x76, encode_value([1]))
+
+    assert decode_message(data + data).body == b"aa"
+    assert decode_message(sequence + sequence).body == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        encode_value(5),
+        encode_value(Described("x", 5)),
+        encode_described(0x75, encode_value("text")),
+        encode_described(0x75, encode_value(b"a")) + encode_described(0x77, b"\x40"),
+        encode_described(0x70, b"\x40"),
+        encode_described(0x79, encode_map({})),
+        encode_described(0x74, encode_map({1: 2})),
+    ],
+)
+def test_what_is_no_message_is_not_decoded(payload: bytes) -> None:
+    with pytest.raises(BadMessage):
+        decode_message(payload)

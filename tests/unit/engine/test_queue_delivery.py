@@ -1,0 +1,457 @@
+"""Deliveries, locks and settlement of a queue without sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pairbus.engine.queue import REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
+from pairbus.engine.records import MessageRemoved
+from pairbus.errors import ArgumentError, EntityDisabled, MessageLockLost, NotAllowed
+from pairbus.model.entity import RECEIVE_DISABLED, Settings
+from pairbus.model.message import ACTIVE, DEFERRED
+from tests.unit.engine.engine_kit import SECOND, Bench
+
+MINUTE = 60 * SECOND
+
+
+def test_B21_one_consumer_gets_messages_in_order() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    for _ in range(5):
+        bench.send(queue)
+    bench.receiver(queue, 10)
+    bench.pump()
+
+    assert bench.outbox.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_B35_no_more_is_delivered_than_there_is_credit() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    for _ in range(5):
+        bench.send(queue)
+    consumer = bench.receiver(queue, 2)
+    bench.pump()
+    assert bench.outbox.numbers() == [1, 2]
+    assert consumer.credit == 0
+
+    queue.set_credit(consumer, 1)
+    bench.pump()
+    assert bench.outbox.numbers() == [1, 2, 3]
+
+
+def test_consumers_take_turns() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    one, two = bench.receiver(queue, 10), bench.receiver(queue, 10)
+    for _ in range(4):
+        bench.send(queue)
+    bench.pump()
+
+    assert [consumer for consumer, _, _ in bench.outbox.delivered] == [one, two, one, two]
+
+
+def test_B63_a_suspended_consumer_gets_nothing_and_delays_nobody() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    slow, other = bench.receiver(queue, 10), bench.receiver(queue, 10)
+    slow.is_suspended = True
+    bench.send(queue)
+    bench.send(queue)
+    bench.pump()
+    assert [consumer for consumer, _, _ in bench.outbox.delivered] == [other, other]
+
+    slow.is_suspended = False
+    queue.set_credit(slow, slow.credit)
+    queue.set_credit(other, 0)
+    bench.send(queue)
+    bench.pump()
+    assert bench.outbox.delivered[-1][0] is slow
+
+
+def test_a_detached_consumer_gets_nothing() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    gone = bench.receiver(queue, 10)
+    queue.detach(gone, bench.now)
+    idle = bench.receiver(queue)
+    queue.detach(idle, bench.now)
+    bench.send(queue)
+    bench.pump()
+
+    assert not bench.outbox.delivered
+    assert not queue.rotation
+
+
+def test_B25_a_locked_message_goes_to_nobody_else() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    bench.receive(queue)
+
+    assert bench.receives_nothing(queue)
+
+
+def test_B26_a_lock_lasts_for_the_lock_duration() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(lock_duration_ms=30 * SECOND))
+    bench.send(queue)
+    lock = bench.receive(queue)
+    assert lock.locked_until == bench.now + 30 * SECOND
+
+    bench.wait(30 * SECOND - 1)
+    assert bench.receives_nothing(queue)
+    bench.wait(1)
+    assert bench.receive(queue).message is lock.message
+
+
+def test_B31_an_expired_lock_frees_the_message_without_other_traffic() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    bench.receive(queue)
+    bench.receiver(queue, 1)
+    bench.wait(MINUTE)
+
+    assert bench.outbox.numbers() == [1, 1]
+
+
+def test_B5_a_completed_message_is_gone_also_after_a_restart() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    queue.complete(bench.receive(queue), bench.now)
+
+    assert not queue.messages
+    assert not bench.restart().find("q").main.messages
+
+
+@pytest.mark.parametrize("how", ["complete", "abandon", "release", "defer", "dead_letter", "renew"])
+def test_B27_a_stale_token_does_nothing(how: str) -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    lock = bench.receive(queue)
+    bench.now = lock.locked_until  # no tick has noticed yet
+    records = len(bench.journal.records)
+    calls: dict[str, Callable[[], object]] = {
+        "complete": lambda: queue.complete(lock, bench.now),
+        "abandon": lambda: queue.abandon(lock, b"", bench.now),
+        "release": lambda: queue.release(lock, bench.now),
+        "defer": lambda: queue.defer(lock, b"", bench.now),
+        "dead_letter": lambda: queue.dead_letter(lock, None, None, b"", bench.now),
+        "renew": lambda: queue.renew(lock, bench.now),
+    }
+
+    with pytest.raises(MessageLockLost):
+        calls[how]()
+
+    assert len(bench.journal.records) == records
+    assert queue.messages[1].state == ACTIVE
+
+
+def test_B27_a_used_token_is_stale() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    lock = bench.receive(queue)
+    queue.abandon(lock, b"", bench.now)
+
+    with pytest.raises(MessageLockLost):
+        queue.complete(lock, bench.now)
+
+
+def test_a_lock_is_found_by_its_token_and_no_other() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    lock = bench.receive(queue)
+
+    assert queue.find_lock(lock.token, None) is lock
+    assert queue.find_lock(lock.token + 1, None) is None
+
+
+def test_B28_renewing_only_extends_and_keeps_the_order_of_expiry() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    bench.send(queue)
+    first = bench.receive(queue)
+    bench.now += 10 * SECOND
+    second = bench.receive(queue)
+    bench.now += 10 * SECOND
+    assert queue.renew(first, bench.now) == bench.now + MINUTE
+
+    bench.wait(50 * SECOND)  # the second has expired, the first has not
+    assert not second.is_held
+    assert first.is_held
+    bench.wait(10 * SECOND)
+    assert not first.is_held
+
+
+def test_B29_the_count_rises_with_abandon_and_expiry_and_nothing_else() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    counts = []
+    queue.abandon(bench.receive(queue), b"", bench.now)
+    counts.append(queue.messages[1].delivery_count)
+    queue.release(bench.receive(queue), bench.now)
+    counts.append(queue.messages[1].delivery_count)
+    bench.receive(queue)
+    bench.wait(MINUTE)
+    counts.append(queue.messages[1].delivery_count)
+
+    assert counts == [1, 1, 2]
+    assert bench.restart().find("q").main.messages[1].delivery_count == 2
+
+
+def test_B29_a_change_of_the_entity_ends_locks_without_counting() -> None:
+    bench = Bench()
+    entity = bench.entity("q")
+    bench.send(entity)
+    lock = bench.receive(entity.main)
+    bench.namespace.update(entity, Settings(lock_duration_ms=10 * SECOND), bench.now)
+
+    assert not lock.is_held
+    assert entity.main.messages[1].delivery_count == 0
+    assert bench.receive(entity.main).message.sequence_number == 1
+
+
+def test_B30_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fixed_reason() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(max_delivery_count=2))
+    bench.send(entity)
+    for _ in range(2):
+        entity.main.abandon(bench.receive(entity.main), b"", bench.now)
+
+    assert not entity.main.messages
+    dead = entity.dead_letter.messages[1]
+    assert dead.extra is not None
+    assert dead.extra.dead_letter_reason == REASON_MAX_DELIVERY_COUNT
+    assert dead.extra.dead_letter_source == "q"
+    assert dead.delivery_count == 0
+
+
+def test_B32_receive_and_delete_removes_in_the_same_breath() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    bench.receiver(queue, 1, deletes=True)
+    bench.pump()
+
+    assert bench.outbox.delivered[0][2] is None
+    assert isinstance(bench.journal.records[-1], MessageRemoved)
+    assert not queue.messages
+
+
+def test_B23_what_comes_back_is_delivered_before_what_came_later() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    for _ in range(4):
+        bench.send(queue)
+    locks = [bench.receive(queue) for _ in range(3)]
+    for lock in reversed(locks):
+        queue.abandon(lock, b"", bench.now)
+    bench.receiver(queue, 10)
+    bench.pump()
+
+    assert bench.outbox.numbers() == [1, 2, 3, 1, 2, 3, 4]
+
+
+def test_changed_properties_stay_with_the_message() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    queue.abandon(bench.receive(queue), b"\xc1\x01\x00", bench.now)
+    queue.defer(bench.receive(queue), b"\xc1\x03\x02AB", bench.now)
+
+    message = bench.restart().find("q").main.messages[1]
+    assert message.extra is not None
+    assert message.extra.changed_properties == b"\xc1\x03\x02AB"
+    assert message.state == DEFERRED
+
+
+def test_B38_B39_dead_lettering_keeps_number_time_and_bytes() -> None:
+    bench = Bench()
+    entity = bench.entity("q")
+    bench.send(entity, "hello")
+    before = entity.main.messages[1]
+    entity.main.dead_letter(bench.receive(entity.main), "tired", "of it", b"\xc1\x01\x00", bench.now)
+
+    for life in (bench, bench.restart()):
+        place = life.find("q").dead_letter
+        dead = place.messages[1]
+        assert dead.enqueued_at == before.enqueued_at
+        assert life.journal.read(dead.location, dead.size) == bench.journal.read(before.location, before.size)
+        assert dead.extra is not None
+        assert (dead.extra.dead_letter_reason, dead.extra.dead_letter_description) == ("tired", "of it")
+        assert dead.extra.changed_properties == b"\xc1\x01\x00"
+        place.complete(life.receive(place), life.now)
+        assert life.find("q").counts().total == 0
+
+
+def test_B40_a_dead_letter_neither_dies_again_nor_expires() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(default_ttl_ms=10 * SECOND, max_delivery_count=1))
+    bench.send(entity)
+    entity.main.abandon(bench.receive(entity.main), b"", bench.now)
+    place = entity.dead_letter
+    for _ in range(3):
+        place.abandon(bench.receive(place), b"", bench.now)
+    bench.wait(3_600 * SECOND)
+
+    assert list(place.messages) == [1]
+    with pytest.raises(NotAllowed, match="again"):
+        place.dead_letter(bench.receive(place), None, None, b"", bench.now)
+
+
+def test_dead_letter_texts_have_a_limit() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    lock = bench.receive(queue)
+    with pytest.raises(ArgumentError):
+        queue.dead_letter(lock, "r" * 5_000, None, b"", bench.now)
+    with pytest.raises(ArgumentError):
+        queue.dead_letter(lock, None, "d" * 5_000, b"", bench.now)
+    queue.complete(lock, bench.now)
+
+
+def test_receiving_is_refused_where_nothing_may_leave() -> None:
+    bench = Bench()
+    with pytest.raises(EntityDisabled):
+        bench.receiver(bench.queue("closed", Settings(status=RECEIVE_DISABLED)))
+    bench.queue("target")
+    with pytest.raises(NotAllowed, match="passes its messages on"):
+        bench.receiver(bench.queue("relay", Settings(forward_to="target")))
+    with pytest.raises(NotAllowed, match="non-sessionful"):
+        bench.receiver(bench.queue("sessions", Settings(requires_session=True)))
+
+
+# -- expiry
+
+
+def test_B41_nothing_is_delivered_at_or_after_expiry() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, ttl_ms=10 * SECOND)
+    bench.send(queue)
+    bench.now += 10 * SECOND  # nobody has ticked
+
+    assert bench.receive(queue).message.sequence_number == 2
+    assert queue.expired_count == 1
+
+
+def test_B42_nothing_expires_early() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, ttl_ms=10 * SECOND)
+    bench.wait(10 * SECOND - 1)
+    assert queue.messages
+    bench.wait(1)
+    assert not queue.messages
+
+
+def test_B43_expiry_without_dead_lettering_drops_and_counts() -> None:
+    bench = Bench()
+    entity = bench.entity("q")
+    bench.send(entity, ttl_ms=SECOND)
+    bench.wait(SECOND)
+
+    assert entity.counts().total == 0
+    assert entity.main.expired_count == 1
+    assert bench.restart().find("q").counts().total == 0
+
+
+def test_B43_expiry_with_dead_lettering_moves_with_the_reason() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(dead_letter_on_expiration=True))
+    bench.send(entity, ttl_ms=SECOND)
+    bench.wait(SECOND)
+
+    dead = entity.dead_letter.messages[1]
+    assert dead.extra is not None
+    assert dead.extra.dead_letter_reason == REASON_EXPIRED
+
+
+def test_B41_a_message_locked_before_its_expiry_may_still_be_settled() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, ttl_ms=10 * SECOND)
+    lock = bench.receive(queue)
+    bench.wait(20 * SECOND)
+    assert queue.messages
+
+    queue.complete(lock, bench.now)
+    assert queue.expired_count == 0
+
+
+@pytest.mark.parametrize("end", ["abandon", "release", "lapse", "change"])
+def test_B41_a_lock_that_ends_unsettled_after_expiry_lets_the_message_expire_at_once(end: str) -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(dead_letter_on_expiration=True))
+    queue = entity.main
+    bench.send(queue, ttl_ms=10 * SECOND)
+    lock = bench.receive(queue)
+    bench.wait(20 * SECOND)
+    if end == "abandon":
+        queue.abandon(lock, b"", bench.now)
+    elif end == "release":
+        queue.release(lock, bench.now)
+    elif end == "change":
+        bench.namespace.update(
+            entity, Settings(dead_letter_on_expiration=True, max_delivery_count=3), bench.now
+        )
+        bench.wait(0)
+    else:
+        bench.wait(40 * SECOND)
+
+    assert not queue.messages
+    assert list(entity.dead_letter.messages) == [1]
+
+
+def test_B34_a_deferred_message_does_not_expire() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, ttl_ms=10 * SECOND)
+    queue.defer(bench.receive(queue), b"", bench.now)
+    bench.wait(20 * SECOND)
+
+    assert queue.messages[1].state == DEFERRED
+    assert bench.receives_nothing(queue)
+
+
+def test_B8_stored_ever_equals_what_left_and_what_is_left() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(max_delivery_count=1))
+    queue = entity.main
+    for _ in range(5):
+        bench.send(queue)
+    bench.send(queue, ttl_ms=SECOND)
+    queue.complete(bench.receive(queue), bench.now)
+    queue.abandon(bench.receive(queue), b"", bench.now)
+    bench.wait(SECOND)
+
+    moved = entity.dead_letter.stored_ever
+    assert moved == 1
+    assert queue.stored_ever == queue.removed_count + moved + len(queue.messages) == 6
+
+
+def test_B62_indexes_follow_what_is_stored() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    kept = bench.send(queue)
+    bench.receive(queue)
+    for _ in range(4_100):
+        for number in [bench.send(queue, ttl_ms=3_600 * SECOND) for _ in range(2)]:
+            queue.remove(queue.messages[number])
+        queue.remove(queue.messages[bench.send(queue, scheduled_at=bench.now + 3_600 * SECOND)])
+
+    assert list(queue.messages) == [kept]
+    assert len(queue.order) < 9_000
+    assert len(queue.expiring) < 9_000
+    assert len(queue.due) < 9_000
+    assert len(bench.namespace.context._timers) < 300

@@ -1,0 +1,223 @@
+"""Scheduled messages, cancel, and duplicate detection."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.engine.browse import cancel_scheduled
+from pairbus.engine.duplicates import DuplicateHistory
+from pairbus.engine.records import MessageStored, ScheduleActivated
+from pairbus.errors import MessageNotFound
+from pairbus.model.entity import Settings
+from pairbus.model.message import ACTIVE, SCHEDULED, Extra, Message
+from tests.unit.engine.engine_kit import SECOND, START, Bench
+
+MINUTE = 60 * SECOND
+DETECTING = Settings(requires_duplicate_detection=True, duplicate_window_ms=MINUTE)
+
+
+def test_B44_a_scheduled_message_is_not_delivered_before_its_time() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, scheduled_at=START + MINUTE)
+    bench.receiver(queue, 5)
+    bench.wait(MINUTE - 1)
+    assert not bench.outbox.delivered
+    assert (queue.active_count, queue.scheduled_count) == (0, 1)
+
+    bench.wait(1)
+    assert len(bench.outbox.delivered) == 1
+
+
+def test_B24_activation_counts_as_arrival_with_a_new_number() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    scheduled = bench.send(queue, scheduled_at=START + MINUTE)
+    later = bench.send(queue)
+    bench.wait(MINUTE)
+
+    assert scheduled not in queue.messages
+    arrived = queue.messages[later + 1]
+    assert arrived.state == ACTIVE
+    assert arrived.enqueued_at == START + MINUTE
+    assert arrived.extra is not None
+    assert arrived.extra.scheduled_at == START + MINUTE
+
+
+def test_time_to_live_counts_from_activation() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, scheduled_at=START + MINUTE, ttl_ms=10 * SECOND)
+    bench.wait(MINUTE + 10 * SECOND - 1)
+    assert queue.active_count == 1
+    bench.wait(1)
+    assert queue.active_count == 0
+
+
+def test_B44_B45_a_schedule_survives_a_restart_and_is_kept_late_but_not_lost() -> None:
+    bench = Bench()
+    bench.send(bench.queue(), scheduled_at=START + MINUTE)
+
+    again = bench.restart()
+    queue = again.find("q").main
+    assert queue.messages[1].state == SCHEDULED
+    again.wait(MINUTE - 1)
+    assert queue.active_count == 0
+
+    late = again.restart(now=START + 10 * MINUTE)
+    late.wait(0)
+    assert late.find("q").main.active_count == 1
+
+
+def test_B46_a_cancelled_message_is_never_delivered() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    numbers = [bench.send(queue, scheduled_at=START + MINUTE) for _ in range(2)]
+    cancel_scheduled(queue, numbers)
+    bench.wait(2 * MINUTE)
+
+    assert not queue.messages
+    assert not bench.restart().find("q").main.messages
+
+
+@pytest.mark.parametrize("numbers", [[1, 99], [1, 1], [1, 2]])
+def test_B46_cancel_is_all_or_nothing(numbers: list[int]) -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, scheduled_at=START + MINUTE)
+    bench.send(queue)
+
+    with pytest.raises(MessageNotFound):
+        cancel_scheduled(queue, numbers)
+
+    assert queue.scheduled_count == 1
+
+
+def test_B46_after_activation_there_is_nothing_to_cancel() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    number = bench.send(queue, scheduled_at=START + MINUTE)
+    bench.wait(MINUTE)
+    for wrong in (number, number + 1):
+        with pytest.raises(MessageNotFound):
+            cancel_scheduled(queue, [wrong])
+
+
+def test_an_activation_written_as_one_record_is_understood() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    number = bench.send(queue, scheduled_at=START + MINUTE)
+    location = queue.messages[number].location
+    bench.namespace.fold(ScheduleActivated(queue.queue_id, number, 7, START + MINUTE, 0))
+    bench.namespace.fold(ScheduleActivated(queue.queue_id, number, 8, START + MINUTE, 0))
+
+    assert list(queue.messages) == [7]
+    assert queue.messages[7].location == location
+    assert bench.send(queue) == 8
+
+
+# -- duplicates
+
+
+def test_B47_of_equal_ids_within_the_window_one_is_stored_and_all_are_accepted() -> None:
+    bench = Bench()
+    queue = bench.queue("q", DETECTING)
+
+    assert [bench.send(queue, message_id="m"), bench.send(queue, message_id="m")] == [1, 0]
+    assert len(queue.messages) == 1
+
+
+def test_B47_scheduled_messages_take_part() -> None:
+    bench = Bench()
+    queue = bench.queue("q", DETECTING)
+    bench.send(queue, message_id="m", scheduled_at=START + 10 * MINUTE)
+
+    assert bench.send(queue, message_id="m") == 0
+
+
+def test_B48_the_history_outlives_the_message_and_the_process() -> None:
+    bench = Bench()
+    queue = bench.queue("q", DETECTING)
+    bench.send(queue, message_id="m")
+    queue.complete(bench.receive(queue), bench.now)
+    assert bench.send(queue, message_id="m") == 0
+
+    again = bench.restart()
+    assert again.send(again.find("q"), message_id="m") == 0
+
+
+def test_B49_other_ids_other_entities_and_later_ones_are_stored() -> None:
+    bench = Bench()
+    queue = bench.queue("q", DETECTING)
+    other = bench.queue("other", DETECTING)
+    assert bench.send(queue, "same body", message_id="m")
+    assert bench.send(queue, "same body", message_id="n")
+    assert bench.send(other, "same body", message_id="m")
+    assert bench.send(queue, "same body")
+    assert bench.send(queue, "same body")
+
+    bench.wait(MINUTE)
+    assert bench.send(queue, message_id="m")
+
+
+def test_B49_without_detection_equal_ids_are_stored() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    assert bench.send(queue, message_id="m")
+    assert bench.send(queue, message_id="m")
+
+
+def test_B62_the_history_forgets_what_left_the_window() -> None:
+    history = DuplicateHistory()
+    for at in range(100):
+        history.add(b"%d" % at, at)
+    assert not history.holds(b"0", 90, 50)
+    assert history.holds(b"41", 90, 50)
+    assert len(history) == 59
+    assert history.accepted_at(b"41") == 41
+
+
+def test_B48_an_id_told_again_with_an_earlier_time_keeps_the_later() -> None:
+    history = DuplicateHistory()
+    history.add(b"m", 50)
+    history.add(b"m", 20)
+    assert history.accepted_at(b"m") == 50
+    history.add(b"m", 70)
+    history.forget(60)
+    assert history.accepted_at(b"m") == 70
+
+
+def test_B9_a_message_that_compaction_told_several_times_is_there_once() -> None:
+    """Recovery may read a message and its restatements, while later ones have taken their place."""
+    bench = Bench()
+    queue = bench.queue()
+    for _ in range(3):
+        bench.send(queue)
+    for _ in range(3):
+        message = Message(1, START, 0, 10, None)
+        message.delivery_count = 4
+        bench.namespace.fold(MessageStored(queue.queue_id, message, None, b""))
+
+    assert queue.active_count == 3
+    assert queue.stored_ever == 3
+    consumer = bench.receiver(queue, 10)
+    bench.pump()
+    assert bench.outbox.numbers() == [1, 2, 3]
+    assert queue.messages[1].delivery_count == 4
+    assert consumer.credit == 7
+
+
+def test_B34_a_restated_deferred_or_scheduled_message_keeps_its_state() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    queue.defer(bench.receive(queue), b"", bench.now)
+    bench.send(queue, scheduled_at=START + MINUTE)
+    for number in (1, 2):
+        old = queue.messages[number]
+        again = Message(number, old.enqueued_at, 0, old.size, None)
+        again.state = old.state
+        again.extra = old.extra.copy() if old.extra is not None else Extra()
+        bench.namespace.fold(MessageStored(queue.queue_id, again, None, b""))
+
+    assert (queue.active_count, queue.deferred_count, queue.scheduled_count) == (0, 1, 1)

@@ -1,0 +1,215 @@
+"""Sends: what a queue takes, what it refuses, and under which number and time it keeps it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.errors import (
+    ArgumentError,
+    EntityDisabled,
+    EntityNotFound,
+    MessageTooLarge,
+    NotAllowed,
+    QuotaExceeded,
+)
+from pairbus.model.entity import DISABLED, RECEIVE_DISABLED, SEND_DISABLED, Settings
+from pairbus.model.message import SCHEDULED
+from tests.unit.engine.engine_kit import SECOND, START, Bench, incoming, ping
+
+
+def test_B19_numbers_rise_by_acceptance_and_are_never_reused() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    assert [bench.send(queue) for _ in range(3)] == [1, 2, 3]
+    for _ in range(3):
+        queue.complete(bench.receive(queue), bench.now)
+
+    assert bench.send(queue) == 4
+
+
+def test_B19_numbers_go_on_after_a_restart_although_every_message_is_gone() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    queue.complete(bench.receive(queue), bench.now)
+
+    again = bench.restart()
+
+    assert again.send(again.find("q")) == 2
+
+
+def test_B19_each_entity_counts_for_itself() -> None:
+    bench = Bench()
+    one, two = bench.queue("one"), bench.queue("two")
+
+    assert [bench.send(one), bench.send(two), bench.send(one)] == [1, 1, 2]
+
+
+def test_B20_B65_enqueued_time_does_not_run_back_after_a_restart_with_an_earlier_clock() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+
+    again = bench.restart(now=START - 3_600 * SECOND)
+    again.send(again.find("q"))
+
+    times = [message.enqueued_at for message in again.find("q").main.messages.values()]
+    assert times == [START, START]
+
+
+def test_B20_a_scheduled_message_holds_the_time_as_well() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, scheduled_at=START + 60 * SECOND)
+
+    again = bench.restart(now=START - 10 * SECOND)
+    number = again.send(again.find("q"))
+
+    assert again.find("q").main.messages[number].enqueued_at == START
+
+
+def test_B3_a_refused_send_leaves_no_record() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(max_message_kb=1))
+    records = len(bench.journal.records)
+
+    with pytest.raises(MessageTooLarge):
+        bench.send(queue, "y" * 2_000)
+
+    assert len(bench.journal.records) == records
+    assert bench.send(queue) == 1
+
+
+@pytest.mark.parametrize("status", [DISABLED, SEND_DISABLED])
+def test_a_disabled_entity_takes_no_messages(status: str) -> None:
+    bench = Bench()
+    with pytest.raises(EntityDisabled):
+        bench.send(bench.queue("q", Settings(status=status)))
+
+
+def test_an_entity_that_only_sends_nothing_out_still_takes_messages() -> None:
+    bench = Bench()
+    assert bench.send(bench.queue("q", Settings(status=RECEIVE_DISABLED))) == 1
+
+
+def test_B52_an_entity_with_sessions_wants_a_session_id() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(requires_session=True))
+    with pytest.raises(NotAllowed, match="SessionId was not set"):
+        bench.send(queue)
+
+
+def test_B52_an_entity_without_sessions_ignores_a_session_id() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    number = bench.send(queue, session_id="s")
+
+    assert queue.messages[number].session_id is None
+
+
+def test_B52_a_ping_needs_no_session_and_is_never_seen() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(requires_session=True))
+
+    assert bench.send(queue, ping()) == 0
+    assert not queue.messages
+
+
+def test_ids_have_a_length_limit() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(requires_session=True, requires_duplicate_detection=True))
+    for fields in (
+        {"session_id": "s" * 129},
+        {"session_id": "s", "message_id": "m" * 600},
+        {"session_id": "s", "partition_key": "p" * 129},
+        {"session_id": "s", "partition_key": "other"},
+    ):
+        with pytest.raises(ArgumentError):
+            bench.send(queue, **fields)
+
+    assert bench.send(queue, session_id="s", partition_key="s") == 1
+
+
+def test_a_full_quota_refuses_sends_until_something_leaves() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(max_size_mb=1))
+    big = "y" * 200_000
+    while True:
+        try:
+            bench.send(queue, big)
+        except QuotaExceeded:
+            break
+
+    queue.complete(bench.receive(queue), bench.now)
+
+    assert bench.send(queue, big)
+
+
+def test_the_quota_counts_the_messages_before_in_the_same_batch() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(max_size_mb=1))
+    bench.namespace.check_send(entity, incoming(), 0)
+    with pytest.raises(QuotaExceeded):
+        bench.namespace.check_send(entity, incoming(), 1_048_576)
+
+
+def test_B12_a_disk_without_room_refuses_sends_and_nothing_else() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    bench.journal.room = 0
+
+    with pytest.raises(QuotaExceeded, match="disk"):
+        bench.send(queue)
+
+    queue.complete(bench.receive(queue), bench.now)
+    bench.journal.room = 1 << 30
+    assert bench.send(queue) == 2
+
+
+def test_B12_a_topic_needs_room_for_every_copy() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    for name in "abc":
+        bench.subscription(f"t/Subscriptions/{name}")
+    size = len(incoming().blob)
+    bench.journal.room = 3 * size - 1
+
+    with pytest.raises(QuotaExceeded, match="3 copies"):
+        bench.send(topic)
+
+    bench.journal.room = 3 * size
+    assert bench.send(topic) == 1
+
+
+def test_a_subscription_is_not_sent_to() -> None:
+    bench = Bench()
+    bench.topic()
+    subscription = bench.subscription("t/Subscriptions/s")
+    with pytest.raises(EntityNotFound):
+        bench.send(subscription)
+
+
+def test_time_to_live_is_the_shorter_of_message_and_entity() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(default_ttl_ms=10 * SECOND))
+    own = bench.send(queue, ttl_ms=3 * SECOND)
+    longer = bench.send(queue, ttl_ms=30 * SECOND)
+    none = bench.send(queue)
+    forever = bench.send(bench.queue("f"))
+
+    assert queue.messages[own].expires_at == START + 3 * SECOND
+    assert queue.messages[longer].expires_at == START + 10 * SECOND
+    assert queue.messages[none].expires_at == START + 10 * SECOND
+    assert bench.find("f").main.messages[forever].expires_at == 0
+
+
+def test_a_schedule_in_the_past_is_an_ordinary_send_that_remembers_it() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    number = bench.send(queue, scheduled_at=START - SECOND)
+
+    message = queue.messages[number]
+    assert message.state != SCHEDULED
+    assert message.extra is not None
+    assert message.extra.scheduled_at == START - SECOND

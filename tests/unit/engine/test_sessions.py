@@ -1,0 +1,360 @@
+"""Sessions: one holder, order, state, waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.engine import session_ops
+from pairbus.engine.consumer import Consumer
+from pairbus.errors import ArgumentError, NotAllowed, SessionCannotBeLocked, SessionLockLost
+from pairbus.model.entity import Settings
+from tests.unit.engine.engine_kit import SECOND, START, Bench
+
+MINUTE = 60 * SECOND
+SESSIONS = Settings(requires_session=True)
+
+
+def test_B51_a_held_session_is_refused_to_others() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    holder = bench.holder(queue, "a")
+    with pytest.raises(SessionCannotBeLocked):
+        bench.holder(queue, "a")
+
+    queue.detach(holder, bench.now)
+    bench.holder(queue, "a")
+    assert len(bench.outbox.accepted) == 2
+
+
+def test_B51_all_deliveries_of_a_session_go_to_its_holder() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    one, two = bench.holder(queue, "a", 10), bench.holder(queue, "b", 10)
+    for session_id in "abba":
+        bench.send(queue, session_id=session_id)
+    bench.pump()
+
+    got = {id(one): [], id(two): []}  # type: ignore[var-annotated]
+    for consumer, message, _ in bench.outbox.delivered:
+        got[id(consumer)].append(message.sequence_number)
+    assert got == {id(one): [1, 4], id(two): [2, 3]}
+
+
+def test_B22_B23_a_session_stays_in_order_over_abandon() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    for _ in range(3):
+        bench.send(queue, session_id="a")
+    bench.holder(queue, "a", 2)
+    bench.pump()
+    first, second = (lock for _, _, lock in bench.outbox.delivered)
+    assert first is not None
+    assert second is not None
+    queue.abandon(second, b"", bench.now)
+    queue.abandon(first, b"", bench.now)
+    holder = bench.outbox.accepted[0]
+    queue.set_credit(holder, 10)
+    bench.pump()
+
+    assert bench.outbox.numbers() == [1, 2, 1, 2, 3]
+
+
+def test_a_session_without_credit_or_with_a_full_socket_waits() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    holder = bench.holder(queue, "a")
+    bench.send(queue, session_id="a")
+    bench.pump()
+    assert not bench.outbox.delivered
+    holder.is_suspended = True
+    queue.set_credit(holder, 5)
+    bench.pump()
+    assert not bench.outbox.delivered
+
+    holder.is_suspended = False
+    queue.set_credit(holder, 5)
+    bench.pump()
+    assert bench.outbox.numbers() == [1]
+
+
+def test_B54_accept_next_serves_sessions_in_turn() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    for session_id in "abc":
+        bench.send(queue, session_id=session_id)
+    seen = []
+    for _ in range(6):
+        holder = bench.holder(queue, None)
+        assert holder.session is not None
+        seen.append(holder.session.session_id)
+        queue.detach(holder, bench.now)
+
+    assert seen == list("abcabc")
+
+
+def test_accept_next_waits_for_a_message_and_times_out() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    first = bench.holder(queue, None, timeout_ms=10 * SECOND)
+    second = bench.holder(queue, None, timeout_ms=20 * SECOND)
+    bench.wait(10 * SECOND)
+    assert bench.outbox.detached == [(first, "com.microsoft:timeout")]
+
+    bench.send(queue, session_id="a")
+    bench.pump()
+    assert bench.outbox.accepted == [second]
+
+
+def test_who_stops_waiting_gets_nothing() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    waiting = bench.holder(queue, None)
+    queue.detach(waiting, bench.now)
+    bench.send(queue, session_id="a")
+    bench.pump()
+
+    assert not bench.outbox.accepted
+
+
+@pytest.mark.uncompiled
+def test_the_number_of_waiting_receivers_is_bounded() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    for _ in range(session_ops.WAITING_MAX):
+        bench.holder(queue, None)
+    with pytest.raises(NotAllowed, match="already wait"):
+        bench.holder(queue, None)
+
+
+def test_accept_next_passes_over_sessions_whose_messages_have_expired() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="old", ttl_ms=SECOND)
+    bench.send(queue, session_id="new")
+    bench.now += SECOND
+    holder = bench.holder(queue, None)
+
+    assert holder.session is not None
+    assert holder.session.session_id == "new"
+    assert queue.expired_count == 1
+
+
+def test_B41_a_held_session_delivers_nothing_expired() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a", ttl_ms=SECOND)
+    bench.send(queue, session_id="a")
+    bench.now += SECOND
+    bench.holder(queue, "a", 5)
+    bench.pump()
+
+    assert bench.outbox.numbers() == [2]
+
+
+def test_B29_closing_a_session_does_not_raise_the_count() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a")
+    holder = bench.holder(queue, "a", 1)
+    bench.pump()
+    queue.detach(holder, bench.now)
+
+    assert queue.messages[1].delivery_count == 0
+    with pytest.raises(SessionLockLost):
+        queue.complete(bench.outbox.last_lock(), bench.now)
+    bench.holder(queue, None, 1)
+    bench.pump()
+    assert bench.outbox.numbers() == [1, 1]
+
+
+def test_B29_a_session_lock_that_expires_raises_the_count_and_detaches() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a")
+    holder = bench.holder(queue, "a", 1)
+    bench.pump()
+    bench.wait(MINUTE)
+
+    assert queue.messages[1].delivery_count == 1
+    assert bench.outbox.detached == [(holder, "com.microsoft:session-lock-lost")]
+    assert holder.session is None
+    queue.set_credit(holder, 5)
+    queue.detach(holder, bench.now)
+    assert not queue.rotation
+
+
+def test_B30_a_session_lock_that_expires_too_often_dead_letters() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(requires_session=True, max_delivery_count=1))
+    bench.send(entity, session_id="a")
+    bench.holder(entity.main, "a", 1)
+    bench.pump()
+    bench.wait(MINUTE)
+
+    assert list(entity.dead_letter.messages) == [1]
+    assert not entity.main.sessions.sessions  # type: ignore[union-attr]
+
+
+def test_B29_a_change_of_the_entity_loses_sessions_without_counting() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=SESSIONS)
+    bench.send(entity, session_id="a")
+    holder = bench.holder(entity.main, "a", 1)
+    bench.pump()
+    bench.namespace.update(entity, Settings(requires_session=True, max_delivery_count=3), bench.now)
+
+    assert bench.outbox.detached == [(holder, "com.microsoft:session-lock-lost")]
+    assert entity.main.messages[1].delivery_count == 0
+    bench.holder(entity.main, "a", 1)
+    bench.pump()
+    assert bench.outbox.numbers() == [1, 1]
+
+
+def test_B51_an_expired_hold_is_taken_over_even_before_a_tick() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a")
+    holder = bench.holder(queue, "a", 1)
+    bench.pump()
+    bench.now += MINUTE
+    other = bench.holder(queue, "a", 1)
+
+    assert other.session is not None
+    assert bench.outbox.detached == [(holder, "com.microsoft:session-lock-lost")]
+    assert queue.messages[1].delivery_count == 1
+
+
+def test_B28_renewing_a_session_extends_it() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a")
+    holder = bench.holder(queue, "a", 1)
+    bench.pump()
+    bench.wait(30 * SECOND)
+    session = session_ops.held_session(queue, holder, "a", bench.now)
+    assert session_ops.renew(queue, session, bench.now) == bench.now + MINUTE
+    lock = bench.outbox.last_lock()
+    assert queue.renew(lock, bench.now) == bench.now + MINUTE
+    bench.wait(MINUTE - 1)
+    queue.complete(lock, bench.now)
+    bench.wait(1)
+    assert bench.outbox.detached
+
+
+def test_B53_state_is_kept_for_the_next_holder_also_without_messages() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    holder = bench.holder(queue, "a")
+    assert holder.session is not None
+    session_ops.set_state(queue, holder.session, b"progress", bench.now)
+    queue.detach(holder, bench.now)
+
+    again = bench.restart()
+    queue = again.find("q").main
+    holder = again.holder(queue, "a")
+    assert holder.session is not None
+    assert holder.session.state == b"progress"
+    session_ops.set_state(queue, holder.session, None, again.now)
+    queue.detach(holder, again.now)
+    assert not again.restart().find("q").main.sessions.sessions  # type: ignore[union-attr]
+
+
+def test_B53_state_has_a_size_limit() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    holder = bench.holder(queue, "a")
+    assert holder.session is not None
+    with pytest.raises(ArgumentError, match="session state"):
+        session_ops.set_state(queue, holder.session, bytes(300_000), bench.now)
+
+
+def test_B53_only_the_holder_is_given_the_session() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    holder = bench.holder(queue, "a")
+    assert session_ops.held_session(queue, holder, "a", bench.now) is holder.session
+    assert session_ops.held_session(queue, None, "a", bench.now) is holder.session
+    for consumer, session_id in ((Consumer(None, False), "a"), (holder, "unknown")):
+        with pytest.raises(SessionLockLost):
+            session_ops.held_session(queue, consumer, session_id, bench.now)
+    with pytest.raises(SessionLockLost):
+        session_ops.held_session(queue, holder, "a", bench.now + MINUTE)
+
+
+def test_B52_an_entity_without_sessions_gives_none() -> None:
+    bench = Bench()
+    with pytest.raises(NotAllowed, match="does not require sessions"):
+        bench.holder(bench.queue(), "a")
+
+
+def test_sessions_are_listed_by_messages_or_by_state_written_since() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="messages")
+    for session_id in ("old", "new"):
+        holder = bench.holder(queue, session_id)
+        assert holder.session is not None
+        session_ops.set_state(queue, holder.session, b"s", bench.now)
+        queue.detach(holder, bench.now)
+        bench.now += SECOND
+    bench.holder(queue, "empty")
+
+    assert session_ops.list_sessions(queue, None, 0, 10) == ["messages", "old", "new"]
+    assert session_ops.list_sessions(queue, None, 1, 1) == ["old"]
+    assert session_ops.list_sessions(queue, START, 0, 10) == ["new"]
+
+
+def test_B62_a_session_with_nothing_left_is_forgotten() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a")
+    holder = bench.holder(queue, "a", 1)
+    bench.pump()
+    queue.complete(bench.outbox.last_lock(), bench.now)
+    queue.detach(holder, bench.now)
+
+    assert queue.sessions is not None
+    assert not queue.sessions.sessions
+    assert not queue.sessions.available
+
+
+def test_a_deferred_message_keeps_its_session_but_does_not_offer_it() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a")
+    holder = bench.holder(queue, "a", 1)
+    bench.pump()
+    queue.defer(bench.outbox.last_lock(), b"", bench.now)
+    queue.detach(holder, bench.now)
+
+    again = bench.restart()
+    queue = again.find("q").main
+    assert queue.sessions is not None
+    assert not queue.sessions.available
+    assert session_ops.list_sessions(queue, None, 0, 10) == ["a"]
+
+
+def test_a_scheduled_message_waits_in_its_session() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    bench.send(queue, session_id="a", scheduled_at=START + MINUTE)
+    waiting = bench.holder(queue, None, timeout_ms=10 * MINUTE)
+    bench.wait(MINUTE)
+
+    assert bench.outbox.accepted == [waiting]
+
+
+def test_the_dead_letter_queue_of_an_entity_with_sessions_has_none() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=SESSIONS)
+    bench.send(entity, session_id="a")
+    bench.holder(entity.main, "a", 1)
+    bench.pump()
+    entity.main.dead_letter(bench.outbox.last_lock(), None, None, b"", bench.now)
+
+    lock = bench.receive(entity.dead_letter)
+    assert lock.message.session_id == "a"
+    entity.dead_letter.release(lock, bench.now)
+    entity.dead_letter.complete(bench.receive(entity.dead_letter), bench.now)
+    assert entity.main.find_lock(99, None) is None
+    assert entity.main.find_lock(99, "nobody") is None

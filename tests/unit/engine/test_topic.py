@@ -1,0 +1,379 @@
+"""Topics and forwarding: fan-out, rules, actions, hops."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.amqp.message import decode_message
+from pairbus.amqp.rewrite import payload_of
+from pairbus.engine.arrival import MessageFacts, incoming_of
+from pairbus.engine.entity import Entity
+from pairbus.engine.message_view import MISSING
+from pairbus.engine.queue import RELAY_BURST_MAX
+from pairbus.engine.routing import HOPS_MAX, REASON_HOPS
+from pairbus.engine.sql_values import Duration
+from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
+from pairbus.model.entity import SEND_DISABLED, Settings
+from tests.unit.engine.engine_kit import SECOND, START, Bench, incoming, ping, rule
+
+MINUTE = 60 * SECOND
+
+
+def bodies(bench: Bench, entity: Entity) -> list[object]:
+    blobs = [bench.journal.read(message.location, message.size) for message in entity.main.messages.values()]
+    return [decode_message(payload_of(blob)).body for blob in blobs]
+
+
+def test_B15_every_matching_subscription_holds_its_copy_in_one_commit() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    all_of_it = bench.subscription("t/Subscriptions/all")
+    red = bench.subscription("t/Subscriptions/red", rules=[rule("r", "color = 'red'")])
+    none = bench.subscription("t/Subscriptions/none", rules=[])
+    for color in ("red", "blue"):
+        bench.send(topic, color, properties={"color": color})
+
+    for life in (bench, bench.restart()):
+        assert bodies(life, life.find(all_of_it.path)) == ["red", "blue"]
+        assert bodies(life, life.find(red.path)) == ["red"]
+        assert bodies(life, life.find(none.path)) == []
+        assert life.find("t").counts().total == 0
+
+
+def test_B19_a_copy_has_its_own_number_and_tells_the_topics() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    bench.send(topic)
+    subscription = bench.subscription("t/Subscriptions/s")
+    assert bench.send(topic) == 2
+
+    message = subscription.main.messages[1]
+    assert message.extra is not None
+    assert message.extra.enqueue_sequence_number == 2
+    again = bench.restart()
+    assert again.send(again.find("t")) == 3
+
+
+def test_B20_a_topics_time_does_not_run_back() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    subscription = bench.subscription("t/Subscriptions/s")
+    bench.send(topic)
+    again = bench.restart(now=START - MINUTE)
+    again.send(again.find("t"))
+
+    assert [m.enqueued_at for m in again.find(subscription.path).main.messages.values()] == [START, START]
+
+
+def test_B47_a_topic_detects_duplicates() -> None:
+    bench = Bench()
+    topic = bench.topic("t", Settings(requires_duplicate_detection=True))
+    subscription = bench.subscription("t/Subscriptions/s")
+    assert bench.send(topic, message_id="m") == 1
+    assert bench.send(topic, message_id="m") == 0
+    again = bench.restart()
+    assert again.send(again.find("t"), message_id="m") == 0
+    assert again.send(again.find("t")) == 2
+    assert len(subscription.main.messages) == 1
+
+
+def test_a_ping_to_a_topic_is_never_seen() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    subscription = bench.subscription("t/Subscriptions/s")
+    assert bench.send(topic, ping()) == 0
+    assert not subscription.main.messages
+
+
+def test_B44_a_message_scheduled_at_a_topic_is_judged_when_it_is_due() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    bench.send(topic, scheduled_at=START + MINUTE)
+    assert topic.counts().scheduled == 1
+    subscription = bench.subscription("t/Subscriptions/s")
+    bench.wait(MINUTE - 1)
+    assert not subscription.main.messages
+    bench.wait(1)
+
+    assert subscription.counts().active == 1
+    assert topic.counts().total == 0
+    assert subscription.main.messages[1].enqueued_at == START + MINUTE
+
+
+def test_a_message_scheduled_at_a_topic_without_subscriptions_goes_nowhere() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    bench.send(topic, scheduled_at=START + MINUTE)
+    bench.wait(MINUTE)
+    assert topic.counts().total == 0
+
+
+def test_time_to_live_is_the_shortest_of_message_topic_and_subscription() -> None:
+    bench = Bench()
+    topic = bench.topic("t", Settings(default_ttl_ms=20 * SECOND))
+    short = bench.subscription("t/Subscriptions/short", Settings(default_ttl_ms=10 * SECOND))
+    long = bench.subscription("t/Subscriptions/long")
+    bench.send(topic)
+    bench.send(topic, ttl_ms=5 * SECOND)
+
+    assert [m.expires_at - START for m in short.main.messages.values()] == [10 * SECOND, 5 * SECOND]
+    assert [m.expires_at - START for m in long.main.messages.values()] == [20 * SECOND, 5 * SECOND]
+
+
+def test_B55_B56_one_copy_per_rule_with_an_action_and_one_for_all_others() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    rules = [
+        rule("plain-1", "n > 0"),
+        rule("plain-2", "n > 1"),
+        rule("act-1", "n > 0", "SET mark = 1; REMOVE n; SET sys.Label = 'one'"),
+        rule("act-2", "n > 0", "SET mark = newid()"),
+    ]
+    changed = bench.subscription("t/Subscriptions/changed", rules=rules)
+    plain = bench.subscription("t/Subscriptions/plain")
+    bench.send(topic, properties={"n": 5, "keep": "é"})
+
+    copies = []
+    for message in changed.main.messages.values():
+        decoded = decode_message(payload_of(bench.journal.read(message.location, message.size)))
+        copies.append((dict(decoded.application_properties), decoded.properties.subject))
+    assert copies[0] == ({"n": 5, "keep": "é"}, None)
+    assert copies[1] == ({"keep": "é", "mark": 1, "RuleName": "act-1"}, "one")
+    assert copies[2][0].keys() == {"n", "keep", "mark", "RuleName"}
+    assert len(copies) == 3
+    assert len(plain.main.messages) == 1
+
+
+def test_B58_a_filter_that_fails_affects_its_own_subscription_only() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    bad = [rule("bad", "n / 0 = 1")]
+    aside = bench.subscription("t/Subscriptions/aside", rules=bad)
+    dropped = bench.subscription(
+        "t/Subscriptions/dropped", Settings(dead_letter_on_filter_error=False), rules=bad
+    )
+    action = bench.subscription("t/Subscriptions/action", rules=[rule("a", "1 = 1", "SET x = n / 0")])
+    fine = bench.subscription("t/Subscriptions/fine")
+    bench.send(topic, properties={"n": 1})
+
+    assert fine.counts().active == 1
+    assert dropped.counts().total == 0
+    for entity in (aside, action):
+        assert entity.counts().dead_letter == 1
+        extra = entity.dead_letter.messages[1].extra
+        assert extra is not None
+        assert extra.dead_letter_reason == REASON_FILTER
+        assert extra.dead_letter_source == entity.path
+
+
+def test_B52_a_subscription_with_sessions_sets_aside_what_has_none() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    subscription = bench.subscription("t/Subscriptions/s", Settings(requires_session=True))
+    bench.send(topic)
+    bench.send(topic, session_id="a")
+
+    assert (subscription.counts().active, subscription.counts().dead_letter) == (1, 1)
+    extra = subscription.dead_letter.messages[1].extra
+    assert extra is not None
+    assert extra.dead_letter_reason == REASON_NO_SESSION
+
+
+def test_B57_a_message_is_judged_by_the_rules_of_its_moment() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    subscription = bench.subscription("t/Subscriptions/s", rules=[])
+    bench.send(topic, "before")
+    bench.namespace.update(subscription, Settings(rules=(rule("r", "1 = 1"),)), bench.now)
+    bench.send(topic, "after")
+
+    assert bodies(bench, subscription) == ["after"]
+    bench.namespace.delete(subscription, bench.now)
+    assert bench.send(topic) == 3
+
+
+def test_rules_see_what_the_broker_knows_of_a_message() -> None:
+    facts = MessageFacts(
+        incoming(
+            ttl_ms=SECOND, scheduled_at=START, partition_key="p", message_id="m", properties={"Color": "red"}
+        ),
+        7,
+        START,
+    )
+    assert facts.system("timetolive") == Duration(SECOND)
+    assert facts.system("enqueuedtimeutc").ms == START  # type: ignore[attr-defined]
+    assert facts.system("expiresatutc").ms == START + SECOND  # type: ignore[attr-defined]
+    assert facts.system("scheduledenqueuetimeutc").ms == START  # type: ignore[attr-defined]
+    assert facts.system("partitionkey") == "p"
+    assert facts.system("sequencenumber") == 7
+    assert facts.system("deliverycount") == 0
+    assert facts.system("size") > 0  # type: ignore[operator]
+    assert facts.system("messageid") == "m"
+    assert facts.system("label") is MISSING
+    assert facts.user("color") == "red"
+    assert facts.user("size") is MISSING
+    assert facts.new_id() != facts.new_id()
+    plain = MessageFacts(incoming(), 1, START)
+    for name in ("timetolive", "expiresatutc", "scheduledenqueuetimeutc", "partitionkey"):
+        assert plain.system(name) is MISSING
+
+
+# -- forwarding
+
+
+def test_B50_a_message_goes_to_where_its_queue_forwards() -> None:
+    bench = Bench()
+    bench.queue("target")
+    source = bench.entity("source", settings=Settings(forward_to="TARGET"))
+    assert source.settings.forward_to == "target"
+    bench.send(source, "hello")
+    bench.pump()
+
+    for life in (bench, bench.restart()):
+        target = life.find("target")
+        assert bodies(life, target) == ["hello"]
+        assert life.find("source").counts().total == 0
+        extra = target.main.messages[1].extra
+        assert extra is not None
+        assert (extra.hops, extra.enqueue_sequence_number) == (1, 1)
+
+
+def test_B50_a_chain_ends_at_the_hop_limit_in_the_dead_letter_queue() -> None:
+    bench = Bench()
+    bench.queue("q5")
+    for number in range(4, -1, -1):
+        bench.entity(f"q{number}", settings=Settings(forward_to=f"q{number + 1}"))
+    bench.send(bench.find("q0"))
+    bench.pump()
+
+    stopped = bench.find(f"q{HOPS_MAX}")
+    assert bench.find("q5").counts().total == 0
+    assert stopped.counts().dead_letter == 1
+    extra = stopped.dead_letter.messages[1].extra
+    assert extra is not None
+    assert extra.dead_letter_reason == REASON_HOPS
+
+
+def test_B50_dead_letters_that_may_not_go_on_are_set_aside() -> None:
+    bench = Bench()
+    bench.queue("q5")
+    for number in range(4, -1, -1):
+        settings = Settings(forward_to=f"q{number + 1}", forward_dead_letters_to="q5")
+        bench.entity(f"q{number}", settings=settings)
+    bench.send(bench.find("q0"))
+    bench.pump()
+
+    assert bench.find(f"q{HOPS_MAX}").counts().transfer_dead_letter == 1
+
+
+def test_B8_B38_dead_letters_are_forwarded_with_their_reason() -> None:
+    bench = Bench()
+    target = bench.entity("target")
+    source = bench.entity("source", settings=Settings(forward_dead_letters_to="target"))
+    bench.send(source)
+    source.main.dead_letter(bench.receive(source.main), "tired", None, b"", bench.now)
+    bench.pump()
+
+    assert source.counts().total == 0
+    extra = target.main.messages[1].extra
+    assert extra is not None
+    assert extra.dead_letter_reason == "tired"
+
+
+@pytest.mark.parametrize("trouble", ["gone", "disabled", "sessions"])
+def test_B50_what_the_target_refuses_is_set_aside_with_the_reason(trouble: str) -> None:
+    bench = Bench()
+    settings = {"disabled": Settings(status=SEND_DISABLED), "sessions": Settings(requires_session=True)}
+    target = bench.entity("target", settings=settings.get(trouble))
+    source = bench.entity("source", settings=Settings(forward_to="target"))
+    if trouble == "gone":
+        bench.namespace.delete(target, bench.now)
+    bench.send(source)
+    bench.pump()
+
+    assert source.counts().transfer_dead_letter == 1
+    extra = source.transfer_dead_letter.messages[1].extra
+    assert extra is not None
+    names = {"gone": "EntityNotFound", "disabled": "EntityDisabled", "sessions": "NotAllowed"}
+    assert extra.dead_letter_reason == names[trouble]
+    place = source.transfer_dead_letter
+    place.complete(bench.receive(place), bench.now)
+
+
+def test_B12_a_topic_without_room_for_its_copies_sets_aside_what_is_forwarded_to_it() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    for name in "ab":
+        bench.subscription(f"t/Subscriptions/{name}")
+    source = bench.entity("source", settings=Settings(forward_to="t"))
+    bench.send(source)
+    bench.journal.room = 2 * len(incoming().blob) - 1
+    bench.pump()
+    assert source.counts().transfer_dead_letter == 1
+
+    bench.journal.room = 1 << 30
+    bench.send(source)
+    bench.pump()
+    assert all(s.counts().active == 1 for s in topic.subscriptions.values())
+
+
+def test_a_forwarded_message_that_was_scheduled_is_not_scheduled_again() -> None:
+    bench = Bench()
+    bench.queue("target")
+    source = bench.entity("source", settings=Settings(forward_to="target"))
+    bench.send(source, scheduled_at=START + MINUTE)
+    bench.wait(MINUTE)
+
+    assert bench.find("target").counts().active == 1
+
+
+def test_a_subscription_forwards_to_a_queue() -> None:
+    bench = Bench()
+    bench.queue("target")
+    topic = bench.topic()
+    bench.subscription("t/Subscriptions/s", Settings(forward_to="target"))
+    bench.send(topic, "hello")
+    bench.pump()
+
+    assert bodies(bench, bench.find("target")) == ["hello"]
+
+
+def test_what_expired_is_not_forwarded() -> None:
+    bench = Bench()
+    bench.queue("target")
+    source = bench.entity("source")
+    bench.send(source, ttl_ms=SECOND)
+    bench.now += SECOND
+    bench.namespace.update(source, Settings(forward_to="target"), bench.now)
+    bench.pump()
+
+    assert source.main.expired_count == 1
+    assert bench.find("target").counts().total == 0
+
+
+def test_B50_forwarding_that_begins_later_moves_what_lies_there_a_burst_at_a_time() -> None:
+    bench = Bench()
+    bench.queue("target")
+    source = bench.entity("source")
+    count = RELAY_BURST_MAX * 8
+    for _ in range(count):
+        bench.send(source)
+    bench.namespace.update(source, Settings(forward_to="target"), bench.now)
+    bench.namespace.pump(bench.now)
+    assert 0 < source.counts().active < count
+    assert bench.namespace.next_deadline() == 0  # the rest is asked for at once, without other traffic
+
+    bench.pump()
+    assert bench.find("target").counts().active == count
+
+
+def test_a_blob_is_read_back_as_it_was_sent() -> None:
+    original = incoming("x", message_id="m", session_id="s", ttl_ms=5, partition_key="s")
+    again = incoming_of(original.blob)
+    assert again.blob == original.blob
+    assert (again.message_id, again.session_id, again.ttl_ms, again.partition_key) == (
+        original.message_id,
+        "s",
+        5,
+        "s",
+    )

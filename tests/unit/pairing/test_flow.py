@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import random
+
+from azure.servicebus import exceptions as sdk
+
+from pairbus.errors import EntityGoneError
+from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.health import EntityHealth, Health
+from pairbus.pairing.options import Trigger
+from pairbus.pairing.rotation import Rotation
+
+TIMEOUT = sdk.OperationTimeoutError()
+
+
+def make(
+    interval: int = 1_000, timeout: int = 10_000, *, holds: bool = False, trigger: Trigger = "documented", queues: int = 3
+) -> tuple[SendFlow, EntityHealth, Rotation]:
+    health = EntityHealth("orders", interval, 1_000)
+    rotation = Rotation([f"q{index}" for index in range(queues)], 1_000, random.Random(1))
+    return SendFlow(health, rotation, Choice(), trigger, timeout, holds_while_suspect=holds), health, rotation
+
+
+def test_P18_the_primary_gets_all_the_time_when_no_detour_is_possible_and_half_when_one_is() -> None:
+    assert make(interval=60_000)[0].next_step(0) == TryPrimary(10_000)
+    assert make(interval=0)[0].next_step(0) == TryPrimary(5_000)
+
+
+def test_P17_with_interval_zero_the_failing_send_itself_is_detoured() -> None:
+    flow, health, _ = make(interval=0)
+    flow.primary_failed(5_000, TIMEOUT)
+
+    step = flow.next_step(5_000)
+
+    assert isinstance(step, TryBacklog)
+    assert step.timeout_ms <= 5_000
+    flow.backlog_accepted(step.queue, 2)
+    assert (health.parked, health.backlog_queue) == (2, step.queue)
+
+
+def test_inside_the_interval_the_error_reaches_the_caller() -> None:
+    flow, health, _ = make()
+    flow.primary_failed(100, TIMEOUT)
+
+    step = flow.next_step(100)
+
+    assert step == Fail(TIMEOUT, None, is_in_doubt=True)
+    assert health.state is Health.SUSPECT
+
+
+def test_while_suspect_wait_holds_the_send_until_the_entity_fails_over() -> None:
+    flow, health, _ = make(holds=True)
+    flow.primary_failed(100, TIMEOUT)
+
+    step = flow.next_step(100)
+    assert isinstance(step, Wait)
+    assert isinstance(flow.next_step(100 + step.timeout_ms), TryPrimary)
+    health.tick(1_100)
+
+    assert isinstance(flow.next_step(1_100), TryBacklog)
+
+
+def test_while_suspect_wait_ends_with_the_callers_timeout() -> None:
+    flow, _, _ = make(interval=60_000, timeout=300, holds=True)
+    flow.primary_failed(200, TIMEOUT)
+
+    step = flow.next_step(300)
+
+    assert isinstance(step, Fail)
+
+
+def test_P32_no_queue_is_tried_twice_and_each_failure_evicts_for_all() -> None:
+    flow, health, rotation = make()
+    health.fail_over(0)
+    tried = []
+    while isinstance(step := flow.next_step(0), TryBacklog):
+        tried.append(step.queue)
+        flow.backlog_failed(step.queue, 0, sdk.ServiceBusConnectionError())
+
+    assert sorted(tried) == ["q0", "q1", "q2"]
+    assert rotation.usable == []
+    assert isinstance(step, Fail)
+
+
+def test_P6_both_down_gives_the_last_backlog_error_with_the_primarys_as_cause() -> None:
+    flow, _, _ = make(interval=0, queues=1)
+    primary, backlog = sdk.OperationTimeoutError(message="primary"), sdk.ServiceBusConnectionError()
+    flow.primary_failed(10, primary)
+    step = flow.next_step(10)
+    assert isinstance(step, TryBacklog)
+    flow.backlog_failed(step.queue, 20, backlog)
+
+    assert flow.next_step(20) == Fail(backlog, primary, is_in_doubt=True)
+
+
+def test_P33_the_next_send_tries_again_and_brings_the_queue_back() -> None:
+    flow, health, rotation = make(queues=1)
+    health.fail_over(0)
+    rotation.refused("q0", 0, "down")
+
+    assert flow.next_step(1) == TryBacklog("q0", 9_999)
+    assert flow.backlog_accepted("q0", 1)
+
+
+def test_P13_a_size_error_evicts_nothing() -> None:
+    flow, health, rotation = make()
+    health.fail_over(0)
+    step = flow.next_step(0)
+    assert isinstance(step, TryBacklog)
+
+    assert not flow.backlog_failed(step.queue, 1, sdk.MessageSizeExceededError())
+    assert len(rotation.usable) == 3
+    assert isinstance(flow.next_step(1), Fail)
+
+
+def test_P16_after_server_busy_the_send_waits_ten_seconds_before_it_tries_again() -> None:
+    flow, health, _ = make(timeout=30_000)
+    flow.primary_failed(0, sdk.ServiceBusServerBusyError())
+
+    assert flow.next_step(0) == Wait(10_000)
+    assert isinstance(flow.next_step(10_000), TryPrimary)
+    assert health.state is Health.HEALTHY
+
+
+def test_P16_server_busy_without_time_to_wait_reaches_the_caller() -> None:
+    flow, _, _ = make(timeout=5_000)
+    error = sdk.ServiceBusServerBusyError()
+    flow.primary_failed(0, error)
+
+    assert flow.next_step(0) == Fail(error, None, is_in_doubt=False)
+
+
+def test_an_entity_that_is_gone_refuses_and_nothing_is_parked() -> None:
+    flow, health, _ = make()
+    health.fail_over(0)
+    health.ping_failed(1, "not found", entity_is_gone=True)
+
+    step = flow.next_step(2)
+
+    assert isinstance(step, Fail)
+    assert isinstance(step.error, EntityGoneError)
+
+
+def test_P5_a_refusal_is_a_fail_and_no_doubt() -> None:
+    flow, _, _ = make()
+    flow.primary_failed(0, sdk.ServiceBusAuthorizationError())
+
+    step = flow.next_step(0)
+
+    assert isinstance(step, Fail)
+    assert not step.is_in_doubt
+
+
+def test_a_sender_stays_with_its_queue() -> None:
+    health = EntityHealth("orders", 0, 1_000)
+    health.fail_over(0)
+    rotation = Rotation([f"q{index}" for index in range(10)], 1_000, random.Random(3))
+    choice = Choice()
+    steps = [
+        SendFlow(health, rotation, choice, "documented", 100, holds_while_suspect=False).next_step(0) for _ in range(20)
+    ]
+
+    assert len({step.queue for step in steps if isinstance(step, TryBacklog)}) == 1
+
+
+def test_an_evicted_queue_is_tried_first_by_one_send_after_the_interval() -> None:
+    flow, health, rotation = make()
+    health.fail_over(0)
+    rotation.refused("q1", 0, "down")
+
+    assert flow.next_step(1_000) == TryBacklog("q1", 4_500)

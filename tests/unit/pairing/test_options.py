@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from pairbus import SendAvailabilityOptions, UsageError
+
+
+def test_defaults_are_those_of_the_original() -> None:
+    options = SendAvailabilityOptions()
+
+    assert options.backlog_queue_count == 10
+    assert options.failover_interval == timedelta(minutes=1)
+    assert options.ping_primary_interval == timedelta(minutes=1)
+    assert (options.enable_syphon, options.trigger, options.while_suspect) == (False, "documented", "raise")
+    assert (options.order, options.time_to_live, options.healthy_pings, options.spool) == ("relaxed", "freeze", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("backlog_queue_count", 0),
+        ("backlog_queue_count", True),
+        ("backlog_queue_count", 2.5),
+        ("backlog_queue_count", "10"),
+        ("failover_interval", timedelta(seconds=-1)),
+        ("failover_interval", timedelta(minutes=61)),
+        ("failover_interval", 10),
+        ("ping_primary_interval", timedelta(milliseconds=999)),
+        ("ping_primary_interval", timedelta(minutes=31)),
+        ("enable_syphon", 1),
+        ("trigger", "sometimes"),
+        ("while_suspect", "hope"),
+        ("order", "strict"),
+        ("time_to_live", "ignore"),
+        ("healthy_pings", 0),
+        ("healthy_pings", True),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_field_and_value(field: str, value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        SendAvailabilityOptions(**{field: value})
+
+    assert field in str(caught.value)
+    assert str(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(("field", "value"), [("order", "session"), ("spool", "/var/spool")])
+def test_what_comes_later_says_so(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match="later release"):
+        SendAvailabilityOptions(**{field: value})
+
+
+def test_limits_themselves_are_allowed() -> None:
+    SendAvailabilityOptions(failover_interval=timedelta(0), ping_primary_interval=timedelta(seconds=1))
+    SendAvailabilityOptions(failover_interval=timedelta(minutes=60), ping_primary_interval=timedelta(minutes=30))
+
+
+def test_options_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SendAvailabilityOptions().backlog_queue_count = 3  # type: ignore[misc]

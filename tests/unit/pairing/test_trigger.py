@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+from azure.servicebus import exceptions as sdk
+
+from pairbus.pairing.trigger import Failure, classify, counts
+
+ERRORS = {
+    Failure.TIMEOUT: sdk.OperationTimeoutError(),
+    Failure.CONNECTION: sdk.ServiceBusConnectionError(),
+    Failure.INTERNAL: sdk.ServiceBusError("boom", condition="amqp:internal-error"),
+    Failure.DISABLED: sdk.MessagingEntityDisabledError(),
+    Failure.NOT_FOUND: sdk.MessagingEntityNotFoundError(),
+    Failure.QUOTA: sdk.ServiceBusQuotaExceededError(),
+    Failure.BUSY: sdk.ServiceBusServerBusyError(),
+    Failure.UNAUTHORIZED: sdk.ServiceBusAuthorizationError(),
+    Failure.TOO_LARGE: sdk.MessageSizeExceededError(),
+    Failure.INVALID: sdk.ServiceBusError("no", condition="com.microsoft:argument-error"),
+    Failure.CANCELLED: asyncio.CancelledError(),
+}
+# The table of the specification, section 4: documented, outage, shipped.
+TABLE = {
+    Failure.TIMEOUT: (True, True, True),
+    Failure.CONNECTION: (True, True, True),
+    Failure.INTERNAL: (True, True, True),
+    Failure.DISABLED: (True, False, False),
+    Failure.NOT_FOUND: (True, False, False),
+    Failure.QUOTA: (True, False, False),
+    Failure.BUSY: (False, False, True),
+    Failure.UNAUTHORIZED: (False, False, False),
+    Failure.TOO_LARGE: (False, False, False),
+    Failure.INVALID: (False, False, False),
+    Failure.CANCELLED: (False, False, False),
+}
+
+
+@pytest.mark.parametrize("failure", list(Failure))
+def test_P16_the_table_says_which_errors_count(failure: Failure) -> None:
+    error = ERRORS[failure]
+
+    assert classify(error) is failure
+    assert (
+        counts(error, "documented", has_accepted=True),
+        counts(error, "outage", has_accepted=True),
+        counts(error, "shipped", has_accepted=True),
+    ) == TABLE[failure]
+
+
+def test_P16_not_found_counts_only_after_an_accepted_send() -> None:
+    assert not counts(sdk.MessagingEntityNotFoundError(), "documented", has_accepted=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (ConnectionRefusedError(), Failure.CONNECTION),
+        (TimeoutError(), Failure.TIMEOUT),
+        (ssl.SSLError("handshake cut"), Failure.CONNECTION),
+        (sdk.ServiceBusCommunicationError(), Failure.CONNECTION),
+        (sdk.ServiceBusError("Handler failed", error=ConnectionResetError()), Failure.CONNECTION),
+        (sdk.ServiceBusError("?", condition="amqp:unknown-error"), Failure.INTERNAL),
+        (sdk.ServiceBusError("not here", condition="amqp:not-found"), Failure.NOT_FOUND),
+        (sdk.ServiceBusAuthenticationError(message="CBS Token authentication failed. Status code: 404"), Failure.NOT_FOUND),
+        (sdk.ServiceBusAuthenticationError(message="Status code: 401"), Failure.UNAUTHORIZED),
+        (ValueError("bad"), Failure.INVALID),
+        (RuntimeError("odd"), Failure.INTERNAL),
+    ],
+)
+def test_errors_of_the_sdk_and_below_are_sorted(error: BaseException, failure: Failure) -> None:
+    assert classify(error) is failure
+
+
+def test_a_callable_replaces_the_table() -> None:
+    assert counts(sdk.ServiceBusAuthorizationError(), lambda error: True, has_accepted=False)
+    assert not counts(sdk.OperationTimeoutError(), lambda error: False, has_accepted=True)
+
+
+def test_a_callable_that_raises_does_not_count() -> None:
+    def broken(error: BaseException) -> bool:
+        raise KeyError("oops")
+
+    assert not counts(sdk.OperationTimeoutError(), broken, has_accepted=True)

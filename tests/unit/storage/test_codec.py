@@ -1,0 +1,142 @@
+"""The bytes of each record, as released: old versions are read for ever."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from pairbus.engine.records import (
+    DeliveryFailed,
+    DuplicateSeen,
+    EntityDeleted,
+    EntityPut,
+    MessageDeferred,
+    MessageMoved,
+    MessageRemoved,
+    MessageStored,
+    NamespacePut,
+    Record,
+    ScheduleActivated,
+    SequenceAdvanced,
+    SessionStateSet,
+)
+from pairbus.errors import StoreCorrupt, UsageError
+from pairbus.model.message import Extra, Message
+from pairbus.storage.codec import decode, encode, encode_removed
+from pairbus.storage.codec_rare import encode_rare
+
+
+def _extra() -> Extra:
+    extra = Extra()
+    extra.dead_letter_reason = "r"
+    extra.dead_letter_source = "q"
+    extra.changed_properties = b"\xc1"
+    extra.scheduled_at = 7
+    extra.enqueue_sequence_number = 8
+    extra.hops = 2
+    extra.ttl_ms = 9
+    return extra
+
+
+def _stored() -> MessageStored:
+    message = Message(3, 1000, 2000, 2, "s")
+    message.delivery_count = 5
+    message.state = 1
+    message.extra = _extra()
+    return MessageStored(4, message, b"hi", b"k")
+
+
+_EXTRA_1 = "07000000000000000800000000000000020000000900000000000000" + (
+    "0100000072ffffffff010000007101000000c1"
+)
+GOLDEN: list[tuple[Record, str]] = [
+    (
+        _stored(),
+        "01010701"
+        "05000000"
+        "0400000000000000"
+        "0300000000000000"
+        "e803000000000000"
+        "d007000000000000"
+        "39000000"
+        "02000000"
+        "0100000073"
+        "010000006b" + _EXTRA_1 + "6869",
+    ),
+    (MessageRemoved(4, 3, 0, 0), "020100000100000004000000000000000300000000000000"),
+    (DeliveryFailed(4, 3, 2, b"\xc1"), "030119000000040000000000000003000000000000000200000001000000c1"),
+    (MessageDeferred(4, 3, 2), "040118000000040000000000000003000000000000000200000000000000"),
+    (
+        MessageMoved(4, 3, 5, _extra()),
+        "050147000000040000000000000003000000000000000500000000000000" + _EXTRA_1,
+    ),
+    (
+        ScheduleActivated(4, 3, 9, 10, 11),
+        "0601280000000400000000000000030000000000000009000000000000000a000000000000000b00000000000000",
+    ),
+    (DuplicateSeen(4, b"k", 10), "07011500000004000000000000000a00000000000000010000006b"),
+    (SequenceAdvanced(4, 9, 10), "080118000000040000000000000009000000000000000a00000000000000"),
+    (
+        SessionStateSet(4, "s", None, 10),
+        "09011900000004000000000000000a000000000000000100000073ffffffff",
+    ),
+    (EntityPut(1, 2, "a", "{}"), "0a01140000000100000000000000020100000061020000007b7d"),
+    (EntityDeleted(1), "0b01080000000100000000000000"),
+    (NamespacePut(2, "{}"), "0c010e0000000200000000000000020000007b7d"),
+]
+
+
+@pytest.mark.parametrize(("record", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_version_1_is_written_and_read_as_released(record: Record, golden: str) -> None:
+    data = bytes.fromhex(golden)
+    assert encode(record).hex() == golden
+    read = decode(data, 0, len(data), 0)
+    assert len(read) == 1
+    again = read[0]
+    if isinstance(again, MessageStored):
+        assert again.blob is None
+        assert again.message.location == len(data) - 2
+        again.blob = data[again.message.location :]
+    assert encode(again).hex() == golden
+
+
+@pytest.mark.parametrize("data", [b"\x01\x02", b"\x02\x02", b"\x03\x02", b"\x63\x01", b"\x00\x00"])
+def test_an_unknown_type_or_version_is_said(data: bytes) -> None:
+    data = data.ljust(80, b"\0")
+    with pytest.raises(StoreCorrupt, match=r"unknown|cannot be read"):
+        decode(data, 0, len(data), 0)
+
+
+def test_a_number_out_of_range_is_refused() -> None:
+    message = Message(1, 1, 0, 0, None)
+    message.delivery_count = 1 << 40
+    for record in (MessageStored(4, message, b"", b""), SequenceAdvanced(1 << 70, 1, 1)):
+        with pytest.raises(UsageError, match="out of range"):
+            encode(record)
+    for queue_id, number in ((4, -1), (-1, 1)):
+        with pytest.raises(UsageError, match="out of range"):
+            encode_removed(queue_id, [number])
+
+
+def test_a_message_needs_its_bytes() -> None:
+    with pytest.raises(UsageError, match="without its blob"):
+        encode(MessageStored(4, Message(1, 1, 0, 0, None), None, b""))
+
+
+def test_hot_records_have_their_own_encoder() -> None:
+    with pytest.raises(UsageError, match="own encoder"):
+        encode_rare(MessageRemoved(4, 1, 0, 0))
+
+
+def test_a_record_that_runs_past_its_frame_is_refused() -> None:
+    data = encode(_stored())
+    with pytest.raises(StoreCorrupt, match="past its frame"):
+        decode(data, 0, len(data) - 1, 0)
+
+
+def test_an_absent_value_where_one_must_be_is_refused() -> None:
+    body = struct.pack("<QqI", 4, 10, 0xFFFF_FFFF)
+    data = struct.pack("<BBI", 7, 1, len(body)) + body
+    with pytest.raises(StoreCorrupt, match="absent"):
+        decode(data, 0, len(data), 0)

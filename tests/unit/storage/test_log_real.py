@@ -1,0 +1,186 @@
+"""The log on a real directory: the lock, the thread that makes segments ready, a small real disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pairbus.errors import StoreUnavailable
+from pairbus.storage.files import RealFileSystem
+from pairbus.storage.inspect import check
+from pairbus.storage.log import FIRST_SEGMENT_BYTES, LogStore
+from pairbus.storage.pool import READY_MIN
+from tests.unit.storage.helpers import commit, numbers, replay, send
+
+WAIT_SECONDS = 20.0
+
+CHILD = """
+import sys
+from pairbus.engine.records import MessageStored
+from pairbus.model.message import Message
+from pairbus.storage.log import LogStore
+store = LogStore.open(sys.argv[1], segment_bytes=1 << 20)
+list(store.replay())
+number = 0
+while True:
+    number += 1
+    message = Message(number, number, 0, 500, None)
+    store.append(MessageStored(4, message, bytes([number % 251]) * 500, b""))
+    store.commit(store.seal())
+    print(number, flush=True)
+"""
+
+
+def wait_until_ready(store: LogStore) -> None:
+    pool = store._pool
+    with pool._changed:
+        assert pool._changed.wait_for(lambda: len(pool._ready) >= READY_MIN, WAIT_SECONDS)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    yield process
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def test_B69_a_second_process_is_refused_and_told_who_owns_the_data(
+    writer: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    with pytest.raises(StoreUnavailable, match=f"in use by process {writer.pid}: stop that broker"):
+        LogStore.open(tmp_path)
+    with pytest.raises(StoreUnavailable, match="in use"):
+        check(tmp_path)
+
+
+def test_B1_nothing_acknowledged_is_lost_when_the_process_is_killed(
+    writer: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert writer.stdout is not None
+    told = [int(writer.stdout.readline()) for _ in range(200)]
+    writer.send_signal(signal.SIGKILL)
+    rest, _ = writer.communicate()
+    told += [int(line) for line in rest.splitlines()]
+    store = LogStore.open(tmp_path)
+    found = numbers(replay(store))
+    assert found[: len(told)] == told
+    assert len(found) <= len(told) + 1
+    store.close()
+
+
+def test_a_first_start_makes_one_small_segment_and_private_files(tmp_path: Path) -> None:
+    store = LogStore.open(tmp_path / "deep" / "data", namespace="ns")
+    assert list(store.replay()) == []
+    directory = tmp_path / "deep" / "data"
+    assert (directory / "0000000001.segment").stat().st_size == FIRST_SEGMENT_BYTES
+    assert directory.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in directory.iterdir())
+    store.close()
+
+
+def test_segments_are_made_ready_beside_the_others(tmp_path: Path) -> None:
+    store = LogStore.open(tmp_path, segment_bytes=64 * 1024)
+    replay(store)
+    wait_until_ready(store)
+    for number in range(1, 2000):
+        send(store, number)
+        commit(store)
+    assert store.statistics().segments > 10
+    wait_until_ready(store)
+    store.close()
+    store.close()
+    store = LogStore.open(tmp_path, segment_bytes=64 * 1024)
+    assert numbers(replay(store)) == list(range(1, 2000))
+    assert store.statistics().spare_segments >= READY_MIN
+    store.close()
+
+
+def test_B67_closing_leaves_no_handle_open(tmp_path: Path) -> None:
+    def handles() -> set[str]:
+        found = set()
+        for entry in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink(f"/proc/self/fd/{entry}")
+            except OSError:
+                continue
+            if target.startswith(str(tmp_path)):
+                found.add(target)
+        return found
+
+    store = LogStore.open(tmp_path, segment_bytes=64 * 1024, cache_bytes=1000)
+    replay(store)
+    messages = [send(store, number) for number in range(1, 1000)]
+    commit(store)
+    send(store, 1000)
+    commit(store)
+    assert all(store.read(m.location, m.size) for m in messages)
+    store.close()
+    assert handles() == set()
+    LogStore.open(tmp_path).close()
+    assert handles() == set()
+
+
+def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        LogStore.open(tmp_path / "file" / "data")
+    with pytest.raises(StoreUnavailable, match="holds no data"):
+        check(tmp_path)
+
+
+def test_create_leaves_nothing_behind_when_there_is_no_space(tmp_path: Path) -> None:
+    files = RealFileSystem(tmp_path)
+    with pytest.raises(OSError, match=r"No space|too large|Invalid|File too large"):
+        files.create("huge", 1 << 62)
+    assert files.names() == []
+    files.unlock()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "small"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_B12_a_really_full_disk_refuses_sends_and_recovers(small_disk: Path) -> None:
+    store = LogStore.open(small_disk / "data", segment_bytes=64 * 1024, reserve_bytes=32 * 1024)
+    replay(store)
+    number = 0
+    while store.has_room(5000):
+        number += 1
+        send(store, number, 5000)
+        commit(store)
+        assert number < 1000
+    assert number > 100
+    assert not store.has_room(5000)
+    (small_disk / "data" / "lock").read_text()
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    pool = store._pool
+    with pool._changed:
+        assert pool._changed.wait_for(lambda: not pool.is_full, WAIT_SECONDS)
+    assert store.has_room(5000)
+    store.close()
+    store = LogStore.open(small_disk / "data", segment_bytes=64 * 1024)
+    assert numbers(replay(store)) == list(range(1, number + 1))
+    store.close()
