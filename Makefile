@@ -89,7 +89,7 @@ bench: bench-broker bench-settle ## All benchmarks
 demo: $(STAMP) ## See it work: a namespace, one message there and back
 	@$(BIN)/python tools/first_message.py
 
-docs: $(STAMP) ## Write the generated page, check the documents: links hold, commands run
+docs: $(STAMP) ## Write the generated pages, check the documents: links hold, commands run
 	$(BIN)/python tools/reference.py
 	$(PYTEST) tests/integration/test_docs.py
 

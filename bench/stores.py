@@ -78,23 +78,29 @@ class Sqlite:
         self._connection = sqlite3.connect(directory / "store.sqlite", isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
+        # A rowid table, rows found by their id alone: SQLite's own advice for rows of this length. WITHOUT ROWID, which was
+        # tried first, made it three to four times slower at 1000 per commit.
         self._connection.execute(
-            "CREATE TABLE IF NOT EXISTS message (queue INTEGER, number INTEGER, enqueued INTEGER, expires INTEGER, "
-            "state INTEGER, failed INTEGER, blob BLOB, PRIMARY KEY (queue, number)) WITHOUT ROWID"
+            "CREATE TABLE IF NOT EXISTS message (id INTEGER PRIMARY KEY, queue INTEGER, number INTEGER, "
+            "enqueued INTEGER, expires INTEGER, state INTEGER, failed INTEGER, blob BLOB)"
         )
+        self._next_id = 1
 
     def cycle(self, first: int, count: int, previous: list[Message]) -> tuple[list[Message], float]:
         execute = self._connection.execute
         messages = [Message(number, number, 0, BODY_BYTES, None) for number in range(first, first + count)]
+        for message in messages:
+            message.location = self._next_id
+            self._next_id += 1
         execute("BEGIN")
         self._connection.executemany(
-            "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(QUEUE, m.sequence_number, m.enqueued_at, m.expires_at, m.state, 0, BLOB) for m in messages],
+            "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (m.location, QUEUE, m.sequence_number, m.enqueued_at, m.expires_at, m.state, 0, BLOB)
+                for m in messages
+            ],
         )
-        self._connection.executemany(
-            "DELETE FROM message WHERE queue = ? AND number = ?",
-            [(QUEUE, m.sequence_number) for m in previous],
-        )
+        self._connection.executemany("DELETE FROM message WHERE id = ?", [(m.location,) for m in previous])
         started = time.perf_counter()
         execute("COMMIT")
         return messages, time.perf_counter() - started
@@ -176,7 +182,7 @@ def reopen(directory: Path, messages: int) -> None:
         found: list[Message] = []
         if name.startswith("SQLite"):
             connection = sqlite3.connect(place / "store.sqlite")
-            query = "SELECT number, enqueued, expires, length(blob) FROM message ORDER BY queue, number"
+            query = "SELECT number, enqueued, expires, length(blob) FROM message ORDER BY id"
             for number, enqueued, expires, size in connection.execute(query):
                 found.append(Message(number, enqueued, expires, size, None))
             connection.close()

@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference that say what the code says: errors and commands.
+"""Write the pages of docs/reference that say what the code says: errors, commands, metrics.
 
 `make docs` runs it; a test holds the pages to it.
 """
@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,8 @@ import click
 
 from pairbus import errors
 from pairbus.cli.root import root
+from pairbus.testing import Namespace
+from pairbus.testing.http import ManagementClient
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -46,10 +50,14 @@ root key; for loopback with `UseDevelopmentEmulator=true`), `ca_file` (the autho
 appears whole when the namespace serves, with mode 0600.
 """
 
+METRICS_HEAD: Final = """# Metrics
 
-def pages() -> dict[Path, str]:
-    """Every generated page as it should be."""
-    return {FOLDER / "errors.md": errors_page(), FOLDER / "commands.md": commands_page()}
+`GET /metrics` on either address, in Prometheus' text format, with a token that holds a right on the namespace. No keys, no tokens and no
+bodies appear in it. This page is written by `tools/reference.py`, from a broker that has just started; some labels appear with traffic.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+"""
 
 
 def errors_page() -> str:
@@ -128,6 +136,28 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def metrics_page() -> str:
+    """All metrics, by a broker that serves them."""
+    with Namespace("reference", queues=["orders"], config={"Topics": [{"Name": "events"}]}) as namespace:
+        management = ManagementClient(namespace.http_address, namespace.connection_string)
+        text = management.request("GET", "/metrics").decode()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    meanings = dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE))
+    lines = []
+    for name, kind in kinds.items():
+        samples = re.findall(rf"^{name}(?:_bucket)?\{{(.*)\}} ", text, re.MULTILINE)
+        labels = dict.fromkeys(label for sample in samples for label in re.findall(r'(\w+)="', sample))
+        quoted = ", ".join(f"`{label}`" for label in labels)
+        lines.append(f"| `{name}` | {kind} | {quoted} | {_cell(meanings[name])} |\n")
+    return METRICS_HEAD + "".join(lines)
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "errors.md": errors_page,
+    "commands.md": commands_page,
+    "metrics.md": metrics_page,
+}
+
 if __name__ == "__main__":
-    for path, text in pages().items():
-        path.write_text(text)
+    for name, write in PAGES.items():
+        (FOLDER / name).write_text(write())

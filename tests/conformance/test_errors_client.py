@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +24,7 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import AccessRights, AuthorizationRule
 
-from tests.conformance.sdk import Bus, connection_part, eventually, spec, take, texts
+from tests.conformance.sdk import Bus, connection_part, eventually, sas_token, spec, take, texts
 
 KIB = 1024
 
@@ -222,21 +221,6 @@ def test_M1_wrong_key_is_an_authentication_error(
 
     # The client keeps the status to itself and its log.
     assert "Status code: 401" in caplog.text
-
-
-def sas_token(connection_string: str, resource: str, seconds: float) -> str:
-    """A token made the way the documentation describes, independent of the client."""
-    import base64
-    import hashlib
-    import hmac
-    from urllib.parse import quote_plus
-
-    expiry = str(int(time.time() + seconds))
-    signed = quote_plus(resource)
-    key = connection_part(connection_string, "SharedAccessKey").encode()
-    signature = base64.b64encode(hmac.digest(key, f"{signed}\n{expiry}".encode(), hashlib.sha256))
-    rule = connection_part(connection_string, "SharedAccessKeyName")
-    return f"SharedAccessSignature sr={signed}&sig={quote_plus(signature)}&se={expiry}&skn={rule}"
 
 
 def with_signature(connection_string: str, token: str) -> str:

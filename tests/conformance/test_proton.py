@@ -60,7 +60,12 @@ def test_message_round_trip(connection: Any, queue: str) -> None:
     receiver.accept()
     receiver.close()
 
-    assert (message.body, message.id, message.subject, message.properties) == (sent.body, "id", "s", {"p": 2**62})
+    assert (message.body, message.id, message.subject, message.properties) == (
+        sent.body,
+        "id",
+        "s",
+        {"p": 2**62},
+    )
     assert message.annotations[symbol("x-mine")] == "a"
     assert message.annotations[symbol("x-opt-sequence-number")] == 1
     assert message.delivery_count == 0

@@ -341,7 +341,9 @@ def test_many_sends_on_one_link_keep_their_order(bus: Bus, queue: str) -> None:
     assert numbers(messages) == list(range(1, 201))
 
 
-@spec("@azure/service-bus LockRenewer (settling needs an id)", "a message without an id gets one, and keeps it")
+@spec(
+    "@azure/service-bus LockRenewer (settling needs an id)", "a message without an id gets one, and keeps it"
+)
 def test_message_without_an_id_gets_one(bus: Bus, queue: str) -> None:
     bus.send(queue, AmqpAnnotatedMessage(data_body=b"x"), AmqpAnnotatedMessage(data_body=b"y"))
 

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from tests.conformance.sdk import Bus, eventually, numbers, spec, take, texts
+from tests.conformance.sdk import Bus, endpoint_for, eventually, numbers, spec, take, texts
 
 
 def message(text: str, session: str) -> ServiceBusMessage:
@@ -75,6 +75,19 @@ def test_next_available_times_out_as_asked(bus: Bus, session_queue: str) -> None
         receiver.receive_messages(1)
 
     assert 1 < time.monotonic() - start < 6
+
+
+@pytest.mark.slow
+@spec("service-bus-protocol §5.2", "without a time limit of the link's own: 65 seconds")
+def test_next_available_times_out_after_65_seconds_by_default(namespace: Any, session_queue: str) -> None:
+    bus = Bus("sync", endpoint_for("tcp", namespace.connection_string, str(namespace.ca_file)))
+    start = time.monotonic()
+
+    with pytest.raises(OperationTimeoutError):
+        bus.receiver(session_queue, session_id=NEXT_AVAILABLE_SESSION).__enter__()
+
+    assert 60 < time.monotonic() - start < 72
+    bus.close()
 
 
 @spec("service-bus-protocol §5.2", "the attach answer is held until a session appears")

@@ -6,10 +6,11 @@ import datetime as dt
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, TransportType
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 
-from tests.conformance.sdk import Bus, endpoint_for, spec, take, texts
+from tests.conformance.sdk import Bus, connection_part, endpoint_for, sas_token, spec, take, texts
 
 # The asynchronous client asks aiohttp for a plain WebSocket in an old way.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
@@ -69,6 +70,31 @@ def test_client_that_does_not_trust_us_stays_away(face: str, namespace: Any, que
     with pytest.raises(ServiceBusError), stranger.sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("x"), timeout=5)
     stranger.close()
+
+
+@pytest.mark.parametrize("kind", ["named key", "signature"])
+@spec(
+    "service-bus-protocol §1.2, §2.2", "a program keeps the name of its namespace and reaches us all the same"
+)
+def test_credential_objects_with_the_name_of_the_real_namespace(
+    namespace: Any, queue: str, kind: str
+) -> None:
+    host = "contoso.servicebus.windows.net"
+    text = namespace.connection_string
+    rule, key = connection_part(text, "SharedAccessKeyName"), connection_part(text, "SharedAccessKey")
+    credential = (
+        AzureNamedKeyCredential(rule, key)
+        if kind == "named key"
+        else AzureSasCredential(sas_token(text, f"sb://{host}/{queue}", 600))
+    )
+    options = endpoint_for("tls", text, str(namespace.ca_file)).options
+
+    with (
+        ServiceBusClient(host, credential, retry_total=0, **options) as client,
+        client.get_queue_sender(queue) as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("x"))
+        assert texts(client.get_queue_receiver(queue).peek_messages(1)) == ["x"]
 
 
 @spec("service-bus-protocol §1.2", "the client's own choice for a custom endpoint is a secure WebSocket")

@@ -475,8 +475,8 @@ def test_the_walks_reach_what_they_are_about() -> None:
     """Otherwise the test above would prove less than it says."""
     machines = [walk(seed, 200) for seed in range(3)]
 
-    assert sum(len(machine.history.removed) for machine in machines) > 300
-    assert sum(len(machine.history.fails) for machine in machines) > 20
+    assert sum(len(machine.history.removed) for machine in machines) > 200
+    assert sum(len(machine.history.fails) for machine in machines) > 10
     assert sum(machine.lives for machine in machines) > 9
     assert sum(machine.restated for machine in machines) > 100
 

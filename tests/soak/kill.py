@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -22,8 +24,13 @@ from tests.conformance.haste import make_haste
 from tests.soak.kill_history import Event, Operation, Verdict, Violation, judge
 from tests.soak.kill_load import LOCK_SECONDS, ORDERS, SESSIONS, Drain, Yard, crew
 
+NAMESPACE = "contoso"
 UP_SECONDS_MAX = 1.6
-"""The longest the broker lives; the shortest is nothing, so that recoveries are killed too."""
+"""The longest the broker lives."""
+INTERRUPTED_SHARE = 0.3
+"""How many recoveries are killed on their way (B9)."""
+INTERRUPTED_SECONDS = (0.2, 1.0)
+"""When, counted from the start of the process: before, in or just after its recovery."""
 
 STOP_SECONDS_MAX = 90
 LOG_CHARACTERS_SHOWN = 4_000
@@ -38,8 +45,10 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
         Queue(SESSIONS, requires_session=True, lock_duration=timedelta(seconds=LOCK_SECONDS)),
     ]
     make_haste()
+    # The client tells of every connection that dies under it; here that is all of them.
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
     moments = random.Random(seed)
-    with Namespace("contoso", process=True, queues=queues, faults=False) as namespace:
+    with Namespace(NAMESPACE, process=True, queues=queues, faults=False) as namespace:
         yard = Yard(namespace.connection_string, seed)
         actors = crew(yard)
         for actor in actors:
@@ -51,6 +60,8 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
             yard.is_up.clear()
             namespace.kill()
             yard.history.add(Operation.KILL, began, actor="killer")
+            if moments.random() < INTERRUPTED_SHARE:
+                interrupt_recovery(namespace.data, moments.uniform(*INTERRUPTED_SECONDS))
             namespace.restart()
             if progress and number % 10 == 9:
                 print(f"{number + 1} kills, {len(yard.history.events)} events", flush=True)
@@ -72,6 +83,18 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
     strange = [Violation("client", "", text) for text in yard.unexpected]
     strange += [Violation("client", actor.name, "did not stop") for actor in actors if actor.is_alive()]
     return Verdict(verdict.violations + strange, verdict.counts), yard.history.events
+
+
+def interrupt_recovery(data: Path, seconds: float) -> None:
+    """Start a broker on the data and kill it on its way up."""
+    command = [sys.executable, "-m", "pairbus", "serve", "--namespace", NAMESPACE, "--data", str(data)]
+    command += ["--amqp", "127.0.0.1:0", "--http", "off"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
 
 
 def main() -> int:

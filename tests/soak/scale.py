@@ -98,14 +98,14 @@ class Idle:
         pending = count
         while pending and time.monotonic() < deadline:
             for key, _ in selector.select(timeout=1):
-                peer, client = key.fileobj, key.data
-                assert isinstance(peer, socket.socket)
-                client.receive(peer.recv(65536))
+                ready, client = key.fileobj, key.data
+                assert isinstance(ready, socket.socket)
+                client.receive(ready.recv(65536))
                 output = client.take_output()
                 if output:
-                    peer.sendall(output)
+                    ready.sendall(output)
                 if client.remote_open is not None:
-                    selector.unregister(peer)
+                    selector.unregister(ready)
                     pending -= 1
         if pending:
             raise SystemExit(f"{pending} connections did not open in time")
@@ -129,7 +129,9 @@ class Idle:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--connections", type=int, default=5_000)
     options = parser.parse_args()
@@ -151,7 +153,9 @@ def main() -> int:
         first_delivery(namespace)
         took = time.monotonic() - begun
         resident = resident_mib(namespace.pid)
-        print(f"after SIGKILL: ready in {ready:.1f} s, first delivery after {took:.1f} s; resident {resident:.0f} MiB")
+        print(
+            f"after SIGKILL: ready in {ready:.1f} s, first delivery after {took:.1f} s; resident {resident:.0f} MiB"
+        )
         if took > RESTART_SECONDS_MAX or resident > RESIDENT_MIB_MAX:
             broken.append(f"restart {took:.1f} s, resident {resident:.0f} MiB")
         idle = Idle(namespace)

@@ -72,6 +72,10 @@ STEPS: Final = bytes(
 ``skip_value`` can tell."""
 
 
+TEXT_CODES: Final = b"\xa1\xa3\xb1\xb3"
+"""Constructors of strings and symbols, short and long."""
+
+
 class Budget:
     """How many more values a decoding may make."""
 

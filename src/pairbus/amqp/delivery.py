@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from pairbus.amqp.decode import bad, skip_value
+from pairbus.amqp.decode import TEXT_CODES, bad, skip_value
 from pairbus.amqp.encode import encode_map_items, encode_string
 from pairbus.amqp.layout import (
     APPLICATION_PROPERTIES,
@@ -250,9 +250,10 @@ def property_pairs(encoded: bytes) -> dict[bytes, bytes]:
     end = len(encoded)
     while at < end:
         start = at
+        code = encoded[at]
         at = skip_value(encoded, at, end)
-        key = encoded[start + (2 if encoded[start] < 0xB0 else 5) : at]
-        start = at
+        value = at
         at = skip_value(encoded, at, end)
-        pairs[key] = encoded[start:at]
+        if code in TEXT_CODES:  # application properties have no other keys (AMQP 1.0, 3.2.5)
+            pairs[encoded[start + (2 if code < 0xB0 else 5) : value]] = encoded[value:at]
     return pairs

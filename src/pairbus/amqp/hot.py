@@ -2,6 +2,8 @@
 
 Each reader knows the forms that clients really write and hands anything else to the general decoder, so the fast path
 never decides what is valid: it only decides what is quick.
+
+No slice here may start behind its end: interpreted that gives nothing, compiled by mypyc it raises ``SystemError``.
 """
 
 from __future__ import annotations
@@ -174,6 +176,8 @@ def read_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
             at += 1
         else:
             return _any_disposition(buf, offset, end)
+        if at >= end:
+            return _any_disposition(buf, offset, end)
         tail = buf[at + 1 : end]
         settled = buf[at]
         if (
@@ -233,6 +237,8 @@ def read_flow(buf: bytes, offset: int, end: int) -> Flow:
                 values.append(-1)
             else:
                 return _any_flow(buf, offset, end)
+        if at > end:
+            return _any_flow(buf, offset, end)
         # drain, echo and properties: one byte each unless there really are properties
         rest = buf[at:end]
         if len(rest) != count - len(values) or len(values) < 4 or min(values[1:4]) < 0:

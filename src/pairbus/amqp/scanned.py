@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from pairbus.amqp.decode import STEPS, bad, decode_value, skip_value
+from pairbus.amqp.decode import STEPS, TEXT_CODES, bad, decode_value, skip_value
 from pairbus.amqp.layout import (
     BROKER_KEYS,
     DURABLE,
@@ -142,7 +142,8 @@ def scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, f
         else:
             at = at + step if step else skip_value(payload, at, stop)
         if index == 6:
-            found.content_type = payload[start + (2 if code < 0xB0 else 5) : at]
+            if code in TEXT_CODES:  # of any other type it is nobody's ping
+                found.content_type = payload[start + (2 if code < 0xB0 else 5) : at]
         elif index == 8:
             found.expires_at = _timestamp(payload, start)
         elif index == 9:

@@ -17,6 +17,9 @@ COMMANDS: Final = {
     "receive": "pairbus.cli.messages:receive",
     "peek": "pairbus.cli.messages:peek",
     "entity": "pairbus.cli.entity:entity",
+    "syphon": "pairbus.cli.syphon:syphon",
+    "backlog": "pairbus.cli.backlog:backlog",
+    "explain": "pairbus.cli.explain:explain",
 }
 """Each command's name and where it is; add a line and a module for a new one."""
 SUMMARIES: Final = {
@@ -25,6 +28,9 @@ SUMMARIES: Final = {
     "receive": "Receive messages from a queue or subscription.",
     "peek": "Look at messages without taking them.",
     "entity": "Work on the queues, topics, subscriptions and rules of a namespace.",
+    "syphon": "Bring the messages of the backlog home to the primary.",
+    "backlog": "Look after the backlog in the secondary namespace.",
+    "explain": "Say why an entity is in its state.",
 }
 """What the list of commands says of each, known without importing it."""
 EXIT_USAGE: Final = 2

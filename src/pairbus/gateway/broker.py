@@ -80,7 +80,7 @@ class Broker:
         """A socket was accepted."""
         connection = GatewayConnection(self, peer, now)
         self.connections[connection] = None
-        self._arm(connection)
+        self.arm(connection)
         return connection
 
     def forget(self, connection: GatewayConnection) -> None:
@@ -195,11 +195,13 @@ class Broker:
             connection = heappop(self._timers)[2]
             if connection in self.connections:
                 connection.tick(now)
-                self._arm(connection)
+                self.arm(connection)
 
-    def _arm(self, connection: GatewayConnection) -> None:
+    def arm(self, connection: GatewayConnection) -> None:
+        """Have the connection ticked when it next needs it."""
         deadline = connection.next_deadline()
         if deadline is not None:
+            connection.armed_at = deadline
             self._timer_count += 1
             heappush(self._timers, (deadline, self._timer_count, connection))
 

@@ -66,8 +66,9 @@ class GatewayConnection:
         self.is_counted = False
         """It has been opened and is counted among the connections."""
         self.is_cut = False
+        self.armed_at = now
+        """When the broker will call ``tick`` next."""
         self._linked_at = now
-        self._opened_at = now
 
     # -- the server's side ---------------------------------------------------------------------
 
@@ -79,6 +80,9 @@ class GatewayConnection:
             return
         self.amqp.receive(data, now)
         self.broker.touch(self)
+        deadline = self.amqp.next_deadline()
+        if deadline is not None and deadline < self.armed_at:
+            self.broker.arm(self)  # opening, or beginning to close, set a nearer one than was known
 
     def _is_hit(self, now: int) -> bool:
         faults = self.broker.faults
@@ -155,15 +159,26 @@ class GatewayConnection:
     def next_deadline(self) -> int | None:
         """When ``tick`` has something to do."""
         deadline = self.amqp.next_deadline()
-        if self.links:
+        if self.amqp.closing or self.is_closed:
             return deadline
-        own = self._linked_at + NO_LINK_MS
-        return own if deadline is None or own < deadline else deadline
+        if not self.links:
+            own = self._linked_at + NO_LINK_MS
+            deadline = own if deadline is None or own < deadline else deadline
+        for grant in self.grants.values():
+            if deadline is None or grant.expires_at < deadline:
+                deadline = grant.expires_at
+        return deadline
 
     def tick(self, now: int) -> None:
         """Let time pass: idle peers go (B64)."""
         self.now = now
         self.amqp.tick(now)
+        expired = [path for path, grant in self.grants.items() if grant.expires_at <= now]
+        if expired:
+            # What the token allowed ends with it, deliveries to a quiet receiver among it (M3).
+            for path in expired:
+                del self.grants[path]
+            self.recheck()
         if not self.links and not self.amqp.closing and now >= self._linked_at + NO_LINK_MS:
             text = f"The connection was inactive for more than the allowed {NO_LINK_MS} milliseconds and is closed."
             self.amqp.close(AmqpError("amqp:connection:forced", text))
@@ -210,7 +225,7 @@ class GatewayConnection:
             self.broker.refused_login(self.peer, user, self.now)
         return self.login is not None
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection) -> None:  # noqa: ARG002 - the handler's shape
         """The peer opened: from now on it is a connection that counts."""
         self.is_counted = True
         self.broker.meter.connected()

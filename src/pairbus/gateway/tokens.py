@@ -69,3 +69,5 @@ def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
         raise Unauthorized(f"More than {GRANTS_MAX} audiences on one connection: open another one.")
     connection.grants[path] = grant
     connection.recheck()
+    if grant.expires_at < connection.armed_at:
+        connection.broker.arm(connection)

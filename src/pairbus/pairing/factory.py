@@ -77,6 +77,7 @@ class Factory:
         self.failover_interval_ms = milliseconds(options.failover_interval)
         self.ping_interval_ms = milliseconds(options.ping_primary_interval)
         self.is_paired = False
+        self.journal: Callable[[Event, int], None] | None = None
         self._on_change = on_change
         self._rotation = Rotation((), self.ping_interval_ms, chooser)
         self._chooser = chooser
@@ -220,7 +221,10 @@ class Factory:
 
     def tell(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
         """Raise an event."""
-        self.events.tell(Event(kind, subject, text, self.clock(), dict(data), is_loud))
+        event = Event(kind, subject, text, self.clock(), dict(data), is_loud)
+        self.events.tell(event)
+        if self.journal is not None:
+            self.journal(event, self.wall_clock())
 
     def statistics(self, oldest_age_ms: int | None = None, drain_rate_per_s: float = 0.0) -> Statistics:
         """A frozen picture of the counters."""

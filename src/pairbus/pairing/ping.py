@@ -10,7 +10,7 @@ from typing import Final
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 PING_LIFE_SECONDS: Final = 1
-PING_TIMEOUT_MS_MAX: Final = 10_000
+PING_TIMEOUT_MS_MAX: Final = 5_000
 """How long the answer to a ping is waited for; never longer than the interval."""
 
 

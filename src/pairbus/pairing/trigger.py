@@ -81,7 +81,8 @@ _BY_CLASS: Final[tuple[tuple[type[BaseException], Failure], ...]] = (
 def classify(error: BaseException) -> Failure:
     """What kind of failure an exception of the SDK stands for."""
     if isinstance(error, sdk.ServiceBusAuthenticationError):
-        return _failed_token(str(error))
+        # The number of a refused put-token is only in what the error wraps.
+        return _failed_token(f"{error} {error.inner_exception or ''}")
     for kind, failure in _BY_CLASS:
         if isinstance(error, kind):
             return failure

@@ -8,8 +8,10 @@ is a list of encoded messages anyway (protocol reference, 3.3). The wire sees no
 from __future__ import annotations
 
 import copy
+import socket
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -213,3 +215,14 @@ def interruptible(receiver: Any) -> Any:
 
     handler.do_work_async = work
     return interrupt
+
+
+def cut_socket(handler: Any) -> None:
+    """End whatever a synchronous sender or receiver is waiting for, by ending its connection under it."""
+    client = getattr(handler, "_handler", None)
+    connection = getattr(client, "_connection", None)
+    transport = getattr(connection, "_transport", None)
+    end = getattr(transport, "sock", None)
+    if end is not None:
+        with suppress(OSError, AttributeError):
+            end.shutdown(socket.SHUT_RDWR)

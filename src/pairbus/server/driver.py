@@ -278,5 +278,6 @@ class Driver:
             if records:
                 self._restated += len(records)
                 pause = HOUSEKEEPING_SLICE_SECONDS
-                self.ask_turn()
+            # Also without records: the last segment of a round is given back with the next batch.
+            self.ask_turn()
         self._housekeeper = self._loop.call_later(pause, self._housekeep)

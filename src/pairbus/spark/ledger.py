@@ -22,7 +22,7 @@ WAITING: Final = "waiting"
 """Given back: its destination is away."""
 
 LEDGER_SCHEMA: Final = (
-    "slice long, backlog_queue string, sequence_number long, message_id string, destination string, "
+    "backlog_queue string, sequence_number long, message_id string, destination string, "
     "outcome string, reason string, enqueued_time timestamp, finished_time timestamp, attempt long"
 )
 ROWS_PER_BATCH: Final = 5_000
@@ -43,7 +43,7 @@ class LedgerRow:
     attempt: int
 
 
-def record_batches(slice_number: int, rows: list[LedgerRow]) -> list[pyarrow.RecordBatch]:
+def record_batches(rows: list[LedgerRow]) -> list[pyarrow.RecordBatch]:
     """Rows as Arrow, column for column in the order of the schema."""
     import pyarrow
 
@@ -52,7 +52,6 @@ def record_batches(slice_number: int, rows: list[LedgerRow]) -> list[pyarrow.Rec
     for start in range(0, len(rows), ROWS_PER_BATCH):
         part = rows[start : start + ROWS_PER_BATCH]
         columns = {
-            "slice": pyarrow.array([slice_number] * len(part), pyarrow.int64()),
             "backlog_queue": pyarrow.array([row.backlog_queue for row in part], pyarrow.string()),
             "sequence_number": pyarrow.array([row.sequence_number for row in part], pyarrow.int64()),
             "message_id": pyarrow.array([row.message_id for row in part], pyarrow.string()),

@@ -32,3 +32,10 @@ def active_number(payload: bytes) -> int | None:
     number = annotations.get(Symbol("x-opt-sequence-number"))
     state = annotations.get(Symbol("x-opt-message-state"), ACTIVE)
     return number if isinstance(number, int) and state == ACTIVE else None
+
+
+def sequence_number(payload: bytes) -> int:
+    """A browsed message's sequence number."""
+    number = decode_message(payload).message_annotations.get(Symbol("x-opt-sequence-number"))
+    assert isinstance(number, int), number
+    return number

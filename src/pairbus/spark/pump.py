@@ -28,6 +28,7 @@ from pairbus.pairing.trigger import classify
 from pairbus.spark import sdk
 from pairbus.spark.ledger import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
 from pairbus.spark.order import in_order
+from pairbus.spark.syphon_report import TIME_IS_UP
 from pairbus.syphon.plan import EXPIRED, DrainPlan, Letter, NotFoundPolicy, SetAside
 from pairbus.syphon.sdk import SdkOutlet
 
@@ -264,7 +265,7 @@ class TaskPump:
             if rest:
                 await sdk.settle_all(lane.receiver, [_message(letter) for letter in rest], released=True)
             for letter in rest:
-                self._note_letter(letter, WAITING, self._reasons.get(letter.path.strip("/").lower(), "time is up"))
+                self._note_letter(letter, WAITING, self._reasons.get(letter.path.strip("/").lower(), TIME_IS_UP))
 
     async def _close_receiver(self, receiver: ServiceBusReceiver) -> None:
         with suppress(Exception):

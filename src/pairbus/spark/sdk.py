@@ -122,7 +122,7 @@ async def _wait_for_outcomes(link: Any, numbers: Sequence[int]) -> None:
     while not all(pending[number]["settled"] for number in numbers):
         if time.monotonic() > give_up or link._is_closed or link.state.name in ("DETACHED", "ERROR"):
             return
-        await link._session._connection.listen(wait=False, batch=8)
+        await link._session._connection.listen(wait=False)
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ Errors are ``OSError``, as the system gives them; the log decides what they mean
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -87,10 +88,12 @@ class RealFileSystem:
         try:
             if size:
                 os.posix_fallocate(handle, 0, size)
-        except BaseException:
-            os.close(handle)
-            os.unlink(self._directory / name)
-            raise
+        except OSError as error:
+            # Where nothing can be reserved, writing the file through will find out.
+            if error.errno != errno.EOPNOTSUPP:
+                os.close(handle)
+                os.unlink(self._directory / name)
+                raise
         return handle
 
     def open(self, name: str) -> int:

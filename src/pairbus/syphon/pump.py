@@ -95,9 +95,7 @@ class Syphon:
         finally:
             self.stop()
             await self._end([*pumps, *self._senders.values()])
-            for inbox in self._inboxes.values():
-                await inbox.close()
-            await self._outlet.close()
+            await asyncio.gather(*(inbox.close() for inbox in self._inboxes.values()), self._outlet.close())
 
     def stop(self) -> None:
         """Let ``run`` come to its end: polls are cut short, nothing new is received."""

@@ -389,7 +389,8 @@ class ClientSession:
             self._by_name[frame.name, not frame.role].answer = frame
         elif isinstance(frame, Transfer):
             self.next_incoming_id = (self.next_incoming_id + 1) & 0xFFFFFFFF
-            self.links[frame.handle].on_transfer(frame, payload)
+            if frame.handle in self.links:  # else it was under way when we detached
+                self.links[frame.handle].on_transfer(frame, payload)
         elif isinstance(frame, Disposition):
             self._on_disposition(frame)
         elif isinstance(frame, Flow):

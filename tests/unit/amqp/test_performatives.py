@@ -72,10 +72,18 @@ def test_attach_with_source_and_target() -> None:
     assert isinstance(got, Attach)
     assert isinstance(got.target, Target)
     assert got.source is not None
-    for field in Source.__slots__:
-        assert getattr(got.source, field) == getattr(sent.source, field), field
-    for field in Target.__slots__:
-        assert getattr(got.target, field) == getattr(sent.target, field), field
+    assert got.source.encode() == sent.source.encode()
+    assert got.target.encode() == sent.target.encode()
+    assert (got.source.address, got.source.durable, got.source.timeout) == ("from", 1, 7)
+    assert (got.source.expiry_policy, got.source.dynamic, got.source.distribution_mode) == (
+        "never",
+        True,
+        "copy",
+    )
+    assert got.source.dynamic_node_properties == {"lifetime-policy": 1}
+    assert got.source.filter == {"f": Described(5, "x")}
+    assert (got.source.outcomes, got.source.capabilities) == (["amqp:accepted:list"], ["queue"])
+    assert (got.target.address, got.target.capabilities) == ("to", ["topic"])
     assert (got.max_message_size, got.properties, got.desired_capabilities) == (2**40, {"p": 1}, ["c"])
 
 
@@ -104,11 +112,18 @@ def test_flow_transfer_disposition() -> None:
     disposition = Disposition(True, 5, 9)
     disposition.settled, disposition.state_bytes = True, encode_released()
 
-    for sent in (flow, transfer, disposition):
-        got = back(sent)
-        for field in type(sent).__slots__:
-            if not field.startswith("state"):
-                assert getattr(got, field) == getattr(sent, field), field
+    got_flow, got_transfer, got_disposition = back(flow), back(transfer), back(disposition)
+    assert isinstance(got_flow, Flow)
+    assert got_flow.encode() == flow.encode()
+    assert (got_flow.link_credit, got_flow.available, got_flow.drain, got_flow.echo) == (7, 8, True, True)
+    assert isinstance(got_transfer, Transfer)
+    assert got_transfer.encode() == transfer.encode()
+    assert (got_transfer.delivery_tag, got_transfer.message_format) == (b"tag", 0x80013700)
+    assert (got_transfer.settled, got_transfer.more, got_transfer.aborted) == (True, True, True)
+    assert isinstance(got_disposition, Disposition)
+    assert (got_disposition.role, got_disposition.first, got_disposition.last) == (True, 5, 9)
+    assert got_disposition.settled
+    assert got_disposition.state is not None
 
 
 def test_detach_end_close() -> None:

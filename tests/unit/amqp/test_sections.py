@@ -273,6 +273,24 @@ def test_changed_properties_replace_add_and_remove() -> None:
     assert delivered(payload, extras).application_properties == {"a": 2, "c": 1, "new": "x" * 300}
 
 
+def test_changes_under_keys_that_are_no_text_are_left_out() -> None:
+    extras = DeliveryExtras()
+    extras.changed_properties = encode_map({True: 1, 5: 2, "k": 3})
+
+    assert delivered(encode_message(body="x"), extras).application_properties == {"k": 3}
+    view = properties_view(scan(encode_message(body="x")).blob, extras.changed_properties)
+    assert view.user_names() == ["k"]
+
+
+@pytest.mark.parametrize("odd", [b"\x41", b"\x43", b"\x45", b"\x50\x01", b"\x00\x40\x40"])
+def test_a_content_type_that_is_no_text_makes_no_ping(odd: bytes) -> None:
+    payload = encode_described(0x73, encode_list([b"\x40"] * 6 + [odd, b"\x40"])) + encode_described(
+        0x77, b"\x40"
+    )
+
+    assert not scan(payload).is_ping
+
+
 def test_removing_every_property_removes_the_section() -> None:
     extras = DeliveryExtras()
     extras.changed_properties = encode_map({"a": None})

@@ -6,6 +6,7 @@ import pytest
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.connection import ConnectionSettings
+from pairbus.amqp.framing import EMPTY_FRAME, amqp_frame
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -294,6 +295,16 @@ def test_settling_without_a_verdict_gives_the_message_back(state: bytes) -> None
     wire.dispose(first, first, settled=True, state=state)
 
     assert wire.handler.of("settled") == [("link", first, "context 0", RELEASED_CODE, True)]
+
+
+def test_a_disposition_may_stop_after_its_range() -> None:
+    wire = Wire().begun()
+    (first,) = sending(wire, 1)
+
+    wire.raw(amqp_frame(0, b"\x00\x53\x15\xc0\x05\x03\x41\x52" + bytes((first,)) + b"\x40") + EMPTY_FRAME)
+
+    assert wire.handler.of("settled") == []
+    assert not wire.is_closed()
 
 
 def test_unsettled_without_a_verdict_says_nothing() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.aio import ServiceBusClient
@@ -27,6 +29,7 @@ from pairbus.pairing.closing import Partnership, Side
 from pairbus.pairing.events import Event, Kind, Listener
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, Factory
 from pairbus.pairing.health import EntityHealth, EntityReport, Health
+from pairbus.pairing.journal import ENVIRONMENT, Journal
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
 from pairbus.pairing.queues import BacklogQueue, name_of, take_census
 from pairbus.pairing.registry import pairings
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from pairbus.pairing.statistics import Statistics
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
-HANDLER_CLOSE_SECONDS: Final = 5.0
+HANDLER_CLOSE_SECONDS: Final = 2.0
 PROBE_SECONDS: Final = 10.0
 
 
@@ -82,6 +85,7 @@ class PairedServiceBusClient:
         naming.check_different(*self._hosts)
         self._pulse = runtime.Pulse()
         self._tasks = runtime.Tasks()
+        self._limits = runtime.Limits()
         self._watched: set[str] = set()
         self._factory = Factory(
             name=uuid.uuid4().hex[:12],
@@ -94,6 +98,9 @@ class PairedServiceBusClient:
             on_change=self._changed,
             listener=on_event,
         )
+        journal = os.environ.get(ENVIRONMENT)
+        if journal:
+            self._factory.journal = Journal(Path(journal), self._factory.name).append
         self._management = Management(secondary, management or {})
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
         self._senders: set[PairedSender] = set()
@@ -333,7 +340,8 @@ class PairedServiceBusClient:
             sender = self.secondary.get_queue_sender(name)
             wire.set_retries(sender, 0)
             try:
-                await runtime.bounded(sender.create_message_batch(), PROBE_SECONDS)
+                async with self._limits.limit(sender, PROBE_SECONDS):
+                    await sender.create_message_batch()
                 usable.append(name)
             except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
                 last = error
@@ -397,7 +405,8 @@ class PairedServiceBusClient:
 
     async def _close_handler(self, handler: Any) -> None:
         try:
-            await runtime.bounded(handler.close(), HANDLER_CLOSE_SECONDS)
+            async with self._limits.limit(handler, HANDLER_CLOSE_SECONDS):
+                await handler.close()
         except Exception:  # noqa: BLE001 - it is given up either way, and its peer may be gone
             return
 

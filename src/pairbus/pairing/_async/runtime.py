@@ -6,9 +6,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 _Result = TypeVar("_Result")
+
+GRACE_SECONDS: Final = 1.0
+"""How much a call may overrun the timeout that the SDK was given before it is cut off."""
 
 
 def steady_ms() -> int:
@@ -19,6 +22,14 @@ def steady_ms() -> int:
 def wall_ms() -> int:
     """The time of day, in milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000
+
+
+class Limits:
+    """Bounds on calls of the SDK, which does not keep every one of its own timeouts."""
+
+    def limit(self, _handler: object, seconds: float) -> asyncio.Timeout:
+        """Give a call of ``_handler`` up after ``seconds``: an asynchronous context manager."""
+        return asyncio.timeout(seconds + GRACE_SECONDS)
 
 
 async def bounded(work: Awaitable[_Result], seconds: float) -> _Result:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusClient
@@ -28,6 +30,7 @@ from pairbus.pairing.closing import Partnership, Side
 from pairbus.pairing.events import Event, Kind, Listener
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, Factory
 from pairbus.pairing.health import EntityHealth, EntityReport, Health
+from pairbus.pairing.journal import ENVIRONMENT, Journal
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
 from pairbus.pairing.queues import BacklogQueue, name_of, take_census
 from pairbus.pairing.registry import pairings
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from pairbus.pairing.statistics import Statistics
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
-HANDLER_CLOSE_SECONDS: Final = 5.0
+HANDLER_CLOSE_SECONDS: Final = 2.0
 PROBE_SECONDS: Final = 10.0
 
 
@@ -85,6 +88,7 @@ class PairedServiceBusClient:
         naming.check_different(*self._hosts)
         self._pulse = runtime.Pulse()
         self._tasks = runtime.Tasks()
+        self._limits = runtime.Limits()
         self._watched: set[str] = set()
         self._factory = Factory(
             name=uuid.uuid4().hex[:12],
@@ -97,6 +101,9 @@ class PairedServiceBusClient:
             on_change=self._changed,
             listener=on_event,
         )
+        journal = os.environ.get(ENVIRONMENT)
+        if journal:
+            self._factory.journal = Journal(Path(journal), self._factory.name).append
         self._management = Management(secondary, management or {})
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
         self._senders: set[PairedSender] = set()
@@ -340,7 +347,8 @@ class PairedServiceBusClient:
             sender = self.secondary.get_queue_sender(name)
             wire.set_retries(sender, 0)
             try:
-                runtime.bounded(sender.create_message_batch(), PROBE_SECONDS)
+                with self._limits.limit(sender, PROBE_SECONDS):
+                    sender.create_message_batch()
                 usable.append(name)
             except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
                 last = error
@@ -404,7 +412,8 @@ class PairedServiceBusClient:
 
     def _close_handler(self, handler: Any) -> None:
         try:
-            runtime.bounded(handler.close(), HANDLER_CLOSE_SECONDS)
+            with self._limits.limit(handler, HANDLER_CLOSE_SECONDS):
+                handler.close()
         except Exception:  # noqa: BLE001 - it is given up either way, and its peer may be gone
             return
 

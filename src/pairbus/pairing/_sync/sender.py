@@ -12,7 +12,6 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.errors import ClientClosedError, PairingError, UsageError
 from pairbus.pairing import wire
-from pairbus.pairing._sync import runtime
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
 from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.outcome import mark
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 BACKLOG_RETRIES: Final = 1
 """A connection that died while idle is opened anew once before its queue leaves the rotation."""
-CLOSE_SECONDS: Final = 5.0
 
 Message = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Messages = Message | ServiceBusMessageBatch | Iterable[Message]
@@ -44,6 +42,7 @@ class PairedSender:
         self.entity_name = path
         self._client = client
         self._factory = client._factory
+        self._limits = client._limits
         self._record = self._factory.record(path)
         self._options = options
         self._is_topic = is_topic
@@ -103,7 +102,9 @@ class PairedSender:
             seconds = timeout if timeout is not None else SEND_TIMEOUT_MS_DEFAULT / 1000
             self._in_flight += 1
             try:
-                self._primary_sender().send_messages(prepared, timeout=seconds, **options)
+                sender = self._primary_sender()
+                with self._limits.limit(sender, seconds):
+                    sender.send_messages(prepared, timeout=seconds, **options)
             except Exception as error:
                 flow = self._flow(begun_ms, timeout)
                 self._go_on(flow, prepared, count, options, error)
@@ -190,7 +191,7 @@ class PairedSender:
         self._backlog.clear()
         self._primary = None
         for sender in senders:
-            _close_quietly(sender)
+            self._let_go(sender)
         self._client._forget(self)
 
     def __str__(self) -> str:
@@ -260,6 +261,12 @@ class PairedSender:
 
     def _send_or_schedule(self, message: Any, options: dict[str, Any], seconds: float) -> None:
         sender = self._primary_sender()
+        with self._limits.limit(sender, seconds):
+            self._send_within(sender, message, options, seconds)
+
+    def _send_within(
+        self, sender: ServiceBusSender, message: Any, options: dict[str, Any], seconds: float
+    ) -> None:
         if "_schedule" in options:
             further = {key: value for key, value in options.items() if not key.startswith("_")}
             numbers = sender.schedule_messages(message, options["_schedule"], timeout=seconds, **further)
@@ -280,7 +287,8 @@ class PairedSender:
             while parcel.left:
                 batch = wire.batch_of(wire.new_batch(limit, sender), parcel.left)
                 seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
-                sender.send_messages(batch, timeout=seconds)
+                with self._limits.limit(sender, seconds):
+                    sender.send_messages(batch, timeout=seconds)
                 sent = len(batch)
                 parcel.left = parcel.left[sent:]
                 self._factory.counters.to_backlog += sent
@@ -293,7 +301,7 @@ class PairedSender:
             with self._factory.lock:
                 if flow.backlog_failed(step.queue, self._factory.clock(), error):
                     self._factory.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
-            _close_quietly(self._backlog.pop(step.queue, None))
+            self._let_go(self._backlog.pop(step.queue, None))
             return False
         return True
 
@@ -329,7 +337,11 @@ class PairedSender:
         """Let go of a link to a primary that is away, so that the first send after failback finds a fresh one."""
         if self._primary is not None and self._in_flight == 0:
             sender, self._primary = self._primary, None
-            _close_quietly(sender)
+            self._let_go(sender)
+
+    def _let_go(self, sender: Any) -> None:
+        if sender is not None:
+            self._client._close_handler(sender)
 
     def _check_live(self) -> None:
         self._client._check_live()
@@ -393,12 +405,3 @@ def _scheduled(
     wrapped = wire.as_service_bus_message(changed)
     wrapped.scheduled_enqueue_time_utc = when
     return wrapped
-
-
-def _close_quietly(sender: Any) -> None:
-    if sender is None:
-        return
-    try:
-        runtime.bounded(sender.close(), CLOSE_SECONDS)
-    except Exception:  # noqa: BLE001 - the link is given up either way, and the peer may be gone
-        return

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.pairing import wire
-from pairbus.pairing._sync import runtime
 from pairbus.pairing.events import Kind
 from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.ping import PING_CONTENT_TYPE, PING_LIFE_SECONDS
@@ -18,9 +17,6 @@ from pairbus.pairing.trigger import Failure, classify
 
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient
-
-PING_GRACE_SECONDS: Final = 1.0
-"""What the SDK may overrun a ping's own timeout by before the ping is given up."""
 
 
 def ping_message() -> ServiceBusMessage:
@@ -66,7 +62,8 @@ def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
     wire.set_retries(sender, 0)
     error: Exception | None = None
     try:
-        runtime.bounded(sender.send_messages(ping_message(), timeout=seconds), seconds + PING_GRACE_SECONDS)
+        with client._limits.limit(sender, seconds):
+            sender.send_messages(ping_message(), timeout=seconds)
     except Exception as caught:  # noqa: BLE001 - every error is the answer to the ping
         error = caught
     finally:

@@ -1,0 +1,140 @@
+"""``pairbus backlog``: what sits in the backlog, shown as the originals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pairbus.cli.pairing_target import needed, pair_options, run
+from pairbus.errors import UsageError
+
+if TYPE_CHECKING:
+    from pairbus.syphon.backlog import Backlog
+
+EPILOG: Final = """\b
+Examples:
+  pairbus backlog list
+  pairbus backlog list --messages 20
+  pairbus backlog explain contoso/x-servicebus-transfer/3
+  pairbus backlog redrive contoso/x-servicebus-transfer/3 --reason DestinationNotFound
+  pairbus backlog drain --extra
+
+\b
+Exit codes: 0 done, 1 nothing was found, 2 wrong usage, 3 could not reach the namespace or was refused.
+"""
+
+
+@click.group(epilog=EPILOG)
+@pair_options
+@click.option("--queues", "count", type=click.IntRange(1), default=10, show_default=True, help="How many backlog queues.")
+@click.pass_context
+def backlog(ctx: click.Context, /, **given: Any) -> None:
+    """Look after the backlog in the secondary namespace."""
+    ctx.obj = given
+
+
+def _open(given: dict[str, Any]) -> Backlog:
+    from pairbus.syphon.backlog import Backlog
+
+    return Backlog(given["primary"], needed(given["secondary"], "secondary"), given["namespace"], given["count"])
+
+
+def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows:
+        click.echo("  ".join(f"{key}={_inert(value)}" for key, value in row.items() if value is not None))
+
+
+def _inert(value: object) -> str:
+    """Text from messages cannot move a terminal's cursor."""
+    return "".join(character if character.isprintable() else "?" for character in str(value))
+
+
+@backlog.command("list")
+@click.option("--messages", type=click.IntRange(0), default=0, help="Show that many messages of each queue.")
+@click.option("--set-aside", is_flag=True, help="Show messages that were set aside.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.pass_obj
+def list_backlog(given: dict[str, Any], messages: int, set_aside: bool, as_json: bool) -> None:
+    """List backlog queues, extra ones included, and messages on request."""
+    opened = _open(given)
+
+    async def work() -> list[dict[str, Any]]:
+        queues = await opened.queues()
+        if not messages:
+            return [asdict(row) for row in queues]
+        return [
+            asdict(row) for queue in queues for row in await opened.messages(queue.name, messages, set_aside=set_aside)
+        ]
+
+    _show(run(work()), as_json=as_json)
+
+
+@backlog.command()
+@click.argument("queue")
+@click.argument("number", type=int, required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.pass_obj
+def explain(given: dict[str, Any], queue: str, number: int | None, as_json: bool) -> None:
+    """Say why messages of QUEUE were set aside: what, expected and found."""
+    opened = _open(given)
+    rows = [asdict(row) for row in run(opened.messages(queue, 1_000, set_aside=True))]
+    rows = [row for row in rows if number is None or row["sequence_number"] == number]
+    _show(rows, as_json=as_json)
+    if not rows:
+        click.echo(f"nothing is set aside in {queue}" + (f" as {number}" if number is not None else ""), err=True)
+        raise click.exceptions.Exit(1)
+
+
+@backlog.command()
+@click.argument("queue")
+@click.option("--reason", help="Only messages set aside for this reason.")
+@click.pass_obj
+def redrive(given: dict[str, Any], queue: str, reason: str | None) -> None:
+    """Put set-aside messages of QUEUE back in line, to be brought home again."""
+    moved = run(_open(given).redrive(queue, reason))
+    click.echo(f"{moved} messages are back in {queue}")
+
+
+@backlog.command()
+@click.argument("queue")
+@click.option("--reason", help="Only messages set aside for this reason.")
+@click.option("--yes", is_flag=True, help="Do it; without this nothing happens.")
+@click.pass_obj
+def purge(given: dict[str, Any], queue: str, reason: str | None, yes: bool) -> None:
+    """Remove set-aside messages of QUEUE for good."""
+    if not yes:
+        raise UsageError(f"this deletes set-aside messages of {queue} for good: look with `explain`, then add --yes")
+    removed = run(_open(given).purge(queue, reason))
+    click.echo(f"{removed} messages are gone from {queue}")
+
+
+@backlog.command()
+@click.argument("queues", nargs=-1)
+@click.option("--extra", is_flag=True, help="Drain the queues beyond the count.")
+@click.option("--ledger", metavar="DIR", help="Where to keep what is in doubt.")
+@click.pass_obj
+def drain(given: dict[str, Any], queues: tuple[str, ...], extra: bool, ledger: str | None) -> None:
+    """Bring home, once, what QUEUES or the extra queues hold."""
+    from pairbus.pairing.statistics import Counters
+
+    if not queues and not extra:
+        raise UsageError("drain what? name backlog queues, or give --extra; `pairbus syphon` drains the usual ones")
+    opened = _open(given)
+    counters = Counters()
+
+    async def work() -> None:
+        names = list(queues)
+        if extra:
+            names += [row.name for row in await opened.queues() if row.is_extra]
+        if names:
+            await opened.syphon(names, once=True, counters=counters, ledger=Path(ledger) if ledger else None)
+
+    run(work())
+    click.echo(f"{counters.restored} messages are home, {counters.set_aside} set aside")

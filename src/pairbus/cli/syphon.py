@@ -1,0 +1,88 @@
+"""``pairbus syphon``: bring the backlog home."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pairbus.cli.pairing_target import needed, pair_options, run
+from pairbus.errors import UsageError
+
+if TYPE_CHECKING:
+    from pairbus.pairing.statistics import Counters
+    from pairbus.syphon.backlog import Backlog
+
+EPILOG: Final = """\b
+Examples:
+  pairbus syphon --engine local --once
+  PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… pairbus syphon --engine local
+
+\b
+Exit codes: 0 done or stopped, 2 wrong usage, 3 could not reach a namespace or was refused.
+"""
+
+
+@click.command(epilog=EPILOG)
+@pair_options
+@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
+@click.option("--master", metavar="URL", help="The Spark master; for --engine spark.")
+@click.option("--once", is_flag=True, help="End when all that was there at the start is home.")
+@click.option("--order", type=click.Choice(["relaxed", "session"]), default="relaxed", show_default=True)
+@click.option("--queues", "count", type=click.IntRange(1), default=10, show_default=True, help="How many backlog queues.")
+@click.option("--extra", is_flag=True, help="Drain backlog queues beyond that number too.")
+@click.option("--not-found", type=click.Choice(["dead-letter", "wait"]), default="dead-letter", show_default=True)
+@click.option("--time-to-live", "life", type=click.Choice(["freeze", "deduct"]), default="freeze", show_default=True)
+@click.option("--ledger", metavar="DIR", help="Where to keep what is in doubt.  [default: the user's data directory]")
+@click.option("--json", "as_json", is_flag=True, help="Print the counters as one JSON object at the end.")
+def syphon(**given: Any) -> None:
+    """Bring the messages of the backlog home to the primary."""
+    if given["engine"] == "spark":
+        raise UsageError("the Spark engine comes in a later release: use --engine local until then")
+    if given["order"] == "session":
+        raise UsageError("--order session comes in a later release: use relaxed until then")
+    from pairbus.pairing.statistics import Counters
+    from pairbus.syphon.backlog import Backlog
+
+    backlog = Backlog(
+        needed(given["primary"], "primary"), needed(given["secondary"], "secondary"), given["namespace"], given["count"]
+    )
+    counters = Counters()
+    run(_drain(backlog, counters, given))
+    told = {key: value for key, value in asdict(counters).items() if value}
+    if given["as_json"]:
+        click.echo(json.dumps(asdict(counters)))
+    else:
+        click.echo(f"{counters.restored} messages are home, {counters.set_aside} set aside", err=True)
+        click.echo(" ".join(f"{key}={value}" for key, value in told.items()), err=True)
+
+
+async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) -> None:
+    queues = [row.name for row in await backlog.queues() if given["extra"] or not row.is_extra]
+    if not queues:
+        raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
+    await backlog.syphon(
+        queues,
+        once=given["once"],
+        counters=counters,
+        ledger=Path(given["ledger"]) if given["ledger"] else None,
+        not_found=given["not_found"],
+        life=given["life"],
+        tell=lambda kind, subject, text: click.echo(f"{kind} {subject}: {text}", err=True)
+        if kind == "set_aside"
+        else None,
+        started=_stop_on_signals,
+    )
+
+
+def _stop_on_signals(running: Any) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, running.stop)

@@ -1,0 +1,199 @@
+"""Options of ``format("servicebus")``, parsed once into frozen objects. Errors name the option and what is allowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from pairbus.errors import UsageError
+
+MESSAGES_PER_TRIGGER: Final = 10_000
+BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
+BATCH_SIZE: Final = 100
+IN_FLIGHT: Final = 4
+
+COLUMNS: Final = {
+    "bodyColumn": "body",
+    "bodyTypeColumn": "body_type",
+    "messageIdColumn": "message_id",
+    "sessionIdColumn": "session_id",
+    "correlationIdColumn": "correlation_id",
+    "subjectColumn": "subject",
+    "contentTypeColumn": "content_type",
+    "toColumn": "to",
+    "replyToColumn": "reply_to",
+    "replyToSessionIdColumn": "reply_to_session_id",
+    "partitionKeyColumn": "partition_key",
+    "applicationPropertiesColumn": "application_properties",
+    "timeToLiveColumn": "time_to_live_ms",
+    "scheduledEnqueueTimeColumn": "scheduled_enqueue_time",
+    "rawColumn": "raw",
+    "pathColumn": "path",
+}
+"""Options of the sink that say in which column a field is, and the column's usual name."""
+_COMMON: Final = ("connectionString", "namespace", "credentialEnv", "queue", "topic")
+_SOURCE: Final = (
+    *_COMMON,
+    "subscription",
+    "subQueue",
+    "mode",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "partitions",
+    "startingSequence",
+)
+_SINK: Final = (*_COMMON, *COLUMNS, "batchSize", "inFlight", "onError", "quarantinePath")
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger"})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a process gets to the namespace. With ``environment`` the secret is in no plan and no checkpoint at all."""
+
+    text: str = field(default="", repr=False)
+    environment: str = ""
+    namespace: str = ""
+
+    def connection_string(self, variables: Mapping[str, str] | None = None) -> str:
+        """The connection string, looked up in the process that needs it."""
+        if not self.environment:
+            return self.text
+        found = (os.environ if variables is None else variables).get(self.environment, "")
+        if not found:
+            raise UsageError(
+                f"credentialEnv: the environment variable {self.environment} is not set in this process; on a "
+                f"cluster set spark.executorEnv.{self.environment} or the workers' own environment"
+            )
+        return found if "endpoint=" in found.lower() else f"Endpoint=sb://{self.namespace}/;{found}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What to read, and how."""
+
+    access: Access
+    queue: str = ""
+    topic: str = ""
+    subscription: str = ""
+    sub_queue: str = ""
+    mode: Literal["browse", "consume"] = "browse"
+    messages_max: int = MESSAGES_PER_TRIGGER
+    bytes_max: int = BYTES_PER_TRIGGER
+    partitions: int = 1
+    starting: str = "earliest"
+
+    @property
+    def entity(self) -> str:
+        """The entity's path, as rows show it."""
+        path = self.queue or f"{self.topic}/Subscriptions/{self.subscription}"
+        suffix = {"deadletter": "/$DeadLetterQueue", "transferdeadletter": "/$Transfer/$DeadLetterQueue"}
+        return path + suffix.get(self.sub_queue, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where to write, and how."""
+
+    access: Access
+    path: str = ""
+    """Empty: each row says it in its column."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Column by field name."""
+    batch_size: int = BATCH_SIZE
+    in_flight: int = IN_FLIGHT
+    quarantine: str = ""
+    """A directory for rows that cannot be sent; empty: such a row fails its task."""
+
+
+class _Given:
+    """The options of one reader or writer, as Spark hands them over."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        names = {name.lower() for name in known}
+        for name in self._values:
+            if name not in names and name not in _SPARKS_OWN:
+                raise UsageError(f"option {name!r} is unknown to the {what}: expected one of {', '.join(known)}")
+
+    def text(self, name: str) -> str:
+        return (self._values.get(name.lower()) or "").strip()
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        value = self.text(name).lower() or default
+        if value not in allowed:
+            raise UsageError(f"option {name} is {self.text(name)!r}: expected one of {', '.join(allowed)}")
+        return value
+
+    def number(self, name: str, low: int, high: int, default: int) -> int:
+        text = self.text(name)
+        if not text:
+            return default
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise UsageError(f"option {name} is {text!r}: expected a whole number from {low} to {high}")
+        return int(text)
+
+    def access(self) -> Access:
+        text, environment, namespace = (self.text(n) for n in ("connectionString", "credentialEnv", "namespace"))
+        if bool(text) == bool(environment):
+            raise UsageError("give one of the options connectionString and credentialEnv (with namespace)")
+        if text and "endpoint=" not in text.lower():
+            raise UsageError("option connectionString is no connection string: expected Endpoint=sb://…;…")
+        return Access(text, environment, namespace)
+
+
+def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
+    """The options of a reader. Raises UsageError."""
+    given = _Given(options, _SOURCE, "source")
+    queue, topic, subscription = (given.text(name) for name in ("queue", "topic", "subscription"))
+    if bool(queue) == bool(topic and subscription) or (queue and (topic or subscription)):
+        raise UsageError("give the option queue, or the options topic and subscription: exactly one entity is read")
+    modes = ("browse", "consume") if is_stream else ("browse",)
+    mode = given.choice("mode", modes, "consume" if is_stream else "browse")
+    starting = given.text("startingSequence").lower() or "earliest"
+    if starting not in ("earliest", "latest") and not starting.isdecimal():
+        raise UsageError(f"option startingSequence is {starting!r}: expected earliest, latest or a number")
+    return SourceOptions(
+        access=given.access(),
+        queue=queue,
+        topic=topic,
+        subscription=subscription,
+        sub_queue=given.choice("subQueue", ("", "deadletter", "transferdeadletter"), ""),
+        mode="consume" if mode == "consume" else "browse",
+        messages_max=given.number("maxMessagesPerTrigger", 1, 1_000_000, MESSAGES_PER_TRIGGER),
+        bytes_max=given.number("maxBytesPerTrigger", 1, 2**40, BYTES_PER_TRIGGER),
+        partitions=given.number("partitions", 1, 10_000, os.cpu_count() or 1),
+        starting=starting,
+    )
+
+
+def parse_sink(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
+    """The options of a writer, checked against the columns it will get. Raises UsageError."""
+    given = _Given(options, _SINK, "sink")
+    queue, topic = given.text("queue"), given.text("topic")
+    mapped: dict[str, str] = {}
+    for option, usual in COLUMNS.items():
+        name = given.text(option)
+        if name and name not in columns:
+            raise UsageError(f"option {option} is {name!r}: expected one of the columns {', '.join(columns)}")
+        if name or usual in columns:
+            mapped[usual] = name or usual
+    if queue and topic:
+        raise UsageError("give one of the options queue and topic")
+    if not queue and not topic and "path" not in mapped:
+        raise UsageError("give the option queue or topic, or a column path (or pathColumn) that names the entity")
+    if "body" not in mapped and "raw" not in mapped:
+        raise UsageError(f"bodyColumn: expected a column body or raw, found {', '.join(columns)}")
+    on_error = given.choice("onError", ("fail", "quarantine"), "fail")
+    quarantine = given.text("quarantinePath")
+    if (on_error == "quarantine") != bool(quarantine):
+        raise UsageError("option onError=quarantine needs the option quarantinePath, and the other way round")
+    return SinkOptions(
+        access=given.access(),
+        path=queue or topic,
+        columns=mapped,
+        batch_size=given.number("batchSize", 1, 4_500, BATCH_SIZE),
+        in_flight=given.number("inFlight", 1, 100, IN_FLIGHT),
+        quarantine=quarantine,
+    )

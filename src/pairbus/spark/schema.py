@@ -1,0 +1,320 @@
+"""Messages as rows and rows as messages: one schema for source and sink. Pure; data is never code (D9)."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pairbus.amqp import types
+from pairbus.amqp.decode import decode_value
+from pairbus.amqp.encode import encode_value
+from pairbus.amqp.message import DecodedMessage, decode_message
+from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.errors import UsageError
+from pairbus.pairing import sections as amqp
+
+SCHEMA: Final = (
+    "body binary, body_type string, message_id string, session_id string, correlation_id string, subject string, "
+    "content_type string, to string, reply_to string, reply_to_session_id string, partition_key string, "
+    "application_properties map<string, struct<type: string, value: string>>, raw binary, time_to_live_ms long, "
+    "delivery_count long, sequence_number long, enqueued_time timestamp, scheduled_enqueue_time timestamp, "
+    "expires_at timestamp, state string, dead_letter_reason string, dead_letter_description string, entity string"
+)
+STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
+DEAD_LETTER_REASON: Final = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
+EXPIRES_MS_MAX: Final = 253_402_300_799_000
+"""The last second of the year 9999: Spark's timestamps end there for most readers."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BROKERS_OWN: Final = frozenset(
+    {
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+        "x-opt-lock-token",
+        "x-opt-partition-id",
+    }
+)
+_TYPE_OF: Final[dict[int, str]] = {
+    0x40: "null",
+    **dict.fromkeys((0x41, 0x42, 0x56), "boolean"),
+    0x50: "ubyte",
+    0x51: "byte",
+    0x60: "ushort",
+    0x61: "short",
+    **dict.fromkeys((0x43, 0x52, 0x70), "uint"),
+    **dict.fromkeys((0x54, 0x71), "int"),
+    **dict.fromkeys((0x44, 0x53, 0x80), "ulong"),
+    **dict.fromkeys((0x55, 0x81), "long"),
+    0x72: "float",
+    0x82: "double",
+    0x83: "timestamp",
+    0x98: "uuid",
+    **dict.fromkeys((0xA0, 0xB0), "binary"),
+    **dict.fromkeys((0xA1, 0xB1), "string"),
+    **dict.fromkeys((0xA3, 0xB3), "symbol"),
+}
+OTHER: Final = "encoded"
+"""Types without a plain text form: the value's AMQP encoding in hexadecimal."""
+
+
+# --- a message as a row ---------------------------------------------------------------------------
+
+
+def row_of(payload: bytes, entity: str) -> tuple[Any, ...]:
+    """A browsed message as a row, columns in the order of the schema."""
+    message = decode_message(payload)
+    properties = message.properties
+    annotations = message.message_annotations
+    life = message.header[2] if len(message.header) > 2 else None
+    deliveries = message.header[4] if len(message.header) > 4 else None
+    enqueued = _moment_ms(annotations.get(Symbol("x-opt-enqueued-time")))
+    body_type, body = _body(message)
+    expires = enqueued + life if enqueued is not None and isinstance(life, int) else None
+    applications = message.application_properties
+    return (
+        body,
+        body_type,
+        _text(properties.message_id),
+        properties.group_id,
+        _text(properties.correlation_id),
+        properties.subject,
+        properties.content_type,
+        properties.to,
+        properties.reply_to,
+        properties.reply_to_group_id,
+        _text(annotations.get(Symbol("x-opt-partition-key"))),
+        _typed_properties(payload),
+        original_of(payload),
+        life if isinstance(life, int) else None,
+        deliveries if isinstance(deliveries, int) else 0,
+        annotations.get(Symbol("x-opt-sequence-number")),
+        _moment(enqueued),
+        _moment(_moment_ms(annotations.get(Symbol("x-opt-scheduled-enqueue-time")))),
+        _moment(expires if expires is not None and expires <= EXPIRES_MS_MAX else None),
+        STATES.get(_int(annotations.get(Symbol("x-opt-message-state"))), "active"),
+        _text(applications.get(DEAD_LETTER_REASON)),
+        _text(applications.get(DEAD_LETTER_DESCRIPTION)),
+        entity,
+    )
+
+
+def original_of(payload: bytes) -> bytes:
+    """A browsed message as its sender encoded it: without what the broker added."""
+    parts = amqp.split(payload)
+    header = amqp.list_items(amqp.find(parts, amqp.HEADER))[:3]
+    kept = amqp.encode_list(header) if any(item != amqp.NULL for item in header) else None
+    parts = amqp.replace(parts, amqp.HEADER, kept)
+    for code in (amqp.DELIVERY_ANNOTATIONS, amqp.MESSAGE_ANNOTATIONS):
+        items = amqp.map_items(amqp.find(parts, code))
+        rest = [item for item in items if amqp.text_of(item[0]) not in _BROKERS_OWN]
+        parts = amqp.replace(parts, code, amqp.encode_map(rest) if rest else None)
+    items = amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
+    marks = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
+    rest = [item for item in items if amqp.text_of(item[0]) not in marks]
+    if len(rest) != len(items):
+        parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(rest) if rest else None)
+    return amqp.join(parts)
+
+
+def _body(message: DecodedMessage) -> tuple[str, bytes | None]:
+    if message.body_kind == "data" and isinstance(message.body, bytes):
+        return "data", message.body
+    if message.body_kind == "":
+        return "none", None
+    return message.body_kind, encode_value(message.body)
+
+
+def _typed_properties(payload: bytes) -> dict[str, tuple[str, str | None]]:
+    found: dict[str, tuple[str, str | None]] = {}
+    for key, value in amqp.map_items(amqp.find(amqp.split(payload), amqp.APPLICATION_PROPERTIES)):
+        name = amqp.text_of(key)
+        if name is not None and name not in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
+            found[name] = _typed(value)
+    return found
+
+
+def _typed(raw: bytes) -> tuple[str, str | None]:
+    kind = _TYPE_OF.get(raw[0], OTHER)
+    if kind == OTHER:
+        return OTHER, raw.hex()
+    value = decode_value(raw)[0]
+    if value is None:
+        return kind, None
+    if isinstance(value, bool):
+        return kind, "true" if value else "false"
+    if isinstance(value, Timestamp):
+        return kind, str(value.ms)
+    if isinstance(value, types.Uuid):
+        return kind, str(uuid.UUID(bytes=value.bytes))
+    if isinstance(value, bytes):
+        return kind, base64.b64encode(value).decode()
+    return kind, repr(value) if isinstance(value, float) else str(value)
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, types.Uuid):
+        return str(uuid.UUID(bytes=value.bytes))
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _moment_ms(value: object) -> int | None:
+    return value.ms if isinstance(value, Timestamp) else None
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+
+
+# --- a row as a message ---------------------------------------------------------------------------
+
+_FROM_TEXT: Final[dict[str, Callable[[str], object]]] = {
+    "null": lambda text: None,  # noqa: ARG005 - null has no text
+    "boolean": lambda text: _boolean(text),
+    "ubyte": lambda text: types.UByte(int(text)),
+    "byte": lambda text: types.Byte(int(text)),
+    "ushort": lambda text: types.UShort(int(text)),
+    "short": lambda text: types.Short(int(text)),
+    "uint": lambda text: types.UInt(int(text)),
+    "int": lambda text: types.Int(int(text)),
+    "ulong": lambda text: types.ULong(int(text)),
+    "long": lambda text: types.Long(int(text)),
+    "float": lambda text: types.Float(float(text)),
+    "double": lambda text: types.Double(float(text)),
+    "timestamp": lambda text: Timestamp(int(text)),
+    "uuid": lambda text: types.Uuid(uuid.UUID(text).bytes),
+    "binary": lambda text: base64.b64decode(text, validate=True),
+    "string": str,
+    "symbol": Symbol,
+}
+
+
+def payload_of(row: Mapping[str, Any], source_id: str | None) -> bytes:
+    """The encoded message of a row, by field name.
+
+    Args:
+        row: Values by field; ``raw`` wins over everything else but ``message_id`` when it has none.
+        source_id: The id to give a message that has none: derived from where it came from, so that a repeat of the
+            row is the same message.
+
+    Raises:
+        UsageError: A value cannot be a message's.
+    """
+    raw = row.get("raw")
+    if raw is not None:
+        return _with_id(bytes(raw), source_id)
+    properties: list[object] = [None] * 13
+    for field, index in (("to", 2), ("subject", 3), ("reply_to", 4), ("correlation_id", 5), ("content_type", 6)):
+        properties[index] = _string(row, field)
+    properties[0] = _string(row, "message_id") or source_id or str(uuid.uuid4())
+    properties[10] = _string(row, "session_id")
+    properties[12] = _string(row, "reply_to_session_id")
+    parts = []
+    life = row.get("time_to_live_ms")
+    if life is not None:
+        parts.append((amqp.HEADER, encode_value([True, None, types.UInt(_life(life))])))
+    annotations: dict[object, object] = {}
+    partition_key = _string(row, "partition_key")
+    if partition_key is not None:
+        annotations[Symbol("x-opt-partition-key")] = partition_key
+    scheduled = row.get("scheduled_enqueue_time")
+    if scheduled is not None:
+        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(_milliseconds(scheduled))
+    if annotations:
+        parts.append((amqp.MESSAGE_ANNOTATIONS, encode_value(annotations)))
+    parts.append((amqp.PROPERTIES, encode_value(properties)))
+    applications = row.get("application_properties")
+    if applications:
+        items = [(amqp.encode_text(str(name)), _encoded(name, value)) for name, value in applications.items()]
+        parts.append((amqp.APPLICATION_PROPERTIES, amqp.encode_map(items)))
+    parts += _body_parts(row)
+    return b"".join(b"\x00\x53" + bytes([code]) + value for code, value in parts)
+
+
+def _with_id(raw: bytes, source_id: str | None) -> bytes:
+    try:
+        parts = amqp.split(raw)
+        items = amqp.list_items(amqp.find(parts, amqp.PROPERTIES))
+    except Exception as error:
+        raise UsageError(f"raw is no encoded message: {error}") from None
+    if source_id is None or (items and items[0] != amqp.NULL):
+        return raw
+    items = [amqp.encode_text(source_id), *items[1:]]
+    return amqp.join(amqp.replace(parts, amqp.PROPERTIES, amqp.encode_list(items)))
+
+
+def _string(row: Mapping[str, Any], field: str) -> str | None:
+    value = row.get(field)
+    if value is None or isinstance(value, str):
+        return value
+    raise UsageError(f"{field} is a {type(value).__name__}: expected a string")
+
+
+def _life(value: object) -> int:
+    if isinstance(value, int) and 0 <= value < 2**32:
+        return value
+    raise UsageError(f"time_to_live_ms is {value!r}: expected 0 to {2**32 - 1}")
+
+
+def _milliseconds(value: object) -> int:
+    if not isinstance(value, datetime):
+        raise UsageError(f"scheduled_enqueue_time is a {type(value).__name__}: expected a timestamp")
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+def _encoded(name: str, value: Any) -> bytes:
+    if value is None or isinstance(value, str):
+        return encode_value(value)
+    if isinstance(value, Mapping):
+        kind, text = value.get("type"), value.get("value")
+    else:
+        kind, text = value[0], value[1]
+    try:
+        if text is None:
+            return encode_value(None)
+        if kind == OTHER:
+            return bytes.fromhex(text)
+        return encode_value(_FROM_TEXT[kind or "string"](text))
+    except KeyError:
+        known = ", ".join((*_FROM_TEXT, OTHER))
+        raise UsageError(f"application property {name!r} has type {kind!r}: expected one of {known}") from None
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"application property {name!r} is no {kind}: {error}") from None
+    except Exception as error:
+        raise UsageError(f"application property {name!r} cannot be encoded as {kind}: {error}") from None
+
+
+def _body_parts(row: Mapping[str, Any]) -> list[tuple[int, bytes]]:
+    body, kind = row.get("body"), row.get("body_type") or "data"
+    if isinstance(body, str):
+        body = body.encode()
+    if body is not None and not isinstance(body, bytes | bytearray):
+        raise UsageError(f"body is a {type(body).__name__}: expected binary or string")
+    if kind == "none":
+        return []
+    if kind == "data":
+        return [(amqp.DATA, encode_value(bytes(body or b"")))]
+    codes = {"value": 0x77, "sequence": 0x76}
+    if kind not in codes or not body:
+        raise UsageError(f"body_type is {kind!r}: expected data, value, sequence or none, with a body that fits")
+    return [(codes[kind], bytes(body))]

@@ -1,0 +1,139 @@
+"""A Spark session that starts quietly, fits a laptop, and keeps secrets out of what it shows."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import PairbusError, UsageError
+from pairbus.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL_MASTER: Final = "local[*,4]"
+"""Every core; a task whose Python worker dies is tried again, as on a cluster."""
+DRIVER_MEMORY: Final = "1g"
+SHUFFLE_PARTITIONS_PER_CORE: Final = 4
+SECRET_NAMES: Final = "(?i)secret|password|token|access[.]?key|connectionstring|credential|pairbus[.](primary|secondary)"
+"""Options and settings with such names are shown as ``*********(redacted)``."""
+SECRET_TEXT: Final = "(?i)SharedAccess(Key|Signature)=[^;,\\s\\]\\)}]+"
+"""A key inside any other text."""
+LOG_LINES_SHOWN: Final = 15
+_LOG4J: Final = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+class SparkNotStarted(PairbusError):
+    """Spark's Java process did not start; the text gives the end of its log."""
+
+
+def spark_session(
+    name: str = "pairbus",
+    *,
+    master: str | None = None,
+    memory: str = DRIVER_MEMORY,
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> SparkSession:
+    """The running session, or a new one.
+
+    Args:
+        name: Shown in Spark's own pages.
+        master: A Spark master; every core of this machine unless given, here or by spark-submit.
+        memory: Of the driver. Only the first session of a process can choose it.
+        settings: More Spark settings; they win over ours.
+        log: Where Java's output goes; a file in the temporary directory unless given.
+
+    Raises:
+        UsageError: Spark or Java is not installed.
+        SparkNotStarted: The session could not be made.
+    """
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise UsageError("Spark is not installed: pip install 'pairbus[spark]'") from None
+    if SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Somebody else's session (spark-submit, a notebook): its settings are theirs.
+        return SparkSession.builder.appName(name).getOrCreate()
+    os.environ["JAVA_HOME"] = str(find_java(os.environ))
+    # Workers run this interpreter, not whatever python3 is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    work = Path(tempfile.mkdtemp(prefix="pairbus-spark-"))
+    log = log or work / "spark.log"
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**_settings(master, memory, work), **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        with _stderr_to(log):
+            return builder.getOrCreate()
+    except Exception as error:
+        raise SparkNotStarted(f"Spark did not start: {_reason(error)}\n{_tail(log)}") from None
+
+
+def _settings(master: str | None, memory: str, work: Path) -> dict[str, str]:
+    configuration = work / "log4j2.properties"
+    configuration.write_text(_LOG4J, encoding="utf-8")
+    java_options = f"-Dlog4j2.configurationFile={configuration} -XX:+UseSerialGC -XX:TieredStopAtLevel=4"
+    cores = os.cpu_count() or 1
+    settings = {
+        "spark.master": master or os.environ.get("PAIRBUS_SPARK_MASTER", LOCAL_MASTER),
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_PER_CORE * cores),
+        "spark.sql.adaptive.enabled": "true",
+        "spark.speculation": "false",
+        "spark.redaction.regex": SECRET_NAMES,
+        "spark.redaction.string.regex": SECRET_TEXT,
+        "spark.sql.redaction.string.regex": SECRET_TEXT,
+        "spark.sql.redaction.options.regex": f"{SECRET_NAMES}|url",
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+    }
+    if settings["spark.master"].startswith("local["):
+        # A machine without a name of its own, or behind a VPN, must not matter for work that stays on it.
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+    return settings
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Let a process that is started meanwhile write its errors to a file: Java has no quiet switch of its own."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _tail(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-LOG_LINES_SHOWN:])

@@ -1,0 +1,661 @@
+"""A whole broker on bad days: ``World(seed)`` owns the clock, the network, the disk and all that is going to happen.
+
+Gateway, engine, commit queue, clock and log are the production ones, unchanged; sockets, disk and time are simulated, and
+clients are played by the wire client. The seed first draws how cruel the world is, then what happens in it. After the
+storm comes a calm in which everything must finish. The same seed gives the same history in any process.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import random
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import StoreFailed
+from pairbus.gateway.broker import Broker
+from pairbus.gateway.links import ReceiveLink
+from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
+from pairbus.server.clock import BrokerClock
+from pairbus.server.committer import Commit, CommitQueue, Speech
+from pairbus.storage.faulty import SimulatedDisk
+from pairbus.storage.log import LogStore
+from pairbus.storage.memory import MemoryDisk, MemoryStore
+from pairbus.testing.checkers import Inspector, Ledger, PromiseBroken, Stamp, check_counts, memory_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pairbus.engine.consumer import Consumer, Lock
+    from pairbus.engine.queue import Queue
+    from pairbus.engine.records import Record
+    from pairbus.gateway.connection import GatewayConnection
+    from pairbus.model.message import Message
+    from pairbus.storage.ports import Store
+    from pairbus.testing.world_clients import Client
+
+START: Final = 1_700_000_000_000
+NANOSECONDS_PER_MS: Final = 1_000_000
+ROOT_KEY: Final = "d29ybGQ="
+TIMER_MS_MAX: Final = 1_000
+"""The longest the broker sleeps on a deadline, as in ``server.driver``."""
+WRITE_BYTES_HIGH: Final = 4_096
+"""Unread bytes at which a socket counts as full: small, so that it happens."""
+CALM_MS_MAX: Final = 30 * 60_000
+EVENTS_MAX: Final = 400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bugs:
+    """Faults planted in the harness, for a simulator that nobody has seen fail proves nothing."""
+
+    replies_before_sync: bool = False
+    loses_removals: bool = False
+    reuses_numbers: bool = False
+    hands_out_twice: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cruelty:
+    """How bad the days are; drawn first of all."""
+
+    storm_ms: int
+    delay_ms: int
+    splits: float
+    sync_ms: int
+    crashes: int
+    power_losses: int
+    failed_syncs: int
+    disconnects: int
+    slow_readers: int
+    clock_steps: int
+    mischief: float
+    """How often a consumer does something other than complete."""
+    segment_bytes: int
+    """0: the store in memory."""
+
+    @staticmethod
+    def draw(chance: random.Random) -> Cruelty:
+        """A fair share of gentle worlds, and of terrible ones."""
+        level = chance.choice((0, 1, 1, 2, 2, 3))
+        return Cruelty(
+            storm_ms=chance.choice((8_000, 20_000, 40_000)),
+            delay_ms=chance.choice((1, 5, 40, 300)),
+            splits=chance.choice((0.0, 0.1, 0.5)),
+            sync_ms=chance.choice((0, 2, 10, 80, 400)),
+            crashes=chance.randrange(level + 1),
+            power_losses=chance.randrange(level + 1),
+            failed_syncs=chance.choice((0, 0, 0, level and 1)),
+            disconnects=chance.randrange(3 * level + 1),
+            slow_readers=chance.randrange(2 * level + 1),
+            clock_steps=chance.randrange(level + 1),
+            mischief=chance.choice((0.0, 0.1, 0.4)),
+            segment_bytes=chance.choice((0, 4_096, 4_096, 8_192)),
+        )
+
+
+class PowerLoss(Exception):  # noqa: N818 - it is an event, not an error
+    """The power goes in the midst of a commit."""
+
+
+class Socket:
+    """One connection between a client and one life of the broker."""
+
+    def __init__(self, world: World, client: Client, process: Process) -> None:
+        self.world = world
+        self.client = client
+        self.process = process
+        self.gateway: GatewayConnection | None = None
+        self.is_open = True
+        """As the client sees it."""
+        self.is_known = True
+        """As the broker sees it; it may notice late that the client has gone."""
+        self.reads = True
+        self.unread: list[tuple[bytes, Stamp, bool]] = []
+        self._unread_bytes = 0
+        self._is_paused = False
+        self._inbound_at = self._outbound_at = 0
+
+    # -- to the broker
+
+    def send(self, data: bytes) -> None:
+        """The client writes."""
+        world = self.world
+        while data:
+            cut = len(data)
+            if cut > 1 and world.chance.random() < world.cruelty.splits:
+                cut = world.chance.randrange(1, len(data))
+            self._inbound_at = max(self._inbound_at, world.time + world.delay())
+            world.at(self._inbound_at, self._arrive, data[:cut])
+            data = data[cut:]
+
+    def _arrive(self, data: bytes) -> None:
+        if self.is_known and self.process is self.world.process:
+            self.process.receive(self, data)
+
+    # -- to the client
+
+    def speak(self, chunks: list[bytes], is_last: bool) -> None:
+        """See Speaker: the broker writes."""
+        world = self.world
+        stamp = Stamp(world.next_emission(), world.time, self.process.clock(), self.process.life)
+        self._outbound_at = max(self._outbound_at, world.time + world.delay())
+        data = b"".join(chunks)
+        self._unread_bytes += len(data)
+        if self._unread_bytes > WRITE_BYTES_HIGH and not self._is_paused and self.gateway is not None:
+            self._is_paused = True
+            self.gateway.pause()
+        world.at(self._outbound_at, self._deliver, data, stamp, is_last)
+        if is_last:
+            self.forget()
+
+    def _deliver(self, data: bytes, stamp: Stamp, is_last: bool) -> None:
+        if not self.is_open:
+            return
+        self.unread.append((data, stamp, is_last))
+        self.read()
+
+    def read(self) -> None:
+        """The client reads what has come, if it reads at all."""
+        while self.reads and self.is_open and self.unread:
+            data, stamp, is_last = self.unread.pop(0)
+            self._unread_bytes -= len(data)
+            if data:
+                self.client.receive(data, stamp)
+            if is_last:
+                error = self.client.connection.error
+                self.cut(f"closed by the broker: {None if error is None else error.condition}")
+        if self._is_paused and self._unread_bytes <= WRITE_BYTES_HIGH // 4 and self.is_known and self.gateway is not None:
+            self._is_paused = False
+            self.process.resume(self.gateway)
+
+    # -- ends
+
+    def cut(self, why: str) -> None:
+        """The network breaks: the client notices now, the broker a little later."""
+        if self.is_open:
+            self.is_open = False
+            self.world.say(self.client.name, f"lost its connection: {why}")
+            self.client.lost()
+            self.world.at(self.world.time + self.world.delay(), self.forget)
+
+    def forget(self) -> None:
+        """The broker learns that the socket is gone."""
+        if self.is_known:
+            self.is_known = False
+            self.process.lost(self)
+
+
+class Process:
+    """One life of the broker: what ``server.driver`` does, on simulated time."""
+
+    def __init__(self, world: World, store: Store, life: int) -> None:
+        self.world = world
+        self.store = store
+        self.life = life
+        self.clock = BrokerClock(world.wall_ns, world.monotonic_ns)
+        self.broker = Broker("world", store, world.chance.randbytes(16))
+        self.sockets: list[Socket] = []
+        self.is_dead = False
+        namespace = self.broker.namespace
+        for record in store.replay():
+            namespace.fold(record)
+        namespace.replayed()
+        store.live(namespace.stored())
+        self.broker.serve(None)
+        self.inspector = Inspector(
+            self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, self._now_max
+        )
+        namespace.context.outbox = self.inspector
+        if world.bugs.reuses_numbers and life:
+            for queue in namespace.all_queues():
+                queue.numbers.next_sequence_number = 1 + max(queue.messages, default=0)
+        if world.bugs.loses_removals:
+            namespace.context.journal = self.broker.journal = Forgetful(store)
+        self._queue = CommitQueue(self._collect, self._seal)
+        self._turn_asked = False
+        self._timer_at = 0
+
+    def _now_max(self) -> int:
+        self.world.broker_now_max = max(self.world.broker_now_max, self.inspector.now)
+        return self.world.broker_now_max
+
+    def _text_of(self, message: Message) -> str:
+        blob = self.store.read(message.location, message.size)
+        return blob[blob.rindex(b"uid-") :].decode(errors="replace") if b"uid-" in blob else ""
+
+    # -- what comes in
+
+    def connect(self, socket: Socket) -> None:
+        """A client's connection is accepted."""
+        gateway = self.broker.connect(socket.client.name, secure=True, loopback=True, now=self.clock())
+        gateway.context = socket
+        socket.gateway = gateway
+        self.sockets.append(socket)
+        self.ask_turn()
+
+    def receive(self, socket: Socket, data: bytes) -> None:
+        """Bytes from a client."""
+        assert socket.gateway is not None, socket.client.name
+        self._queue.received(len(data))
+        now = self.inspector.now = self.clock()
+        socket.gateway.receive(data, now)
+        self.ask_turn()
+
+    def resume(self, gateway: GatewayConnection) -> None:
+        """A socket has room again."""
+        gateway.resume(self.clock())
+        self.ask_turn()
+
+    def lost(self, socket: Socket) -> None:
+        """A socket is gone."""
+        if self.is_dead:
+            return
+        self.sockets.remove(socket)
+        if socket.gateway is not None:
+            socket.gateway.context = None
+            socket.gateway.lost(self.clock())
+        self.ask_turn()
+
+    # -- bursts
+
+    def ask_turn(self) -> None:
+        """Have the end of the burst handled."""
+        if not self._turn_asked and not self.is_dead:
+            self._turn_asked = True
+            self.world.at(self.world.time, self._turn)
+
+    def _turn(self) -> None:
+        if self.is_dead:
+            return
+        self._turn_asked = False
+        now = self.inspector.now = self.clock()
+        self._now_max()
+        broker = self.broker
+        deadline = broker.next_deadline()
+        if deadline is not None and deadline <= now:
+            broker.tick(now)
+        broker.pump(now)
+        if self.world.bugs.hands_out_twice:
+            self._hand_out_twice()
+        self._begin()
+        deadline = broker.next_deadline()
+        if deadline is not None:
+            self._arm(min(max(deadline - now, 0), TIMER_MS_MAX))
+
+    def _hand_out_twice(self) -> None:
+        for queue in self.broker.namespace.all_queues():
+            for lock in list(queue.locks.values())[:1]:
+                if lock.message.lock_token and self.world.chance.random() < 0.1:
+                    lock.message.lock_token = 0
+                    queue.ready.put_back(lock.message)
+
+    def _arm(self, wait_ms: int) -> None:
+        at = self.world.time + max(wait_ms, 1)
+        if self._timer_at <= self.world.time or at < self._timer_at:
+            self._timer_at = at
+            self.world.at(at, self._timer, at)
+
+    def _timer(self, at: int) -> None:
+        if at == self._timer_at and not self.is_dead:
+            self._timer_at = 0
+            self.ask_turn()
+
+    def _collect(self) -> list[Speech]:
+        speeches = []
+        for gateway in self.broker.take_dirty():
+            chunks, socket = gateway.take_output(), gateway.context
+            if isinstance(socket, Socket) and (chunks or gateway.is_closed):
+                speeches.append(Speech(socket, chunks, gateway.is_closed))
+        return speeches
+
+    def _seal(self) -> object | None:
+        return self.store.seal()
+
+    def _begin(self) -> None:
+        commit = self._queue.begin()
+        if commit is None:
+            return
+        if self.world.bugs.replies_before_sync:
+            _speak(commit.speeches)
+            commit.speeches = []
+        if commit.batch is None:
+            _speak(self._queue.finish(commit))
+            return
+        world = self.world
+        world.at(world.time + world.chance.randrange(world.cruelty.sync_ms + 1), self._finish, commit)
+
+    def _finish(self, commit: Commit) -> None:
+        if self.is_dead:
+            return
+        try:
+            assert commit.batch is not None, "only batches are committed"
+            self.store.commit(commit.batch)
+        except StoreFailed as error:
+            commit.error = error
+        except PowerLoss:
+            self.world.lose_power()
+            return
+        speeches = self._queue.finish(commit)
+        if self._queue.is_failed:
+            self.world.end_life("a sync failed", loses_power=False)
+            return
+        self._begin()
+        _speak(speeches)
+
+    def commit_now(self) -> None:
+        """The root rule and declared entities are durable before anybody hears of them."""
+        batch = self.store.seal()
+        if batch is not None:
+            self.store.commit(batch)
+
+    def housekeep(self, limit: int) -> None:
+        """One slice of housekeeping."""
+        now = self.clock()
+        for record in self.store.restate(limit):
+            self.broker.namespace.restate(record, now)
+            self.world.restated += 1
+        self.ask_turn()
+
+
+class Forgetful:
+    """A journal with a planted bug: it forgets every seventh removal."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._removals = 0
+
+    def append(self, record: Record) -> None:
+        """See Journal."""
+        if type(record).__name__ == "MessageRemoved":
+            self._removals += 1
+            if self._removals % 7 == 3:
+                return
+        self._store.append(record)
+
+    def has_room(self, size: int) -> bool:
+        """See Journal."""
+        return self._store.has_room(size)
+
+    def read(self, location: int, size: int) -> bytes:
+        """See Journal."""
+        return self._store.read(location, size)
+
+
+def _speak(speeches: list[Speech]) -> None:
+    for speech in speeches:
+        speech.speaker.speak(speech.chunks, speech.is_last)
+
+
+def _queue_of(consumer: Consumer) -> Queue:
+    context = consumer.owner
+    assert isinstance(context, ReceiveLink), context
+    return context.queue
+
+
+class World:
+    """One seed's history.
+
+    Args:
+        seed: Draws everything.
+        bugs: Planted ones.
+    """
+
+    def __init__(self, seed: int, *, bugs: Bugs | None = None) -> None:
+        self.seed = seed
+        self.bugs = bugs or Bugs()
+        self.chance = random.Random(seed)  # noqa: S311 - dice, not keys
+        self.cruelty = Cruelty.draw(self.chance)
+        self.time = 0
+        """Milliseconds of real time since the world began."""
+        self.wall_offset_ms = 0
+        self.broker_now_max = 0
+        self.is_calm = False
+        self.ledger = Ledger()
+        self.decisions: dict[tuple[int, int], int] = {}
+        self.clients: list[Client] = []
+        self.process: Process | None = None
+        self.lives = 0
+        self.restated = 0
+        self.history: list[str] = []
+        self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
+        self._event_count = 0
+        self._emissions = 0
+        self._disk = SimulatedDisk()
+        self._memory_disk = MemoryDisk()
+        self._crashed_disk: SimulatedDisk | None = None
+        self.say("world", f"seed {seed}: {self.cruelty}")
+
+    # -- time and chance
+
+    def wall_ns(self) -> int:
+        """What the machine's clock says; somebody may set it."""
+        return (START + self.time + self.wall_offset_ms) * NANOSECONDS_PER_MS
+
+    def monotonic_ns(self) -> int:
+        """Real time."""
+        return self.time * NANOSECONDS_PER_MS
+
+    def delay(self) -> int:
+        """How long the network takes this time."""
+        return self.chance.randrange(self.cruelty.delay_ms + 1)
+
+    def at(self, time: int, action: Callable[..., None], *arguments: object) -> None:
+        """Have something happen."""
+        self._event_count += 1
+        heappush(self._events, (max(time, self.time), self._event_count, action, arguments))
+
+    def next_emission(self) -> int:
+        """A number for each writing of the broker, in order."""
+        self._emissions += 1
+        return self._emissions
+
+    def say(self, who: str, what: str) -> None:
+        """Note an event of the history."""
+        self.history.append(f"{self.time:>7} {who}: {what}")
+
+    def digest(self) -> str:
+        """A fingerprint of everything that happened."""
+        return hashlib.sha256("\n".join(self.history).encode()).hexdigest()
+
+    # -- the broker's lives
+
+    def begin_life(self) -> None:
+        """Start the broker on what is on the disk."""
+        process = Process(self, self._open_store(), self.lives)
+        self.lives += 1
+        self.process = process
+        if self.lives == 1:
+            now = process.clock()
+            root = AccessRule(name=ROOT_RULE, rights=RIGHTS, primary_key=ROOT_KEY, secondary_key="-")
+            process.broker.namespace.set_access_rules((root,), now)
+        check_counts(process.broker.namespace)
+        process.ask_turn()
+        self.say("broker", f"begins life {self.lives}")
+
+    def _open_store(self) -> Store:
+        if not self.cruelty.segment_bytes:
+            return MemoryStore(self._memory_disk)
+        return LogStore.open(
+            "simulated",
+            segment_bytes=self.cruelty.segment_bytes,
+            cache_bytes=16_384,
+            reserve_bytes=0,
+            file_system=self._disk,
+            make_marker=self._marker,
+            is_background=False,
+        )
+
+    def _marker(self) -> bytes:
+        return self.chance.randbytes(8)
+
+    def end_life(self, why: str, *, loses_power: bool) -> None:
+        """The process is gone, and begins again after a while."""
+        process = self.process
+        if process is None:
+            return
+        self.say("broker", f"ends: {why}")
+        process.is_dead = True
+        self.process = None
+        if self.cruelty.segment_bytes:
+            if self._crashed_disk is not None:
+                self._disk, self._crashed_disk = self._crashed_disk, None
+            else:
+                self._disk = self._disk.crashed(self.chance) if loses_power else self._disk.killed()
+        for socket in list(process.sockets):
+            socket.is_known = False
+            socket.cut("the broker died")
+        self.at(self.time + self.chance.randrange(2_000), self.begin_life)
+
+    def lose_power(self) -> None:
+        """The power goes now."""
+        self.end_life("the power went", loses_power=True)
+
+    def _lose_power_in_commit(self) -> None:
+        """Lose it at some step of the next commit."""
+        if self.process is None or not self.cruelty.segment_bytes:
+            self.lose_power()
+            return
+        steps = self.chance.randrange(1, 4)
+
+        def watch(_: str) -> None:
+            nonlocal steps
+            steps -= 1
+            if steps == 0:
+                self._disk.watch = None
+                self._crashed_disk = self._disk.crashed(self.chance)
+                raise PowerLoss
+
+        self._disk.watch = watch
+
+    def _kill(self) -> None:
+        self.end_life("it was killed", loses_power=False)
+
+    def _fail_sync(self) -> None:
+        if self.process is not None and self.cruelty.segment_bytes:
+            self._disk.fail("sync", errno.EIO)
+
+    # -- bad days
+
+    def _plan_storm(self) -> None:
+        cruelty, chance = self.cruelty, self.chance
+        for action, count in (
+            (self._kill, cruelty.crashes),
+            (self.lose_power, (cruelty.power_losses + 1) // 2),
+            (self._lose_power_in_commit, cruelty.power_losses // 2),
+            (self._fail_sync, cruelty.failed_syncs),
+            (self._disconnect, cruelty.disconnects),
+            (self._slow_down, cruelty.slow_readers),
+            (self._step_clock, cruelty.clock_steps),
+        ):
+            for _ in range(count):
+                self.at(chance.randrange(cruelty.storm_ms), action)
+        self.at(chance.randrange(1_000), self._housekeep)
+
+    def _disconnect(self) -> None:
+        sockets = [client.socket for client in self.clients if client.socket is not None]
+        if sockets:
+            self.chance.choice(sockets).cut("the network broke")
+
+    def _slow_down(self) -> None:
+        sockets = [client.socket for client in self.clients if client.socket is not None]
+        if sockets:
+            socket = self.chance.choice(sockets)
+            socket.reads = False
+            self.say(socket.client.name, "stops reading")
+            self.at(self.time + self.chance.randrange(8_000), self._speed_up, socket)
+
+    def _speed_up(self, socket: Socket) -> None:
+        socket.reads = True
+        socket.read()
+
+    def _step_clock(self) -> None:
+        step = self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000))
+        self.wall_offset_ms += step
+        self.say("world", f"the clock is set by {step} ms")
+
+    def _housekeep(self) -> None:
+        if self.process is not None:
+            self.process.housekeep(self.chance.choice((1, 10, 200)))
+            check_counts(self.process.broker.namespace)
+        if not self.is_calm:
+            self.at(self.time + self.chance.choice((50, 400, 2_000)), self._housekeep)
+
+    # -- the run
+
+    def run(self, messages: int = 30, consumers: int = 2) -> None:
+        """Storm, calm, verdict. Raises PromiseBroken."""
+        from pairbus.testing.world_places import ENTITIES, settle_in
+
+        self.begin_life()
+        assert self.process is not None, "it has just begun"
+        for kind, path, settings in ENTITIES:
+            self.process.broker.namespace.create(kind, path, settings, self.process.clock())
+        self.process.commit_now()
+        settle_in(self, messages, consumers)
+        self._plan_storm()
+        for client in self.clients:
+            self.at(self.chance.randrange(200), client.connect)
+        self._run_until(self.cruelty.storm_ms)
+        self._calm_down()
+        self._drain()
+        self.ledger.check_end()
+        self._check_replay()
+
+    def _run_until(self, time: int) -> None:
+        while self._events and self._events[0][0] <= time:
+            at, number, action, arguments = heappop(self._events)
+            self.time = at
+            if number > EVENTS_MAX:
+                raise PromiseBroken("the world does not come to rest")
+            action(*arguments)
+        self.time = max(self.time, time)
+
+    def _calm_down(self) -> None:
+        self.is_calm = True
+        self._disk.watch = None
+        self._disk._faults.clear()
+        self.say("world", "calm")
+        if self.process is None and not any(action == self.begin_life for _, _, action, _ in self._events):
+            self.begin_life()
+        for client in self.clients:
+            if client.socket is not None:
+                self._speed_up(client.socket)
+            client.calm_down()
+
+    def _drain(self) -> None:
+        """Everything finishes, without anything but time passing (B31, B37, B45)."""
+        until = self.time + CALM_MS_MAX
+        while self.time < until:
+            self._run_until(self.time + 1_000)
+            if self._is_drained():
+                return
+        raise PromiseBroken(f"B31, B37, B45: not finished after the calm: {self._leftovers()}")
+
+    def _is_drained(self) -> bool:
+        if self.process is None or not all(client.is_finished for client in self.clients):
+            return False
+        return not self._leftovers() and not self.ledger.unfinished()
+
+    def _leftovers(self) -> list[str]:
+        if self.process is None:
+            return ["the broker is down"]
+        return [
+            f"{queue.path} holds {sorted(queue.messages)}"
+            for queue in self.process.broker.namespace.all_queues()
+            if queue.messages
+        ]
+
+    def _check_replay(self) -> None:
+        """Killed once more, the next life knows what this one knew (B1, B5, B9, B17, B19)."""
+        assert self.process is not None, "it has just been drained"
+        self._run_until(self.time + 1_000)
+        check_counts(self.process.broker.namespace)
+        before = memory_of(self.process.broker.namespace)
+        self.end_life("the last kill", loses_power=False)
+        self.begin_life()
+        after = memory_of(self.process.broker.namespace)
+        if after != before:
+            raise PromiseBroken(f"B9, B17: replaying the records gives {after}, not {before}")

@@ -1,0 +1,66 @@
+"""What the end-to-end tests of pairing share."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+
+from pairbus import PairedServiceBusClient, SendAvailabilityOptions
+from pairbus.testing import Namespace, Pair
+
+WAIT_SECONDS = 30.0
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Wait for a condition, with a bound."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def options(**changes: Any) -> SendAvailabilityOptions:
+    """Quick ones, so that an outage fits into a test."""
+    values: dict[str, Any] = {
+        "backlog_queue_count": 2,
+        "failover_interval": timedelta(0),
+        "ping_primary_interval": timedelta(seconds=1),
+    }
+    return SendAvailabilityOptions(**{**values, **changes})
+
+
+def paired(pair: Pair, changed: SendAvailabilityOptions | None = None, **further: Any) -> PairedServiceBusClient:
+    """The paired client of a pair."""
+    further.setdefault("retry_total", 0)
+    return PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string, pair.secondary.connection_string, options=changed or options(), **further
+    )
+
+
+def bodies(namespace: Namespace, queue: str, expected: int, **receiver: Any) -> Counter[str]:
+    """Receive and complete everything in a queue: at least ``expected`` messages."""
+    found: Counter[str] = Counter()
+    with namespace.client() as client, client.get_queue_receiver(queue, **receiver) as reader:
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until:
+            wait = 5 if sum(found.values()) < expected else 0.5
+            messages = reader.receive_messages(max_message_count=200, max_wait_time=wait)
+            if not messages and sum(found.values()) >= expected:
+                return found
+            for message in messages:
+                properties = message.application_properties or {}
+                assert not [key for key in properties if key.lower().startswith((b"x-ms-", b"x-pairbus-"))], properties
+                assert message.content_type != "application/vnd.ms-servicebus-ping", "P23"
+                found[str(message)] += 1
+                reader.complete_message(message)
+    return found
+
+
+def text(number: object, **details: Any) -> ServiceBusMessage:
+    """A message that can be told from others."""
+    return ServiceBusMessage(str(number), **details)

@@ -1,0 +1,180 @@
+"""End to end with two real broker processes: killed, stopped, silent, cut. P1, P2, P5, P9, P23, P26, P36."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus import ClientClosedError, Health, aio, outcome_of
+from pairbus.testing import Pair, Queue
+from tests.integration.pairing_kit import bodies, options, paired, text, wait_until
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    once = Queue(
+        "once", requires_duplicate_detection=True, duplicate_detection_history_time_window=timedelta(minutes=10)
+    )
+    with Pair(queues=["orders", once]) as started:
+        yield started
+
+
+def strike_and_heal(pair: Pair, kind: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """How an outage begins and ends."""
+    primary = pair.primary
+    return {
+        "killed": (primary.kill, primary.restart),
+        "stopped": (primary.pause, primary.resume),
+        "silent": (primary.faults.black_hole, primary.faults.clear),
+        "cut": (primary.faults.cut, primary.faults.clear),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["killed", "stopped", "silent", "cut"])
+def test_P1_every_accepted_send_arrives_when_the_primary_is(kind: str, pair: Pair) -> None:
+    strike, heal = strike_and_heal(pair, kind)
+    accepted: dict[str, list[str]] = {"orders": [], "once": []}
+    in_doubt = 0
+    with paired(pair, options(enable_syphon=True)) as client:
+
+        def send(queue: str, first: int, count: int) -> None:
+            nonlocal in_doubt
+            with client.get_queue_sender(queue) as sender:
+                for number in range(first, first + count):
+                    try:
+                        sender.send_messages(text(number, session_id=f"s{number}"), timeout=4)
+                    except ServiceBusError as error:
+                        in_doubt += outcome_of(error) == "unknown"
+                    else:
+                        accepted[queue].append(str(number))
+
+        for queue in accepted:
+            send(queue, 0, 5)
+        strike()
+        threads = [threading.Thread(target=send, args=(queue, 5, 20)) for queue in accepted]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert {report.state for report in client.health().values()} == {Health.FAILED_OVER}
+        heal()
+        wait_until(lambda: all(r.state is Health.HEALTHY for r in client.health().values()), "P26: recovery")
+        for queue in accepted:
+            send(queue, 25, 5)
+        statistics = client.statistics()
+        wait_until(lambda: client.statistics().restored >= statistics.to_backlog, "P41: the backlog drains")
+        statistics = client.statistics()
+
+    assert statistics.to_backlog >= 30
+    assert statistics.sends == statistics.to_primary + statistics.to_backlog + statistics.failed + statistics.unknown
+    assert len(accepted["orders"]) == len(accepted["once"]) == 30
+    found = bodies(pair.primary, "orders", 30)
+    assert set(accepted["orders"]) <= set(found)
+    assert max(found.values()) <= 2 + statistics.in_doubt, "P36: one copy, one in-doubt attempt"
+    assert set(bodies(pair.primary, "once", 30).values()) == {1}, "P2"
+
+
+def test_P6_both_down_raises_in_time_with_both_errors(pair: Pair) -> None:
+    with paired(pair) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(text(0))
+        pair.primary.kill()
+        pair.secondary.kill()
+        begun = time.monotonic()
+
+        with pytest.raises(ServiceBusError) as caught:
+            sender.send_messages(text(1), timeout=6)
+
+        assert time.monotonic() - begun < 9
+        assert isinstance(caught.value.__cause__, ServiceBusError)
+        pair.secondary.restart()
+        wait_until(lambda: _sends(sender), "P33: the secondary is used again")
+        pair.primary.restart()
+        assert client.statistics().evictions >= 1
+
+
+def _sends(sender: object) -> bool:
+    try:
+        sender.send_messages(text(2), timeout=5)  # type: ignore[attr-defined]
+    except ServiceBusError:
+        return False
+    return True
+
+
+def test_P32_a_backlog_queue_that_refuses_leaves_the_rotation_for_all_and_comes_back(pair: Pair) -> None:
+    with paired(pair, seed=1) as client:
+        first, second = client.get_queue_sender("orders"), client.get_queue_sender("orders")
+        client.fail_over("orders")
+        first.send_messages(text(0))
+        bad = client.health()["orders"].backlog_queue
+        assert bad is not None
+        pair.secondary.faults.refuse(bad)
+        first.send_messages(text(1), timeout=10)
+        assert client.backlog_queue_count == 1
+        second.send_messages(text(2), timeout=10)
+        assert client.health()["orders"].backlog_queue != bad
+        pair.secondary.faults.clear()
+
+        def comes_back() -> bool:
+            first.send_messages(text(3), timeout=10)
+            return client.backlog_queue_count == 2
+
+        wait_until(comes_back, "the queue is re-admitted")
+
+
+def test_P44_close_leaves_no_thread_and_a_send_after_it_is_refused(pair: Pair) -> None:
+    before = threading.active_count()
+    client = paired(pair, options(enable_syphon=True))
+    with client:
+        sender = client.get_queue_sender("orders")
+        sender.send_messages(text(1))
+        client.fail_over("orders")
+        begun = time.monotonic()
+    client.close()
+
+    assert time.monotonic() - begun < 15, "a poll of 15 minutes does not delay it"
+    with pytest.raises(ClientClosedError):
+        sender.send_messages(text(2))
+    wait_until(lambda: threading.active_count() <= before, "threads are gone", 5)
+    pair.secondary.client()
+
+
+async def test_the_asynchronous_twin_fails_over_recovers_drains_and_leaves_no_task(pair: Pair) -> None:
+    before = len(asyncio.all_tasks())
+    client = aio.PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string,
+        pair.secondary.connection_string,
+        options=options(enable_syphon=True),
+        retry_total=0,
+    )
+    async with client:
+        async with client.get_queue_sender("orders") as sender:
+            await sender.send_messages(text(0))
+            pair.primary.kill()
+            await sender.send_messages([text(1), text(2)], timeout=6)
+            await sender.send_messages(text(3), timeout=6)
+            pair.primary.restart()
+            until = time.monotonic() + 30
+            while client.statistics().restored < 3:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.02)
+            await sender.send_messages(text(4))
+        assert client.statistics().to_backlog == 3
+    assert len(asyncio.all_tasks()) == before
+    found = await asyncio.to_thread(bodies, pair.primary, "orders", 5)
+    assert sorted(found) == ["0", "1", "2", "3", "4"]

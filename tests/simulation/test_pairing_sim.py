@@ -1,0 +1,47 @@
+"""Pairs on their bad days. ``PAIRBUS_SEEDS=n`` runs n worlds, ``PAIRBUS_SEED=n`` replays one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pairbus.testing.pairing_world import PLANTED, World
+
+CHUNK = 50
+_WORLDS = max(200, int(os.environ.get("PAIRBUS_PAIRING_SEEDS", os.environ.get("PAIRBUS_SEEDS") or "200")))
+_ONE = os.environ.get("PAIRBUS_SEED")
+_CHUNKS = [int(_ONE)] if _ONE else list(range(0, _WORLDS, CHUNK))
+
+
+@pytest.mark.parametrize("first", _CHUNKS)
+def test_accepted_sends_survive_outages_crashes_and_flapping(first: int) -> None:
+    for seed in range(first, first + (1 if _ONE else CHUNK)):
+        World(seed).run()
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    assert World(11).run().digest() == World(11).run().digest()
+
+
+def test_the_worlds_are_cruel_enough() -> None:
+    checks = [World(seed).run() for seed in range(30)]
+
+    assert sum(check.parked for check in checks) > 100
+    assert sum(check.pings for check in checks) > 50
+    assert sum(check.changes for check in checks) > 50
+    assert {outcome for check in checks for outcome in check.outcome.values()} == {"ok", "fail", "unknown"}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    promises = {
+        "complete_before_send": "P34",
+        "rotation_not_shared": "P32",
+        "alias_lost": "P8",
+        "ping_counts_after_gone": "P25",
+        "timer_restarted": "P18",
+    }
+    with pytest.raises(AssertionError, match=f"{promises[bug]}:"):
+        for seed in range(200):
+            World(seed, bug=bug).run()
