@@ -18,10 +18,10 @@ FUZZ_SECONDS ?= 60
 
 PYTEST := $(BIN)/python -m pytest
 # The short form leaves out what takes minutes and what needs more than Python: Node.js, a built Qpid Proton.
-SHORT := -n $(JOBS) -m "not slow and not soak and not conformance_js" --ignore=tests/conformance/test_proton.py
+SHORT := -n $(JOBS) -m "not slow and not soak and not conformance_js" --ignore-glob="tests/conformance/test_proton*.py"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak fuzz compiled \
+.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale fuzz compiled \
         bench-broker bench-settle bench demo docs lock clean
 
 help: ## List the targets
@@ -72,8 +72,12 @@ sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays
 soak: $(STAMP) ## Load while the broker is killed KILLS=n times, then proof that nothing was lost
 	$(BIN)/python tests/soak/kill.py --kills $(KILLS)
 
+soak-scale: $(STAMP) ## A million queued messages, a restart, 5,000 idle connections (needs a C compiler)
+	$(BIN)/python tests/soak/scale.py
+
 fuzz: $(STAMP) ## Hostile bytes for FUZZ_SECONDS=n
 	$(BIN)/python -m tools.fuzz --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz.fuzz_amqp --seconds $(FUZZ_SECONDS)
 
 compiled: $(STAMP) ## Compile the pure rooms with mypyc and run their tests against that (needs a C compiler)
 	$(BIN)/python tools/compiled.py

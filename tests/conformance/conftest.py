@@ -61,6 +61,27 @@ def session_queue(make_queue: Callable[..., str]) -> str:
     return make_queue(requires_session=True)
 
 
+@pytest.fixture
+def admin(namespace: Any) -> Iterator[Any]:
+    """The official administration client."""
+    with namespace.administration_client() as client:
+        yield client
+
+
+@pytest.fixture
+def make_topic(admin: Any) -> Callable[..., str]:
+    """Create a topic with subscriptions; a subscription's settings come as a dict, the topic's as ``topic``."""
+
+    def make(topic: dict[str, Any] | None = None, **subscriptions: dict[str, Any]) -> str:
+        name = f"topic-{next(_numbers)}"
+        admin.create_topic(name, **(topic or {}))
+        for subscription, settings in subscriptions.items():
+            admin.create_subscription(name, subscription, **settings)
+        return name
+
+    return make
+
+
 @pytest.fixture(params=FACES)
 def bus(request: pytest.FixtureRequest, namespace: Any) -> Iterator[Bus]:
     """The official client over plain TCP, once synchronous and once asynchronous."""

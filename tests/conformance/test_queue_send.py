@@ -197,6 +197,14 @@ def test_message_without_body_stays_without(bus: Bus, queue: str) -> None:
     assert message.subject == "only properties"
 
 
+@spec("AMQP 1.0 §3.2", "a message has a body; the client sends an empty value as no section at all")
+def test_message_without_sections_is_refused(bus: Bus, queue: str) -> None:
+    with pytest.raises(ServiceBusError, match="amqp:decode-error"):
+        bus.send(queue, AmqpAnnotatedMessage(value_body=None))
+
+    assert bus.peek(queue) == []
+
+
 @spec("service-bus-protocol §4.5", "unknown annotations, delivery-annotations, footer and header come back")
 def test_every_section_of_an_annotated_message_round_trips(bus: Bus, queue: str) -> None:
     created = int(time.time() * 1000)

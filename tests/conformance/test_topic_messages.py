@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,48 +12,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
 from tests.conformance.sdk import Bus, eventually, spec, take, texts
-
-_numbers = count(1)
-
-
-@pytest.fixture
-def admin(namespace: Any) -> Iterator[Any]:
-    with namespace.administration_client() as client:
-        yield client
-
-
-@pytest.fixture
-def make_topic(admin: Any) -> Callable[..., str]:
-    """Create a topic with subscriptions; a subscription's settings come as a dict."""
-
-    def make(**subscriptions: dict[str, Any]) -> str:
-        topic = f"topic-{next(_numbers)}"
-        admin.create_topic(topic)
-        for name, settings in subscriptions.items():
-            admin.create_subscription(topic, name, **settings)
-        return topic
-
-    return make
-
-
-def publish(bus: Bus, topic: str, *messages: Any) -> None:
-    with bus.client().get_topic_sender(topic) as sender:
-        for message in messages:
-            sender.send_messages(message)
-
-
-def consume(bus: Bus, topic: str, subscription: str, amount: int, **options: Any) -> list[Any]:
-    """Receive and complete exactly so many."""
-    with bus.client().get_subscription_receiver(topic, subscription, **options) as receiver:
-        messages = take(receiver, amount)
-        for message in messages:
-            receiver.complete_message(message)
-        return messages
-
-
-def peek(bus: Bus, topic: str, subscription: str, **options: Any) -> list[str]:
-    with bus.client().get_subscription_receiver(topic, subscription, **options) as receiver:
-        return texts(receiver.peek_messages(100))
+from tests.conformance.topic_kit import consume, peek, publish
 
 
 @spec("service-bus-protocol §9.2", "every subscription gets its own copy with its own number")

@@ -119,7 +119,7 @@ def _sends(sender: object) -> bool:
 def test_P32_a_backlog_queue_that_refuses_leaves_the_rotation_for_all_and_comes_back(pair: Pair) -> None:
     with paired(pair, seed=1) as client:
         first, second = client.get_queue_sender("orders"), client.get_queue_sender("orders")
-        client.fail_over("orders")
+        pair.primary.faults.refuse("orders")
         first.send_messages(text(0))
         bad = client.health()["orders"].backlog_queue
         assert bad is not None

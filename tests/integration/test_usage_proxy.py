@@ -45,13 +45,19 @@ class Bench:
         self.management = ManagementClient(f"127.0.0.1:{self._http.port}", namespace.connection_string)
 
     def client(self) -> ServiceBusClient:
-        text = re.sub(r"Endpoint=sb://[^;/]+", f"Endpoint=sb://127.0.0.1:{self._amqp.port}", self.namespace.connection_string)
+        text = re.sub(
+            r"Endpoint=sb://[^;/]+",
+            f"Endpoint=sb://127.0.0.1:{self._amqp.port}",
+            self.namespace.connection_string,
+        )
         return ServiceBusClient.from_connection_string(text, retry_total=0)
 
     def minutes_pass(self, count: int) -> None:
         """Once the broker has noticed that everybody left: connections count in the minutes they were there."""
         give_up_at = time.monotonic() + WAIT_SECONDS
-        while re.search(r'^pairbus_connections\{protocol="amqp[a-z-]*"\} [1-9]', self.metrics(), re.MULTILINE):
+        while re.search(
+            r'^pairbus_connections\{protocol="amqp[a-z-]*"\} [1-9]', self.metrics(), re.MULTILINE
+        ):
             assert time.monotonic() < give_up_at, "connections stay"
             time.sleep(0.005)
         self.clock.advance(count * MINUTE_MS - self.clock() % MINUTE_MS)
@@ -90,7 +96,9 @@ def read_usage(data: Path) -> tuple[Counts, dict[int, int], dict[str, set[str]]]
 
 def send_and_settle(client: ServiceBusClient, queue: str) -> None:
     with client.get_queue_sender(queue) as sender:
-        sender.send_messages([ServiceBusMessage(b"a" * size, message_id=f"m{size}") for size in (10, 70_000, 150_000)])
+        sender.send_messages(
+            [ServiceBusMessage(b"a" * size, message_id=f"m{size}") for size in (10, 70_000, 150_000)]
+        )
         for number in range(4):
             sender.send_messages(ServiceBusMessage(b"b", message_id=f"n{number}"))
         with pytest.raises(MessageSizeExceededError):
@@ -205,7 +213,12 @@ def test_D6_an_hour_of_operations_equals_what_a_proxy_saw(tmp_path: Path) -> Non
     # The hour begins with a whole minute, so that it spans two files.
     now = int(time.time() * 1000)
     clock = VirtualClock(now - now % MINUTE_MS)
-    queues = ["orders", BACKLOG, Queue("sessions", requires_session=True), Queue("unique", requires_duplicate_detection=True)]
+    queues: list[str | Queue] = [
+        "orders",
+        BACKLOG,
+        Queue("sessions", requires_session=True),
+        Queue("unique", requires_duplicate_detection=True),
+    ]
     with Namespace("usage", queues=queues, clock=clock, data=tmp_path / "data") as namespace:
         bench = Bench(namespace, clock)
         try:
@@ -237,7 +250,9 @@ def test_D6_an_hour_of_operations_equals_what_a_proxy_saw(tmp_path: Path) -> Non
         expected = bench.ledger.counts
 
     assert counts == expected
-    assert {minute: peak for minute, peak in peaks.items() if peak} == {m: p for m, p in bench.ledger.peaks.items() if p}
+    assert {minute: peak for minute, peak in peaks.items() if peak} == {
+        m: p for m, p in bench.ledger.peaks.items() if p
+    }
     operations = {key[2] for key in expected}
     assert operations == {
         "send", "ping", "receive", "empty_receive", "settle", "peek", "renew", "schedule", "cancel", "session", "management",

@@ -280,7 +280,11 @@ class AmqpTap:
     def _answered(self, path: str, name: str, request: DecodedMessage, response: DecodedMessage) -> None:
         asked, given = request.body, response.body
         assert isinstance(asked, dict)
-        entries = [bytes(entry["message"]) for entry in given.get("messages", [])] if isinstance(given, dict) else []
+        entries = (
+            [bytes(entry["message"]) for entry in given.get("messages", [])]
+            if isinstance(given, dict)
+            else []
+        )
         if name == "renew-lock":
             for _ in asked["lock-tokens"]:
                 self._ledger.add(path, "renew")
@@ -371,11 +375,17 @@ class Proxy:
             tap = self._make_tap()
             there = threading.Thread(target=self._pass, args=(client, broker, tap.from_client), daemon=True)
             back = threading.Thread(target=self._pass, args=(broker, client, tap.from_broker), daemon=True)
-            threading.Thread(target=self._attend, args=(there, back, tap, client, broker), daemon=True).start()
+            threading.Thread(
+                target=self._attend, args=(there, back, tap, client, broker), daemon=True
+            ).start()
 
     @staticmethod
     def _attend(
-        there: threading.Thread, back: threading.Thread, tap: Tap, client: socket.socket, broker: socket.socket
+        there: threading.Thread,
+        back: threading.Thread,
+        tap: Tap,
+        client: socket.socket,
+        broker: socket.socket,
     ) -> None:
         there.start()
         back.start()

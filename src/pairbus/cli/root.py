@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "peek": "pairbus.cli.messages:peek",
     "entity": "pairbus.cli.entity:entity",
     "syphon": "pairbus.cli.syphon:syphon",
+    "capture": "pairbus.cli.capture:capture",
     "backlog": "pairbus.cli.backlog:backlog",
     "explain": "pairbus.cli.explain:explain",
 }
@@ -29,6 +30,7 @@ SUMMARIES: Final = {
     "peek": "Look at messages without taking them.",
     "entity": "Work on the queues, topics, subscriptions and rules of a namespace.",
     "syphon": "Bring the messages of the backlog home to the primary.",
+    "capture": "Stream an entity into Parquet files.",
     "backlog": "Look after the backlog in the secondary namespace.",
     "explain": "Say why an entity is in its state.",
 }

@@ -95,13 +95,14 @@ def serve(
 ) -> int:
     """Serve one namespace until stopped (SIGTERM or Ctrl-C).
 
-    Azure Service Bus clients connect with the connection string from the ready file; management and /health are on the
-    same port. Plain text is served to this machine only, TLS to everybody.
+    Azure Service Bus clients connect with the connection string from the ready file; management, /health and the live
+    page (at /) are on the same port. Plain text is served to this machine only, TLS to everybody.
     """
     from pairbus.server.assemble import assemble
     from pairbus.server.config import make_options
     from pairbus.server.logs import configure_logging
     from pairbus.server.main import run
+    from pairbus.web.page import Page
 
     configure_logging(log_format, log_level)
     options = make_options(
@@ -122,4 +123,5 @@ def serve(
         connections_max=connections_max,
         environment=os.environ,
     )
-    return run(options, assemble)
+    page = Page()
+    return run(options, page.assembling(assemble), page=page)

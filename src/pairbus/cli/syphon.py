@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\b
 Examples:
+  pairbus syphon --once
   pairbus syphon --engine local --once
   PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… pairbus syphon --engine local
 
 \b
-Exit codes: 0 done or stopped, 2 wrong usage, 3 could not reach a namespace or was refused.
+Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 wrong usage, 3 could not reach a namespace or was refused.
 """
 
 
@@ -41,12 +42,14 @@ Exit codes: 0 done or stopped, 2 wrong usage, 3 could not reach a namespace or w
 @click.option("--time-to-live", "life", type=click.Choice(["freeze", "deduct"]), default="freeze", show_default=True)
 @click.option("--ledger", metavar="DIR", help="Where to keep what is in doubt.  [default: the user's data directory]")
 @click.option("--json", "as_json", is_flag=True, help="Print the counters as one JSON object at the end.")
-def syphon(**given: Any) -> None:
+def syphon(**given: Any) -> int:
     """Bring the messages of the backlog home to the primary."""
     if given["engine"] == "spark":
-        raise UsageError("the Spark engine comes in a later release: use --engine local until then")
+        from pairbus.cli.syphon_spark import drain_on_spark
+
+        return drain_on_spark(given)
     if given["order"] == "session":
-        raise UsageError("--order session comes in a later release: use relaxed until then")
+        raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
     from pairbus.pairing.statistics import Counters
     from pairbus.syphon.backlog import Backlog
 
@@ -61,6 +64,7 @@ def syphon(**given: Any) -> None:
     else:
         click.echo(f"{counters.restored} messages are home, {counters.set_aside} set aside", err=True)
         click.echo(" ".join(f"{key}={value}" for key, value in told.items()), err=True)
+    return 0
 
 
 async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) -> None:

@@ -330,13 +330,17 @@ class Queue(QueueState):
     def dead_letter(self, lock: Lock, reason: str | None, description: str | None, changed: bytes, now: int) -> None:
         """Move the message to the dead-letter queue on the receiver's word."""
         self.check_held(lock, now)
+        self.check_dead_letter(reason, description)
+        self._end_lock(lock)
+        self.move_to_dead_letter(lock.message, reason, description, changed)
+
+    def check_dead_letter(self, reason: str | None, description: str | None) -> None:
+        """Refuse a dead-lettering that cannot be (B40)."""
         if self.dead_letter_queue is None:
             raise NotAllowed(f"A message in '{self.path}' cannot be dead-lettered again.")
         for text in (reason, description):
             if text is not None and len(text) > DEAD_LETTER_TEXT_MAX:
                 raise ArgumentError(f"A dead-letter reason or description has at most {DEAD_LETTER_TEXT_MAX} characters.")
-        self._end_lock(lock)
-        self.move_to_dead_letter(lock.message, reason, description, changed)
 
     def renew(self, lock: Lock, now: int) -> int:
         """Extend a lock by the entity's lock duration; when it ends now (B28)."""

@@ -60,7 +60,7 @@ class Broker:
         """Where every message's way is told, if somebody wants to know."""
         self.access = Access(self.namespace)
         self.tracker = Tracker(name, random_bytes[8:])
-        self.management = ManagementApi(self.namespace, self.access, self.tracker, self._audit)
+        self.management = ManagementApi(self.namespace, self.access, self.tracker, self.audit)
         self.connection_settings = ConnectionSettings(f"pairbus-{name}")
         self.request_bytes_max = REQUEST_BYTES_MAX
         self.draining: list[ReceiveLink] = []
@@ -231,7 +231,7 @@ class Broker:
         try:
             self.access.check_scrape(request.headers.get("authorization"), now)
         except Unauthorized as refusal:
-            self._audit("metrics", "", "", str(refusal.status), request.peer)
+            self.audit("metrics", "", "", str(refusal.status), request.peer)
             refused = _json(refusal.status, {"error": refusal.description})
             refused.headers.append(("WWW-Authenticate", 'Basic realm="metrics"'))
             return refused
@@ -259,13 +259,14 @@ class Broker:
 
     def refused_login(self, peer: str, user: str, now: int) -> None:  # noqa: ARG002
         """A SASL log-in was refused."""
-        self._audit("login", "", user, "refused", peer)
+        self.audit("login", "", user, "refused", peer)
 
     def refused_token(self, peer: str, path: str, now: int) -> None:  # noqa: ARG002
         """A token was refused."""
-        self._audit("put-token", path, "", "refused", peer)
+        self.audit("put-token", path, "", "refused", peer)
 
-    def _audit(self, action: str, path: str, who: str, result: str, peer: str) -> None:
+    def audit(self, action: str, path: str, who: str, result: str, peer: str) -> None:
+        """Record an action or a refusal (M13): what, on what, by which rule, with which result, from where."""
         if self._on_audit is not None:
             self._on_audit(action, path, who, result, peer)
 

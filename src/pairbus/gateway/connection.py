@@ -241,6 +241,8 @@ class GatewayConnection:
         attach = link.attach
         try:
             if isinstance(attach.target, CoordinatorTarget):
+                if self.login is None and not self.grants:
+                    raise Unauthorized("A transaction needs a connection that has authenticated: put a token first.")  # M6
                 self._add(Coordinator(self, link, "", ""))
                 link.accept(max_message_size=self.broker.request_bytes_max)
                 return

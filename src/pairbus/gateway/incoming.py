@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.layout import PREFIX_SIZE
 from pairbus.amqp.encode import encode_string
+from pairbus.amqp.layout import PREFIX_SIZE
 from pairbus.amqp.rewrite import application_properties, with_properties
 from pairbus.amqp.sections import scan, split_batch
-from pairbus.errors import EntityDisabled, EntityNotFound, ProtocolError, QuotaExceeded, Refusal, ServerBusy, Unauthorized
+from pairbus.errors import (
+    EntityDisabled,
+    EntityNotFound,
+    ProtocolError,
+    QuotaExceeded,
+    Refusal,
+    ServerBusy,
+    Unauthorized,
+)
 from pairbus.gateway import transactions
 from pairbus.gateway.faults import BLACK_HOLE, CUT, DELAY, DROP_ACKNOWLEDGEMENTS, FILL, REFUSE, THROTTLE
 from pairbus.gateway.meter import PING, SEND

@@ -15,6 +15,7 @@ from pairbus.gateway.trail import RECEIVED_AND_DELETED
 
 if TYPE_CHECKING:
     from pairbus.engine.consumer import Lock
+    from pairbus.engine.queue import Queue
     from pairbus.engine.sessions import Session
     from pairbus.model.message import Message
 
@@ -126,7 +127,7 @@ def update_disposition(request: Request) -> dict[str, object]:
     status = request.text("disposition-status")
     if status not in ("completed", "abandoned", "defered", "suspended"):
         raise ArgumentError(f"'disposition-status' is '{status}': completed, abandoned, defered and suspended are known.")
-    locks = [_lock(request, token) for token in request.tokens()]
+    locks = [_lock(request, token) for token in dict.fromkeys(request.tokens())]
     changes = request.value("properties-to-modify")
     if changes is not None and not isinstance(changes, dict):
         raise ArgumentError("'properties-to-modify' is not a map.")
@@ -136,9 +137,25 @@ def update_disposition(request: Request) -> dict[str, object]:
         transactions.add_dispositions(request, request.txn_id, status, locks, reason, description, changes)
         return {}
     for lock in locks:
+        check_status(request.queue, status, lock, reason, description, changes)
+    for lock in locks:
         apply_status(request, status, lock, reason, description, changes)
     request.tally(meter.SETTLE).add_many(len(locks))
     return {}
+
+
+def check_status(
+    queue: Queue,
+    status: str,
+    lock: Lock,
+    reason: str | None,
+    description: str | None,
+    changes: dict[str, object] | None,
+) -> None:
+    """Refuse what ``apply_status`` would refuse of a lock that is held, so that several are settled whole or not at all."""
+    merged_changes(lock.message, changes)
+    if status == "suspended":
+        queue.check_dead_letter(reason, description)
 
 
 def apply_status(

@@ -201,7 +201,9 @@ class Meter:
         rows, minute = self._rows, self.minute
         for tally in self._changed:
             rows.append(
-                UsageRow(minute, tally.path, tally.operation, tally.stage, tally.count, tally.size, tally.units)
+                UsageRow(
+                    minute, tally.path, tally.operation, tally.stage, tally.count, tally.size, tally.units
+                )
             )
             tally.total += tally.count
             tally.total_size += tally.size

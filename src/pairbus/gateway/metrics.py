@@ -47,9 +47,7 @@ def broker_metrics(broker: Broker) -> list[Metric]:
 def _labelled(broker: Broker) -> set[str]:
     """Paths that have a label of their own."""
     paths = sorted(
-        entity.path
-        for kind in (QUEUE, TOPIC, SUBSCRIPTION)
-        for entity in broker.namespace.entities(kind)
+        entity.path for kind in (QUEUE, TOPIC, SUBSCRIPTION) for entity in broker.namespace.entities(kind)
     )
     return set(paths[:ENTITIES_LABELLED_MAX])
 
@@ -98,8 +96,12 @@ def _operations(broker: Broker) -> list[Metric]:
         units.add(label, tally.operation, tally.total_units + tally.units)
     labels = ("entity", "operation")
     return [
-        counts.metric("pairbus_operations_total", COUNTER, "Billed operations: sends, receives, settlements.", *labels),
-        sizes.metric("pairbus_operation_bytes_total", COUNTER, "Bytes of messages in billed operations.", *labels),
+        counts.metric(
+            "pairbus_operations_total", COUNTER, "Billed operations: sends, receives, settlements.", *labels
+        ),
+        sizes.metric(
+            "pairbus_operation_bytes_total", COUNTER, "Bytes of messages in billed operations.", *labels
+        ),
         units.metric("pairbus_operation_units_total", COUNTER, "Billed units of 64 KB begun.", *labels),
     ]
 
@@ -119,12 +121,35 @@ def _events(broker: Broker) -> list[Metric]:
     refusals = sorted(broker.tracker.refusals.items())
     return [
         by_label("pairbus_settlements_total", COUNTER, "Settlements by outcome.", "outcome", outcomes),
-        by_label("pairbus_dead_lettered_total", COUNTER, "Messages dead-lettered, by reason.", "reason", reasons),
-        by_label("pairbus_dropped_total", COUNTER, "Messages gone without being received, by cause.", "cause", causes),
-        single("pairbus_locks_expired_total", COUNTER, "Locks of messages and sessions that ran out.", counters.locks_expired),
-        single("pairbus_forwarded_total", COUNTER, "Messages passed on by auto-forwarding.", counters.forwards),
-        by_label("pairbus_refusals_total", COUNTER, "Refusals over AMQP, by condition.", "condition", refusals),
-        by_label("pairbus_management_responses_total", COUNTER, "Management requests by HTTP status.", "status", statuses),
+        by_label(
+            "pairbus_dead_lettered_total", COUNTER, "Messages dead-lettered, by reason.", "reason", reasons
+        ),
+        by_label(
+            "pairbus_dropped_total",
+            COUNTER,
+            "Messages gone without being received, by cause.",
+            "cause",
+            causes,
+        ),
+        single(
+            "pairbus_locks_expired_total",
+            COUNTER,
+            "Locks of messages and sessions that ran out.",
+            counters.locks_expired,
+        ),
+        single(
+            "pairbus_forwarded_total", COUNTER, "Messages passed on by auto-forwarding.", counters.forwards
+        ),
+        by_label(
+            "pairbus_refusals_total", COUNTER, "Refusals over AMQP, by condition.", "condition", refusals
+        ),
+        by_label(
+            "pairbus_management_responses_total",
+            COUNTER,
+            "Management requests by HTTP status.",
+            "status",
+            statuses,
+        ),
     ]
 
 

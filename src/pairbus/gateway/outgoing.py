@@ -263,6 +263,18 @@ def apply_outcome(broker: Broker, queue: Queue, lock: Lock, outcome: Outcome, no
         raise ArgumentError(f"An outcome with the code {code:#x} settles nothing.")
 
 
+def check_outcome(queue: Queue, lock: Lock, outcome: Outcome) -> None:
+    """Refuse what ``apply_outcome`` would refuse of a lock that is held; a transaction asks before it does anything."""
+    if outcome.code == MODIFIED_CODE:
+        merged_changes(lock.message, outcome.message_annotations)
+    elif outcome.code == REJECTED_CODE:
+        reason, description, changes = _dead_letter_details(outcome)
+        queue.check_dead_letter(reason, description)
+        merged_changes(lock.message, changes)
+    elif outcome.code not in (ACCEPTED_CODE, RELEASED_CODE):
+        raise ArgumentError(f"An outcome with the code {outcome.code:#x} settles nothing.")
+
+
 def _dead_letter_details(outcome: Outcome) -> tuple[str | None, str | None, dict[str, object] | None]:
     error = outcome.error
     if error is None:

@@ -53,7 +53,9 @@ class Trail:
         if not message.is_ping:
             self._rows.append(TrailRow(SENT if number else DUPLICATE, path, number, now, message.blob, ""))
 
-    def ended(self, kind: str, queue: Queue, message: Message, blob: bytes, now: int, detail: str = "") -> None:
+    def ended(
+        self, kind: str, queue: Queue, message: Message, blob: bytes, now: int, detail: str = ""
+    ) -> None:
         """A message leaves a place for good, or for another place."""
         self._rows.append(TrailRow(kind, queue.path, message.sequence_number, now, blob, detail))
 

@@ -12,8 +12,10 @@ from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.message import decode_message
 from pairbus.amqp.states import encode_accepted, encode_declared, encode_outcome_code, encode_transactional
 from pairbus.amqp.types import Array, Described, Long
-from pairbus.errors import ArgumentError, ProtocolError, Refusal
+from pairbus.errors import ArgumentError, EntityNotFound, ProtocolError, Refusal
 from pairbus.gateway.meter import SCHEDULE, SEND, SETTLE
+from pairbus.model.access import LISTEN as LISTEN_RIGHT
+from pairbus.model.access import SEND as SEND_RIGHT
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from pairbus.amqp.states import Outcome
     from pairbus.engine.consumer import Lock
     from pairbus.engine.entity import Entity
-    from pairbus.engine.namespace import Namespace
     from pairbus.engine.queue import Queue
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.connection import GatewayConnection
@@ -35,6 +36,13 @@ TRANSACTIONS_MAX: Final = 100
 """Open transactions of one connection."""
 DECLARE: Final = 0x31
 DISCHARGE: Final = 0x32
+_DESCRIPTORS: Final[dict[object, int]] = {
+    DECLARE: DECLARE,
+    DISCHARGE: DISCHARGE,
+    "amqp:declare:list": DECLARE,
+    "amqp:discharge:list": DISCHARGE,
+}
+"""Both forms of a descriptor: Qpid Proton writes the symbols."""
 
 
 class UnknownTransaction(Refusal):
@@ -51,10 +59,17 @@ class RolledBack(Refusal):
     status = 400
 
 
+class TimedOut(Refusal):
+    """The transaction was not discharged in time; nothing of it happened."""
+
+    condition = "amqp:transaction:timeout"
+    status = 408
+
+
 class Work(Protocol):
     """One planned piece of a transaction."""
 
-    def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:
+    def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:
         """Raise if it cannot be done; how many bytes it will store."""
 
     def perform(self, broker: Broker, now: int) -> None:
@@ -71,9 +86,12 @@ class PlannedSend:
         self._message = message
         self._operation = operation
 
-    def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:  # noqa: ARG002
-        """The same checks as for a plain send."""
-        namespace.check_send(self._entity, self._message, more_bytes)
+    def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:  # noqa: ARG002
+        """The same checks as for a plain send; the right to it may have gone since it was planned (M5)."""
+        connection.authorize(self._entity.path, SEND_RIGHT)
+        if self._entity.is_deleted:
+            raise EntityNotFound(self._entity.path)
+        connection.broker.namespace.check_send(self._entity, self._message, more_bytes)
         return len(self._message.blob)
 
     def perform(self, broker: Broker, now: int) -> None:
@@ -93,9 +111,11 @@ class PlannedSettlement:
         self._lock = lock
         self._settle = settle
 
-    def check(self, namespace: Namespace, more_bytes: int, now: int) -> int:  # noqa: ARG002
-        """The lock must still be held."""
+    def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:  # noqa: ARG002
+        """The lock must still be held, and nothing may be left that could be refused half-way."""
+        connection.authorize(self._queue.path, LISTEN_RIGHT)
         self._queue.check_held(self._lock, now)
+        self._settle.check(self._queue, self._lock)
         return 0
 
     def perform(self, broker: Broker, now: int) -> None:
@@ -106,6 +126,9 @@ class PlannedSettlement:
 
 class Settlement(Protocol):
     """How a planned settlement ends."""
+
+    def check(self, queue: Queue, lock: Lock) -> None:
+        """Raise if it could not be applied to a lock that is held."""
 
     def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
         """Apply it."""
@@ -118,6 +141,12 @@ class OutcomeSettlement:
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
+
+    def check(self, queue: Queue, lock: Lock) -> None:
+        """The outcome must be one that settles."""
+        from pairbus.gateway.outgoing import check_outcome  # noqa: PLC0415 - the two modules need each other
+
+        check_outcome(queue, lock, self._outcome)
 
     def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
         """Apply it."""
@@ -140,23 +169,32 @@ class StatusSettlement:
         self._description = description
         self._changes = changes
 
+    def check(self, queue: Queue, lock: Lock) -> None:
+        """Its texts and changed properties must be within their limits."""
+        from pairbus.gateway.management_messages import check_status  # noqa: PLC0415 - the two modules need each other
+
+        check_status(queue, self._status, lock, self._reason, self._description, self._changes)
+
     def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:  # noqa: ARG002
         """Apply it."""
         from pairbus.gateway.management_messages import apply_status  # noqa: PLC0415 - the two modules need each other
 
+        self._request.now = now
         apply_status(self._request, self._status, lock, self._reason, self._description, self._changes)
 
 
 class Transaction:
     """What has been planned under one id."""
 
-    __slots__ = ("controller", "deadline", "is_failed", "txn_id", "work")
+    __slots__ = ("controller", "deadline", "is_failed", "settled", "txn_id", "work")
 
     def __init__(self, txn_id: bytes, controller: Link, deadline: int) -> None:
         self.txn_id = txn_id
         self.controller = controller
         self.deadline = deadline
         self.work: list[Work] = []
+        self.settled: dict[int, None] = {}
+        """Tokens of the locks it settles: each once."""
         self.is_failed = False
         """A piece was refused: the whole can only be rolled back."""
 
@@ -168,10 +206,11 @@ def receive(connection: GatewayConnection, context: Coordinator, delivery_id: in
         body = decode_message(payload).body
         if not isinstance(body, Described) or not isinstance(body.value, list):
             raise ArgumentError("A coordinator takes declare and discharge only.")
-        if body.descriptor == DECLARE:
+        kind = _DESCRIPTORS.get(body.descriptor)
+        if kind == DECLARE:
             transaction = _declare(connection, context.link)
             session.settle_incoming_state(delivery_id, encode_declared(transaction.txn_id))
-        elif body.descriptor == DISCHARGE:
+        elif kind == DISCHARGE:
             _discharge(connection, body.value)
             session.accept_incoming(delivery_id)
         else:
@@ -183,6 +222,9 @@ def receive(connection: GatewayConnection, context: Coordinator, delivery_id: in
 
 
 def _declare(connection: GatewayConnection, controller: Link) -> Transaction:
+    if len(connection.transactions) >= TRANSACTIONS_MAX:
+        for old in [t for t in connection.transactions.values() if t.deadline <= connection.now]:
+            roll_back(connection, old)
     if len(connection.transactions) >= TRANSACTIONS_MAX:
         raise ArgumentError(f"{TRANSACTIONS_MAX} transactions are open on this connection: discharge one first.")
     txn_id = connection.broker.next_transaction_id()
@@ -200,11 +242,11 @@ def _discharge(connection: GatewayConnection, fields: list[object]) -> None:
         return
     if transaction.is_failed:
         raise RolledBack("A part of the transaction was refused: it was rolled back.")
-    namespace, now = connection.broker.namespace, connection.now
+    now = connection.now
     size = 0
     try:
         for work in transaction.work:
-            size += work.check(namespace, size, now)
+            size += work.check(connection, size, now)
     except Refusal as refusal:
         raise RolledBack(f"The transaction was rolled back: {refusal.description}") from refusal
     for work in transaction.work:
@@ -217,7 +259,7 @@ def _find(connection: GatewayConnection, txn_id: object) -> Transaction:
         raise UnknownTransaction("No open transaction of this connection has this id.")
     if transaction.deadline <= connection.now:
         roll_back(connection, transaction)
-        raise UnknownTransaction(f"The transaction outlived its {LIFETIME_MS // 1000} seconds and was rolled back.")
+        raise TimedOut(f"The transaction outlived its {LIFETIME_MS // 1000} seconds and was rolled back.")
     return transaction
 
 
@@ -231,11 +273,21 @@ def _plan(connection: GatewayConnection, transaction: Transaction, work: Work) -
         transaction.is_failed = True
         raise ArgumentError(f"A transaction holds at most {WORK_MAX} messages.")
     try:
-        work.check(connection.broker.namespace, 0, connection.now)
+        work.check(connection, 0, connection.now)
     except Refusal:
         transaction.is_failed = True
         raise
     transaction.work.append(work)
+
+
+def _plan_settlement(
+    connection: GatewayConnection, transaction: Transaction, queue: Queue, lock: Lock, settlement: Settlement
+) -> None:
+    if lock.token in transaction.settled:
+        transaction.is_failed = True
+        raise ArgumentError("A message was settled twice in one transaction.")
+    _plan(connection, transaction, PlannedSettlement(queue, lock, settlement))
+    transaction.settled[lock.token] = None
 
 
 def add_sends(
@@ -256,7 +308,7 @@ def add_settlement(
     if inner is None or outcome.txn_id is None:
         raise ArgumentError("A transactional settlement needs a transaction id and an outcome.")
     transaction = _find(connection, outcome.txn_id)
-    _plan(connection, transaction, PlannedSettlement(context.queue, lock, OutcomeSettlement(inner)))
+    _plan_settlement(connection, transaction, context.queue, lock, OutcomeSettlement(inner))
     state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
     context.link.session.settle_outgoing_state(delivery_id, state)
 
@@ -282,4 +334,4 @@ def add_dispositions(
     transaction = _find(request.connection, txn_id)
     settlement = StatusSettlement(request, status, reason, description, changes)
     for lock in locks:
-        _plan(request.connection, transaction, PlannedSettlement(request.queue, lock, settlement))
+        _plan_settlement(request.connection, transaction, request.queue, lock, settlement)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 HELD_PAUSE_MS_MIN: Final = 100
 HELD_PAUSE_MS_MAX: Final = 2_000
 """Bounds of the pause between attempts of a send that is held while its entity is suspect."""
+BACKLOG_ATTEMPT_MS_MIN: Final = 2_000
+"""Opening a link takes a moment: a queue is not given up in less than this while the caller has the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ class SendFlow:
         if queue is None:
             return self._backlog_failure()
         untried = len(self._rotation.usable) + len(self._rotation.evicted) - len(self._tried) - 1
-        return TryBacklog(queue, max(1, left // 2 if untried > 0 else left))
+        share = max(left // 2, min(left, BACKLOG_ATTEMPT_MS_MIN)) if untried > 0 else left
+        return TryBacklog(queue, max(1, share))
 
     def _next_queue(self, now: int) -> str | None:
         queue = self._rotation.take_trial(now, self._tried)

@@ -143,7 +143,9 @@ class EntityHealth:
         """The application knows better: sends go to the backlog from here on."""
         if self.state is Health.FAILED_OVER:
             return []
-        return [self._enter(Health.FAILED_OVER, now, "by hand")]
+        change = self._enter(Health.FAILED_OVER, now, "by hand")
+        self.pings.start(now, by_hand=True)
+        return [change]
 
     def mark_healthy(self, now: int) -> list[Change]:
         """The application knows better: sends go to the primary from here on."""

@@ -447,6 +447,14 @@ def without_dead_letter_marks(payload: bytes) -> bytes:
     return amqp.join(parts)
 
 
+def dead_letter_reason(payload: bytes) -> str | None:
+    """Why a message was set aside."""
+    for key, value in amqp.map_items(amqp.find(amqp.split(payload), amqp.APPLICATION_PROPERTIES)):
+        if amqp.text_of(key) == "DeadLetterReason":
+            return amqp.text_of(value)
+    return None
+
+
 def message_id_text(raw: bytes) -> str:
     """An encoded message id as text that tells types apart."""
     if not raw:

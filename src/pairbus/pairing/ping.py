@@ -26,9 +26,14 @@ class PingSchedule:
         self.sent = 0
         self._last_sent_ms: int | None = None
 
-    def start(self, now: int) -> None:
-        """The entity has failed over. A flapping entity is not asked more often than the interval (P27)."""
-        earliest = now if self._last_sent_ms is None else self._last_sent_ms + self.interval_ms
+    def start(self, now: int, *, by_hand: bool = False) -> None:
+        """The entity has failed over. A flapping entity is not asked more often than the interval (P27).
+
+        Switched by hand, it is left alone for one interval: a ping at once would undo what was just asked for.
+        """
+        earliest = now + self.interval_ms if by_hand else now
+        if self._last_sent_ms is not None:
+            earliest = max(earliest, self._last_sent_ms + self.interval_ms)
         self.next_ms = max(now, earliest)
 
     def stop(self) -> None:

@@ -20,6 +20,9 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
+from pairbus.errors import RemoteProtocolError
+from pairbus.pairing import sections
+
 BATCH_ENVELOPE_BYTES: Final = 64
 """What a batch of one adds around an encoded message at most, without its envelope's own properties."""
 
@@ -117,43 +120,50 @@ def set_retries(handler: Any, retries: int, backoff_s: float = 0.1) -> None:
 
 
 def keep_payloads(receiver: Any) -> None:
-    """Let messages of an asynchronous receiver keep the bytes they came in. Call before every open."""
-    original = receiver._build_received_message
+    """Let messages of an open asynchronous receiver keep the bytes they came in. Call after every open.
 
-    def build(received: Any) -> Any:
-        frame, _message = received
-        message = original(received)
-        # A transfer of several frames is joined by the hook below; without it only the first part is here.
-        message._pairbus_payload = None if frame[5] else bytes(frame[11])
-        return message
-
-    receiver._build_received_message = build
-
-
-def join_frames(receiver: Any) -> None:
-    """Join transfers of several frames on the link of an open asynchronous receiver."""
+    The SDK's own decoder sees only what it needs to settle a message: it has no name for some AMQP types, and one
+    message of another client would end the link at every attempt to receive it.
+    """
     link = receiver._handler._link
-    original = link._incoming_transfer
-    state: dict[str, Any] = {"first": None, "parts": []}
+    take, build = link._incoming_transfer, receiver._build_received_message
+    parts: list[bytes] = []
+    first: list[Any] = []
+    kept: dict[bytes, bytes] = {}
 
     async def incoming(frame: Any) -> None:
         if frame[1] is not None:
-            state["first"], state["parts"] = frame, []
-        if frame[5] or state["parts"]:
-            state["parts"].append(bytes(frame[11]))
-        if not frame[5] and state["parts"]:
-            whole = b"".join(state["parts"])
-            await_first = state["first"]
-            state["first"], state["parts"] = None, []
-            # The message is built from the first frame: it stands for the whole from here on.
-            await_first[5], await_first[11] = False, whole
-        await original(frame)
+            first[:] = frame
+            parts.clear()
+        parts.append(bytes(frame[11]))
+        if frame[5]:
+            return
+        whole = b"".join(parts)
+        parts.clear()
+        kept[first[2]] = whole
+        await take([*first[:5], False, *first[6:11], memoryview(_settling_part(whole))])
+
+    def built(received: Any) -> Any:
+        message = build(received)
+        message._pairbus_payload = kept.pop(received[0][2], None)
+        return message
 
     link._incoming_transfer = incoming
+    receiver._build_received_message = built
+
+
+def _settling_part(payload: bytes) -> bytes:
+    """The sections that say which message this is and how long it is locked."""
+    wanted = (sections.HEADER, sections.DELIVERY_ANNOTATIONS, sections.MESSAGE_ANNOTATIONS)
+    try:
+        parts = [part for part in sections.split(payload) if part.code in wanted]
+    except RemoteProtocolError:
+        return b""
+    return sections.join(parts)
 
 
 def payload_of(message: Any) -> bytes | None:
-    """The bytes of a received message; None when only a part of them is known."""
+    """The bytes of a received message; None when they were not kept."""
     payload = getattr(message, "_pairbus_payload", None)
     return payload if isinstance(payload, bytes) else None
 

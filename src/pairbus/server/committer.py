@@ -106,6 +106,15 @@ class CommitQueue:
             self._running = commit
         return commit
 
+    def proceed(self, words: list[Speech]) -> tuple[Commit | None, list[Speech]]:
+        """What the disk does next, if anything, and what is said now: the ``words`` of a commit that has ended, and behind
+        them those that rest on no batch. In this order, for both may be of the same connection.
+        """
+        commit = self.begin()
+        if commit is None or commit.batch is not None:
+            return commit, words
+        return None, words + self.finish(commit)
+
     def finish(self, commit: Commit) -> list[Speech]:
         """The commit has ended: what may be said now. Nothing, if it failed."""
         if commit.batch is not None:

@@ -181,20 +181,19 @@ class Driver:
             if deadline is not None and deadline <= now:
                 self._broker.tick(now)
             self._broker.pump(now)
-            self._begin()
+            self._proceed([])
             self._arm(now)
         except Exception as error:
             # Memory may be half changed: going on could break a promise, recovery from the store cannot.
             logger.exception("the broker broke", extra={"event": "server.broke"})
             self.fail(error)
 
-    def _begin(self) -> None:
-        commit = self._queue.begin()
+    def _proceed(self, words: list[Speech]) -> None:
+        commit, words = self._queue.proceed(words)
         if commit is not None:
-            if commit.batch is not None:
-                self._thread.submit(commit)
-                return
-            self._speak(self._queue.finish(commit))
+            # The disk gets its next work before the words of the last are written: neither waits for the other.
+            self._thread.submit(commit)
+        self._speak(words)
         if not self._queue.is_busy and not self._turn_asked:
             self._idle.set()
 
@@ -217,9 +216,7 @@ class Driver:
             return
         self._count(commit)
         try:
-            # The disk gets its next work before the words of the last are written: neither waits for the other.
-            self._begin()
-            self._speak(speeches)
+            self._proceed(speeches)
             self._arm(self.now())
         except Exception as error:
             logger.exception("the broker broke", extra={"event": "server.broke"})

@@ -56,7 +56,17 @@ def encode_row(row: TrailRow) -> bytes:
         path = view.user(DESTINATION_PROPERTY)
         destination = path if isinstance(path, str) else ""
         size = len(row.blob) - PREFIX_SIZE
-    fields = (row.at, row.kind, row.path, row.sequence_number, message_id, size, sha256, destination, row.detail)
+    fields = (
+        row.at,
+        row.kind,
+        row.path,
+        row.sequence_number,
+        message_id,
+        size,
+        sha256,
+        destination,
+        row.detail,
+    )
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 

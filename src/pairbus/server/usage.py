@@ -120,7 +120,9 @@ class UsageWriter:
         boot_id: Names this life of the broker; no other has the same.
     """
 
-    def __init__(self, directory: Path, namespace: str, boot_id: str, retention_days: int = RETENTION_DAYS) -> None:
+    def __init__(
+        self, directory: Path, namespace: str, boot_id: str, retention_days: int = RETENTION_DAYS
+    ) -> None:
         self._directory = directory
         self._namespace = namespace
         self._part = f"part-{boot_id}.parquet"
@@ -195,7 +197,9 @@ class UsageLog:
         take: Gives the rows since last asked, and begins anew.
     """
 
-    def __init__(self, take: Callable[[int], list[UsageRow]], clock: Callable[[], int], writer: UsageWriter) -> None:
+    def __init__(
+        self, take: Callable[[int], list[UsageRow]], clock: Callable[[], int], writer: UsageWriter
+    ) -> None:
         self._take = take
         self._clock = clock
         self._writer = writer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["register", "settle"]
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -19,3 +19,10 @@ def register(spark: SparkSession) -> SparkSession:
 
     spark.dataSource.register(ServiceBusDataSource)
     return spark
+
+
+def settle(checkpoint: str, source: dict[str, str]) -> int:
+    """Settle what the last committed batch of an ended query left in its entity; see ``pairbus.spark.capture``."""
+    from pairbus.spark.capture import settle as settle_committed
+
+    return settle_committed(checkpoint, source)

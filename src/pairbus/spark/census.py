@@ -112,7 +112,10 @@ class Census:
     def _browser(self, queue: str) -> Browser:
         browser = self._browsers.get(queue)
         if browser is None:
-            browser = self._browsers[queue] = Browser(self._client.get_queue_receiver(queue))
+            receiver = self._client.get_queue_receiver(queue)
+            # A receiving link takes a message now and then, if only to give it back: none is needed to look.
+            sdk.open_without_link(receiver)
+            browser = self._browsers[queue] = Browser(receiver)
         return browser
 
     def _exists(self, queue: str) -> bool:

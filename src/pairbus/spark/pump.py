@@ -187,7 +187,7 @@ class TaskPump:
         return messages[:turn]
 
     def _plan_numbers(self, lane: _Lane) -> list[int]:
-        letters = [letter for letter in self._plan._of(lane.queue)] + lane.accepted
+        letters = [*self._plan._of(lane.queue), *lane.accepted]
         return [letter.sequence_number for letter in letters] + [item.letter.sequence_number for item in lane.aside]
 
     def _take(self, lane: _Lane, message: ServiceBusReceivedMessage) -> None:

@@ -57,7 +57,7 @@ class PumpDataSource(DataSource):
         """The ledger's."""
         return LEDGER_SCHEMA
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's shape
         """A reader for the shares in the options."""
         told: dict[str, Any] = json.loads(self.options["plan"])
         settings = PumpSettings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,9 +12,10 @@ from typing import Any, Final
 from pairbus.amqp import types
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_value
+from pairbus.amqp.layout import DATA, SEQUENCE, VALUE
 from pairbus.amqp.message import DecodedMessage, decode_message
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.errors import UsageError
+from pairbus.errors import PairbusError, RemoteProtocolError, UsageError
 from pairbus.pairing import sections as amqp
 
 SCHEMA: Final = (
@@ -181,9 +183,15 @@ def _moment(ms: int | None) -> datetime | None:
 
 # --- a row as a message ---------------------------------------------------------------------------
 
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
 _FROM_TEXT: Final[dict[str, Callable[[str], object]]] = {
     "null": lambda text: None,  # noqa: ARG005 - null has no text
-    "boolean": lambda text: _boolean(text),
+    "boolean": _boolean,
     "ubyte": lambda text: types.UByte(int(text)),
     "byte": lambda text: types.Byte(int(text)),
     "ushort": lambda text: types.UShort(int(text)),
@@ -248,7 +256,7 @@ def _with_id(raw: bytes, source_id: str | None) -> bytes:
     try:
         parts = amqp.split(raw)
         items = amqp.list_items(amqp.find(parts, amqp.PROPERTIES))
-    except Exception as error:
+    except (RemoteProtocolError, IndexError, ValueError) as error:
         raise UsageError(f"raw is no encoded message: {error}") from None
     if source_id is None or (items and items[0] != amqp.NULL):
         return raw
@@ -276,12 +284,6 @@ def _milliseconds(value: object) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text.lower() == "true"
-
-
 def _encoded(name: str, value: Any) -> bytes:
     if value is None or isinstance(value, str):
         return encode_value(value)
@@ -300,7 +302,7 @@ def _encoded(name: str, value: Any) -> bytes:
         raise UsageError(f"application property {name!r} has type {kind!r}: expected one of {known}") from None
     except (ValueError, OverflowError) as error:
         raise UsageError(f"application property {name!r} is no {kind}: {error}") from None
-    except Exception as error:
+    except (PairbusError, struct.error, TypeError) as error:
         raise UsageError(f"application property {name!r} cannot be encoded as {kind}: {error}") from None
 
 
@@ -313,8 +315,8 @@ def _body_parts(row: Mapping[str, Any]) -> list[tuple[int, bytes]]:
     if kind == "none":
         return []
     if kind == "data":
-        return [(amqp.DATA, encode_value(bytes(body or b"")))]
-    codes = {"value": 0x77, "sequence": 0x76}
+        return [(DATA, encode_value(bytes(body or b"")))]
+    codes = {"value": VALUE, "sequence": SEQUENCE}
     if kind not in codes or not body:
         raise UsageError(f"body_type is {kind!r}: expected data, value, sequence or none, with a body that fits")
     return [(codes[kind], bytes(body))]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusSubQueue
 from azure.servicebus._pyamqp.outcomes import Accepted, Released
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.errors import UsageError
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusReceiver as AsyncServiceBusReceiver
 
 PEEK_OPERATION: Final = b"com.microsoft:peek-message"
+OPEN_SECONDS_MAX: Final = 30.0
+OPEN_PAUSE_SECONDS: Final = 0.01
 SETTLE_SECONDS_MAX: Final = 20.0
 """How long the broker may take to confirm a page of settlements."""
 SUB_QUEUES: Final = {
@@ -70,6 +73,27 @@ def _browsing(receiver: Any, from_number: int, count: int) -> tuple[dict[str, ob
     return request, answer
 
 
+def open_without_link(receiver: Any) -> None:
+    """Let a synchronous receiver serve browsing only: it connects and shows its token, but attaches no link."""
+    from azure.servicebus._common.utils import create_authentication
+
+    def open_connection(timeout: float | None = None) -> None:
+        if receiver._running:
+            return
+        if receiver._handler and not receiver._handler._shutdown:
+            receiver._handler.close()
+        receiver._create_handler(create_authentication(receiver))
+        give_up = time.monotonic() + (timeout or OPEN_SECONDS_MAX)
+        receiver._handler.open(connection=receiver._connection)
+        while not receiver._handler.auth_complete():
+            if time.monotonic() > give_up:
+                raise OperationTimeoutError(message="the namespace did not answer")
+            time.sleep(OPEN_PAUSE_SECONDS)
+        receiver._running = True
+
+    receiver._open = open_connection
+
+
 class _Quiet:
     """A log that keeps nothing: the error itself says it all."""
 
@@ -100,7 +124,7 @@ async def settle_all(
             run = by_number[first:last]
             for message in run:
                 pending[_delivery_number(message)] = {"settled": False, "outcome": None}
-            tags = [message._delivery_tag for message in run]  # type: ignore[attr-defined]
+            tags = [message._delivery_tag for message in run]
             state: Any = Released() if released else Accepted()
             await link._outgoing_disposition(numbers[first], numbers[last - 1], tags[0], False, state, None)
             link._received_delivery_tags.difference_update(tags)
@@ -113,7 +137,7 @@ async def settle_all(
 
 
 def _delivery_number(message: ServiceBusReceivedMessage) -> int:
-    return int(message._delivery_id)  # type: ignore[arg-type]
+    return int(message._delivery_id)
 
 
 async def _wait_for_outcomes(link: Any, numbers: Sequence[int]) -> None:

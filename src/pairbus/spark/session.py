@@ -20,9 +20,9 @@ LOCAL_MASTER: Final = "local[*,4]"
 """Every core; a task whose Python worker dies is tried again, as on a cluster."""
 DRIVER_MEMORY: Final = "1g"
 SHUFFLE_PARTITIONS_PER_CORE: Final = 4
-SECRET_NAMES: Final = "(?i)secret|password|token|access[.]?key|connectionstring|credential|pairbus[.](primary|secondary)"
+SECRET_NAMES: Final = "(?i)secret|password|token|access[.]?key|connectionstring|credential"  # noqa: S105
 """Options and settings with such names are shown as ``*********(redacted)``."""
-SECRET_TEXT: Final = "(?i)SharedAccess(Key|Signature)=[^;,\\s\\]\\)}]+"
+SECRET_TEXT: Final = "(?i)SharedAccess(Key|Signature)=[^;,\\s\\]\\)}]+"  # noqa: S105
 """A key inside any other text."""
 LOG_LINES_SHOWN: Final = 15
 _LOG4J: Final = """
@@ -80,7 +80,7 @@ def spark_session(
     try:
         with _stderr_to(log):
             return builder.getOrCreate()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - Java, its gateway and Spark each have their own ways to fail
         raise SparkNotStarted(f"Spark did not start: {_reason(error)}\n{_tail(log)}") from None
 
 

@@ -349,7 +349,7 @@ class _Run:
 
 
 def _is_spark_failure(error: BaseException) -> bool:
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     return isinstance(error, PySparkException | Py4JJavaError)

@@ -104,13 +104,12 @@ class Backlog:
         moved = 0
         async with self._client() as client, _receiver(client, queue, set_aside=True) as receiver:
             sender: Any = client.get_queue_sender(queue)
-            wire.join_frames(receiver)
             async with sender:
                 others: list[Any] = []
                 while messages := await receiver.receive_messages(max_message_count=PAGE, max_wait_time=WAIT_SECONDS):
                     for message in messages:
                         payload = wire.payload_of(message)
-                        if payload is None or (reason is not None and message.dead_letter_reason != reason):
+                        if payload is None or (reason is not None and _reason(message) != reason):
                             others.append(message)
                             continue
                         batch = wire.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
@@ -130,7 +129,7 @@ class Backlog:
             others: list[Any] = []
             while messages := await receiver.receive_messages(max_message_count=PAGE, max_wait_time=WAIT_SECONDS):
                 for message in messages:
-                    if reason is not None and message.dead_letter_reason != reason:
+                    if reason is not None and _reason(message) != reason:
                         others.append(message)
                         continue
                     await receiver.complete_message(message)
@@ -180,9 +179,14 @@ class Backlog:
 async def _receiver(client: ServiceBusClient, queue: str, *, set_aside: bool) -> AsyncIterator[Any]:
     options: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if set_aside else {}
     receiver = client.get_queue_receiver(queue, **options)
-    wire.keep_payloads(receiver)
     async with receiver:
+        wire.keep_payloads(receiver)
         yield receiver
+
+
+def _reason(message: Any) -> str | None:
+    payload = wire.payload_of(message)
+    return None if payload is None else parking.dead_letter_reason(payload)
 
 
 def _row(queue: str, message: Any) -> MessageRow:

@@ -121,10 +121,9 @@ class SdkInbox:
             receiver = self._client.get_queue_receiver(self.queue)
             # Reopening is ours to do: the hooks below belong to one link.
             wire.set_retries(receiver, 0)
-            wire.keep_payloads(receiver)
             async with asyncio.timeout(OPEN_SECONDS):
                 await receiver.__aenter__()
-            wire.join_frames(receiver)
+            wire.keep_payloads(receiver)
             self._interrupt = wire.interruptible(receiver)
             self._receiver = receiver
         return self._receiver

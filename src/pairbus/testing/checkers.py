@@ -68,8 +68,10 @@ class Copy:
         self.is_taken = False
         self.completed_at = -1
         """When a client heard that it is completed; -1: none did."""
-        self.shown = {False: (-1, -1), True: (-1, -1)}
-        """(emission, delivery count) of the latest delivery seen, from the entity and from its dead-letter queue."""
+        self.emission = -1
+        """The latest one in which it was seen; what follows is about that."""
+        self.counts = {False: 0, True: 0}
+        """The delivery count shown, from the entity and from its dead-letter queue."""
         self.life = -1
         self.locked_until = 0
         self.is_settled = True
@@ -93,7 +95,9 @@ class Delivered:
 
     __slots__ = ("body", "count", "is_dead", "locked_until", "number", "settled")
 
-    def __init__(self, body: str, number: int, count: int, locked_until: int, settled: bool, is_dead: bool) -> None:
+    def __init__(
+        self, body: str, number: int, count: int, locked_until: int, settled: bool, is_dead: bool
+    ) -> None:
         self.body = body
         self.number = number
         self.count = count
@@ -112,6 +116,8 @@ class Ledger:
         self.by_number: dict[tuple[str, int], str] = {}
         self.session_states: dict[tuple[str, str], list[bytes | None]] = {}
         """The values that a session's state may have: one once a write was acknowledged."""
+        self._former_states: dict[tuple[str, str, bytes | None], int] = {}
+        """Until when a value that was overwritten may have been told."""
 
     # -- sends ---------------------------------------------------------------------------------
 
@@ -146,22 +152,28 @@ class Ledger:
         self._check_number(path, uid, seen, copy)
         if 0 <= copy.completed_at < stamp.at:
             raise PromiseBroken(f"B5: {uid} was completed and yet delivered again from {path}")
-        if copy.life == stamp.life and not copy.is_settled and stamp.broker_now < copy.locked_until:
-            raise PromiseBroken(f"B25: {uid} of {path} was handed out while another one held it")
-        emission, count = copy.shown[seen.is_dead]
-        if stamp.index > emission:
-            if seen.count < count:
-                raise PromiseBroken(f"B29: {uid} of {path} showed {count} failed deliveries and then {seen.count}")
-            copy.shown[seen.is_dead] = (stamp.index, seen.count)
         copy.delivered += 1
-        copy.life = stamp.life
-        copy.locked_until = seen.locked_until
-        copy.is_settled = seen.settled
+        copy.is_done = copy.is_done or seen.settled
+        if stamp.index > copy.emission:  # else it was overtaken on its way
+            self._check_holder(path, uid, seen, copy, stamp)
+            copy.emission = stamp.index
+            copy.life = stamp.life
+            copy.locked_until = seen.locked_until
+            copy.is_settled = seen.settled
+            copy.is_taken = seen.settled
+            copy.counts[seen.is_dead] = seen.count
+        return uid
+
+    def _check_holder(self, path: str, uid: str, seen: Delivered, copy: Copy, stamp: Stamp) -> None:
         if copy.is_taken:
             raise PromiseBroken(f"B32: {uid} of {path} came again after it was received and deleted")
-        if seen.settled:
-            copy.is_taken = copy.is_done = True
-        return uid
+        if copy.life == stamp.life and not copy.is_settled and stamp.broker_now < copy.locked_until:
+            raise PromiseBroken(f"B25: {uid} of {path} was handed out while another one held it")
+        count = copy.counts[seen.is_dead]
+        if seen.count < count:
+            raise PromiseBroken(
+                f"B29: {uid} of {path} showed {count} failed deliveries and then {seen.count}"
+            )
 
     def _check_number(self, path: str, uid: str, seen: Delivered, copy: Copy) -> None:
         other = self.by_number.setdefault((path, seen.number), uid)
@@ -193,21 +205,26 @@ class Ledger:
 
     # -- sessions ------------------------------------------------------------------------------
 
-    def state_read(self, path: str, session_id: str, value: bytes | None) -> None:
+    def state_read(self, path: str, session_id: str, value: bytes | None, stamp: Stamp) -> None:
         """The holder of a session was told its state (B53)."""
         allowed = self.session_states.setdefault((path, session_id), [None])
-        if value not in allowed:
-            raise PromiseBroken(f"B53: session {session_id} of {path} has the state {value!r}, allowed are {allowed}")
+        if value not in allowed and self._former_states.get((path, session_id, value), -1) < stamp.at:
+            raise PromiseBroken(
+                f"B53: session {session_id} of {path} has the state {value!r}, allowed are {allowed}"
+            )
 
     def state_writing(self, path: str, session_id: str, value: bytes) -> None:
         """The holder asks to write the state."""
         self.session_states.setdefault((path, session_id), [None]).append(value)
 
-    def state_written(self, path: str, session_id: str, value: bytes) -> None:
+    def state_written(self, path: str, session_id: str, value: bytes, at: int) -> None:
         """The holder heard that its write holds: what was before it does not any more."""
         allowed = self.session_states[path, session_id]
         if value in allowed:
-            self.session_states[path, session_id] = allowed[allowed.index(value) :]
+            index = allowed.index(value)
+            for former in allowed[:index]:
+                self._former_states[path, session_id, former] = at
+            self.session_states[path, session_id] = allowed[index:]
 
     def state_refused(self, path: str, session_id: str, value: bytes) -> None:
         """The holder heard that its write does not hold."""
@@ -254,12 +271,16 @@ class Ledger:
                 continue
             copy = self.copies.get((sent.entity, sent.uid))
             if copy is not None and copy.numbers:
-                known.setdefault(sent.entity, []).append((sent.sent_at, sent.heard_at, next(iter(copy.numbers)), sent.uid))
+                known.setdefault(sent.entity, []).append(
+                    (sent.sent_at, sent.heard_at, next(iter(copy.numbers)), sent.uid)
+                )
         for entity, sends in known.items():
             for _, heard_at, number, uid in sends:
                 for sent_at, _, later, other in sends:
                     if sent_at > heard_at and later < number:
-                        raise PromiseBroken(f"B19: {other} of {entity} came after {uid} and has {later} below {number}")
+                        raise PromiseBroken(
+                            f"B19: {other} of {entity} came after {uid} and has {later} below {number}"
+                        )
 
 
 class Inspector:
@@ -290,25 +311,33 @@ class Inspector:
         self._locks: dict[tuple[int, int], Lock] = {}
         self.now = 0
         """The instant the engine was given for this burst."""
+        self.is_blind = False
+        """It checks nothing, so that only what clients see counts."""
 
     def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> None:
         """See Outbox."""
         queue = self._queue_of(consumer)
+        uid = self._read(message).partition(":")[0]
+        if not self.is_blind:
+            self._check(queue, consumer, message, lock, uid)
+        if lock is None and uid:
+            self._ledger.taken(queue.path.removesuffix("/$DeadLetterQueue"), uid)
+        self._outbox.deliver(consumer, message, lock)
+
+    def _check(self, queue: Queue, consumer: Consumer, message: Message, lock: Lock | None, uid: str) -> None:
         key = (queue.queue_id, message.sequence_number)
         self._check_lock(key, lock)
-        uid = self._read(message).partition(":")[0]
         self._check_times(queue, message, uid)
         decisions = self._decisions.get(key, 0)
         if message.delivery_count > decisions:
-            raise PromiseBroken(f"B29: {key} shows {message.delivery_count} failed deliveries after {decisions} deliveries")
+            raise PromiseBroken(
+                f"B29: {key} shows {message.delivery_count} failed deliveries after {decisions} deliveries"
+            )
         if not queue.is_sub_queue and message.delivery_count >= queue.settings.max_delivery_count:
             raise PromiseBroken(f"B30: {key} has failed {message.delivery_count} times already")
         self._decisions[key] = decisions + 1
         if queue.sessions is not None:
             self._check_session(queue, consumer, message)
-        if lock is None and uid:
-            self._ledger.taken(queue.path.removesuffix("/$DeadLetterQueue"), uid)
-        self._outbox.deliver(consumer, message, lock)
 
     def _check_lock(self, key: tuple[int, int], lock: Lock | None) -> None:
         held = self._locks.get(key)
@@ -319,19 +348,27 @@ class Inspector:
 
     def _check_times(self, queue: Queue, message: Message, uid: str) -> None:
         if message.expires_at and message.expires_at <= self.now and not queue.is_sub_queue:
-            raise PromiseBroken(f"B41: {message.sequence_number} of {queue.path} expired before this delivery")
+            raise PromiseBroken(
+                f"B41: {message.sequence_number} of {queue.path} expired before this delivery"
+            )
         sent = self._ledger.sent.get(uid)
         if sent is not None and sent.scheduled_at > self._now_max():
-            raise PromiseBroken(f"B44: {sent.uid} is delivered {sent.scheduled_at - self.now} ms before its time")
+            raise PromiseBroken(
+                f"B44: {sent.uid} is delivered {sent.scheduled_at - self.now} ms before its time"
+            )
 
     def _check_session(self, queue: Queue, consumer: Consumer, message: Message) -> None:
         session = consumer.session
         if session is None or session.holder is not consumer or session.session_id != message.session_id:
-            raise PromiseBroken(f"B51: {message.sequence_number} of {queue.path} goes to one who does not hold its session")
+            raise PromiseBroken(
+                f"B51: {message.sequence_number} of {queue.path} goes to one who does not hold its session"
+            )
         for other in queue.messages.values():
             if other.session_id == message.session_id and other.state == ACTIVE and not other.lock_token:
                 if other.sequence_number < message.sequence_number:
-                    raise PromiseBroken(f"B22: {message.sequence_number} of {queue.path} overtakes {other.sequence_number}")
+                    raise PromiseBroken(
+                        f"B22: {message.sequence_number} of {queue.path} overtakes {other.sequence_number}"
+                    )
 
     def session_accepted(self, consumer: Consumer) -> None:
         """See Outbox."""
@@ -363,7 +400,9 @@ def check_counts(namespace: Namespace) -> None:
                     raise PromiseBroken(f"B7: {number} is in {queue.path} and in {other.path}")
     for queue in namespace.all_queues():
         if queue.space.stored_bytes != sizes[id(queue.space)]:
-            raise PromiseBroken(f"B66: {queue.path} counts {queue.space.stored_bytes} bytes, not {sizes[id(queue.space)]}")
+            raise PromiseBroken(
+                f"B66: {queue.path} counts {queue.space.stored_bytes} bytes, not {sizes[id(queue.space)]}"
+            )
 
 
 def memory_of(namespace: Namespace) -> dict[str, object]:

@@ -28,7 +28,7 @@ from pairbus.testing.checkers import Inspector, Ledger, PromiseBroken, Stamp, ch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pairbus.engine.consumer import Consumer, Lock
+    from pairbus.engine.consumer import Consumer
     from pairbus.engine.queue import Queue
     from pairbus.engine.records import Record
     from pairbus.gateway.connection import GatewayConnection
@@ -96,7 +96,7 @@ class Cruelty:
         )
 
 
-class PowerLoss(Exception):  # noqa: N818 - it is an event, not an error
+class PowerLoss(Exception):
     """The power goes in the midst of a commit."""
 
 
@@ -167,7 +167,12 @@ class Socket:
             if is_last:
                 error = self.client.connection.error
                 self.cut(f"closed by the broker: {None if error is None else error.condition}")
-        if self._is_paused and self._unread_bytes <= WRITE_BYTES_HIGH // 4 and self.is_known and self.gateway is not None:
+        if (
+            self._is_paused
+            and self._unread_bytes <= WRITE_BYTES_HIGH // 4
+            and self.is_known
+            and self.gateway is not None
+        ):
             self._is_paused = False
             self.process.resume(self.gateway)
 
@@ -208,6 +213,7 @@ class Process:
         self.inspector = Inspector(
             self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, self._now_max
         )
+        self.inspector.is_blind = not world.inspects
         namespace.context.outbox = self.inspector
         if world.bugs.reuses_numbers and life:
             for queue in namespace.all_queues():
@@ -280,7 +286,7 @@ class Process:
         broker.pump(now)
         if self.world.bugs.hands_out_twice:
             self._hand_out_twice()
-        self._begin()
+        self._proceed([])
         deadline = broker.next_deadline()
         if deadline is not None:
             self._arm(min(max(deadline - now, 0), TIMER_MS_MAX))
@@ -314,18 +320,15 @@ class Process:
     def _seal(self) -> object | None:
         return self.store.seal()
 
-    def _begin(self) -> None:
-        commit = self._queue.begin()
-        if commit is None:
-            return
-        if self.world.bugs.replies_before_sync:
+    def _proceed(self, words: list[Speech]) -> None:
+        world = self.world
+        commit, words = self._queue.proceed(words)
+        if commit is not None:
+            world.at(world.time + world.chance.randrange(world.cruelty.sync_ms + 1), self._finish, commit)
+        _speak(words)
+        if commit is not None and world.bugs.replies_before_sync:
             _speak(commit.speeches)
             commit.speeches = []
-        if commit.batch is None:
-            _speak(self._queue.finish(commit))
-            return
-        world = self.world
-        world.at(world.time + world.chance.randrange(world.cruelty.sync_ms + 1), self._finish, commit)
 
     def _finish(self, commit: Commit) -> None:
         if self.is_dead:
@@ -342,8 +345,7 @@ class Process:
         if self._queue.is_failed:
             self.world.end_life("a sync failed", loses_power=False)
             return
-        self._begin()
-        _speak(speeches)
+        self._proceed(speeches)
 
     def commit_now(self) -> None:
         """The root rule and declared entities are durable before anybody hears of them."""
@@ -401,11 +403,13 @@ class World:
     Args:
         seed: Draws everything.
         bugs: Planted ones.
+        inspects: Whether the engine's decisions are checked beside what clients see.
     """
 
-    def __init__(self, seed: int, *, bugs: Bugs | None = None) -> None:
+    def __init__(self, seed: int, *, bugs: Bugs | None = None, inspects: bool = True) -> None:
         self.seed = seed
         self.bugs = bugs or Bugs()
+        self.inspects = inspects
         self.chance = random.Random(seed)  # noqa: S311 - dice, not keys
         self.cruelty = Cruelty.draw(self.chance)
         self.time = 0
@@ -632,6 +636,8 @@ class World:
             self._run_until(self.time + 1_000)
             if self._is_drained():
                 return
+        if not self._leftovers():
+            self.ledger.check_end()
         raise PromiseBroken(f"B31, B37, B45: not finished after the calm: {self._leftovers()}")
 
     def _is_drained(self) -> bool:

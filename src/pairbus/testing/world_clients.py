@@ -11,7 +11,14 @@ from pairbus.amqp.states import ACCEPTED_CODE
 from pairbus.amqp.types import Int, Symbol, Timestamp, UInt
 from pairbus.model.access import ROOT_RULE
 from pairbus.testing.checkers import FAILED, OK, UNKNOWN, Delivered, PromiseBroken, Sent, Stamp
-from pairbus.testing.wire import BATCH_FORMAT, ClientConnection, ClientReceiver, ClientSender, Delivery, RequestLink
+from pairbus.testing.wire import (
+    BATCH_FORMAT,
+    ClientConnection,
+    ClientReceiver,
+    ClientSender,
+    Delivery,
+    RequestLink,
+)
 from pairbus.testing.world import ROOT_KEY, Socket
 
 if TYPE_CHECKING:
@@ -208,7 +215,9 @@ class Producer(Client):
 class Consumer(Client):
     """Receives from a place and settles, most of the time; in the calm always, by completing."""
 
-    def __init__(self, world: World, name: str, path: str, *, deletes: bool = False, only_in_calm: bool = False) -> None:
+    def __init__(
+        self, world: World, name: str, path: str, *, deletes: bool = False, only_in_calm: bool = False
+    ) -> None:
         super().__init__(world, name)
         self.path = path
         self.copy_path = path.removesuffix(DEAD_LETTER)
@@ -219,6 +228,7 @@ class Consumer(Client):
         self._settling: dict[int, str] = {}
         self._requests: RequestLink | None = None
         self._asked: dict[object, Callable[[DecodedMessage], None]] = {}
+        self._last_delivery_id = -1
         self.in_hand: dict[str, None] = {}
         """What came on the present link."""
 
@@ -226,6 +236,7 @@ class Consumer(Client):
         """See Client."""
         if self._rests:
             return
+        self._last_delivery_id = -1
         self.receiver = self.open(session)
         self.receiver.on_delivery = self._got
         self._requests = session.request_link(self.path + "/$management")
@@ -257,6 +268,11 @@ class Consumer(Client):
     # -- deliveries
 
     def _got(self, delivery: Delivery) -> None:
+        if delivery.delivery_id <= self._last_delivery_id:
+            raise PromiseBroken(
+                f"{self.name}: delivery {delivery.delivery_id} comes after {self._last_delivery_id}"
+            )
+        self._last_delivery_id = delivery.delivery_id
         uid = self._note(delivery, delivery.settled)
         self.in_hand[uid] = None
         receiver, chance = self.receiver, self.world.chance
@@ -281,7 +297,9 @@ class Consumer(Client):
             settled,
             self.path.endswith(DEAD_LETTER),
         )
-        self.world.say(self.name, f"gets {seen.body.partition(':')[0]} as {seen.number}, failed {seen.count} times")
+        self.world.say(
+            self.name, f"gets {seen.body.partition(':')[0]} as {seen.number}, failed {seen.count} times"
+        )
         return self.world.ledger.delivered(self.copy_path, seen, self.stamp)
 
     def _settle(self, receiver: ClientReceiver, delivery: Delivery, uid: str) -> None:
@@ -422,7 +440,12 @@ class SessionConsumer(Consumer):
         receiver = self.receiver
         if receiver is None:
             return
-        if receiver.is_attached and not self._held and receiver.answer is not None and receiver.answer.source is not None:
+        if (
+            receiver.is_attached
+            and not self._held
+            and receiver.answer is not None
+            and receiver.answer.source is not None
+        ):
             held = (receiver.answer.source.filter or {}).get(SESSION_FILTER)
             self._held = str(held)
             self.world.say(self.name, f"holds session {self._held}")
@@ -467,15 +490,19 @@ class SessionConsumer(Consumer):
         if answer.application_properties.get("statusCode") != 200 or not isinstance(answer.body, dict):
             return
         state = answer.body.get("session-state")
-        self.world.ledger.state_read(self.path, held, state if isinstance(state, bytes) else None)
+        self.world.ledger.state_read(self.path, held, state if isinstance(state, bytes) else None, self.stamp)
         self._writes += 1
         value = f"{self.name}-{self._writes}".encode()
         self.world.ledger.state_writing(self.path, held, value)
-        self.ask("set-session-state", {"session-id": held, "session-state": value}, lambda done: self._state_kept(held, value, done))
+        self.ask(
+            "set-session-state",
+            {"session-id": held, "session-state": value},
+            lambda done: self._state_kept(held, value, done),
+        )
 
     def _state_kept(self, held: str, value: bytes, answer: DecodedMessage) -> None:
         if answer.application_properties.get("statusCode") == 200:
-            self.world.ledger.state_written(self.path, held, value)
+            self.world.ledger.state_written(self.path, held, value, self.world.time)
         else:
             self.world.ledger.state_refused(self.path, held, value)
 

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from pairbus.testing.world import World
 
 _TRUE: Final = '{"name":"all","created_at":0,"filter":{"kind":"true"},"action":null}'
-_SOME: Final = (
-    '{"name":"some","created_at":0,"filter":{"kind":"sql","expression":"n > 1","parameters":{}},"action":null}'
-)
+_SOME: Final = '{"name":"some","created_at":0,"filter":{"kind":"sql","expression":"n > 1","parameters":{}},"action":null}'
 ENTITIES: Final = (
     (QUEUE, "orders", Settings(lock_duration_ms=5_000, max_delivery_count=3, max_message_kb=2)),
     (QUEUE, "slots", Settings(lock_duration_ms=5_000, requires_session=True, max_delivery_count=4)),
@@ -21,7 +19,9 @@ ENTITIES: Final = (
     (
         QUEUE,
         "brief",
-        Settings(lock_duration_ms=5_000, default_ttl_ms=6_000, dead_letter_on_expiration=True, max_delivery_count=2),
+        Settings(
+            lock_duration_ms=5_000, default_ttl_ms=6_000, dead_letter_on_expiration=True, max_delivery_count=2
+        ),
     ),
     (QUEUE, "relay", Settings(forward_to="orders")),
     (TOPIC, "news", Settings()),

@@ -71,7 +71,9 @@ class Bench:
 
     def get(self, authorization: str | None) -> tuple[int, str]:
         headers = {} if authorization is None else {"authorization": authorization}
-        response = self.broker.http(HttpRequest("GET", "/metrics", headers, b"", "127.0.0.1:1", False), self.now)
+        response = self.broker.http(
+            HttpRequest("GET", "/metrics", headers, b"", "127.0.0.1:1", False), self.now
+        )
         return response.status, response.body.decode()
 
 
@@ -83,7 +85,8 @@ def message(size: int = 1, **properties: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("size", "units"), [(0, 1), (1, 1), (UNIT_BYTES, 1), (UNIT_BYTES + 1, 2), (3 * UNIT_BYTES, 3), (3 * UNIT_BYTES + 1, 4)]
+    ("size", "units"),
+    [(0, 1), (1, 1), (UNIT_BYTES, 1), (UNIT_BYTES + 1, 2), (3 * UNIT_BYTES, 3), (3 * UNIT_BYTES + 1, 4)],
 )
 def test_D6_an_operation_is_billed_for_every_64_kb_begun(size: int, units: int) -> None:
     tally = Tally("orders", "send", [])
@@ -364,12 +367,12 @@ def test_entities_beyond_the_bound_are_told_together() -> None:
     for number in range(ENTITIES_LABELLED_MAX + 9):
         bench.broker.namespace.create(QUEUE, f"q{number:05}", Settings(), bench.now)
 
-    metric = next(metric for metric in broker_metrics(bench.broker) if metric.name == "pairbus_entity_bytes_max")
+    metric = next(
+        metric for metric in broker_metrics(bench.broker) if metric.name == "pairbus_entity_bytes_max"
+    )
 
     labels = [sample.labels["entity"] for sample in metric.samples]
     assert len(labels) == ENTITIES_LABELLED_MAX + 1
     assert labels[-1] == THE_REST
     total = (ENTITIES_LABELLED_MAX + 10) * Settings().max_size_mb * 1_048_576
     assert sum(sample.value for sample in metric.samples) == total
-
-

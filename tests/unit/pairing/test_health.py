@@ -165,7 +165,8 @@ def test_switched_by_hand_and_back() -> None:
 
     assert [change.why for change in subject.fail_over(5)] == ["by hand"]
     assert subject.fail_over(6) == []
-    assert subject.ping_is_due(5)
+    assert not subject.ping_is_due(5), "what was asked for by hand is not undone at once"
+    assert subject.ping_is_due(1_005)
     assert [change.after for change in subject.mark_healthy(7)] == [Health.HEALTHY]
     assert subject.mark_healthy(8) == []
 

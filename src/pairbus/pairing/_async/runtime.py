@@ -6,12 +6,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
-
-GRACE_SECONDS: Final = 1.0
-"""How much a call may overrun the timeout that the SDK was given before it is cut off."""
 
 
 def steady_ms() -> int:
@@ -29,7 +26,7 @@ class Limits:
 
     def limit(self, _handler: object, seconds: float) -> asyncio.Timeout:
         """Give a call of ``_handler`` up after ``seconds``: an asynchronous context manager."""
-        return asyncio.timeout(seconds + GRACE_SECONDS)
+        return asyncio.timeout(seconds)
 
 
 async def bounded(work: Awaitable[_Result], seconds: float) -> _Result:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 BACKLOG_RETRIES: Final = 1
 """A connection that died while idle is opened anew once before its queue leaves the rotation."""
 
+GRACE_SECONDS: Final = 1.0
+"""How much a plain send may overrun its timeout before it is cut off."""
+SDK_SHARE: Final = 0.9
+"""What the SDK gets of an attempt's time, so that it may end in its own way before it is cut off."""
+
 Message = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Messages = Message | ServiceBusMessageBatch | Iterable[Message]
 
@@ -100,7 +105,7 @@ class PairedSender:
             self._in_flight += 1
             try:
                 sender = self._primary_sender()
-                async with self._limits.limit(sender, seconds):
+                async with self._limits.limit(sender, seconds + GRACE_SECONDS):
                     await sender.send_messages(prepared, timeout=seconds, **options)
             except Exception as error:
                 flow = self._flow(begun_ms, timeout)
@@ -257,7 +262,7 @@ class PairedSender:
     async def _send_or_schedule(self, message: Any, options: dict[str, Any], seconds: float) -> None:
         sender = self._primary_sender()
         async with self._limits.limit(sender, seconds):
-            await self._send_within(sender, message, options, seconds)
+            await self._send_within(sender, message, options, seconds * SDK_SHARE)
 
     async def _send_within(
         self, sender: ServiceBusSender, message: Any, options: dict[str, Any], seconds: float
@@ -283,7 +288,7 @@ class PairedSender:
                 batch = wire.batch_of(wire.new_batch(limit, sender), parcel.left)
                 seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
                 async with self._limits.limit(sender, seconds):
-                    await sender.send_messages(batch, timeout=seconds)
+                    await sender.send_messages(batch, timeout=seconds * SDK_SHARE)
                 sent = len(batch)
                 parcel.left = parcel.left[sent:]
                 self._factory.counters.to_backlog += sent

@@ -11,8 +11,6 @@ from pairbus.pairing import wire
 
 _Result = TypeVar("_Result")
 
-GRACE_SECONDS: Final = 1.0
-"""How much a call may overrun the timeout that the SDK was given before it is cut off."""
 WATCH_SECONDS: Final = 0.1
 IDLE_TURNS: Final = 20
 
@@ -40,7 +38,7 @@ class Limits:
 
     def limit(self, handler: Any, seconds: float) -> _Call:
         """Cut a call of ``handler`` off after ``seconds``: a context manager."""
-        return _Call(self, handler, time.monotonic() + seconds + GRACE_SECONDS)
+        return _Call(self, handler, time.monotonic() + seconds)
 
     def enter(self, call: _Call) -> None:
         """A call begins. Cheap: it stands on the way of every send."""

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 BACKLOG_RETRIES: Final = 1
 """A connection that died while idle is opened anew once before its queue leaves the rotation."""
 
+GRACE_SECONDS: Final = 1.0
+"""How much a plain send may overrun its timeout before it is cut off."""
+SDK_SHARE: Final = 0.9
+"""What the SDK gets of an attempt's time, so that it may end in its own way before it is cut off."""
+
 Message = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Messages = Message | ServiceBusMessageBatch | Iterable[Message]
 
@@ -103,7 +108,7 @@ class PairedSender:
             self._in_flight += 1
             try:
                 sender = self._primary_sender()
-                with self._limits.limit(sender, seconds):
+                with self._limits.limit(sender, seconds + GRACE_SECONDS):
                     sender.send_messages(prepared, timeout=seconds, **options)
             except Exception as error:
                 flow = self._flow(begun_ms, timeout)
@@ -262,7 +267,7 @@ class PairedSender:
     def _send_or_schedule(self, message: Any, options: dict[str, Any], seconds: float) -> None:
         sender = self._primary_sender()
         with self._limits.limit(sender, seconds):
-            self._send_within(sender, message, options, seconds)
+            self._send_within(sender, message, options, seconds * SDK_SHARE)
 
     def _send_within(
         self, sender: ServiceBusSender, message: Any, options: dict[str, Any], seconds: float
@@ -288,7 +293,7 @@ class PairedSender:
                 batch = wire.batch_of(wire.new_batch(limit, sender), parcel.left)
                 seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
                 with self._limits.limit(sender, seconds):
-                    sender.send_messages(batch, timeout=seconds)
+                    sender.send_messages(batch, timeout=seconds * SDK_SHARE)
                 sent = len(batch)
                 parcel.left = parcel.left[sent:]
                 self._factory.counters.to_backlog += sent

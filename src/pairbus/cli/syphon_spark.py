@@ -1,0 +1,81 @@
+"""The Spark engine of ``pairbus syphon``: signals, the line for people, and the report."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pairbus.cli.pairing_target import needed
+
+if TYPE_CHECKING:
+    from pairbus.spark.syphon_report import Progress, Report
+
+
+def drain_on_spark(given: dict[str, Any]) -> int:
+    """Run the Spark syphon as the command line says. Returns the exit code."""
+    from pairbus.spark.session import spark_session
+    from pairbus.spark.syphon import SyphonOptions, run_syphon
+
+    options = SyphonOptions(
+        primary=needed(given["primary"], "primary"),
+        secondary=needed(given["secondary"], "secondary"),
+        primary_namespace=given["namespace"],
+        queues=given["count"],
+        drains_extra=given["extra"],
+        master=given["master"],
+        once=given["once"],
+        order=given["order"],
+        ledger=given["ledger"],
+        not_found=given["not_found"],
+        time_to_live=given["life"],
+    )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    spark = spark_session("pairbus syphon", master=options.master)
+    try:
+        report = run_syphon(options, stop=stop, tell=_json_line if given["as_json"] else _line, spark=spark)
+    finally:
+        spark.stop()
+    if given["as_json"]:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        _tell(report)
+    return report.exit_code
+
+
+def _line(progress: Progress) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[2K{progress.line()}", err=True, nl=False)
+
+
+def _json_line(progress: Progress) -> None:
+    told = {
+        "moved": progress.moved,
+        "left": progress.left,
+        "rate_per_s": round(progress.rate_per_s, 1),
+        "seconds_left": progress.seconds_left,
+        "set_aside": progress.set_aside,
+        "waiting": dict(progress.waiting),
+    }
+    click.echo(json.dumps(told), err=True)
+
+
+def _tell(report: Report) -> None:
+    if sys.stderr.isatty():
+        click.echo("", err=True)
+    click.echo(f"{report.moved:,} messages are home in {report.seconds:,.0f} s; the ledger is in {report.ledger}", err=True)
+    for reason, count in sorted(report.set_aside.items()):
+        click.echo(f"{count:,} set aside: {reason}; see pairbus backlog explain", err=True)
+    for queue, left in sorted(report.left.items()):
+        click.echo(f"{queue}: {'some' if left is None else f'{left:,}'} could not be brought home", err=True)
+    for destination, reason in sorted(report.waiting.items()):
+        click.echo(f"{destination} is away: {reason}", err=True)
+    for queue, extra in sorted(report.extra.items()):
+        if extra != 0:
+            click.echo(f"{queue} lies beyond --queues and was left alone: --extra drains it too", err=True)

@@ -1,0 +1,178 @@
+"""Capture: a stream of an entity into Parquet files by entity, date and hour, each message exactly once in the files.
+
+A batch writes its own directories (``batch=<query>-<number>``) below its hours, and a replayed batch writes the same
+ones anew. So no reader, Spark or other, ever sees a message twice, whatever was killed when. A message leaves the
+entity only after the files that hold it are committed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.errors import UsageError
+from pairbus.spark import register
+from pairbus.spark.entity import Entity
+from pairbus.spark.offsets import Offset, merged
+from pairbus.spark.options import parse_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PARTITIONS: Final = ("entity", "date", "hour", "batch")
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Where Spark tells the code of a batch which query it belongs to."""
+TRIGGER: Final = "5 seconds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureOptions:
+    """What to capture, and where to.
+
+    Args:
+        source: Options of ``format("servicebus")``: the connection, the entity, limits.
+        path: The directory of the files.
+        checkpoint: Spark's checkpoint; ``_checkpoint`` in the directory unless given.
+        once: End when what was there at the start is in the files.
+        trigger: How often to look, when not ``once``.
+    """
+
+    source: dict[str, str] = field(repr=False)
+    path: str
+    checkpoint: str | None = None
+    once: bool = False
+    trigger: str = TRIGGER
+
+    @property
+    def checkpoint_location(self) -> str:
+        """Where the checkpoint is."""
+        return self.checkpoint or f"{self.path}/_checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a run wrote."""
+
+    messages: int
+    batches: int
+    path: str
+
+
+def run_capture(
+    options: CaptureOptions,
+    spark: SparkSession,
+    *,
+    stop: threading.Event | None = None,
+    tell: Callable[[Captured], None] = lambda captured: None,  # noqa: ARG005 - nobody watches unless told
+) -> Captured:
+    """Capture until everything is there (``once``) or until stopped."""
+    parse_source(options.source, is_stream=True)
+    register(spark)
+    stop = stop or threading.Event()
+    written = _Written(options, tell)
+    stream = spark.readStream.format("servicebus").options(**options.source).load()
+    writer = stream.writeStream.foreachBatch(written.write).option("checkpointLocation", options.checkpoint_location)
+    query = (writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)).start()
+    try:
+        _wait(query, stop)
+    finally:
+        query.stop()
+    # The query may have ended between its last commit and the next look at the entity.
+    settle(options.checkpoint_location, options.source)
+    return written.captured
+
+
+def _wait(query: StreamingQuery, stop: threading.Event) -> None:
+    while not query.awaitTermination(1):
+        if stop.is_set():
+            return
+
+
+class _Written:
+    """Writes batches and counts them."""
+
+    def __init__(self, options: CaptureOptions, tell: Callable[[Captured], None]) -> None:
+        self._options = options
+        self._tell = tell
+        self.captured = Captured(0, 0, options.path)
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one batch into directories of its own; again, if it is replayed."""
+        from pyspark.sql import Observation, functions
+
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise UsageError("this Spark does not tell a batch which query it belongs to: use Spark 4.2 or newer")
+        seen = Observation()
+        moment = functions.col("enqueued_time")
+        (
+            rows.observe(seen, functions.count(functions.lit(1)).alias("messages"))
+            .withColumn("date", functions.date_format(moment, "yyyy-MM-dd"))
+            .withColumn("hour", functions.date_format(moment, "HH"))
+            .withColumn("batch", functions.lit(f"{query}-{number:09d}"))
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .partitionBy(*PARTITIONS)
+            .parquet(self._options.path)
+        )
+        messages = int(seen.get["messages"])
+        self.captured = Captured(self.captured.messages + messages, self.captured.batches + 1, self._options.path)
+        self._tell(self.captured)
+
+
+def settle(checkpoint: str, source: dict[str, str]) -> int:
+    """Settle what the last committed batch of an ended query left in its entity. Returns how many numbers are owed.
+
+    A running query does this by itself each time it looks for more.
+    """
+    options = parse_source(source, is_stream=True)
+    if options.mode != "consume":
+        return 0
+    value = _last_committed(checkpoint)
+    if value is None:
+        return 0
+    offset = Offset.parse(value, options.entity)
+    entity = Entity(options)
+    try:
+        owed = entity.settle(merged(offset.runs, offset.owed))
+    finally:
+        entity.close()
+    return sum(last - first + 1 for first, last in owed)
+
+
+def _last_committed(checkpoint: str) -> dict[str, Any] | None:
+    """The offset of the last batch whose commit is in the checkpoint."""
+    names = _list(checkpoint, "commits")
+    numbers = [int(name) for name in names if name.isdecimal()]
+    if not numbers:
+        return None
+    # A version, Spark's own settings, then one line per source: ours is the only one.
+    lines = _read(checkpoint, f"offsets/{max(numbers)}").splitlines()
+    value = json.loads(lines[2])
+    return value if isinstance(value, dict) else None
+
+
+def _list(checkpoint: str, folder: str) -> list[str]:
+    if "://" not in checkpoint:
+        directory = Path(checkpoint) / folder
+        return [file.name for file in directory.iterdir()] if directory.is_dir() else []
+    from pyarrow import fs
+
+    system, path = fs.FileSystem.from_uri(checkpoint)
+    found = system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
+    return [info.base_name for info in found]
+
+
+def _read(checkpoint: str, name: str) -> str:
+    if "://" not in checkpoint:
+        return (Path(checkpoint) / name).read_text(encoding="utf-8")
+    from pyarrow import fs
+
+    system, path = fs.FileSystem.from_uri(checkpoint)
+    with system.open_input_stream(f"{path}/{name}") as file:
+        return bytes(file.read()).decode()

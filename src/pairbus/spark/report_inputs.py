@@ -1,0 +1,205 @@
+"""Which files to read: each part once, the damaged ones named, journals that are still open made readable (D8).
+
+A part is known by its hour and its name, which carries the life of the broker that wrote it. A life writes a part anew as it grows, so of
+several copies the one with the most rows, then the highest counts, is the newest complete one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlparse
+
+from pairbus.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+FILES_MAX: Final = 200_000
+"""More files than that are not listed on the driver; join small ones first."""
+PARQUET: Final = ".parquet"
+LINES: Final = (".jsonl", ".ndjson")
+JOURNALS: Final = "journal-"
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What is to be read, and what is not."""
+
+    parquet: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    """Copies of parts that are read from elsewhere."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Files that are not readable, and why."""
+    journals: list[str] = field(default_factory=list)
+    """Journals of an hour that is not over; their last block was taken as durable."""
+
+    def is_empty(self) -> bool:
+        """No file at all."""
+        return not self.parquet and not self.lines and not self.damaged
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What kind of files: where a broker keeps them, and which columns they must have."""
+
+    what: str
+    folder: str
+    """Its name inside a broker's data directory."""
+    columns: dict[str, tuple[str, ...]]
+    """Columns that must be there, and the first words of the types they may have."""
+    weight: str | None = None
+    """A column whose sum tells which copy of a part is the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    path: str
+    key: str
+    rows: int
+    modified: int
+
+
+def find_inputs(spark: SparkSession, locations: Sequence[str], wanted: Wanted) -> Inputs:
+    """Look through files and directories.
+
+    Raises:
+        UsageError: A place is not there or holds nothing of the kind, or a file has other columns.
+    """
+    found = Inputs()
+    parts: dict[str, list[_Part]] = {}
+    for location in locations:
+        before = sum(map(len, parts.values())) + len(found.lines) + len(found.damaged)
+        if "://" in location and not location.startswith("file://"):
+            _list_remote(spark, location, parts, found)
+        else:
+            _list_local(_local(location), wanted, parts, found)
+        if before == sum(map(len, parts.values())) + len(found.lines) + len(found.damaged):
+            raise UsageError(f"{location} holds no {wanted.what}: expected *.parquet or *.jsonl files")
+    for copies in parts.values():
+        chosen = copies[0] if len(copies) == 1 else max(copies, key=lambda part: _age(part, wanted.weight))
+        found.parquet.append(chosen.path)
+        found.repeated += [part.path for part in copies if part is not chosen]
+    if len(found.parquet) + len(found.lines) > FILES_MAX:
+        raise UsageError(
+            f"{len(found.parquet) + len(found.lines):,} files are too many: join small ones to {FILES_MAX:,} at most"
+        )
+    found.parquet.sort()
+    found.lines = sorted(set(found.lines))
+    found.repeated.sort()
+    return found
+
+
+def _local(location: str) -> Path:
+    return Path(unquote(urlparse(location).path) if location.startswith("file://") else location)
+
+
+def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
+    if not root.exists():
+        raise UsageError(f"there is no {wanted.what} at {root}: no such file or directory")
+    if (root / wanted.folder).is_dir():
+        root = root / wanted.folder
+    if root.is_dir():
+        # Journals first: one that its broker turns into Parquet meanwhile is then found in that form.
+        for journal in sorted(root.rglob(f"{JOURNALS}*.log")):
+            found.journals.append(str(journal))
+            for made in _converted(journal):
+                _add_parquet(made, wanted, parts, found)
+    for file in [root] if root.is_file() else sorted(root.rglob("*")):
+        if any(name.startswith((".", "_")) for name in file.relative_to(root).parts) or not file.is_file():
+            continue
+        if file.suffix == PARQUET:
+            _add_parquet(file, wanted, parts, found)
+        elif file.suffix in LINES:
+            found.lines.append(str(file.resolve()))
+        elif root.is_file():
+            raise UsageError(f"{file} is neither *.parquet nor *.jsonl: what is it?")
+
+
+def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(file) as opened:
+            rows, schema = opened.metadata.num_rows, opened.schema_arrow
+    except (OSError, ValueError) as error:
+        found.damaged[str(file)] = str(error).splitlines()[0]
+        return
+    _check_columns(file, schema, wanted)
+    resolved = file.resolve()
+    key = (
+        f"{file.parent.name}/{file.name}"
+        if file.name.startswith("part-") and file.parent.name.startswith("hour=")
+        else str(resolved)
+    )
+    copies = parts.setdefault(key, [])
+    if all(part.path != str(resolved) for part in copies):
+        copies.append(_Part(str(resolved), key, rows, file.stat().st_mtime_ns))
+
+
+def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:
+    for name, types in wanted.columns.items():
+        if name not in schema.names:
+            raise UsageError(
+                f"{file} is no {wanted.what}: it has no column {name!r} (it has {', '.join(map(str, schema.names[:20]))})"
+            )
+        kind = str(schema.field(name).type)
+        if not kind.startswith(types) or "[ns" in kind:
+            raise UsageError(
+                f"{file}: column {name!r} is {kind}, expected {' or '.join(types)}"
+                + " (not ns)" * ("[ns" in kind)
+            )
+
+
+def _age(part: _Part, weight: str | None) -> tuple[int, int, int, str]:
+    """Grows with every time a part was written."""
+    from pyarrow import compute, parquet
+
+    total = 0
+    if weight is not None and "://" not in part.path:
+        total = int(
+            compute.sum(parquet.read_table(part.path, columns=[weight], partitioning=None)[weight]).as_py()
+            or 0
+        )
+    return part.rows, total, part.modified, part.path
+
+
+def _converted(journal: Path) -> list[Path]:
+    """The rows of an open journal as Parquet, as its broker will write them; nothing if the broker just did."""
+    from pairbus.server.message_journal import convert
+
+    made = Path(tempfile.mkdtemp(prefix="pairbus-journal-"))
+    try:
+        copy = Path(shutil.copy(journal, made / journal.name))
+    except FileNotFoundError:
+        shutil.rmtree(made)
+        return []
+    convert(copy, made, namespace="")
+    return sorted(made.rglob(f"*{PARQUET}"))
+
+
+def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part]], found: Inputs) -> None:
+    for pattern in ("*.parquet", "*.jsonl", "*.ndjson"):
+        listed = (
+            spark.read.format("binaryFile")
+            .option("recursiveFileLookup", "true")
+            .option("pathGlobFilter", pattern)
+            .load(location)
+            .select("path", "modificationTime")
+            .limit(FILES_MAX)
+            .collect()
+        )
+        for row in listed:
+            path = str(row["path"])
+            if pattern != "*.parquet":
+                found.lines.append(path)
+                continue
+            key = "/".join(path.split("/")[-2:])
+            copies = parts.setdefault(key if key.startswith("hour=") else path, [])
+            copies.append(_Part(path, key, 0, int(row["modificationTime"].timestamp() * 1000)))

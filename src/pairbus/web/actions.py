@@ -1,0 +1,183 @@
+"""What a person may do on the page: send a message, set messages' fate, switch faults. Check first, then change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.message import encode_message
+from pairbus.amqp.scan import scan
+from pairbus.amqp.types import Timestamp
+from pairbus.engine import browse
+from pairbus.engine.arrival import incoming_of
+from pairbus.engine.browse import PURGED
+from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed
+from pairbus.gateway import incoming, meter
+from pairbus.gateway.trail import COMPLETED
+from pairbus.model.entity import TOPIC
+from pairbus.model.message import ACTIVE, SCHEDULED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pairbus.amqp.scan import Scanned
+    from pairbus.engine.entity import Entity
+    from pairbus.engine.queue import Queue
+    from pairbus.gateway.broker import Broker
+    from pairbus.model.message import Message
+
+SEND_COUNT_MAX: Final = 100
+"""Copies of a test message in one request."""
+NUMBERS_MAX: Final = 250
+REDRIVE_MAX: Final = 1_000
+"""Messages set on their way again by one request; the answer says how many are left."""
+REDRIVE_BYTES_MAX: Final = 16_777_216
+DELAY_SECONDS_MAX: Final = 30 * 86_400
+
+
+def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -> dict[str, object]:
+    """Store test messages as a client's would be; all of them or none."""
+    count = whole(wish, "count", 1, SEND_COUNT_MAX, 1)
+    delay = whole(wish, "delay_seconds", 0, DELAY_SECONDS_MAX, 0)
+    users = wish.get("properties") or {}
+    if not isinstance(users, dict) or not all(isinstance(name, str) for name in users):
+        raise ArgumentError("properties is not a map from names to values.")
+    annotations: dict[str, object] | None = None
+    if delay:
+        annotations = {"x-opt-scheduled-enqueue-time": Timestamp(now + delay * 1000)}
+    given_id = text(wish, "message_id")
+    messages = []
+    for index in range(count):
+        message_id = broker.tracker.message_id() if given_id is None else given_id + (f"-{index + 1}" if count > 1 else "")
+        payload = encode_message(
+            message_id=message_id,
+            subject=text(wish, "subject"),
+            content_type=text(wish, "content_type"),
+            correlation_id=text(wish, "correlation_id"),
+            group_id=text(wish, "session_id"),
+            application_properties={name: str(value) for name, value in users.items()} or None,
+            message_annotations=annotations,
+            body=(text(wish, "body") or "").encode(),
+            body_kind="data",
+        )
+        messages.append(scan(payload, entity.main.duplicates is not None))
+    numbers = incoming.store(broker, entity, messages, meter.SCHEDULE if delay else meter.SEND, now)
+    return {"sent": len(numbers), "sequence_numbers": numbers, "duplicates": numbers.count(0) if entity.kind != TOPIC else 0}
+
+
+def redrive(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -> dict[str, object]:
+    """Send dead-lettered messages to where they died, as new ones: fresh number, fresh count, fresh life."""
+    place = entity.dead_letter
+    again: list[tuple[Message, Scanned]] = []
+    held = size = 0
+    for message in _chosen(place, wish, REDRIVE_MAX):
+        size += message.size
+        if message.lock_token or message.state != ACTIVE:
+            held += 1  # a receiver has it; it decides
+        elif not again or size <= REDRIVE_BYTES_MAX:
+            arriving = incoming_of(broker.journal.read(message.location, message.size))
+            # Its id was accepted once already: duplicate detection would drop what was never handled.
+            arriving.message_id = b""
+            entity.main.check_send(arriving, 0)
+            again.append((message, arriving))
+    for message, arriving in again:
+        number = entity.main.send_with(arriving, None, now)
+        if broker.trail is not None:
+            broker.trail.sent(entity.path, number, arriving, now)
+            blob = broker.journal.read(message.location, message.size)
+            broker.trail.ended(COMPLETED, place, message, blob, now)
+        place.remove(message)
+        _count_redriven(broker, entity, message)
+    return {"redriven": len(again), "held": held, "left": place.active_count}
+
+
+def _count_redriven(broker: Broker, entity: Entity, message: Message) -> None:
+    """It is billed like the receive, send and settlement it stands for."""
+    size, place = meter.billed_size(message), entity.dead_letter.path
+    broker.meter.tally(place, meter.RECEIVE).add(size)
+    broker.meter.tally(entity.path, meter.SEND).add(size)
+    broker.meter.tally(place, meter.SETTLE).add(0)
+
+
+def purge(broker: Broker, queue: Queue, wish: Mapping[str, object], now: int) -> dict[str, object]:
+    """Delete messages for good. All of a place only when its path was typed."""
+    if wish.get("numbers") is not None:
+        removed, held = _purge_chosen(queue, _chosen(queue, wish, NUMBERS_MAX))
+    else:
+        if wish.get("confirm") != queue.path:
+            raise ArgumentError(f"Purging deletes everything: type the path '{queue.path}' to confirm.")
+        removed, held = browse.delete_batch(queue, browse.DELETE_COUNT_MAX, now + 1, None), 0
+    broker.meter.tally(queue.path, meter.DELETE).add(0)
+    return {"purged": removed, "held": held, "left": queue.active_count}
+
+
+def _purge_chosen(queue: Queue, chosen: list[Message]) -> tuple[int, int]:
+    removed = held = 0
+    for message in chosen:
+        if message.lock_token:
+            held += 1
+        elif message.state == SCHEDULED:
+            browse.cancel_scheduled(queue, [message.sequence_number])
+            removed += 1
+        else:
+            if queue.context.watcher is not None:
+                queue.context.watcher.dropped(queue, message, PURGED)
+            queue.remove(message)
+            removed += 1
+    return removed, held
+
+
+def _chosen(queue: Queue, wish: Mapping[str, object], limit: int) -> list[Message]:
+    numbers = wish.get("numbers")
+    if numbers is None:
+        return [message for message in list(queue.messages.values())[:limit] if not message.lock_token]
+    if not isinstance(numbers, list) or not 0 < len(numbers) <= NUMBERS_MAX:
+        raise ArgumentError(f"numbers needs 1 to {NUMBERS_MAX} sequence numbers.")
+    found: list[Message] = []
+    for number in dict.fromkeys(numbers):
+        message = queue.messages.get(number) if isinstance(number, int) else None
+        if message is None:
+            raise MessageNotFound(f"No message in '{queue.path}' has the number {number}: it was received or moved meanwhile.")
+        found.append(message)
+    return found
+
+
+def add_fault(broker: Broker, wish: Mapping[str, object], now: int) -> dict[str, object]:
+    """Switch one on."""
+    broker.faults.add(dict(wish), now)
+    return faults(broker, now)
+
+
+def clear_faults(broker: Broker, now: int) -> dict[str, object]:
+    """Switch all off."""
+    _check_offered(broker)
+    broker.faults.clear()
+    return faults(broker, now)
+
+
+def faults(broker: Broker, now: int) -> dict[str, object]:
+    """What is on."""
+    _check_offered(broker)
+    return {"faults": broker.faults.snapshot(now), "at_ms": now}
+
+
+def _check_offered(broker: Broker) -> None:
+    if not broker.offers_faults:
+        raise NotAllowed("The switchboard is not offered: start the broker with --faults.")
+
+
+def text(wish: Mapping[str, object], name: str) -> str | None:
+    """An optional text; empty is absent."""
+    value = wish.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ArgumentError(f"{name} is no text.")
+    return value or None
+
+
+def whole(wish: Mapping[str, object], name: str, low: int, high: int, default: int) -> int:
+    """An optional whole number within its range."""
+    value = wish.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ArgumentError(f"{name} is {value!r}: it must be a whole number from {low} to {high}.")
+    return value

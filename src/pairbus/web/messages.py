@@ -1,0 +1,155 @@
+"""A stored message as the page shows it: plain text and numbers, never markup (M8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.message import DecodedMessage, decode_message
+from pairbus.amqp.types import Double, Float, Sized, Timestamp, Uuid
+from pairbus.engine import browse
+from pairbus.errors import InvalidParkedPropertyError, ProtocolError
+from pairbus.gateway.meter import BACKLOG, stage_of
+from pairbus.gateway.outgoing import encode_delivery
+from pairbus.model.message import ACTIVE, DEFERRED
+from pairbus.pairing import parking
+
+if TYPE_CHECKING:
+    from pairbus.engine.queue import Queue
+    from pairbus.gateway.broker import Broker
+    from pairbus.model.message import Message
+
+PAGE_MAX: Final = 50
+"""Messages in one answer."""
+BODY_BYTES_SHOWN_MAX: Final = 16_384
+TEXT_CHARACTERS_MAX: Final = 2_048
+PROPERTIES_SHOWN_MAX: Final = 100
+_STATES: Final = {ACTIVE: "active", DEFERRED: "deferred"}
+
+
+def page_of(broker: Broker, queue: Queue, from_number: int, count: int, now: int) -> dict[str, object]:
+    """Messages from a number on, in order. One more than asked for tells whether there is a next page."""
+    wanted = max(1, min(count, PAGE_MAX))
+    found = browse.peek(queue, from_number, wanted + 1, None)
+    shown, rest = found[:wanted], found[wanted:]
+    broker.meter.peeked(queue.path, shown)
+    is_backlog = stage_of(queue.path) == BACKLOG
+    return {
+        "messages": [_row(broker, queue, message, now, is_backlog=is_backlog) for message in shown],
+        "next": rest[0].sequence_number if rest else _after(queue, shown),
+    }
+
+
+def _after(queue: Queue, shown: list[Message]) -> int | None:
+    """Where the next page begins when this one was cut short by its size."""
+    if not shown:
+        return None
+    more = browse.peek(queue, shown[-1].sequence_number + 1, 1, None)
+    return more[0].sequence_number if more else None
+
+
+def _row(broker: Broker, queue: Queue, message: Message, now: int, *, is_backlog: bool) -> dict[str, object]:
+    blob = broker.journal.read(message.location, message.size)
+    payload = b"".join(encode_delivery(queue, message, blob, 0, b""))
+    extra = message.extra
+    row: dict[str, object] = {
+        "sequence_number": message.sequence_number,
+        "enqueued_at": message.enqueued_at,
+        "expires_at": message.expires_at or None,
+        "scheduled_at": (extra.scheduled_at or None) if extra is not None else None,
+        "state": _STATES.get(message.state, "scheduled"),
+        "is_locked": bool(message.lock_token),
+        "delivery_count": message.delivery_count,
+        "size": message.size,
+        "dead_letter_reason": _short(extra.dead_letter_reason) if extra is not None else None,
+        "dead_letter_description": _short(extra.dead_letter_description) if extra is not None else None,
+        "dead_letter_source": extra.dead_letter_source if extra is not None else None,
+        "original": _original(payload, now) if is_backlog else None,
+    }
+    return row | shown_parts(payload)
+
+
+def _original(payload: bytes, now: int) -> dict[str, object]:
+    """A backlog message as it will be when it is home (specification of pairing, 5)."""
+    try:
+        restored = parking.restore(payload, now)
+    except InvalidParkedPropertyError as error:
+        return {"error": str(error)}
+    passport = restored.passport
+    return shown_parts(restored.payload) | {
+        "path": restored.path,
+        "time_to_live_ms": restored.time_to_live_ms,
+        "scheduled_at": restored.scheduled_ms,
+        "detoured_because": passport.reason if passport is not None else None,
+        "first_sent_at": passport.first_send_ms if passport is not None else None,
+    }
+
+
+def shown_parts(payload: bytes) -> dict[str, object]:
+    """Properties and body of an encoded message."""
+    try:
+        decoded = decode_message(payload)
+    except ProtocolError as error:
+        return {"unreadable": str(error), "body": _body(payload, "bytes"), "properties": []}
+    properties = decoded.properties
+    users = list(decoded.application_properties.items())
+    return {
+        "message_id": _text(properties.message_id),
+        "session_id": _short(properties.group_id),
+        "correlation_id": _text(properties.correlation_id),
+        "subject": _short(properties.subject),
+        "content_type": _short(properties.content_type),
+        "to": _short(properties.to),
+        "reply_to": _short(properties.reply_to),
+        "properties": [
+            {"name": name[:TEXT_CHARACTERS_MAX], "value": _text(value), "type": _type(value)}
+            for name, value in users[:PROPERTIES_SHOWN_MAX]
+        ],
+        "properties_not_shown": max(0, len(users) - PROPERTIES_SHOWN_MAX),
+        "body": _body_of(decoded),
+    }
+
+
+def _body_of(decoded: DecodedMessage) -> dict[str, object]:
+    if isinstance(decoded.body, bytes):
+        return _body(decoded.body, decoded.body_kind)
+    return _body(("" if decoded.body is None else str(_text(decoded.body))).encode(), decoded.body_kind or "none")
+
+
+def _body(body: bytes, kind: str) -> dict[str, object]:
+    """Text where it is text; always the bytes, as hexadecimal digits."""
+    shown = body[:BODY_BYTES_SHOWN_MAX]
+    text: str | None
+    try:
+        text = shown.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # A cut in the middle of the last character is no sign of binary content.
+        is_cut = len(body) > len(shown) and error.start >= len(shown) - 3
+        text = shown[: error.start].decode("utf-8") if is_cut else None
+    if text is not None and "\x00" in text:
+        text = None
+    return {"kind": kind, "size": len(body), "text": text, "hex": shown.hex(), "is_cut": len(body) > len(shown)}
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else text[:TEXT_CHARACTERS_MAX]
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Uuid):
+        text = value.raw.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    if isinstance(value, Timestamp):
+        return f"{value.ms} ms"
+    if isinstance(value, Sized | Float | Double):
+        return str(value.value)
+    if isinstance(value, bytes):
+        return value.hex()[:TEXT_CHARACTERS_MAX]
+    return str(value)[:TEXT_CHARACTERS_MAX]
+
+
+def _type(value: object) -> str:
+    return "null" if value is None else type(value).__name__.lower()

@@ -1,0 +1,361 @@
+"""The page of one namespace: sign-in, files, JSON. Plugs into ``server.Server(page=…)``; no I/O of its own.
+
+Rule 1: before sign-in nothing is told but the page's own files (M6).
+Rule 2: GET and HEAD change nothing; POST needs the session's token, or a shared-access signature, which no browser
+sends by itself (M10).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, unquote
+
+from pairbus.errors import EntityNotFound, Refusal, Unauthorized
+from pairbus.gateway.access import missing_claim
+from pairbus.gateway.broker import Broker
+from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.model.access import LISTEN, MANAGE, SEND
+from pairbus.model.names import canonical
+from pairbus.web import actions, messages, queries
+from pairbus.web.answers import content, picture, refused, told
+from pairbus.web.assets import INDEX, load
+from pairbus.web.sessions import COOKIE_PREFIX, LIFE_MS, Sessions, rights_of, sign_in
+
+if TYPE_CHECKING:
+    from pairbus.engine.entity import Entity
+    from pairbus.engine.queue import Queue
+    from pairbus.gateway.access import Grant
+    from pairbus.server.assembly import Assembly
+    from pairbus.server.config import Options
+    from pairbus.server.server import Assemble
+    from pairbus.web.sessions import Session
+
+PREFIX: Final = "/$page/"
+API: Final = PREFIX + "api"
+TOKEN_HEADER: Final = "x-pairbus-token"  # noqa: S105 - the header's name
+BODY_BYTES_MAX: Final = 1_048_576
+SECRET_BYTES: Final = 32
+PLACES: Final = ("main", "dead-letter", "transfer-dead-letter")
+
+Answer = Callable[["Asked"], HttpResponse]
+
+
+class Asked:
+    """One authenticated question."""
+
+    __slots__ = ("broker", "grant", "now", "query", "request", "session", "wish")
+
+    def __init__(
+        self, broker: Broker, request: HttpRequest, grant: Grant, session: Session | None, now: int
+    ) -> None:
+        self.broker = broker
+        self.request = request
+        self.grant = grant
+        self.session = session
+        self.now = now
+        self.query = {name: values[0] for name, values in parse_qs(request.target.partition("?")[2]).items()}
+        self.wish: dict[str, object] = {}
+
+    def need(self, path: str, right: str) -> None:
+        """Refuse unless the right is there (M1)."""
+        if not self.broker.access.allows(self.grant, path, right, self.now):
+            raise Unauthorized(missing_claim(right, path))
+
+    def entity(self, *rights: str) -> Entity:
+        """The entity that is asked for; rights are checked before existence. No right named: any will do."""
+        path = str(self.wish.get("path") or self.query.get("path") or "").strip("/")
+        for right in rights:
+            self.need(path, right)
+        if not rights and not rights_of(self.broker.access, self.grant, path, self.now):
+            raise Unauthorized(missing_claim(LISTEN, path))
+        entity = self.broker.namespace.find(path)
+        if entity is None:
+            raise EntityNotFound(path)
+        return entity
+
+    def place(self, entity: Entity) -> Queue:
+        """Which of an entity's places is asked for."""
+        name = str(self.wish.get("place") or self.query.get("place") or PLACES[0])
+        return entity.queues[PLACES.index(name)] if name in PLACES else entity.main
+
+    @property
+    def picture(self) -> str | None:
+        """The tag of what the browser has already."""
+        return self.request.headers.get("if-none-match")
+
+
+class Page:
+    """Answers the page's requests; everything else it leaves to the broker (None)."""
+
+    def __init__(self, new_secret: Callable[[], str] | None = None) -> None:
+        self._assets = load()
+        self._sessions = Sessions(new_secret or _new_secret)
+        self._broker: Broker | None = None
+
+    def assembling(self, assemble: Assemble) -> Assemble:
+        """An assembler that lets this page know the broker it serves."""
+
+        def assembled(options: Options, now: int) -> Assembly:
+            assembly = assemble(options, now)
+            assert isinstance(assembly.broker, Broker), assembly.broker
+            self._broker = assembly.broker
+            return assembly
+
+        return assembled
+
+    def __call__(self, request: HttpRequest, now: int) -> HttpResponse | None:
+        """See ``server.Page``."""
+        path = unquote(request.target.partition("?")[0])
+        broker = self._broker
+        if broker is None:
+            return None
+        if path == "/" and "?" not in request.target and request.method in ("GET", "HEAD"):
+            return self._file(INDEX, request)
+        if not path.startswith(PREFIX):
+            return None
+        broker.let_in(now)
+        if request.method in ("GET", "HEAD") and path[len(PREFIX) :] in self._assets:
+            return self._file(path[len(PREFIX) :], request)
+        try:
+            if path == PREFIX + "sign-in":
+                return self._sign_in(broker, request, now)
+            if path == PREFIX + "sign-out":
+                return self._sign_out(broker, request)
+            return self._api(broker, path, request, now)
+        except Refusal as refusal:
+            return refused(refusal.status, refusal.description)
+        except _BadBody as error:
+            return refused(HTTPStatus.BAD_REQUEST, str(error))
+
+    def _file(self, name: str, request: HttpRequest) -> HttpResponse:
+        asset = self._assets[name]
+        return content(asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match"))
+
+    # -- who -----------------------------------------------------------------------------------
+
+    def _sign_in(self, broker: Broker, request: HttpRequest, now: int) -> HttpResponse:
+        if request.method != "POST":
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, "Sign in with POST.")
+        wish = _wish(request)
+        address = request.peer.rpartition(":")[0]
+        wait_ms = self._sessions.must_wait_ms(address, now)
+        if wait_ms:
+            answer = refused(HTTPStatus.TOO_MANY_REQUESTS, f"Too many wrong keys: try again in {wait_ms // 1000 + 1} s.")
+            answer.headers.append(("Retry-After", str(wait_ms // 1000 + 1)))
+            return answer
+        name, key = actions.text(wish, "rule") or "", actions.text(wish, "key") or ""
+        path = actions.text(wish, "entity")
+        entity = broker.namespace.find(path) if path is not None else None
+        rules = entity.settings.access_rules if entity is not None else ()
+        grant = sign_in(broker.access, rules, path, name, key)
+        if grant is None:
+            self._sessions.failed(address, now)
+            broker.audit("page.sign-in", path or "", name, "refused", request.peer)
+            return refused(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
+        cookie, session = self._sessions.open(grant, now)
+        broker.audit("page.sign-in", path or "", name, "200", request.peer)
+        answer = told(_session_picture(broker, grant, session, now))
+        secure = "; Secure" if request.secure else ""
+        answer.headers.append((
+            "Set-Cookie",
+            f"{_cookie_name(broker)}={cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age={LIFE_MS // 1000}{secure}",
+        ))  # fmt: skip
+        return answer
+
+    def _sign_out(self, broker: Broker, request: HttpRequest) -> HttpResponse:
+        if request.method != "POST":
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, "Sign out with POST.")
+        self._sessions.close(_cookie(request, _cookie_name(broker)))
+        answer = told({"signed_out": True})
+        answer.headers.append(("Set-Cookie", f"{_cookie_name(broker)}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
+        return answer
+
+    def _who(self, broker: Broker, request: HttpRequest, now: int) -> tuple[Grant, Session | None]:
+        header = request.headers.get("authorization")
+        if header:
+            return broker.access.verify(header, now), None
+        session = self._sessions.find(_cookie(request, _cookie_name(broker)), now)
+        if session is None or not rights_of(broker.access, session.grant, session.grant.path, now):
+            raise Unauthorized("Sign in: there is no session, or its key was replaced.")
+        if request.method not in ("GET", "HEAD"):
+            given = request.headers.get(TOKEN_HEADER, "")
+            if not secrets.compare_digest(given.encode(), session.forgery_token.encode()):
+                raise Unauthorized("The request has no valid anti-forgery token: reload the page.")
+        return session.grant, session
+
+    # -- questions and wishes ------------------------------------------------------------------
+
+    def _api(self, broker: Broker, path: str, request: HttpRequest, now: int) -> HttpResponse:
+        try:
+            grant, session = self._who(broker, request, now)
+        except Unauthorized as refusal:
+            if request.method not in ("GET", "HEAD") or request.headers.get("authorization"):
+                broker.audit("page.request", path[len(PREFIX) :], "", str(refusal.status), request.peer)
+            return refused(HTTPStatus.UNAUTHORIZED, refusal.description)
+        asked = Asked(broker, request, grant, session, now)
+        name = path[len(API) + 1 :] if path.startswith(API + "/") else ""
+        if request.method in ("GET", "HEAD"):
+            answer = _QUESTIONS.get(name)
+            return answer(asked) if answer is not None else _unknown()
+        answer = _WISHES.get(name)
+        if answer is None or request.method != "POST":
+            return _unknown()
+        asked.wish = _wish(request)
+        where = str(asked.wish.get("path") or "")
+        try:
+            response = answer(asked)
+        except Refusal as refusal:
+            broker.audit(f"page.{name}", where, grant.rule_name, str(refusal.status), request.peer)
+            # A browser takes 401 for "sign in again"; the session is good, the right is missing.
+            status = HTTPStatus.FORBIDDEN if isinstance(refusal, Unauthorized) else refusal.status
+            return refused(status, refusal.description)
+        broker.audit(f"page.{name}", where, grant.rule_name, "200", request.peer)
+        return response
+
+
+class _BadBody(Exception):
+    """The body is not the JSON it should be."""
+
+
+def _guarded(answer: Answer) -> Answer:
+    """A missing right is 403 here: the session itself is good."""
+
+    def guarded(asked: Asked) -> HttpResponse:
+        try:
+            return answer(asked)
+        except Unauthorized as refusal:
+            return refused(HTTPStatus.FORBIDDEN, refusal.description)
+
+    return guarded
+
+
+def _session(asked: Asked) -> HttpResponse:
+    return told(_session_picture(asked.broker, asked.grant, asked.session, asked.now))
+
+
+def _session_picture(broker: Broker, grant: Grant, session: Session | None, now: int) -> dict[str, object]:
+    name = broker.namespace.name
+    rights = rights_of(broker.access, grant, grant.path, now)
+    return {
+        "rule": grant.rule_name,
+        "scope": grant.path or None,
+        "token": session.forgery_token if session is not None else None,
+        "pairing": False,
+        "namespaces": [
+            {"id": "local", "name": name, "role": None, "base": API, "rights": rights, "faults": broker.offers_faults}
+        ],
+    }
+
+
+def _overview(asked: Asked) -> HttpResponse:
+    shown = queries.overview(asked.broker, asked.grant, asked.now)
+    # The instant would make every picture a new one; the answer's date header tells it.
+    del shown["at_ms"]
+    return picture(shown, asked.picture)
+
+
+def _entity(asked: Asked) -> HttpResponse:
+    entity = asked.entity()
+    rights = rights_of(asked.broker.access, asked.grant, entity.path, asked.now)
+    return picture(queries.entity_view(asked.broker, entity, rights, with_settings=MANAGE in rights), asked.picture)
+
+
+def _messages(asked: Asked) -> HttpResponse:
+    entity = asked.entity(LISTEN)
+    from_number, count = (int(asked.query.get(name, text)) for name, text in (("from", "0"), ("count", "20")))
+    return told(messages.page_of(asked.broker, asked.place(entity), from_number, count, asked.now))
+
+
+def _numbers_checked(answer: Answer) -> Answer:
+    def checked(asked: Asked) -> HttpResponse:
+        for name in ("from", "count"):
+            value = asked.query.get(name, "0")
+            if not value.isascii() or not value.isdigit() or len(value) > 18:
+                return refused(HTTPStatus.BAD_REQUEST, f"{name} is not a whole number.")
+        return answer(asked)
+
+    return checked
+
+
+def _faults(asked: Asked) -> HttpResponse:
+    asked.need("", MANAGE)
+    return told(actions.faults(asked.broker, asked.now))
+
+
+def _add_fault(asked: Asked) -> HttpResponse:
+    asked.need("", MANAGE)
+    actions.faults(asked.broker, asked.now)
+    return told(actions.add_fault(asked.broker, asked.wish, asked.now))
+
+
+def _clear_faults(asked: Asked) -> HttpResponse:
+    asked.need("", MANAGE)
+    return told(actions.clear_faults(asked.broker, asked.now))
+
+
+def _send(asked: Asked) -> HttpResponse:
+    return told(actions.send(asked.broker, asked.entity(SEND), asked.wish, asked.now))
+
+
+def _redrive(asked: Asked) -> HttpResponse:
+    return told(actions.redrive(asked.broker, asked.entity(LISTEN, SEND), asked.wish, asked.now))
+
+
+def _purge(asked: Asked) -> HttpResponse:
+    entity = asked.entity(LISTEN)
+    return told(actions.purge(asked.broker, asked.place(entity), asked.wish, asked.now))
+
+
+_QUESTIONS: Final[dict[str, Answer]] = {
+    "session": _session,
+    "overview": _overview,
+    "entity": _guarded(_entity),
+    "messages": _guarded(_numbers_checked(_messages)),
+    "faults": _guarded(_faults),
+}
+_WISHES: Final[dict[str, Answer]] = {
+    "send": _send,
+    "redrive": _redrive,
+    "purge": _purge,
+    "faults": _add_fault,
+    "faults/clear": _clear_faults,
+}
+
+
+def _unknown() -> HttpResponse:
+    return refused(HTTPStatus.NOT_FOUND, "The page has no such address.")
+
+
+def _wish(request: HttpRequest) -> dict[str, object]:
+    if len(request.body) > BODY_BYTES_MAX:
+        raise _BadBody(f"The body is larger than {BODY_BYTES_MAX} bytes.")
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        raise _BadBody("The body must be application/json.")
+    try:
+        wish = json.loads(request.body)
+    except ValueError:
+        raise _BadBody("The body is not JSON.") from None
+    if not isinstance(wish, dict):
+        raise _BadBody("The body is not a JSON object.")
+    return wish
+
+
+def _cookie_name(broker: Broker) -> str:
+    # Cookies do not know ports: each namespace of this machine needs a name of its own.
+    return COOKIE_PREFIX + canonical(broker.namespace.name)
+
+
+def _cookie(request: HttpRequest, name: str) -> str:
+    for part in request.headers.get("cookie", "").replace(",", ";").split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name:
+            return value
+    return ""
+
+
+def _new_secret() -> str:
+    return secrets.token_urlsafe(SECRET_BYTES)

@@ -1,0 +1,138 @@
+"""What the page shows of a namespace, from the same counts that the management API reports (M15)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.gateway.meter import BACKLOG, PING, PRIMARY, RECEIVE, SCHEDULE, SEND, stage_of
+from pairbus.model.entity import FOREVER_MS, KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
+from pairbus.web.sessions import rights_of
+
+if TYPE_CHECKING:
+    from pairbus.engine.entity import Entity
+    from pairbus.gateway.access import Grant
+    from pairbus.gateway.broker import Broker
+    from pairbus.model.entity import Settings
+
+ENTITIES_SHOWN_MAX: Final = 1_000
+"""Entities in one overview; the page says when there are more."""
+DEAD_LETTER_SUFFIX: Final = "/$DeadLetterQueue"
+
+
+def overview(broker: Broker, grant: Grant, now: int) -> dict[str, object]:
+    """Every entity that the asker may see, with its counts; sums of the whole namespace only for who may see it all."""
+    totals = _totals(broker)
+    rows: list[dict[str, object]] = []
+    hidden = 0
+    for kind in (QUEUE, TOPIC, SUBSCRIPTION):
+        for entity in broker.namespace.entities(kind):
+            if not rights_of(broker.access, grant, entity.path, now):
+                continue
+            if len(rows) >= ENTITIES_SHOWN_MAX:
+                hidden += 1
+                continue
+            rows.append(entity_row(entity, totals))
+    sees_all = bool(rights_of(broker.access, grant, "", now))
+    return {
+        "namespace": broker.namespace.name,
+        "at_ms": now,
+        "entities": rows,
+        "not_shown": hidden,
+        "connections": len(broker.connections) if sees_all else None,
+        "links": sum(len(connection.links) for connection in broker.connections) if sees_all else None,
+        "operations": operations(broker) if sees_all else None,
+    }
+
+
+def _totals(broker: Broker) -> dict[tuple[str, str], int]:
+    return {(tally.path, tally.operation): tally.total + tally.count for tally in broker.meter.tallies()}
+
+
+def entity_row(entity: Entity, totals: dict[tuple[str, str], int]) -> dict[str, object]:
+    """One line of the overview."""
+    counts = entity.counts()
+    path = entity.path
+    if entity.kind == SUBSCRIPTION:
+        arrived = entity.main.stored_ever  # a subscription is never sent to; its topic is
+    else:
+        arrived = totals.get((path, SEND), 0) + totals.get((path, SCHEDULE), 0)
+    return {
+        "path": path,
+        "kind": KIND_NAMES[entity.kind],
+        "backlog": stage_of(path) == BACKLOG,
+        "sessions": entity.settings.requires_session,
+        "status": entity.settings.status,
+        "active": counts.active,
+        "scheduled": counts.scheduled,
+        "deferred": counts.deferred,
+        "dead_letter": counts.dead_letter,
+        "transfer_dead_letter": counts.transfer_dead_letter,
+        "size_bytes": None if entity.kind == SUBSCRIPTION else entity.size_bytes,
+        "size_bytes_max": None if entity.kind == SUBSCRIPTION else entity.settings.max_size_mb * 1_048_576,
+        "sent": arrived,
+        "received": totals.get((path, RECEIVE), 0),
+        "pings": totals.get((path, PING), 0),
+        "accessed_at": entity.accessed_at or None,
+    }
+
+
+def operations(broker: Broker) -> dict[str, object]:
+    """Billed units of 64 KB since the start, by stage and operation: the cost meter."""
+    stages: dict[str, dict[str, int]] = {PRIMARY: {}, BACKLOG: {}}
+    for tally in broker.meter.tallies():
+        units = tally.total_units + tally.units
+        if units:
+            stage = stages[tally.stage]
+            stage[tally.operation] = stage.get(tally.operation, 0) + units
+    return {name: {"units": sum(stage.values()), "by_operation": stage} for name, stage in stages.items()}
+
+
+def entity_view(broker: Broker, entity: Entity, rights: list[str], *, with_settings: bool) -> dict[str, object]:
+    """One entity: counts for whoever has a right on it, settings for whoever may manage it."""
+    row = entity_row(entity, _totals(broker))
+    row["rights"] = rights
+    row["locks"] = len(entity.main.locks)
+    row["receivers"] = len(entity.main.rotation)
+    row["sessions_held"] = len(entity.main.sessions.held) if entity.main.sessions is not None else None
+    row["subscriptions"] = [subscription.path for subscription in entity.subscriptions.values()]
+    row["topic"] = entity.topic.path if entity.topic is not None else None
+    row["settings"] = _settings(entity.kind, entity.settings) if with_settings else None
+    return row
+
+
+def _settings(kind: int, settings: Settings) -> list[dict[str, object]]:
+    """Settings as a person reads them, those first that explain most."""
+    rows: list[tuple[str, object]] = [("Status", settings.status)]
+    if kind != TOPIC:
+        rows += [
+            ("Lock duration", _duration(settings.lock_duration_ms)),
+            ("Max delivery count", settings.max_delivery_count),
+            ("Requires session", settings.requires_session),
+            ("Dead-letter on expiration", settings.dead_letter_on_expiration),
+            ("Forward to", settings.forward_to),
+            ("Forward dead letters to", settings.forward_dead_letters_to),
+        ]
+    rows.append(("Default time to live", _duration(settings.default_ttl_ms)))
+    if kind != SUBSCRIPTION:
+        window = _duration(settings.duplicate_window_ms) if settings.requires_duplicate_detection else None
+        rows += [
+            ("Duplicate detection", window),
+            ("Max size", f"{settings.max_size_mb:,} MB"),
+            ("Max message size", f"{settings.max_message_kb:,} KB"),
+        ]
+    rows += [
+        ("Delete when idle", _duration(settings.auto_delete_on_idle_ms)),
+        ("Access rules", len(settings.access_rules)),
+        ("Metadata", settings.user_metadata),
+    ]
+    return [{"name": name, "value": value} for name, value in rows]
+
+
+def _duration(milliseconds: int) -> str | None:
+    """The longest units that divide it; None for no limit."""
+    if milliseconds >= FOREVER_MS:
+        return None
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size:,} {unit}"
+    return f"{milliseconds:,} ms"

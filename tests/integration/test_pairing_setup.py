@@ -1,0 +1,213 @@
+"""Pairing with real brokers: P7, P29, P30, section 3 of the specification."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pairbus import (
+    AlreadyPairedError,
+    NamespaceNameUnknownError,
+    NoBacklogQueuesError,
+    PairedServiceBusClient,
+    SameNamespaceError,
+)
+from pairbus.pairing.events import Event, Kind
+from pairbus.testing import Namespace, Pair
+from tests.integration.pairing_kit import bodies, options, paired, text, wait_until
+
+UNLIMITED = timedelta(days=10_675_199, hours=2, minutes=48, seconds=5, microseconds=477_581)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with Pair(Namespace("contoso", queues=["orders"]), Namespace("fabrikam")) as started:
+        yield started
+
+
+def kinds(events: list[Event], kind: Kind) -> list[str]:
+    return [event.subject for event in events if event.kind is kind]
+
+
+def test_P29_pairing_creates_exactly_the_missing_queues_with_the_prescribed_settings(pair: Pair) -> None:
+    pair.secondary.create_queue("contoso/x-servicebus-transfer/1", max_delivery_count=7, requires_session=True)
+    pair.secondary.create_queue("contoso/x-servicebus-transfer/9")
+    with paired(pair, options(backlog_queue_count=3)) as client:
+        events = client.events()
+        assert client.backlog_queue_count == 3
+
+    with pair.secondary.administration_client() as management:
+        names = sorted(queue.name for queue in management.list_queues())
+        created = management.get_queue("contoso/x-servicebus-transfer/0")
+        untouched = management.get_queue("contoso/x-servicebus-transfer/1")
+    assert names == [f"contoso/x-servicebus-transfer/{index}" for index in (0, 1, 2, 9)]
+    assert kinds(events, Kind.QUEUE_CREATED) == [f"contoso/x-servicebus-transfer/{index}" for index in (0, 2)]
+    assert (created.max_size_in_megabytes, created.max_delivery_count) == (5120, 2147483647)
+    assert created.lock_duration == timedelta(minutes=1)
+    assert (created.dead_lettering_on_message_expiration, created.enable_batched_operations) == (True, True)
+    assert created.default_message_time_to_live == created.auto_delete_on_idle
+    assert str(created.default_message_time_to_live) in (str(UNLIMITED), "P10675199DT2H48M5.4775807S")
+    assert (created.requires_session, created.requires_duplicate_detection) == (False, False)
+    assert untouched.max_delivery_count == 7
+    assert set(kinds(events, Kind.PROPERTY_DIFFERENCE)) == {"contoso/x-servicebus-transfer/1"}
+    assert [event.is_loud for event in events if "requires sessions" in event.text] == [True]
+    assert kinds(events, Kind.EXTRA_QUEUE) == ["contoso/x-servicebus-transfer/9"]
+
+
+def test_P29_two_clients_pairing_at_once_end_in_the_same_state(pair: Pair) -> None:
+    clients = [paired(pair, options(backlog_queue_count=5)) for _ in range(2)]
+    threads = [threading.Thread(target=client.pair) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert [client.backlog_queue_count for client in clients] == [5, 5]
+    for client in clients:
+        client.close()
+
+
+def test_pairing_needs_only_the_secondary() -> None:
+    with Namespace("contoso", process=True, queues=["orders"]) as primary, Namespace("fabrikam") as secondary:
+        text_of_primary = primary.connection_string
+        primary.kill()
+        client = PairedServiceBusClient.from_connection_strings(
+            text_of_primary, secondary.connection_string, options=options(), retry_total=0
+        )
+        with client, client.get_queue_sender("orders") as sender:
+            sender.send_messages(text(1), timeout=10)
+            assert client.statistics().to_backlog == 1
+        primary.restart()
+
+
+def test_refusals(pair: Pair) -> None:
+    primary, secondary = pair.primary.connection_string, pair.secondary.connection_string
+    with pytest.raises(SameNamespaceError):
+        PairedServiceBusClient.from_connection_strings(primary, primary)
+    with pytest.raises(NamespaceNameUnknownError):
+        PairedServiceBusClient.from_connection_strings(primary.partition(";Namespace=")[0], secondary)
+    shared = options()
+    with paired(pair, shared) as client:
+        with pytest.raises(AlreadyPairedError):
+            client.pair()
+        with pytest.raises(AlreadyPairedError, match="options"):
+            paired(pair, shared).pair()
+        with pytest.raises(AlreadyPairedError, match="primary of another"):
+            PairedServiceBusClient.from_connection_strings(secondary, primary).pair()
+    paired(pair, shared).pair()
+
+
+def test_P30_without_a_usable_queue_pairing_raises_and_can_be_tried_again(pair: Pair) -> None:
+    broken = pair.secondary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=WRONG")
+    client = PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string, broken, options=options(), retry_total=0
+    )
+    for _ in range(2):
+        with pytest.raises(NoBacklogQueuesError):
+            client.pair()
+    assert not client.is_paired
+    client.close()
+
+
+def test_senders_made_before_pairing_are_protected_after_it(pair: Pair) -> None:
+    client = paired(pair)
+    sender = client.get_queue_sender("orders")
+    sender.send_messages(text(1))
+    client.pair()
+    client.fail_over("/Orders/")
+    sender.send_messages(text(2))
+
+    assert client.statistics().to_backlog == 1
+    assert list(client.health()) == ["orders"]
+    client.close()
+    assert bodies(pair.primary, "orders", 1) == {"1": 1}, "P7: receivers read the primary only"
+
+
+def test_healthy_pairing_adds_no_operation(pair: Pair) -> None:
+    with paired(pair) as client, client.get_queue_sender("orders") as sender:
+        for number in range(10):
+            sender.send_messages(text(number))
+        sender.send_messages([text(10), text(11)])
+        statistics = client.statistics()
+
+    assert statistics.operations_primary == statistics.sends == 12
+    assert (statistics.operations_backlog, statistics.pings) == (0, 0)
+
+
+def test_P13_the_size_guard_names_the_overhead_and_headroom_tells_beforehand(pair: Pair) -> None:
+    from pairbus import MessageTooLargeForBacklogError
+
+    with paired(pair) as client, client.get_queue_sender("orders") as sender:
+        client.fail_over("orders")
+        fits = text("x" * 261_000)
+        assert client.headroom(fits, "orders") > 0
+        sender.send_messages(fits)
+        large = text("x" * 262_000)
+        assert client.headroom(large, "orders") < 0
+        with pytest.raises(MessageTooLargeForBacklogError, match="for parking"):
+            sender.send_messages(large)
+        assert client.backlog_queue_count == 2
+
+
+def test_schedule_while_failed_over_can_be_cancelled_until_it_has_left(pair: Pair) -> None:
+    from datetime import UTC, datetime
+
+    from pairbus import ScheduledMessageGoneError
+
+    with paired(pair) as client, client.get_queue_sender("orders") as sender:
+        client.fail_over("orders")
+        due = datetime.now(UTC) + timedelta(hours=1)
+        handles = sender.schedule_messages([text(1), text(2)], due)
+        sender.cancel_scheduled_messages(handles[0])
+        with pytest.raises(ScheduledMessageGoneError):
+            sender.cancel_scheduled_messages(handles[0])
+        client.mark_healthy("orders")
+        numbers = sender.schedule_messages(text(3), due)
+        sender.cancel_scheduled_messages(numbers)
+
+        assert all(handle < 0 for handle in handles)
+        assert numbers[0] > 0
+
+
+def test_the_entity_that_is_gone_refuses_until_it_is_back(pair: Pair) -> None:
+    from pairbus import EntityGoneError
+
+    with paired(pair) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(text(1))
+        with pair.primary.administration_client() as management:
+            management.delete_queue("orders")
+        sender.send_messages(text(2), timeout=10)
+        wait_until(lambda: client.health()["orders"].state.value == "refusing", "refusing")
+        with pytest.raises(EntityGoneError):
+            sender.send_messages(text(3))
+        pair.primary.create_queue("orders")
+        wait_until(lambda: client.health()["orders"].state.value == "healthy", "healthy again")
+        sender.send_messages(text(4))
+        assert kinds(client.events(), Kind.REFUSED) == ["orders"]
+
+
+def test_P43_when_one_side_is_closed_alone_the_other_is_faulted_after_five_seconds(pair: Pair) -> None:
+    import time
+
+    from pairbus import PartnerClosedError
+
+    with paired(pair, options(enable_syphon=True)) as client, client.get_queue_sender("orders") as sender:
+        begun = time.monotonic()
+        client.secondary.close()
+        sender.send_messages(text(1))
+        wait_until(lambda: kinds(client.events(), Kind.FAULTED), "faulted", 10)
+
+        assert 4.9 < time.monotonic() - begun < 8
+        with pytest.raises(PartnerClosedError):
+            sender.send_messages(text(2))

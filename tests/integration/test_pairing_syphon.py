@@ -1,0 +1,225 @@
+"""The syphon with real brokers: the retired SDK's backlogs, poison, several at once, the command line. P12, P34-P42."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from pairbus.pairing import sections, wire
+from pairbus.testing import Namespace, Pair, Queue
+from tests.integration.pairing_kit import bodies, options, paired, text, wait_until
+
+BACKLOG = "contoso/x-servicebus-transfer/0"
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    queues = ["orders", "events", Queue("sessions", requires_session=True)]
+    with Pair(Namespace("contoso", queues=queues), Namespace("fabrikam")) as started:
+        yield started
+
+
+def send_raw(namespace: Namespace, queue: str, payloads: list[bytes]) -> None:
+    with namespace.client() as client, client.get_queue_sender(queue) as sender:
+        sender.send_messages(wire.batch_of(wire.new_batch(200_000, sender), payloads))
+
+
+def message(body: bytes, properties: list[tuple[str, bytes]], message_id: str = "id-1") -> bytes:
+    head = [sections.encode_text(message_id)] + [sections.NULL] * 12
+    items = [(sections.encode_text(name), value) for name, value in properties]
+    return sections.join(
+        [
+            sections.Section(sections.PROPERTIES, sections.encode_list(head)),
+            sections.Section(sections.APPLICATION_PROPERTIES, sections.encode_map(items)),
+            sections.Section(0x75, b"\xa0" + bytes((len(body),)) + body),
+        ]
+    )
+
+
+def pairbus(pair: Pair, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PAIRBUS_PRIMARY": pair.primary.connection_string,
+        "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+    }
+    command = [sys.executable, "-m", "pairbus", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_backlogs_written_by_the_retired_sdk_are_drained(pair: Pair) -> None:
+    with paired(pair, options(enable_syphon=True)) as client:
+        ticks = b"\x81" + struct.pack(">q", 3_000_000_000)
+        old = message(
+            b"old",
+            [
+                ("mine", b"\x73\x00\x00\x00\x41"),
+                ("x-ms-path", sections.encode_text("sessions")),
+                ("x-ms-sessionid", sections.encode_text("s1")),
+                ("x-ms-timetolive", b"\x00" + sections.encode_symbol("com.microsoft:timespan") + ticks),
+            ],
+        )
+        send_raw(pair.secondary, BACKLOG, [old])
+        wait_until(lambda: client.statistics().restored == 1, "home")
+
+    with pair.primary.client() as official, official.get_queue_receiver("sessions", session_id="s1") as receiver:
+        (found,) = receiver.receive_messages(max_wait_time=5)
+        assert (str(found), found.session_id, found.message_id) == ("old", "s1", "id-1")
+        assert found.time_to_live is not None
+        assert found.time_to_live.total_seconds() == 300
+        assert list(found.application_properties or {}) == [b"mine"]
+
+
+def test_P39_poison_is_set_aside_with_a_reason_and_the_rest_flows(pair: Pair) -> None:
+    path = ("x-ms-path", sections.encode_text("orders"))
+    batch = [
+        message(b"a", [path], "a"),
+        message(b"lost", [], "lost"),
+        message(b"odd", [path, ("x-ms-timetolive", sections.encode_text("soon"))], "odd"),
+        message(b"nowhere", [("x-ms-path", sections.encode_text("gone"))], "nowhere"),
+        message(b"system", [("x-ms-path", sections.encode_text("orders/$deadletterqueue"))], "system"),
+        message(b"no session", [("x-ms-path", sections.encode_text("sessions"))], "no session"),
+        message(b"b", [path], "b"),
+    ]
+    with paired(pair, options(enable_syphon=True)) as client:
+        send_raw(pair.secondary, BACKLOG, batch)
+        wait_until(lambda: client.statistics().set_aside == 5 and client.statistics().restored == 2, "sorted")
+
+    assert bodies(pair.primary, "orders", 2) == {"a": 1, "b": 1}
+    listed = pairbus(pair, "backlog", "explain", BACKLOG, "--json")
+    reasons = {row["message_id"]: row["reason"] for row in json.loads(listed.stdout)}
+    assert reasons == {
+        "lost": "NotFromPairedNamespace",
+        "odd": "InvalidParkedProperty",
+        "nowhere": "DestinationNotFound",
+        "system": "ForbiddenPath",
+        "no session": "RefusedByDestination",
+    }
+    assert all("expected" in row["description"] for row in json.loads(listed.stdout))
+
+
+def test_set_aside_messages_can_be_sent_round_again_and_removed(pair: Pair) -> None:
+    with paired(pair, options()):
+        pass
+    send_raw(pair.secondary, BACKLOG, [message(b"x", [("x-ms-path", sections.encode_text("later"))])])
+    first = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["set_aside"] == 1
+    pair.primary.create_queue("later")
+    moved = pairbus(pair, "backlog", "redrive", BACKLOG)
+    assert "1 messages" in moved.stdout, moved.stderr
+    second = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+
+    assert json.loads(second.stdout)["restored"] == 1
+    assert bodies(pair.primary, "later", 1) == {"x": 1}
+    assert pairbus(pair, "backlog", "purge", BACKLOG).returncode == 2
+    assert "0 messages" in pairbus(pair, "backlog", "purge", BACKLOG, "--yes").stdout
+
+
+def test_P37_several_syphons_on_the_same_queues_bring_each_message_home_once(pair: Pair) -> None:
+    with paired(pair, options(enable_syphon=True)) as one, paired(pair, options(enable_syphon=True)) as two:
+        one.fail_over("orders")
+        with one.get_queue_sender("orders") as sender, one.get_queue_sender("orders") as other:
+            for number in range(10):
+                sender.send_messages([text(f"{number}-{index}") for index in range(20)])
+                other.send_messages([text(f"o{number}-{index}") for index in range(20)])
+        wait_until(lambda: one.statistics().restored + two.statistics().restored == 400, "all home")
+
+    found = bodies(pair.primary, "orders", 400)
+    assert len(found) == 400
+    assert set(found.values()) == {1}
+
+
+def test_a_destination_that_is_away_does_not_hold_up_others_and_is_retried_soon(pair: Pair) -> None:
+    with paired(pair, options(enable_syphon=True)) as client:
+        for entity in ("orders", "events"):
+            client.fail_over(entity)
+        pair.primary.faults.refuse("orders")
+        with client.get_queue_sender("orders") as orders, client.get_queue_sender("events") as events:
+            orders.send_messages([text(f"o{number}") for number in range(20)])
+            events.send_messages([text(f"e{number}") for number in range(20)])
+        wait_until(lambda: client.statistics().restored == 20, "events flow")
+        pair.primary.faults.clear()
+        wait_until(lambda: client.statistics().restored == 40, "orders follow", 12)
+        assert client.statistics().set_aside == 0
+
+    assert len(bodies(pair.primary, "orders", 20)) == 20
+    assert len(bodies(pair.primary, "events", 20)) == 20
+
+
+def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:
+    with paired(pair, options(backlog_queue_count=2)):
+        pass
+    extra = "contoso/x-servicebus-transfer/7"
+    pair.secondary.create_queue(extra)
+    send_raw(pair.secondary, extra, [message(b"far", [("x-ms-path", sections.encode_text("orders"))])])
+
+    listed = json.loads(pairbus(pair, "backlog", "--queues", "2", "list", "--json").stdout)
+    assert [(row["name"], row["messages"]) for row in listed if row["is_extra"]] == [(extra, 1)]
+    drained = pairbus(pair, "backlog", "--queues", "2", "drain", "--extra")
+
+    assert "1 messages are home" in drained.stdout, drained.stderr
+    assert bodies(pair.primary, "orders", 1) == {"far": 1}
+
+
+def test_explain_reads_the_journal(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAIRBUS_JOURNAL", str(tmp_path / "journal"))
+    with paired(pair) as client:
+        client.fail_over("orders")
+        client.mark_healthy("orders")
+        assert any("by hand" in line for line in client.explain("orders"))
+
+    told = pairbus(pair, "explain", "Orders")
+
+    assert told.returncode == 0, told.stderr
+    assert "failed over" in told.stdout
+    assert "recovered" in told.stdout
+    assert pairbus(pair, "explain", "nothing").returncode == 1
+
+
+def test_P8_every_kind_of_property_survives_the_real_detour(pair: Pair) -> None:
+    import datetime
+    import uuid
+
+    properties: dict[Any, Any] = {
+        "text": "é",
+        "int": 5,
+        "long": {"TYPE": "LONG", "VALUE": 2**40},
+        "when": datetime.datetime(2024, 1, 2, 3, 4, 5),
+        "uuid": uuid.uuid4(),
+        "float": 1.5,
+        "X-MS-Path": "mine",
+    }
+    sent = ServiceBusMessage(
+        b"body", application_properties=properties, session_id="s", correlation_id="c", reply_to="r", subject="l",
+        to="t", content_type="text/plain", reply_to_session_id="rs",
+    )  # fmt: skip
+    with paired(pair, options(enable_syphon=True)) as client, client.get_queue_sender("sessions") as sender:
+        sender.send_messages(sent)
+        client.fail_over("sessions")
+        sender.send_messages(sent)
+        assert sent.application_properties == properties, "the caller's object is never changed"
+        client.mark_healthy("sessions")
+        wait_until(lambda: client.statistics().restored == 1, "home")
+
+    with pair.primary.client() as official, official.get_queue_receiver("sessions", session_id="s") as receiver:
+        direct, detoured = receiver.receive_messages(max_message_count=2, max_wait_time=5)
+        for name in ("application_properties", "message_id", "correlation_id", "reply_to", "subject", "to", "content_type"):
+            assert getattr(direct, name) == getattr(detoured, name), name
+        assert detoured.reply_to_session_id == "rs"
+        assert b"".join(direct.body) == b"".join(detoured.body)

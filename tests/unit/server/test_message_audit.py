@@ -1,0 +1,272 @@
+"""The audit of messages over crashes: whatever the moment, its rows are exactly what the store holds (decision 0010)."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from pairbus.amqp.message import encode_message
+from pairbus.amqp.sections import scan
+from pairbus.errors import StoreFailed
+from pairbus.gateway.broker import Broker
+from pairbus.gateway.incoming import store_one
+from pairbus.gateway.outgoing import complete
+from pairbus.gateway.trail import Trail
+from pairbus.model.entity import QUEUE, Settings
+from pairbus.model.message import Message
+from pairbus.server.assemble import recover
+from pairbus.server.message_audit import AuditedStore, MessageAudit
+from pairbus.server.message_journal import journal_files
+from pairbus.storage.memory import MemoryDisk, MemoryStore
+from pairbus.storage.ports import Batch
+
+NOW = 1_699_999_200_000
+
+
+class Crash(BaseException):
+    """The machine stops here."""
+
+
+class CrashingStore(MemoryStore):
+    """Stops the machine before or after it has made a batch durable."""
+
+    crash = ""
+
+    def commit(self, batch: Batch) -> None:
+        if self.crash == "before":
+            raise Crash
+        super().commit(batch)
+        if self.crash == "after":
+            raise Crash
+
+
+class Life:
+    """One life of a broker on a disk and an audit directory that outlive it."""
+
+    def __init__(
+        self, disk: MemoryDisk, directory: Path, boot: int, journal_bytes_max: int = 1 << 20
+    ) -> None:
+        self.inner = CrashingStore(disk)
+        self.broker = Broker("contoso", self.inner, bytes(16))
+        _, number = recover(self.broker.namespace, self.inner)
+        self.trail = Trail()
+        self.audit = MessageAudit(directory, "contoso", number, f"boot{boot}", lambda: NOW, journal_bytes_max)
+        self.store = AuditedStore(self.inner, self.trail, self.audit, number)
+        self.broker.serve(self.trail)
+        if self.broker.namespace.find("orders") is None:
+            self.broker.namespace.create(QUEUE, "orders", Settings(), NOW)
+        entity = self.broker.namespace.find("orders")
+        assert entity is not None
+        self.entity = entity
+        self.audit.start()
+
+    def send(self, message_id: str) -> None:
+        payload = encode_message(message_id=message_id, body=message_id.encode(), body_kind="data")
+        store_one(self.broker, self.entity, scan(payload, False), "send", NOW)
+
+    def complete_first(self) -> None:
+        queue = self.entity.main
+        message = queue.ready.first()
+        assert message is not None
+        queue.ready.take(message)
+        complete(self.broker, queue, queue.lock(message, None, NOW), NOW)
+
+    def commit(self) -> None:
+        batch = self.store.seal()
+        assert batch is not None
+        self.store.commit(batch)
+
+    def crash(self, when: str) -> None:
+        self.inner.crash = when
+        batch = self.store.seal()
+        assert batch is not None
+        with pytest.raises(Crash):
+            self.store.commit(batch)
+
+    def stop(self) -> None:
+        self.audit.finish()
+        self.audit.stop()
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    assert journal_files(directory) == [], "everything is converted after an orderly stop"
+    found: list[dict[str, Any]] = []
+    for file in sorted(directory.glob("hour=*/part-*.parquet")):
+        found += pyarrow.parquet.ParquetFile(file).read().to_pylist()
+    return found
+
+
+def balance(directory: Path) -> tuple[list[str], list[str]]:
+    """Ids of sent and of completed rows, repeats included."""
+    found = rows(directory)
+    sent = [row["message_id"] for row in found if row["kind"] == "sent"]
+    return sorted(sent), sorted(row["message_id"] for row in found if row["kind"] == "completed")
+
+
+def stored(life: Life) -> list[str]:
+    view = [life.inner.read(m.location, m.size) for m in life.entity.main.messages.values()]
+    return sorted(blob.rsplit(b"\xa0", 1)[1][1:].decode() for blob in view)
+
+
+def test_a_row_says_what_reconcile_joins_on(tmp_path: Path) -> None:
+    life = Life(MemoryDisk(), tmp_path, 1)
+    payload = encode_message(
+        message_id="m1", body=b"hello", body_kind="data", application_properties={"x-ms-path": "orders/new"}
+    )
+    store_one(life.broker, life.entity, scan(payload, False), "send", NOW)
+    life.commit()
+    life.stop()
+
+    (row,) = rows(tmp_path)
+    assert row["time"].timestamp() * 1000 == NOW
+    del row["time"]
+    assert row == {
+        "namespace": "contoso",
+        "kind": "sent",
+        "entity": "orders",
+        "sequence_number": 1,
+        "message_id": "m1",
+        "size": len(payload),
+        "sha256": hashlib.sha256(b"hello").hexdigest(),
+        "destination": "orders/new",
+        "detail": "",
+    }
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_around_the_commit_leaves_neither_a_false_row_nor_a_missing_one(
+    tmp_path: Path, when: str
+) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, 1)
+    for number in range(3):
+        life.send(f"m{number}")
+    life.commit()
+    life.complete_first()
+    life.send("m3")
+    life.crash(when)  # the block is on disk; whether the batch is, the next life finds out
+
+    life = Life(disk, tmp_path, 2)
+    left = stored(life)
+    life.send("m4")
+    life.commit()
+    life.stop()
+
+    sent, completed = balance(tmp_path)
+    is_durable = when == "after"
+    assert completed == (["m0"] if is_durable else [])
+    assert sent == ["m0", "m1", "m2", *(["m3"] if is_durable else []), "m4"]
+    assert sorted(set(sent) - set(completed) - {"m4"}) == left
+
+
+def test_a_torn_block_is_cut_off(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, 1)
+    life.send("m0")
+    life.commit()
+    (file,) = journal_files(tmp_path)
+    whole = file.stat().st_size
+    life.send("m1")
+    life.crash("before")
+    life.audit.stop()
+    data = file.read_bytes()
+    assert len(data) > whole + 50
+    for length in range(whole, len(data), 9):
+        copy = tmp_path / f"torn{length}"
+        copy.mkdir()
+        (copy / file.name).write_bytes(data[:length])
+        again = Life(twin_of(disk), copy, 2)
+        again.stop()
+        assert balance(copy) == (["m0"], [])
+
+
+def twin_of(disk: MemoryDisk) -> MemoryDisk:
+    twin = MemoryDisk()
+    twin.contents = bytearray(disk.contents)
+    return twin
+
+
+def test_many_lives_and_crashes_add_up(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    durable: set[str] = set()
+    for boot in range(12):
+        life = Life(disk, tmp_path, boot, journal_bytes_max=400)
+        assert stored(life) == sorted(durable)
+        for number in range(4):
+            life.send(f"{boot}-{number}")
+            if durable:
+                first = next(iter(life.entity.main.messages.values()))
+                durable.discard(_id_of(life, first))
+                life.complete_first()
+            life.commit()
+            durable.add(f"{boot}-{number}")
+        life.send(f"{boot}-last")
+        life.crash(("before", "after")[boot % 2])
+        if boot % 2:
+            durable.add(f"{boot}-last")
+        life.audit.stop()
+    life = Life(disk, tmp_path, 99)
+    life.stop()
+
+    sent, completed = balance(tmp_path)
+    assert len(sent) == len(set(sent))
+    assert len(completed) == len(set(completed))
+    assert set(sent) - set(completed) == durable
+
+
+def _id_of(life: Life, message: Message) -> str:
+    return life.inner.read(message.location, message.size).rsplit(b"\xa0", 1)[1][1:].decode()
+
+
+def test_converting_again_after_a_crash_changes_nothing(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, 1)
+    life.send("m0")
+    life.commit()
+    (file,) = journal_files(tmp_path)
+    data = file.read_bytes()
+    life.stop()
+    file.write_bytes(data)  # as if the machine had stopped between the new file's name and the old one's end
+
+    life = Life(disk, tmp_path, 2)
+    life.stop()
+
+    assert balance(tmp_path) == (["m0"], [])
+
+
+def test_B11_an_audit_that_cannot_be_written_stops_acknowledging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(MemoryDisk(), tmp_path, 1)
+    life.send("m0")
+    batch = life.store.seal()
+    assert batch is not None
+
+    def fdatasync(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("pairbus.server.message_journal.os.fdatasync", fdatasync)
+    with pytest.raises(StoreFailed, match="audit"):
+        life.store.commit(batch)
+    assert life.inner.disk.contents == b""
+    life.audit.stop()
+
+
+def test_the_witness_is_no_entity(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, 1)
+    life.send("m0")
+    life.commit()
+    life.stop()
+    inner = MemoryStore(disk)
+    broker = Broker("contoso", inner, bytes(16))
+
+    records, number = recover(broker.namespace, inner)
+
+    assert number == 1
+    assert records >= 3
+    assert [entity.path for entity in broker.namespace.entities(QUEUE)] == ["orders"]
