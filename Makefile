@@ -64,6 +64,7 @@ integration: $(STAMP) ## Real sockets, real processes, real kills; the documents
 	$(PYTEST) -n $(JOBS) tests/integration
 
 conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and Qpid Proton, in full
+	@command -v npm >/dev/null || { echo "make conformance runs the JavaScript SDK too: install Node.js 20 or newer with npm (Debian: apt install nodejs npm)"; exit 1; }
 	$(PYTEST) -n $(JOBS) tests/conformance
 
 sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays one

@@ -217,7 +217,9 @@ def test_B14_dead_letter_release_and_complete_in_one_transaction(
 
 
 @spec("service-bus-protocol §7, invariants B14", "a lost connection before the commit means rollback")
-def test_B14_connection_that_closes_rolls_back(namespace: Any, sdk: Bus, make_queue: Callable[..., str]) -> None:
+def test_B14_connection_that_closes_rolls_back(
+    namespace: Any, sdk: Bus, make_queue: Callable[..., str]
+) -> None:
     source, target = make_queue(lock_duration="PT5S"), make_queue()
     doomed = connect(namespace)
     send(doomed, source, Message(body="work"))
@@ -294,7 +296,9 @@ def test_hundred_and_first_message_is_refused(
 
 
 @spec("service-bus-protocol §7, §9.2", "a transaction publishes to a topic like any sender")
-def test_B14_B15_publish_in_a_transaction(namespace: Any, connection: Any, controller: Controller, sdk: Bus) -> None:
+def test_B14_B15_publish_in_a_transaction(
+    namespace: Any, connection: Any, controller: Controller, sdk: Bus
+) -> None:
     with namespace.administration_client() as admin:
         admin.create_topic("transacted")
         for name in ("one", "two"):

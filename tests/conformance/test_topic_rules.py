@@ -24,7 +24,8 @@ DEFAULT = "$Default"
 
 
 def message(body: str, subject: str | None = None, **properties: Any) -> ServiceBusMessage:
-    return ServiceBusMessage(body, subject=subject, application_properties=properties)
+    named: dict[Any, Any] = properties
+    return ServiceBusMessage(body, subject=subject, application_properties=named)
 
 
 def properties_of(messages: list[Any]) -> list[dict[str, Any]]:
@@ -39,7 +40,9 @@ def plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-@spec("service-bus-protocol §9.2", "a new subscription has $Default, which is true; without rules nothing comes")
+@spec(
+    "service-bus-protocol §9.2", "a new subscription has $Default, which is true; without rules nothing comes"
+)
 def test_default_rule_takes_everything_until_it_is_removed(
     bus: Bus, admin: Any, make_topic: Callable[..., str]
 ) -> None:
@@ -103,13 +106,20 @@ def test_B55_correlation_filter(
     admin.create_rule(topic, "one", "r", filter=CorrelationRuleFilter(**given))
 
     publish(
-        bus, topic, ServiceBusMessage("wanted", **wanted), ServiceBusMessage("other", **other), ServiceBusMessage("bare")
+        bus,
+        topic,
+        ServiceBusMessage("wanted", **wanted),
+        ServiceBusMessage("other", **other),
+        ServiceBusMessage("bare"),
     )
 
     assert peek(bus, topic, "one") == ["wanted"]
 
 
-@spec("service-bus-protocol §9.4", "SQL filters: scopes, logic of three values, LIKE, IN, EXISTS, arithmetic, parameters")
+@spec(
+    "service-bus-protocol §9.4",
+    "SQL filters: scopes, logic of three values, LIKE, IN, EXISTS, arithmetic, parameters",
+)
 @pytest.mark.parametrize(
     ("expression", "chosen"),
     [
@@ -152,7 +162,11 @@ def test_B55_sql_filter(
 def test_sql_parameters(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
     topic = make_topic(one={})
     admin.delete_rule(topic, "one", DEFAULT)
-    parameters = {"@text": "red", "@limit": 5, "@when": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}
+    parameters: dict[str, Any] = {
+        "@text": "red",
+        "@limit": 5,
+        "@when": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    }
     filtered = SqlRuleFilter("colour = @text AND size < @limit AND made > @when", parameters=parameters)
     admin.create_rule(topic, "one", "r", filter=filtered)
     later, earlier = dt.datetime(2026, 2, 1, tzinfo=dt.UTC), dt.datetime(2025, 2, 1, tzinfo=dt.UTC)
@@ -168,7 +182,10 @@ def test_sql_parameters(bus: Bus, admin: Any, make_topic: Callable[..., str]) ->
     assert peek(bus, topic, "one") == ["yes"]
 
 
-@spec("service-bus-protocol §9.2, invariants B55", "rules without action: one copy; each with action: one of its own")
+@spec(
+    "service-bus-protocol §9.2, invariants B55",
+    "rules without action: one copy; each with action: one of its own",
+)
 def test_B55_one_copy_for_plain_rules_and_one_for_each_action(
     bus: Bus, admin: Any, make_topic: Callable[..., str]
 ) -> None:
@@ -193,7 +210,9 @@ def test_B55_one_copy_for_plain_rules_and_one_for_each_action(
     assert peek(bus, topic, "one") == []
 
 
-@spec("service-bus-protocol §9.5, invariants B56", "SET and REMOVE of user and system properties, left to right")
+@spec(
+    "service-bus-protocol §9.5, invariants B56", "SET and REMOVE of user and system properties, left to right"
+)
 def test_B56_action_sets_and_removes(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
     topic = make_topic(one={}, two={})
     admin.delete_rule(topic, "one", DEFAULT)
@@ -212,7 +231,10 @@ def test_B56_action_sets_and_removes(bus: Bus, admin: Any, make_topic: Callable[
     assert properties_of([plain_copy]) == [{"price": 10, "secret": "s", "kept": "k"}]
 
 
-@spec("service-bus-protocol §9.2, §10.3", "a filter that fails on a message: dead-lettered, or dropped for this one")
+@spec(
+    "service-bus-protocol §9.2, §10.3",
+    "a filter that fails on a message: dead-lettered, or dropped for this one",
+)
 def test_B58_failing_filter_follows_the_subscription_s_policy(
     bus: Bus, admin: Any, make_topic: Callable[..., str]
 ) -> None:

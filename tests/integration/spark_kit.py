@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
-from azure.servicebus.exceptions import OperationTimeoutError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
+from pyspark.sql import SparkSession
 
+from pairbus.amqp.message import decode_message
 from pairbus.pairing import wire
 from pairbus.pairing.parking import Passport, park
+from pairbus.spark import register
+from pairbus.spark.entity import Entity
+from pairbus.spark.options import parse_source
+from pairbus.spark.session import spark_session
 
 PASSPORT = Passport("factory", 1, 1, "connection refused or lost")
 BATCH_BYTES = 200_000
@@ -58,19 +67,84 @@ def read_subscription(
         return read_all(receiver, expected)
 
 
-def read_sessions(client: ServiceBusClient, queue: str) -> list[tuple[str, str | None, bytes]]:
-    """Everything in a queue with sessions, session by session."""
-    found: list[tuple[str, str | None, bytes]] = []
-    while True:
-        try:
-            with client.get_queue_receiver(
-                queue, session_id=NEXT_AVAILABLE_SESSION, receive_mode="receiveanddelete", max_wait_time=1
-            ) as receiver:
-                found += read_all(receiver, 0, wait=0.3)
-        except OperationTimeoutError:
-            return found
+def look_at(connection_string: str, **entity: str) -> list[tuple[str, str | None, bytes]]:
+    """Everything in an entity, in order and without taking it: quick for entities with sessions too."""
+    source = Entity(parse_source({"connectionString": connection_string, **entity}, is_stream=False))
+    try:
+        messages = [decode_message(found.payload) for found in source.browse(1)]
+    finally:
+        source.close()
+    return [
+        (str(message.properties.message_id), message.properties.group_id, bytes(str(message.body), "utf-8"))
+        for message in messages
+    ]
 
 
 def copies(found: Iterable[tuple[str, str | None, bytes]]) -> Counter[str]:
     """How often each message id came."""
     return Counter(message_id for message_id, _, _ in found)
+
+
+# --- Spark ----------------------------------------------------------------------------------------
+
+_EVENT_LOG = ""
+
+
+def small_session() -> SparkSession:
+    """One session for all tests of a process: small, quiet, with tasks that are tried again and a log of events."""
+    global _EVENT_LOG
+    if not _EVENT_LOG:
+        _EVENT_LOG = tempfile.mkdtemp(prefix="pairbus-events-")
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{_EVENT_LOG}",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    }
+    return register(spark_session("pairbus tests", master="local[2,3]", settings=settings))
+
+
+def event_log() -> str:
+    """Everything that Spark logged of its plans and settings so far."""
+    return "".join(
+        file.read_text(errors="replace") for file in Path(_EVENT_LOG).rglob("*") if file.is_file()
+    )
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """The processes below a process, with their command lines."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, ValueError, IndexError):
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[tuple[int, str]] = []
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            with suppress(OSError):
+                command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((child, command))
+                waiting.append(child)
+    return found
+
+
+def workers_of(pid: int) -> list[int]:
+    """The Python workers of a Spark driver: daemons fork them, so they bear the same name one level deeper."""
+    family = {child for child, command in descendants(pid) if "pyspark.daemon" in command}
+    return [child for child in family if _parent(child) in family]
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return 0
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for a condition, at most so long."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from decimal import Decimal
+from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp._decode import decode_payload
@@ -70,6 +71,9 @@ names = st.one_of(
     st.just("X-PairBus-User-mine"),
 )
 CREATED = 1_600_000_000_000
+message_ids: st.SearchStrategy[Any] = st.one_of(
+    texts.filter(bool), st.uuids(), st.binary(min_size=1, max_size=20), st.integers(0, 2**63)
+)
 
 
 @st.composite
@@ -101,7 +105,7 @@ def originals(draw: st.DrawFn) -> bytes:
             time_to_live=life, priority=draw(st.one_of(st.none(), st.integers(0, 9))), durable=draw(st.none() | st.booleans())
         ),
         properties=AmqpMessageProperties(
-            message_id=draw(st.one_of(texts.filter(bool), st.uuids(), st.binary(min_size=1, max_size=20), st.integers(0, 2**63))),
+            message_id=draw(message_ids),
             group_id=session,
             correlation_id=draw(st.one_of(st.none(), texts)),
             to=draw(st.none() | texts),
@@ -160,6 +164,7 @@ def test_P10_parked_values_do_not_act_in_the_backlog(original: bytes) -> None:
 
     parked = decode_payload(memoryview(parking.park(original, "orders", PASSPORT)))
 
+    assert parked.properties is not None
     assert parked.header is None or parked.header.ttl is None
     assert parked.properties.group_id is None
     assert parked.properties.absolute_expiry_time is None

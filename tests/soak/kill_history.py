@@ -38,6 +38,10 @@ class Operation(Enum):
     DEAD_LETTER = "dead-letter"
     SET_STATE = "set-state"
     GET_STATE = "get-state"
+    CONFIGURE = "configure"
+    READ_CONFIGURATION = "read-configuration"
+    REMOVE = "remove"
+    """Gone with its entity, which an administrator deleted."""
     DRAINED = "drained"
     KILL = "kill"
 
@@ -66,14 +70,17 @@ class Event:
     delivery_count: int = 0
     place: Place = Place.MAIN
     batch: str = ""
-    """Sends with the same batch went in one transfer."""
+    """What has the same batch happens whole or not at all: one transfer, one publish, one transaction."""
+    promise: str = "B13"
+    """The promise that makes the batch one."""
     order: int = 0
     """The place inside its batch."""
     is_intact: bool = True
     """Whether a delivered body was what its uid says it must be."""
     session: str = ""
+    """A session, or the name of a piece of configuration."""
     value: str = ""
-    """A session state."""
+    """A session's state, or what the configuration says; empty: not there."""
     at_ms: int = 0
     """The wall clock when the reply was seen."""
     due_ms: int = 0
@@ -113,7 +120,13 @@ class Verdict:
 
 SENDS = (Operation.SEND, Operation.SCHEDULE)
 SIGHTINGS = (Operation.DELIVERY, Operation.DRAINED)
-ENDINGS = (Operation.COMPLETE, Operation.CANCEL)
+ENDINGS = (Operation.COMPLETE, Operation.CANCEL, Operation.REMOVE)
+END_PROMISES = {Operation.COMPLETE: "B5", Operation.CANCEL: "B46", Operation.REMOVE: "B16"}
+REGISTERS = (
+    ("B53", Operation.SET_STATE, Operation.GET_STATE, "state"),
+    ("B16", Operation.CONFIGURE, Operation.READ_CONFIGURATION, "configuration"),
+)
+"""What is written and read as a whole: the promise, how it is written, how it is read, and its name."""
 NOT_REFUSED = (Outcome.OK, Outcome.UNKNOWN)
 
 
@@ -145,7 +158,8 @@ def judge(history: Iterable[Event]) -> Verdict:
     violations += judge_numbers_of_all(index)
     violations += judge_order_of_acceptance(index)
     violations += judge_batches(index)
-    violations += judge_states(index)
+    violations += judge_transactions(index)
+    violations += judge_registers(index)
     return Verdict(violations, count(index))
 
 
@@ -156,7 +170,8 @@ def judge_existence(index: Index, uid: str) -> list[Violation]:
         return [Violation("B2", uid, f"was seen {len(sightings)} times and never sent")] if sightings else []
     found = []
     if sends[0].outcome is Outcome.FAIL and sightings:
-        found.append(Violation("B3", uid, "was refused and is there all the same"))
+        promise = "B14" if sends[0].promise == "B14" else "B3"
+        found.append(Violation(promise, uid, "was refused or rolled back and is there all the same"))
     if any(not event.is_intact for event in sightings):
         found.append(Violation("B2", uid, "its body is not what was sent"))
     is_ended = any(event.outcome in NOT_REFUSED for event in index.of(uid, *ENDINGS))
@@ -176,9 +191,8 @@ def judge_after_the_end(index: Index, uid: str) -> list[Violation]:
             continue
         for event in index.of(uid, *SIGHTINGS):
             if event.began > end.index:
-                promise = "B5" if end.operation is Operation.COMPLETE else "B46"
                 text = f"{end.operation.value} was confirmed at {end.index}, seen again at {event.index}"
-                return [Violation(promise, uid, text)]
+                return [Violation(END_PROMISES[end.operation], uid, text)]
     return []
 
 
@@ -220,22 +234,22 @@ def judge_counts(index: Index, uid: str) -> list[Violation]:
 
 
 def judge_numbers_of_one(index: Index, uid: str) -> list[Violation]:
-    """B19, B24: one number for one message; a scheduled one gets a second, larger one when it falls due."""
-    seen = {
-        e.sequence_number
-        for e in index.of(uid, *SIGHTINGS, Operation.SCHEDULE)
-        if e.sequence_number is not None
-    }
-    scheduled = {
-        e.sequence_number
-        for e in index.of(uid, *SIGHTINGS, Operation.SCHEDULE)
-        if e.sequence_number is not None and (e.operation is Operation.SCHEDULE or e.place is Place.SCHEDULED)
-    }
-    active = seen - scheduled
-    if len(active) > 1 or len(scheduled) > 1:
-        return [Violation("B19", uid, f"is stored more than once, under {sorted(seen)}")]
-    if scheduled and active and min(active) < max(scheduled):
-        return [Violation("B24", uid, f"scheduled as {max(scheduled)}, activated as {min(active)}")]
+    """B19, B24: one number in one entity; a scheduled message gets a second, larger one when it falls due."""
+    told = [e for e in index.of(uid, *SIGHTINGS, Operation.SCHEDULE) if e.sequence_number is not None]
+    for entity in {e.entity: None for e in told}:
+        here = [e for e in told if e.entity == entity]
+        seen = {e.sequence_number for e in here if e.sequence_number is not None}
+        scheduled = {
+            e.sequence_number
+            for e in here
+            if e.sequence_number is not None
+            and (e.operation is Operation.SCHEDULE or e.place is Place.SCHEDULED)
+        }
+        active = seen - scheduled
+        if len(active) > 1 or len(scheduled) > 1:
+            return [Violation("B19", uid, f"is stored more than once in {entity}, under {sorted(seen)}")]
+        if scheduled and active and min(active) < max(scheduled):
+            return [Violation("B24", uid, f"scheduled as {max(scheduled)}, activated as {min(active)}")]
     return []
 
 
@@ -267,7 +281,7 @@ def judge_numbers_of_all(index: Index) -> list[Violation]:
 def judge_order_of_acceptance(index: Index) -> list[Violation]:
     """B19: numbers rise in the order of acceptance, here along each sender that waits for each answer."""
     number = {
-        event.uid: event.sequence_number
+        (event.uid, event.entity): event.sequence_number
         for event in index.events
         if event.operation in SIGHTINGS and event.sequence_number is not None
     }
@@ -275,7 +289,7 @@ def judge_order_of_acceptance(index: Index) -> list[Violation]:
     found = []
     sends = [e for e in index.events if e.operation is Operation.SEND and e.outcome is Outcome.OK]
     for event in sorted(sends, key=lambda e: (e.index, e.order)):
-        own = number.get(event.uid)
+        own = number.get((event.uid, event.entity))
         if own is None:
             continue
         before, uid = last.get((event.actor, event.entity), (0, ""))
@@ -288,47 +302,75 @@ def judge_order_of_acceptance(index: Index) -> list[Violation]:
 
 
 def judge_batches(index: Index) -> list[Violation]:
-    """B13: all of a batch was stored or nothing. Every stored message was seen, so seen is stored."""
-    batches: dict[str, list[str]] = defaultdict(list)
+    """B13, B14, B15: all of a batch was stored or nothing. Every stored message was seen, so seen is stored."""
+    batches: dict[tuple[str, str], list[str]] = defaultdict(list)
     for event in index.events:
         if event.operation is Operation.SEND and event.batch:
-            batches[event.batch].append(event.uid)
+            batches[event.promise, event.batch].append(event.uid)
     found = []
-    for batch, uids in batches.items():
+    for (promise, batch), uids in batches.items():
         stored = [uid for uid in uids if index.of(uid, *SIGHTINGS)]
         if stored and len(stored) != len(uids):
-            found.append(Violation("B13", batch, f"{len(stored)} of {len(uids)} messages are stored"))
+            found.append(Violation(promise, batch, f"{len(stored)} of {len(uids)} messages are stored"))
     return found
 
 
-def judge_states(index: Index) -> list[Violation]:
-    """B53, B17: a reader sees the last confirmed state, or one that was in doubt at that time."""
-    told: dict[tuple[str, str], list[Event]] = defaultdict(list)
+def judge_transactions(index: Index) -> list[Violation]:
+    """B14: what a transaction took is gone exactly when what it sent is there.
+
+    Of a commit in doubt only the end of the history speaks: what is drained was not taken.
+    """
+    work: dict[str, list[Event]] = defaultdict(list)
     for event in index.events:
-        if (
-            event.operation in (Operation.SET_STATE, Operation.GET_STATE)
-            and event.outcome is not Outcome.FAIL
-        ):
-            told[event.entity, event.session].append(event)
+        if event.promise == "B14" and event.batch and event.outcome is not Outcome.FAIL:
+            work[event.batch].append(event)
     found = []
-    for (_, session), events in told.items():
-        for read in events:
-            if read.operation is Operation.GET_STATE and read.outcome is Outcome.OK:
-                possible = possible_states(events, read)
-                if read.value not in possible:
-                    text = f"state {read.value!r} was read; only {sorted(possible)} can be"
-                    found.append(Violation("B53", session, text))
+    for batch, events in work.items():
+        sent = [e.uid for e in events if e.operation is Operation.SEND]
+        taken = [e.uid for e in events if e.operation is Operation.COMPLETE]
+        stored = [uid for uid in sent if index.of(uid, *SIGHTINGS)]
+        left = [uid for uid in taken if index.of(uid, Operation.DRAINED)]
+        gone = [uid for uid in taken if not index.of(uid, Operation.DRAINED) and is_only_end(index, uid, batch)]
+        if stored and left:
+            found.append(Violation("B14", batch, f"stored {stored[0]}, but {left[0]} was not taken"))
+        if sent and not stored and gone:
+            found.append(Violation("B14", batch, f"took {gone[0]}, but {sent[0]} is not there"))
     return found
 
 
-def possible_states(events: list[Event], read: Event) -> set[str]:
+def is_only_end(index: Index, uid: str, batch: str) -> bool:
+    """Whether nothing but this transaction can have ended the message."""
+    ends = [e for e in index.of(uid, *ENDINGS) if e.outcome in NOT_REFUSED]
+    return all(e.batch == batch for e in ends)
+
+
+def judge_registers(index: Index) -> list[Violation]:
+    """B53, B16, B17: a reader sees what was confirmed last, or what was in doubt at that time."""
+    found = []
+    for promise, write, read, name in REGISTERS:
+        told: dict[tuple[str, str], list[Event]] = defaultdict(list)
+        for event in index.events:
+            if event.operation in (write, read) and event.outcome is not Outcome.FAIL:
+                told[event.entity, event.session].append(event)
+        for (_, key), events in told.items():
+            for event in events:
+                if event.operation is not read or event.outcome is not Outcome.OK:
+                    continue
+                possible = possible_values(events, event, write)
+                if event.value not in possible:
+                    text = f"{name} {event.value!r} was read; only {sorted(possible)} can be"
+                    found.append(Violation(promise, key, text))
+    return found
+
+
+def possible_values(events: list[Event], read: Event, write: Operation) -> set[str]:
     """The value known last before the read began, and every write that is not certainly older than that."""
     known = [e for e in events if e.outcome is Outcome.OK and e.index < read.began]
     last = max(known, key=lambda e: e.index, default=None)
     possible = {last.value if last else ""}
     for event in events:
         is_older = last is not None and event.index < last.began
-        if event.operation is Operation.SET_STATE and event.began < read.index and not is_older:
+        if event.operation is write and event.began < read.index and not is_older:
             possible.add(event.value)
     return possible
 
@@ -339,14 +381,18 @@ def count(index: Index) -> dict[str, int]:
     seen = {e.uid for e in index.events if e.operation in SIGHTINGS}
     in_doubt = {e.uid for e in index.events if e.operation in SENDS and e.outcome is Outcome.UNKNOWN}
     accepted = {e.uid for e in index.events if e.operation in SENDS and e.outcome is Outcome.OK}
-    batches = {e.batch for e in index.events if e.batch and e.operation is Operation.SEND}
+    batches = Counter(
+        promise for promise, _ in {(e.promise, e.batch) for e in index.events if e.batch and e.operation in SENDS}
+    )
     deliveries = Counter(e.uid for e in index.events if e.operation is Operation.DELIVERY)
     numbers: dict[str, int] = {
         "kills": told[Operation.KILL, Outcome.OK],
         "sends acknowledged": len(accepted),
         "sends in doubt": len(in_doubt),
         "of these stored": len(in_doubt & seen),
-        "batches": len(batches),
+        "batches": batches["B13"],
+        "publishes": batches["B15"],
+        "transactions": batches["B14"],
         "deliveries": sum(deliveries.values()),
         "delivered more than once": sum(1 for n in deliveries.values() if n > 1),
         "drained at the end": told[Operation.DRAINED, Outcome.OK],
@@ -359,6 +405,8 @@ def count(index: Index) -> dict[str, int]:
         Operation.SCHEDULE,
         Operation.CANCEL,
         Operation.SET_STATE,
+        Operation.CONFIGURE,
+        Operation.REMOVE,
     ):
         numbers[f"{operation.value} ok"] = told[operation, Outcome.OK]
         numbers[f"{operation.value} in doubt"] = told[operation, Outcome.UNKNOWN]

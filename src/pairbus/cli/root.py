@@ -21,6 +21,10 @@ COMMANDS: Final = {
     "capture": "pairbus.cli.capture:capture",
     "backlog": "pairbus.cli.backlog:backlog",
     "explain": "pairbus.cli.explain:explain",
+    "store": "pairbus.cli.store:store",
+    "completion": "pairbus.cli.completion:completion",
+    "cost": "pairbus.cli.cost:cost",
+    "reconcile": "pairbus.cli.reconcile:reconcile",
 }
 """Each command's name and where it is; add a line and a module for a new one."""
 SUMMARIES: Final = {
@@ -33,6 +37,10 @@ SUMMARIES: Final = {
     "capture": "Stream an entity into Parquet files.",
     "backlog": "Look after the backlog in the secondary namespace.",
     "explain": "Say why an entity is in its state.",
+    "store": "Check, compact, export or import the data of a stopped namespace.",
+    "completion": "Print the script that completes commands in a shell.",
+    "cost": "Metering and the bill: estimate, report, what-if.",
+    "reconcile": "Prove what arrived, what is where and what came twice.",
 }
 """What the list of commands says of each, known without importing it."""
 EXIT_USAGE: Final = 2

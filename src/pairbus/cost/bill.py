@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
@@ -68,6 +69,19 @@ class MonthBill:
         """The sum of one meter; None if part of it is unknown."""
         amounts = [line.amount for line in self.lines if line.meter == meter]
         return None if None in amounts else total([amount for amount in amounts if amount is not None])
+
+
+def hours_by_month(start: datetime, end: datetime) -> dict[str, int]:
+    """Hours begun from ``start`` until ``end``, for each month (UTC) in between: a namespace costs while it stands, busy or not."""
+    hour = timedelta(hours=1)
+    at = start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    found: dict[str, int] = {}
+    while at < end:
+        following = (at.replace(day=1, hour=0) + timedelta(days=32)).replace(day=1)
+        upto = min(following, end.astimezone(UTC))
+        found[f"{at:%Y-%m}"] = -((at - upto) // hour)
+        at = following
+    return found
 
 
 def month_bill(usage: MonthUsage, table: PriceTable) -> MonthBill:

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.encode import encode_value
 from pairbus.amqp.rewrite import application_properties, payload_of, with_properties
 from pairbus.amqp.scan import Scanned, scan
-from pairbus.amqp.types import Timestamp, Uuid
+from pairbus.amqp.types import Timestamp, ULong, Uuid
 from pairbus.amqp.view import PropertiesView
 from pairbus.engine.message_view import MISSING
 from pairbus.engine.sql_values import Duration
+from pairbus.errors import FilterFailed, UsageError
 
 if TYPE_CHECKING:
     from pairbus.engine.sql_action import Changes
 
+_LONG_MAX: Final = (1 << 63) - 1
+_ID_TIME_MASK: Final = (1 << 48) - 1
+_ID_COUNT_MASK: Final = (1 << 32) - 1
 _FIELDS: Final = {
     "messageid": 0,
     "to": 2,
@@ -53,8 +57,16 @@ def with_changes(blob: bytes, changes: Changes) -> bytes:
 
 
 def _encoded(value: object) -> bytes:
-    # AMQP has no duration among the types of properties; ticks of 100 ns are what Service Bus counts in.
-    return encode_value(value.ms * 10_000 if isinstance(value, Duration) else value)
+    if isinstance(value, Duration):
+        # AMQP has no duration among the types of properties; ticks of 100 ns are what Service Bus counts in.
+        value = value.ms * 10_000
+    elif isinstance(value, int) and value > _LONG_MAX:
+        value = ULong(value)  # a sender's unsigned long, copied by an action
+    try:
+        return encode_value(value)
+    except UsageError as error:
+        # Never further than this: a publish is whole or not at all, whatever a message brings (B15, B58).
+        raise FilterFailed(f"the action's value cannot be written: {error}") from error
 
 
 class MessageFacts:
@@ -104,4 +116,6 @@ class MessageFacts:
     def new_id(self) -> Uuid:
         """An identifier that no other message of the topic gets."""
         self._ids += 1
-        return Uuid(self.enqueued_at.to_bytes(6, "big") + self._ids.to_bytes(2, "big") + self._number.to_bytes(8, "big"))
+        # Six bytes each for time and number, four for the count: rules of one topic may ask very often for one message.
+        parts = (self.enqueued_at & _ID_TIME_MASK) << 80 | (self._ids & _ID_COUNT_MASK) << 48 | self._number & _ID_TIME_MASK
+        return Uuid(parts.to_bytes(16, "big"))

@@ -55,6 +55,15 @@ class Context:
             return
         self._armed[queue_id] = deadline
         heappush(self._timers, (deadline, queue_id))
+        self._sweep()
+
+    def disarm(self, queue_id: int) -> None:
+        """Nothing is to be ticked any more: it is gone."""
+        if self._armed.pop(queue_id, None) is not None:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop what is out of date once it outweighs the rest (B62)."""
         if len(self._timers) > 2 * len(self._armed) + _STALE_SLACK:
             self._timers = [(at, armed_id) for armed_id, at in self._armed.items()]
             heapify(self._timers)

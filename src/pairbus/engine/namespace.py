@@ -102,7 +102,7 @@ class Namespace:
         settings = replace(settings, created_at=now, updated_at=now)
         settings = self._router.with_checked_targets(path, settings)
         if kind == SUBSCRIPTION:
-            topics.rules_of(settings)
+            topics.check_rules(self._topic_of(path), self._next_entity_id, settings)
         record = EntityPut(self._next_entity_id, kind, path, settings.to_json())
         self.context.journal.append(record)
         self.fold(record)
@@ -132,8 +132,8 @@ class Namespace:
         check_update(entity.kind, entity.settings, settings)
         settings = replace(settings, created_at=entity.settings.created_at, updated_at=now)
         settings = self._router.with_checked_targets(entity.path, settings)
-        if entity.kind == SUBSCRIPTION:
-            topics.rules_of(settings)
+        if entity.topic is not None:
+            topics.check_rules(entity.topic, entity.entity_id, settings)
         record = EntityPut(entity.entity_id, entity.kind, entity.path, settings.to_json())
         only_rules = replace(entity.settings, rules=(), updated_at=0) == replace(settings, rules=(), updated_at=0)
         is_stricter = settings.max_delivery_count < entity.settings.max_delivery_count
@@ -228,10 +228,12 @@ class Namespace:
             return
         if not entity.idle_since:
             entity.idle_since = now  # uses are not recorded: after a restart the watch begins anew (B1)
+        for subscription in entity.subscriptions.values():
+            # Whoever receives from a topic's subscription uses the topic: it would go with all of them.
+            accessed_at = now if _is_in_use(subscription) else subscription.accessed_at
+            entity.numbers.accessed_at = max(entity.numbers.accessed_at, accessed_at)
         since = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
-        is_used = any(queue.rotation or queue.locks for queue in entity.queues)
-        if entity.main.sessions is not None:
-            is_used = is_used or bool(entity.main.sessions.held) or bool(entity.main.sessions.waiting)
+        is_used = _is_in_use(entity)
         if is_used:
             entity.numbers.accessed_at = now
         if not is_used and since + entity.settings.auto_delete_on_idle_ms <= now:
@@ -285,10 +287,12 @@ class Namespace:
         for subscription in self._orphan_subscriptions.pop(canonical(record.path), ()):
             self.fold(subscription)
 
+    def _topic_of(self, path: str) -> Entity:
+        """The topic of a subscription's path; it is known to exist."""
+        return self._entities[canonical(path).rpartition(_SUBSCRIPTIONS)[0]]
+
     def _add(self, record: EntityPut, settings: Settings) -> Entity:
-        topic: Entity | None = None
-        if record.kind == SUBSCRIPTION:
-            topic = self._entities[canonical(record.path).rpartition(_SUBSCRIPTIONS)[0]]
+        topic = self._topic_of(record.path) if record.kind == SUBSCRIPTION else None
         entity = Entity(self.context, record.entity_id, record.kind, record.path, settings, topic)
         self._entities[canonical(record.path)] = entity
         self._by_id[record.entity_id] = entity
@@ -315,6 +319,8 @@ class Namespace:
         for queue in entity.queues:
             del self._queues[queue.queue_id]
             self.context.dirty.pop(queue.queue_id, None)
+            self.context.disarm(queue.queue_id)
+        self.context.disarm(-entity_id)
         for queue in entity.queues:
             entity.space.stored_bytes -= sum(message.size for message in queue.messages.values())
             queue.abolish()
@@ -325,9 +331,8 @@ class Namespace:
     def _namespace_put(self, record: NamespacePut) -> None:
         self.version += 1
         self._next_entity_id = max(self._next_entity_id, record.next_entity_id)
-        settings = json.loads(record.settings)
-        self.created_at = settings["created_at"]
-        self.access_rules = tuple(AccessRule.from_dict(rule) for rule in settings["access_rules"])
+        self.created_at = json.loads(record.settings)["created_at"]
+        self.access_rules = _access_rules_of(record)
 
     def _moved(self, record: MessageMoved) -> None:
         source = self._queues.get(record.from_queue_id)
@@ -347,16 +352,19 @@ class Namespace:
             self._restate_message(record, now)
         elif isinstance(record, EntityPut):
             entity = self._by_id.get(record.entity_id)
-            if entity is not None:
+            # Settings that have changed since are told by a later record: were every old one told anew as the present
+            # one, a change of settings would cost its place for ever.
+            if entity is not None and Settings.from_json(record.settings) == entity.settings:
                 settings = entity.settings.to_json()
                 self.context.journal.append(EntityPut(entity.entity_id, entity.kind, entity.path, settings))
         elif isinstance(record, NamespacePut):
-            # It carries the next entity id as it is now, so ids of deleted entities never come back.
-            self.context.journal.append(self._namespace_record(self.access_rules, self.created_at))
+            if _access_rules_of(record) == self.access_rules:
+                # It carries the next entity id as it is now, so ids of deleted entities never come back.
+                self.context.journal.append(self._namespace_record(self.access_rules, self.created_at))
         elif isinstance(record, SessionStateSet):
             self._restate_session(record)
         elif isinstance(record, DuplicateSeen):
-            self._restate_duplicate(record.queue_id, record.duplicate_key, now)
+            self._restate_duplicate(record.queue_id, record.duplicate_key, record.at, now)
 
     def _restate_message(self, record: MessageStored, now: int) -> None:
         queue = self._queues.get(record.queue_id)
@@ -370,7 +378,7 @@ class Namespace:
                 blob = journal.read(location, message.size)
                 journal.append(MessageStored(place.queue_id, message, blob, b""))
         if record.duplicate_key:
-            self._restate_duplicate(record.queue_id, record.duplicate_key, now)
+            self._restate_duplicate(record.queue_id, record.duplicate_key, record.message.enqueued_at, now)
 
     def _restate_session(self, record: SessionStateSet) -> None:
         queue = self._queues.get(record.queue_id)
@@ -382,12 +390,12 @@ class Namespace:
                 SessionStateSet(record.queue_id, session.session_id, session.state, session.state_at)
             )
 
-    def _restate_duplicate(self, queue_id: int, key: bytes, now: int) -> None:
+    def _restate_duplicate(self, queue_id: int, key: bytes, at: int, now: int) -> None:
         queue = self._queues.get(queue_id)
         if queue is None or queue.duplicates is None:
             return
-        at = queue.duplicates.accepted_at(key)
-        if at is not None and at > now - queue.settings.duplicate_window_ms:
+        # An id that was accepted again since is told by the record of that.
+        if queue.duplicates.accepted_at(key) == at and at > now - queue.settings.duplicate_window_ms:
             self.context.journal.append(DuplicateSeen(queue_id, key, at))
 
     def stored(self) -> Iterator[tuple[int, int, int]]:
@@ -395,6 +403,18 @@ class Namespace:
         for queue in self._queues.values():
             for message in queue.messages.values():
                 yield queue.queue_id, message.location, message.size
+
+
+def _is_in_use(entity: Entity) -> bool:
+    """Whether somebody receives from it at this moment."""
+    if any(queue.rotation or queue.locks for queue in entity.queues):
+        return True
+    sessions = entity.main.sessions
+    return sessions is not None and bool(sessions.held or sessions.waiting)
+
+
+def _access_rules_of(record: NamespacePut) -> tuple[AccessRule, ...]:
+    return tuple(AccessRule.from_dict(rule) for rule in json.loads(record.settings)["access_rules"])
 
 
 def _fold_into(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pairbus.engine.sessions import Session
     from pairbus.model.entity import Settings
 
-ID_LENGTH_MAX: Final = 128
+ID_LENGTH_MAX: Final = session_ops.SESSION_ID_MAX
 """Characters in a session id or partition key."""
 MESSAGE_ID_BYTES_MAX: Final = 4 * ID_LENGTH_MAX + 5
 """Bytes of an encoded message id: 128 characters of up to four bytes, and the constructor."""

@@ -169,6 +169,7 @@ class QueueState:
         if self.sessions is None:
             return
         session = self.sessions.get(session_id)
+        self.sessions.state_bytes += len(state or b"") - len(session.state or b"")
         session.state = state
         session.state_at = at
         self.sessions.forget_if_empty(session)
@@ -243,6 +244,7 @@ class QueueState:
         if self.sessions is not None and message.session_id is not None:
             session = self.sessions.get(message.session_id)
             session.message_count -= 1
+            session.ready.trim(session.message_count)
             self.sessions.offer(session)
             self.sessions.forget_if_empty(session)
         self._removals += 1

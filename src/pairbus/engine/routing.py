@@ -120,6 +120,8 @@ class Forwarder:
         extra.enqueue_sequence_number = message.sequence_number
         incoming = incoming_of(queue.context.journal.read(message.location, message.size))
         incoming.scheduled_at = 0  # it has been due here already
+        if queue.is_sub_queue:
+            incoming.ttl_ms = 0  # a dead letter does not expire, least of all a second time (B40)
         try:
             target = self._router.target(self._target)
             target.main.check_send(incoming, 0)

@@ -157,6 +157,21 @@ class TopicIndex(Generic[Key]):
 
         Raises QuotaExceeded when the topic would have too many filters; then nothing has changed.
         """
+        sql_count, correlation_count = self.check(key, rules)
+        order = self._orders.get(key, -1)
+        before = self._rule_sets[order] if order >= 0 else NO_RULES
+        if order < 0:
+            order = self._next_order
+            self._next_order += 1
+            self._orders[key] = order
+            self._keys[order] = key
+        self._change(order, before, rules)
+        self._rule_sets[order] = rules
+        self.sql_filter_count = sql_count
+        self.correlation_filter_count = correlation_count
+
+    def check(self, key: Key, rules: RuleSet) -> tuple[int, int]:
+        """How many SQL and correlation filters the topic would have. Raises QuotaExceeded when that is too many."""
         order = self._orders.get(key, -1)
         before = self._rule_sets[order] if order >= 0 else NO_RULES
         sql_count = self.sql_filter_count + rules.sql_filter_count - before.sql_filter_count
@@ -167,15 +182,7 @@ class TopicIndex(Generic[Key]):
         _check_quota(
             "correlation", correlation_count, self.correlation_filter_count, self._correlation_filters_max
         )
-        if order < 0:
-            order = self._next_order
-            self._next_order += 1
-            self._orders[key] = order
-            self._keys[order] = key
-        self._change(order, before, rules)
-        self._rule_sets[order] = rules
-        self.sql_filter_count = sql_count
-        self.correlation_filter_count = correlation_count
+        return sql_count, correlation_count
 
     def remove(self, key: Key) -> None:
         """Forget a subscription; nothing happens if it is not there."""

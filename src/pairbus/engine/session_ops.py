@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import SessionStateSet
-from pairbus.errors import ArgumentError, NotAllowed, SessionCannotBeLocked, SessionLockLost
+from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 
 if TYPE_CHECKING:
     from pairbus.engine.consumer import Consumer
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ACCEPT_NEXT_TIMEOUT_MS: Final = 65_000
 """How long "any session" waits when the client names no time."""
+SESSION_ID_MAX: Final = 128
+"""Characters in a session id, here as in a message."""
 WAITING_MAX: Final = 10_000
 """Receivers waiting for a session of one entity."""
 _TIMED_OUT: Final = (
@@ -37,6 +39,8 @@ def accept(queue: Queue, consumer: Consumer, session_id: str | None, timeout_ms:
     table = _table(queue)
     queue.numbers.accessed_at = now
     if session_id is not None:
+        if len(session_id) > SESSION_ID_MAX:
+            raise ArgumentError(f"The session id has {len(session_id)} characters: at most {SESSION_ID_MAX} are allowed.")
         session = table.get(session_id)
         if session.holder is not None and session.locked_until > now:
             raise SessionCannotBeLocked(session_id)
@@ -164,8 +168,22 @@ def set_state(queue: Queue, session: Session, state: bytes | None, now: int) -> 
     limit = queue.settings.max_message_kb * 1024
     if state is not None and len(state) > limit:
         raise ArgumentError(f"The session state has {len(state)} bytes: at most {limit} are allowed.")
+    if state is not None:
+        _check_state_room(queue, len(state), len(session.state or b""))
     queue.context.journal.append(SessionStateSet(queue.queue_id, session.session_id, state, now))
     queue.session_state_set(session.session_id, state, now)
+
+
+def _check_state_room(queue: Queue, size: int, before: int) -> None:
+    """Refuse a state that the entity's quota or the disk has no room for; the reserve is for settlements (B12)."""
+    settings = queue.settings
+    total = queue.space.stored_bytes + _table(queue).state_bytes - before + size
+    if size > before and total > settings.max_size_mb * 1_048_576:
+        raise QuotaExceeded(
+            f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{queue.path}'."
+        )
+    if not queue.context.journal.has_room(size):
+        raise QuotaExceeded(f"The disk has no room for a session state of '{queue.path}'. Free some space; receiving goes on.")
 
 
 def list_sessions(queue: Queue, updated_since: int | None, skip: int, top: int) -> list[str]:

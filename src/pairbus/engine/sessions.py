@@ -41,7 +41,7 @@ class Session:
 class SessionTable:
     """All sessions of a queue."""
 
-    __slots__ = ("_awake", "available", "held", "sessions", "waiting")
+    __slots__ = ("_awake", "available", "held", "sessions", "state_bytes", "waiting")
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
@@ -50,6 +50,8 @@ class SessionTable:
         self._awake: dict[str, Session] = {}
         """Held sessions whose messages or credit changed since deliveries were last made."""
         self.waiting: deque[Consumer] = deque()
+        self.state_bytes = 0
+        """What the states of all sessions take: they stay in memory."""
 
     def get(self, session_id: str) -> Session:
         """The session of this id, made when it is new."""

@@ -32,6 +32,14 @@ def rules_of(settings: Settings) -> RuleSet:
     return RuleSet([rule_from_json(json.loads(text)) for text in settings.rules])
 
 
+def check_rules(topic: Entity, entity_id: int, settings: Settings) -> None:
+    """Refuse rules that cannot be, or that the topic has no room for, before a record says that they are (M11)."""
+    rules = rules_of(settings)
+    if topic.index is None:
+        topic.index = TopicIndex()
+    topic.index.check(entity_id, rules)
+
+
 def connect(subscription: Entity) -> None:
     """Let a topic know a subscription's rules as they are now (B57)."""
     topic = subscription.topic

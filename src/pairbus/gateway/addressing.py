@@ -18,6 +18,14 @@ _TRANSFER: Final = "/$transfer/$deadletterqueue"
 _DEAD_LETTER: Final = "/$deadletterqueue"
 
 
+def node_scope(scope: str) -> str:
+    """What a token must cover to ask the management node of a place.
+
+    The JavaScript client puts a token for ``queue/$management`` and no other; one for the queue covers its node too.
+    """
+    return scope + _MANAGEMENT
+
+
 class Address:
     """An address taken apart. ``path`` is the entity's, without place or node; compared in lower case."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.connection import ConnectionSettings
 from pairbus.engine.namespace import Namespace
-from pairbus.errors import ArgumentError, EntityDisabled, EntityNotFound, Refusal, Unauthorized
+from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import Access
 from pairbus.gateway.atom_api import ManagementApi
 from pairbus.gateway.atom_routes import route_of
@@ -166,8 +166,11 @@ class Broker:
                 entity = context.entity
                 if entity.is_deleted:
                     connection.end_link(link, EntityNotFound(entity.path), entity.path)
-                elif isinstance(context, ReceiveLink) and not entity.settings.can_receive:
-                    connection.end_link(link, EntityDisabled(entity.path, "receive"), entity.path)
+                elif isinstance(context, ReceiveLink):
+                    try:
+                        context.queue.check_receive()  # disabled, or it passes everything on from now
+                    except Refusal as refusal:
+                        connection.end_link(link, refusal, entity.path)
 
     def next_deadline(self) -> int | None:
         """When ``tick`` should be called next; 0: at once, there is more to deliver."""

@@ -14,7 +14,7 @@ from pairbus.amqp.terminus import Coordinator as CoordinatorTarget
 from pairbus.errors import NotAllowed, Refusal, Unauthorized
 from pairbus.gateway import incoming, management, outgoing, tokens, transactions
 from pairbus.gateway.access import Grant, missing_claim
-from pairbus.gateway.addressing import CBS, find_entity, parse, path_of, queue_at
+from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
 from pairbus.gateway.faults import BLACK_HOLE, CUT, REFUSE
 from pairbus.gateway.links import (
     RECHECK_MS,
@@ -265,7 +265,7 @@ class GatewayConnection:
         address = parse(text)
         right = LISTEN if link.role_is_sender else SEND
         if address.is_management:
-            self._check_any_right(address.scope)
+            self._check_any_right(node_scope(address.scope))
             find_entity(self.broker.namespace, address)
             path = canonical(path_of(text))
             self._add(Replies(self, link, path, "") if link.role_is_sender else ManagementRequests(self, link, path, address))

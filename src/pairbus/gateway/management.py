@@ -12,7 +12,7 @@ from pairbus.amqp.message import decode_message, encode_message
 from pairbus.amqp.types import Int, Symbol
 from pairbus.errors import ArgumentError, EntityNotFound, NotSupported, ProtocolError, Refusal
 from pairbus.gateway import management_messages, management_rules, management_sessions
-from pairbus.gateway.addressing import find_entity, queue_at
+from pairbus.gateway.addressing import find_entity, node_scope, queue_at
 from pairbus.gateway.meter import MANAGEMENT
 from pairbus.gateway.replies import reply_link
 from pairbus.gateway.request import NoContent, Request
@@ -85,7 +85,7 @@ def _perform(
     if name not in OPERATIONS:
         raise NotSupported(f"The operation {operation!r} is not known.")
     right, perform = OPERATIONS[name]
-    connection.authorize(context.address.scope, right)
+    connection.authorize(node_scope(context.address.scope), right)
     entity = find_entity(connection.broker.namespace, context.address)
     if entity.is_deleted:
         raise EntityNotFound(entity.path)

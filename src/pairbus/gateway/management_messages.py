@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
-from pairbus.engine import browse, session_ops
+from pairbus.engine import browse
 from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost
 from pairbus.gateway import incoming, meter, transactions
 from pairbus.gateway.changes import merged_changes
@@ -41,7 +41,7 @@ def _session(request: Request) -> Session | None:
     session_id = request.optional_text("session-id")
     if session_id is None or request.queue.sessions is None:
         return None
-    return session_ops.held_session(request.queue, request.consumer(), session_id, request.now)
+    return request.session(session_id)
 
 
 def renew_locks(request: Request) -> dict[str, object]:

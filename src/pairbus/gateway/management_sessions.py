@@ -18,14 +18,14 @@ PAGE_MAX: Final = 1_000
 
 def renew(request: Request) -> dict[str, object]:
     """Extend the hold on a session."""
-    session = session_ops.held_session(request.queue, request.consumer(), request.text("session-id"), request.now)
+    session = request.session(request.text("session-id"))
     request.tally(RENEW).add(0)
     return {"expiration": Timestamp(session_ops.renew(request.queue, session, request.now))}
 
 
 def set_state(request: Request) -> dict[str, object]:
     """Keep or clear the application's state of a session."""
-    session = session_ops.held_session(request.queue, request.consumer(), request.text("session-id"), request.now)
+    session = request.session(request.text("session-id"))
     state = request.value("session-state")
     if state is not None and not isinstance(state, bytes):
         raise ArgumentError(f"'session-state' is a {type(state).__name__}: binary or null is needed.")
@@ -36,7 +36,7 @@ def set_state(request: Request) -> dict[str, object]:
 
 def get_state(request: Request) -> dict[str, object]:
     """The application's state of a session; null when there is none."""
-    session = session_ops.held_session(request.queue, request.consumer(), request.text("session-id"), request.now)
+    session = request.session(request.text("session-id"))
     request.tally(SESSION).add(len(session.state or b""))
     return {"session-state": session.state}
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.types import Timestamp, Uuid
+from pairbus.engine import session_ops
 from pairbus.engine.browse import NUMBERS_MAX
-from pairbus.errors import ArgumentError, PairbusError
+from pairbus.errors import ArgumentError, PairbusError, SessionLockLost
 from pairbus.gateway.links import ReceiveLink
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Consumer
     from pairbus.engine.entity import Entity
     from pairbus.engine.queue import Queue
+    from pairbus.engine.sessions import Session
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.meter import Tally
 
@@ -104,10 +105,13 @@ class Request:
                 raise ArgumentError(f"'lock-tokens' holds {item!r}: lock tokens are uuids.")
         return [item.bytes for item in value]
 
-    def consumer(self) -> Consumer | None:
-        """The receiver on whose behalf this is asked, if its link is named and attached here."""
+    def session(self, session_id: str) -> Session:
+        """A session that the asker holds: by a link of this connection, and of the name that is given, if one is.
+        Raises SessionLockLost: nobody else may touch a session (B53).
+        """
+        session = session_ops.held_session(self.queue, None, session_id, self.now)
         name = self._properties.get("associated-link-name")
         for link, context in self.connection.links.items():
-            if isinstance(context, ReceiveLink) and link.name == name and context.queue is self.queue:
-                return context.consumer
-        return None
+            if isinstance(context, ReceiveLink) and context.consumer is session.holder and name in (None, link.name):
+                return session
+        raise SessionLockLost

@@ -13,6 +13,7 @@ from pairbus.amqp.message import decode_message
 from pairbus.amqp.states import encode_accepted, encode_declared, encode_outcome_code, encode_transactional
 from pairbus.amqp.types import Array, Described, Long
 from pairbus.errors import ArgumentError, EntityNotFound, ProtocolError, Refusal
+from pairbus.gateway.addressing import node_scope
 from pairbus.gateway.meter import SCHEDULE, SEND, SETTLE
 from pairbus.model.access import LISTEN as LISTEN_RIGHT
 from pairbus.model.access import SEND as SEND_RIGHT
@@ -79,16 +80,17 @@ class Work(Protocol):
 class PlannedSend:
     """Store a message."""
 
-    __slots__ = ("_entity", "_message", "_operation")
+    __slots__ = ("_entity", "_message", "_operation", "_scope")
 
-    def __init__(self, entity: Entity, message: Scanned, operation: str) -> None:
+    def __init__(self, entity: Entity, scope: str, message: Scanned, operation: str) -> None:
         self._entity = entity
+        self._scope = scope
         self._message = message
         self._operation = operation
 
     def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:  # noqa: ARG002
         """The same checks as for a plain send; the right to it may have gone since it was planned (M5)."""
-        connection.authorize(self._entity.path, SEND_RIGHT)
+        connection.authorize(self._scope, SEND_RIGHT)
         if self._entity.is_deleted:
             raise EntityNotFound(self._entity.path)
         connection.broker.namespace.check_send(self._entity, self._message, more_bytes)
@@ -104,16 +106,17 @@ class PlannedSend:
 class PlannedSettlement:
     """Settle a message that this connection holds."""
 
-    __slots__ = ("_lock", "_queue", "_settle")
+    __slots__ = ("_lock", "_queue", "_scope", "_settle")
 
-    def __init__(self, queue: Queue, lock: Lock, settle: Settlement) -> None:
+    def __init__(self, queue: Queue, scope: str, lock: Lock, settle: Settlement) -> None:
         self._queue = queue
+        self._scope = scope
         self._lock = lock
         self._settle = settle
 
     def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:  # noqa: ARG002
         """The lock must still be held, and nothing may be left that could be refused half-way."""
-        connection.authorize(self._queue.path, LISTEN_RIGHT)
+        connection.authorize(self._scope, LISTEN_RIGHT)
         self._queue.check_held(self._lock, now)
         self._settle.check(self._queue, self._lock)
         return 0
@@ -281,12 +284,12 @@ def _plan(connection: GatewayConnection, transaction: Transaction, work: Work) -
 
 
 def _plan_settlement(
-    connection: GatewayConnection, transaction: Transaction, queue: Queue, lock: Lock, settlement: Settlement
+    connection: GatewayConnection, transaction: Transaction, queue: Queue, scope: str, lock: Lock, settlement: Settlement
 ) -> None:
     if lock.token in transaction.settled:
         transaction.is_failed = True
         raise ArgumentError("A message was settled twice in one transaction.")
-    _plan(connection, transaction, PlannedSettlement(queue, lock, settlement))
+    _plan(connection, transaction, PlannedSettlement(queue, scope, lock, settlement))
     transaction.settled[lock.token] = None
 
 
@@ -296,7 +299,7 @@ def add_sends(
     """Plan the messages of one transfer and answer it under the transaction."""
     transaction = _find(connection, txn_id)
     for message in messages:
-        _plan(connection, transaction, PlannedSend(context.entity, message, SEND))
+        _plan(connection, transaction, PlannedSend(context.entity, context.path, message, SEND))
     context.link.session.settle_incoming_state(delivery_id, encode_transactional(txn_id, encode_accepted()))
 
 
@@ -308,7 +311,7 @@ def add_settlement(
     if inner is None or outcome.txn_id is None:
         raise ArgumentError("A transactional settlement needs a transaction id and an outcome.")
     transaction = _find(connection, outcome.txn_id)
-    _plan_settlement(connection, transaction, context.queue, lock, OutcomeSettlement(inner))
+    _plan_settlement(connection, transaction, context.queue, context.scope, lock, OutcomeSettlement(inner))
     state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
     context.link.session.settle_outgoing_state(delivery_id, state)
 
@@ -317,7 +320,7 @@ def add_schedule(request: Request, txn_id: bytes, messages: list[Scanned]) -> di
     """Plan scheduled messages. Their numbers are known only at the commit, so none are given back."""
     transaction = _find(request.connection, txn_id)
     for message in messages:
-        _plan(request.connection, transaction, PlannedSend(request.entity, message, SCHEDULE))
+        _plan(request.connection, transaction, PlannedSend(request.entity, node_scope(request.entity.path), message, SCHEDULE))
     return {"sequence-numbers": Array([Long(0) for _ in messages])}
 
 
@@ -334,4 +337,6 @@ def add_dispositions(
     transaction = _find(request.connection, txn_id)
     settlement = StatusSettlement(request, status, reason, description, changes)
     for lock in locks:
-        _plan_settlement(request.connection, transaction, request.queue, lock, settlement)
+        _plan_settlement(
+            request.connection, transaction, request.queue, node_scope(request.queue.path), lock, settlement
+        )

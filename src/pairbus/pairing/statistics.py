@@ -29,7 +29,7 @@ class Counters:
     possible_duplicates: int = 0
     lock_renewals: int = 0
     operations_primary: int = 0
-    """Primary stage of the bill: sends, pings, restored messages."""
+    """Primary stage of the bill: pings and restored messages; the picture adds the sends."""
     operations_backlog: int = 0
     """Backlog stage of the bill: parked messages and receives."""
 
@@ -88,6 +88,8 @@ def snapshot(
 ) -> Statistics:
     """Freeze the counters."""
     values = {item.name: getattr(counters, item.name) for item in fields(counters)}
+    # Sends to the primary are counted once, where every healthy send passes.
+    values["operations_primary"] += counters.to_primary
     return Statistics(
         **values,
         backlog_queues_usable=usable,

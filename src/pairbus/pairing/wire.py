@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import socket
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,9 @@ from pairbus.pairing import sections
 
 BATCH_ENVELOPE_BYTES: Final = 64
 """What a batch of one adds around an encoded message at most, without its envelope's own properties."""
+
+SETTLE_IN_SECONDS: Final = 0.05
+"""How long a poll runs at least, so that messages that are there arrive."""
 
 Outgoing = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 
@@ -43,6 +47,12 @@ def with_message_id(message: Outgoing) -> ServiceBusMessage | AmqpAnnotatedMessa
     properties.message_id = str(uuid.uuid4())
     raw.properties = properties
     return changed
+
+
+def has_message_id(message: ServiceBusMessage) -> bool:
+    """Whether a message's id is fixed already."""
+    properties = message._raw_amqp_message._properties
+    return properties is not None and properties.message_id is not None
 
 
 def copy_of(message: ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBusMessage | AmqpAnnotatedMessage:
@@ -212,16 +222,20 @@ def interruptible(receiver: Any) -> Any:
     """
     handler = receiver._handler
     original = handler.do_work_async
-    wanted = {"end": False}
+    state = {"is_wanted": False, "begun": 0.0}
 
     async def work(**options: Any) -> Any:
-        if wanted["end"]:
-            wanted["end"] = False
+        # Messages that are on their way would be released when nobody receives: let them come in first.
+        is_quiet = time.monotonic() - state["begun"] > SETTLE_IN_SECONDS and handler._received_messages.empty()
+        if state["is_wanted"] and is_quiet:
+            state["is_wanted"] = False
             return False
         return await original(**options)
 
     def interrupt(*, is_wanted: bool = True) -> None:
-        wanted["end"] = is_wanted
+        state["is_wanted"] = is_wanted
+        if not is_wanted:
+            state["begun"] = time.monotonic()
 
     handler.do_work_async = work
     return interrupt

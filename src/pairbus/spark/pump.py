@@ -78,6 +78,8 @@ class _Lane:
         self.accepted: list[Letter] = []
         self.aside: list[SetAside] = []
         self.quiet_until = 0.0
+        self.lock_ms = 0
+        """How long locks of this queue last, as seen."""
 
 
 class TaskPump:
@@ -105,7 +107,7 @@ class TaskPump:
             secondary = ServiceBusClient.from_connection_string(self._settings.secondary, retry_total=1)
             stack.push_async_callback(self._closed, secondary)
             stack.push_async_callback(self._closed, primary)
-            stack.push_async_callback(self._outlet.close)
+            stack.push_async_callback(self._close_outlet)
             retrying = asyncio.create_task(self._retry_absent())
             try:
                 ends = await asyncio.gather(
@@ -124,15 +126,24 @@ class TaskPump:
         with suppress(Exception):
             await asyncio.wait_for(client.close(), CLOSE_SECONDS)
 
+    async def _close_outlet(self) -> None:
+        """Close all links at once: one after the other, many destinations would take a slice's time."""
+        senders = list(self._outlet._senders.values())
+        self._outlet._senders.clear()
+        with suppress(asyncio.TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(*(sender.close() for sender in senders), return_exceptions=True)
+
     # --- one backlog queue ------------------------------------------------------------------------
 
     async def _drain(self, secondary: ServiceBusClient, queue: str) -> None:
         async with AsyncExitStack() as stack:
             receiver = secondary.get_queue_receiver(queue)
-            wire.keep_payloads(receiver)
+            # Reopening is ours to do, in the next slice: the hook belongs to one link.
+            wire.set_retries(receiver, 0)
             stack.push_async_callback(self._close_receiver, receiver)
             await receiver.__aenter__()
-            wire.join_frames(receiver)
+            wire.keep_payloads(receiver)
             lane = self._lanes[queue] = _Lane(queue, receiver)
             try:
                 await self._pump(lane)
@@ -198,12 +209,13 @@ class TaskPump:
             sequence_number=int(message.sequence_number or 0),
             path="",
             payload=b"",
-            message_id=str(message.message_id or ""),
+            message_id="",
             session_id=None,
             partition_key=None,
             locked_until_ms=_milliseconds(message.locked_until_utc),
             token=message,
         )
+        lane.lock_ms = max(lane.lock_ms, letter.locked_until_ms - now)
         payload = wire.payload_of(message)
         assert payload is not None, "transfers are joined before a message is built"
         try:
@@ -244,10 +256,11 @@ class TaskPump:
                 self._note_letter(item.letter, SET_ASIDE, f"{item.reason}: {item.description}")
 
     async def _renew(self, lane: _Lane) -> None:
-        due = self._plan.renewals(lane.queue, _now_ms())
-        if not due:
-            return
-        for letter in due:
+        now = _now_ms()
+        for letter in self._plan.renewals(lane.queue, now):
+            # The plan knows locks of a minute; a queue may have shorter ones, and each renewal is a round trip.
+            if letter.locked_until_ms - now > lane.lock_ms // 2:
+                continue
             try:
                 until = await lane.receiver.renew_message_lock(_message(letter))
                 letter.locked_until_ms = _milliseconds(until)

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlparse
 
+from pyarrow import compute, parquet
+
 from pairbus.errors import UsageError
+from pairbus.server.message_journal import convert
 
 if TYPE_CHECKING:
     import pyarrow
@@ -123,8 +126,6 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
 
 
 def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
-    from pyarrow import parquet
-
     try:
         with parquet.ParquetFile(file) as opened:
             rows, schema = opened.metadata.num_rows, opened.schema_arrow
@@ -159,8 +160,6 @@ def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:
 
 def _age(part: _Part, weight: str | None) -> tuple[int, int, int, str]:
     """Grows with every time a part was written."""
-    from pyarrow import compute, parquet
-
     total = 0
     if weight is not None and "://" not in part.path:
         total = int(
@@ -172,8 +171,6 @@ def _age(part: _Part, weight: str | None) -> tuple[int, int, int, str]:
 
 def _converted(journal: Path) -> list[Path]:
     """The rows of an open journal as Parquet, as its broker will write them; nothing if the broker just did."""
-    from pairbus.server.message_journal import convert
-
     made = Path(tempfile.mkdtemp(prefix="pairbus-journal-"))
     try:
         copy = Path(shutil.copy(journal, made / journal.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -38,8 +38,13 @@ class CheckReport:
     """A write was interrupted; what it wrote was never acknowledged and will be dropped."""
 
 
-def check(directory: str | Path, *, file_system: FileSystem | None = None) -> CheckReport:
-    """Read everything and verify it.
+def check(
+    directory: str | Path,
+    *,
+    file_system: FileSystem | None = None,
+    seen: Callable[[Record], None] | None = None,
+) -> CheckReport:
+    """Read everything and verify it. ``seen`` is shown every record, in order, messages without their bytes.
 
     Raises:
         StoreCorrupt: Acknowledged data is damaged; the text names file and offset.
@@ -51,10 +56,10 @@ def check(directory: str | Path, *, file_system: FileSystem | None = None) -> Ch
         for spans in recovery.batches(reader.files, reader.found):
             batches += 1
             for image, start, end in spans:
-                counts.update(
-                    type(record).__name__
-                    for record in decode(image.buffer, start, end, image.number << OFFSET_BITS)
-                )
+                for record in decode(image.buffer, start, end, image.number << OFFSET_BITS):
+                    counts[type(record).__name__] += 1
+                    if seen is not None:
+                        seen(record)
         version, namespace = reader.identity
         found = reader.found
         return CheckReport(

@@ -102,6 +102,7 @@ class LogStore:
         self._round: Iterator[Record] | None = None
         self._void: set[tuple[int, int]] = set()
         self._is_restating = False
+        self._rewrite_below = 0
 
     @classmethod
     def open(
@@ -444,11 +445,20 @@ class LogStore:
                 return []
             self._round = restatable(self._files, self._space.oldest(), self._void)
 
+    def rewrite(self) -> None:
+        """Have the rounds that follow go through every full segment once, whatever they would gain.
+
+        For an operator's compaction: by itself the store moves messages only where garbage outweighs them.
+        """
+        self._rewrite_below = self._number
+
     def _should_restate(self) -> bool:
         oldest = self._space.oldest()
         # What is not durable yet cannot be read back.
         if self._writer is None or oldest.number >= self._writer.durable >> OFFSET_BITS:
             return False
+        if oldest.number < self._rewrite_below:
+            return True
         space = self._space
         used = space.used_bytes + self._position
         garbage = used - space.live_bytes - space.proven_bytes

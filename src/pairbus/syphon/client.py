@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from pairbus.errors import ScheduledMessageGoneError
 from pairbus.pairing._sync.client import PairedServiceBusClient as _Paired
 from pairbus.pairing.events import Kind
 from pairbus.syphon.hosting import SyphonThread, asynchronous, build
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
     from pairbus.pairing.health import EntityHealth
+    from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
     from pairbus.syphon.ledger import Ledger
+
+CANCEL_SECONDS: Final = 60.0
 
 
 class PairedServiceBusClient(_Paired):
@@ -62,6 +67,19 @@ class PairedServiceBusClient(_Paired):
         super()._changed(record)
         if self._thread is not None and record.is_healthy:
             self._thread.call(Syphon.wake)
+
+    def _cancel_parked(self, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:
+        seconds = timeout or CANCEL_SECONDS
+        for handle in handles:
+            thread = self._thread
+            if thread is not None and thread.withdraw(handle.queue, handle.message_id, seconds):
+                continue
+            try:
+                super()._cancel_parked([handle], timeout)
+            except ScheduledMessageGoneError:
+                # Our own pump may have been about to receive it when it was asked first.
+                if thread is None or not thread.withdraw(handle.queue, handle.message_id, seconds):
+                    raise
 
     def _tell(self, kind: str, subject: str, text: str) -> None:
         self._factory.tell(KINDS[kind], subject, text)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pairbus.errors import ScheduledMessageGoneError
 from pairbus.pairing._async.client import PairedServiceBusClient as _Paired
 from pairbus.pairing.events import Kind
 from pairbus.syphon.hosting import build
@@ -14,6 +16,7 @@ from pairbus.syphon.told import KINDS
 
 if TYPE_CHECKING:
     from pairbus.pairing.health import EntityHealth
+    from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
     from pairbus.syphon.ledger import Ledger
     from pairbus.syphon.pump import Syphon
@@ -67,6 +70,18 @@ class PairedServiceBusClient(_Paired):
         super()._changed(record)
         if self._syphon is not None and record.is_healthy:
             self._syphon.wake()
+
+    async def _cancel_parked(self, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:
+        for handle in handles:
+            syphon = self._syphon
+            if syphon is not None and await syphon.withdraw(handle.queue, handle.message_id):
+                continue
+            try:
+                await super()._cancel_parked([handle], timeout)
+            except ScheduledMessageGoneError:
+                # Our own pump may have been about to receive it when it was asked first.
+                if syphon is None or not await syphon.withdraw(handle.queue, handle.message_id):
+                    raise
 
     def _tell(self, kind: str, subject: str, text: str) -> None:
         self._factory.tell(KINDS[kind], subject, text)

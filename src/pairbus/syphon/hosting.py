@@ -84,6 +84,13 @@ class SyphonThread:
             except RuntimeError:
                 return  # it ended between the question and the call
 
+    def withdraw(self, queue: str, message_id: str, seconds: float) -> bool:
+        """Ask the syphon to remove a message that it holds."""
+        if self._loop is None or not self._started.done():
+            return False
+        work = self._started.result().withdraw(queue, message_id)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+
     def stop(self, seconds: float) -> None:
         """Stop the pumps and wait for their end."""
         self.call(Syphon.stop)

@@ -265,6 +265,17 @@ class DrainPlan:
         self._forget_if_empty(key)
         return True
 
+    def withdraw(self, queue: str, message_id: str) -> Letter | None:
+        """Take a letter that is not in flight out of its line, because its sender cancelled it."""
+        for key, line in self._lines.items():
+            for letter in line.letters:
+                if letter.queue == queue and letter.message_id == message_id:
+                    line.letters.remove(letter)
+                    self._release(letter)
+                    self._forget_if_empty(key)
+                    return letter
+        return None
+
     def drop_queue(self, queue: str) -> list[Letter]:
         """A queue's receiver is gone, and with it every lock it held. Letters in flight stay till their answer comes."""
         dropped = []

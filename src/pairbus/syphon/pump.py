@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pairbus.errors import InvalidParkedPropertyError
@@ -35,6 +36,14 @@ logger = logging.getLogger("pairbus.syphon")
 
 Told = Callable[[str, str, str], None]
 """Called with the kind of an event (``drained``, ``set_aside``), its subject and a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A letter whose sender cancelled it: it is completed and goes nowhere."""
+
+    letter: Letter
+    done: asyncio.Future[bool]
 
 
 class Syphon:
@@ -74,11 +83,12 @@ class Syphon:
         self._wall_clock = wall_clock
         self._life = life
         self._tell = tell
-        self._work = {queue: deque[Letter | SetAside]() for queue in self._inboxes}
+        self._work = {queue: deque[Letter | SetAside | Withdrawal]() for queue in self._inboxes}
         self._wake = {queue: asyncio.Event() for queue in self._inboxes}
         self._senders: dict[str, asyncio.Task[None]] = {}
         self._sender_wake: dict[str, asyncio.Event] = {}
         self._is_stopping = False
+        self._cut_short: set[str] = set()
         self._ends_when_empty_ms: int | None = None
         self._restored_at: deque[int] = deque(maxlen=10_000)
         self._oldest: dict[str, int] = {}
@@ -159,18 +169,30 @@ class Syphon:
             return False
         held = self._plan.held(inbox.queue)
         seconds = self._poll_seconds(inbox.queue)
-        self._counters.receives += 1
-        self._counters.operations_backlog += 1
-        deliveries = await inbox.receive(min(room, RECEIVE_MAX), seconds)
-        self._counters.received += len(deliveries)
-        # The poll that brings messages is billed as those; one that brings none as itself.
-        self._counters.operations_backlog += max(0, len(deliveries) - 1)
+        deliveries = await self._poll(inbox, min(room, RECEIVE_MAX), seconds)
         for delivery in deliveries:
             await self._take(inbox, delivery)
         if deliveries:
             return False
         self._oldest.pop(inbox.queue, None)
         return not held and not self._work[inbox.queue] and await self._is_done(inbox)
+
+    async def _poll(self, inbox: Inbox, count: int, seconds: float) -> Sequence[Delivery]:
+        """One receive, counted as it is billed: one that brings messages as those, one that brings none as itself.
+
+        A poll that was cut short to settle something and is taken up again is the same poll.
+        """
+        if inbox.queue not in self._cut_short:
+            self._counters.receives += 1
+            self._counters.operations_backlog += 1
+        self._cut_short.discard(inbox.queue)
+        begun_ms = self._clock()
+        deliveries = await inbox.receive(count, seconds)
+        self._counters.received += len(deliveries)
+        self._counters.operations_backlog += max(0, len(deliveries) - 1)
+        if not deliveries and self._clock() - begun_ms < seconds * 900:
+            self._cut_short.add(inbox.queue)
+        return deliveries
 
     async def _is_done(self, inbox: Inbox) -> bool:
         if self._ends_when_empty_ms is None or self._plan.held(inbox.queue):
@@ -265,8 +287,29 @@ class Syphon:
                 letter = item.letter
                 await self._set_aside(inbox, letter.token, letter.sequence_number, item.reason, item.description)
                 self._ledger.end([(letter.queue, letter.sequence_number)])
+            elif isinstance(item, Withdrawal):
+                await self._withdraw(inbox, item)
             else:
                 await self._complete(inbox, item)
+
+    async def withdraw(self, queue: str, message_id: str) -> bool:
+        """Remove a message that this syphon holds and has not sent. False when it does not hold it."""
+        letter = self._plan.withdraw(queue, message_id)
+        if letter is None:
+            return False
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._hand(queue, Withdrawal(letter, done))
+        return await done
+
+    async def _withdraw(self, inbox: Inbox, item: Withdrawal) -> None:
+        try:
+            await inbox.complete(item.letter)
+        except BaseException as error:
+            item.done.set_result(False)
+            if not isinstance(error, LockLost):
+                raise
+        else:
+            item.done.set_result(True)
 
     async def _complete(self, inbox: Inbox, letter: Letter) -> None:
         try:
@@ -357,7 +400,7 @@ class Syphon:
         for letter in self._plan.sent(key):
             self._hand(letter.queue, letter)
 
-    def _hand(self, queue: str, item: Letter | SetAside) -> None:
+    def _hand(self, queue: str, item: Letter | SetAside | Withdrawal) -> None:
         """Give a letter back to its pump, which alone may settle it."""
         self._work[queue].append(item)
         self._inboxes[queue].interrupt()

@@ -273,6 +273,8 @@ class Consumer(Client):
                 f"{self.name}: delivery {delivery.delivery_id} comes after {self._last_delivery_id}"
             )
         self._last_delivery_id = delivery.delivery_id
+        if self.receiver is not None and self.receiver.credit < 0:
+            raise PromiseBroken(f"B35: {self.name} got more than it had given credit for")
         uid = self._note(delivery, delivery.settled)
         self.in_hand[uid] = None
         receiver, chance = self.receiver, self.world.chance

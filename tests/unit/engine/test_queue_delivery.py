@@ -235,6 +235,25 @@ def test_B30_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fi
     assert dead.delivery_count == 0
 
 
+def test_B30_a_lowered_limit_counts_for_what_has_failed_already() -> None:
+    bench = Bench()
+    entity = bench.entity("q")
+    for _ in range(3):
+        bench.send(entity)
+    for _ in range(2):
+        entity.main.abandon(bench.receive(entity.main), b"", bench.now)
+    entity.main.defer(bench.receive(entity.main), b"", bench.now)  # deferred ones are not handed out in turn
+    entity.main.abandon(bench.receive(entity.main), b"", bench.now)
+    assert entity.main.messages[1].delivery_count == 2
+    bench.namespace.update(entity, Settings(max_delivery_count=1), bench.now)
+
+    assert list(entity.dead_letter.messages) == [2]
+    assert list(entity.main.messages) == [1, 3]
+    assert bench.receive(entity.main).message.sequence_number == 3
+    for life in (bench, bench.restart()):
+        assert life.find("q").counts().dead_letter == 1
+
+
 def test_B32_receive_and_delete_removes_in_the_same_breath() -> None:
     bench = Bench()
     queue = bench.queue()

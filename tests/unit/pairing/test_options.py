@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,10 @@ def test_defaults_are_those_of_the_original() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_value(field: str, value: object) -> None:
+    given: dict[str, Any] = {field: value}
+
     with pytest.raises(UsageError) as caught:
-        SendAvailabilityOptions(**{field: value})
+        SendAvailabilityOptions(**given)
 
     assert field in str(caught.value)
     assert str(value) in str(caught.value)
@@ -49,8 +52,10 @@ def test_a_wrong_value_is_refused_with_its_field_and_value(field: str, value: ob
 
 @pytest.mark.parametrize(("field", "value"), [("order", "session"), ("spool", "/var/spool")])
 def test_what_comes_later_says_so(field: str, value: str) -> None:
+    given: dict[str, Any] = {field: value}
+
     with pytest.raises(UsageError, match="later release"):
-        SendAvailabilityOptions(**{field: value})
+        SendAvailabilityOptions(**given)
 
 
 def test_limits_themselves_are_allowed() -> None:

@@ -42,7 +42,7 @@ def test_P33_with_an_empty_rotation_each_queue_is_tried_once_per_send() -> None:
 
     assert subject.pick(()) is None
     tried: list[str] = []
-    while (queue := subject.last_resort(tried)) is not None:
-        tried.append(queue)
+    while (last := subject.last_resort(tried)) is not None:
+        tried.append(last)
 
     assert tried == QUEUES

@@ -11,6 +11,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.errors import ClientClosedError, PairingError, UsageError
 from pairbus.pairing import wire
+from pairbus.pairing._async import runtime
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
 from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.outcome import mark
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 BACKLOG_RETRIES: Final = 1
 """A connection that died while idle is opened anew once before its queue leaves the rotation."""
 
-GRACE_SECONDS: Final = 1.0
-"""How much a plain send may overrun its timeout before it is cut off."""
 SDK_SHARE: Final = 0.9
 """What the SDK gets of an attempt's time, so that it may end in its own way before it is cut off."""
 
@@ -45,6 +44,7 @@ class PairedSender:
         self._client = client
         self._factory = client._factory
         self._limits = client._limits
+        self._slot = runtime.Slot(client._limits)
         self._record = self._factory.record(path)
         self._options = options
         self._is_topic = is_topic
@@ -90,10 +90,17 @@ class PairedSender:
             MessageTooLargeForBacklogError: Failed over, and the parked form is too large.
             azure.servicebus.exceptions.ServiceBusError: As with the SDK; from both sides when both refused.
         """
-        self._check_live()
-        prepared, count = _prepared(message)
-        if count == 0:
-            return
+        client = self._client
+        if self._is_closed or client._is_closed or client._fault is not None:
+            self._check_live()
+        # The usual message is seen first: a healthy send should cost what it costs without us.
+        if type(message) is ServiceBusMessage and wire.has_message_id(message):
+            prepared: Any = message
+            count = 1
+        else:
+            prepared, count = _prepared(message)
+            if count == 0:
+                return
         record = self._record
         if timeout is not None and timeout <= 0:
             raise UsageError(f"timeout is {timeout}: give more than 0 seconds")
@@ -104,9 +111,7 @@ class PairedSender:
             seconds = timeout if timeout is not None else SEND_TIMEOUT_MS_DEFAULT / 1000
             self._in_flight += 1
             try:
-                sender = self._primary_sender()
-                async with self._limits.limit(sender, seconds + GRACE_SECONDS):
-                    await sender.send_messages(prepared, timeout=seconds, **options)
+                await self._slot.send(self._primary or self._primary_sender(), prepared, seconds, options)
             except Exception as error:
                 flow = self._flow(begun_ms, timeout)
                 await self._go_on(flow, prepared, count, options, error)
@@ -114,7 +119,6 @@ class PairedSender:
             finally:
                 self._in_flight -= 1
             counters.to_primary += count
-            counters.operations_primary += count
             self._accepted_by_primary()
             return
         await self._go_on(self._flow(self._factory.clock(), timeout), prepared, count, options, None)
@@ -255,7 +259,6 @@ class PairedSender:
         finally:
             self._in_flight -= 1
         self._factory.counters.to_primary += count
-        self._factory.counters.operations_primary += count
         self._accepted_by_primary()
         return True
 

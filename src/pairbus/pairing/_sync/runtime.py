@@ -6,11 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from pairbus.pairing import wire
 
 _Result = TypeVar("_Result")
 
+GRACE_SECONDS: Final = 1.0
+"""How much a plain send may overrun its timeout before it is cut off."""
+NEVER: Final = float("inf")
 WATCH_SECONDS: Final = 0.1
 IDLE_TURNS: Final = 20
 
@@ -34,7 +38,8 @@ class Limits:
     def __init__(self) -> None:
         self._calls: dict[int, tuple[float, Any]] = {}
         self._lock = threading.Lock()
-        self._watcher: threading.Thread | None = None
+        self.watcher: threading.Thread | None = None
+        self.slots: WeakSet[Slot] = WeakSet()
 
     def limit(self, handler: Any, seconds: float) -> _Call:
         """Cut a call of ``handler`` off after ``seconds``: a context manager."""
@@ -43,11 +48,15 @@ class Limits:
     def enter(self, call: _Call) -> None:
         """A call begins. Cheap: it stands on the way of every send."""
         self._calls[id(call)] = (call.until, call.handler)
-        if self._watcher is None:
-            with self._lock:
-                if self._watcher is None:
-                    self._watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
-                    self._watcher.start()
+        if self.watcher is None:
+            self.start()
+
+    def start(self) -> None:
+        """Watch, if nobody does."""
+        with self._lock:
+            if self.watcher is None:
+                self.watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
+                self.watcher.start()
 
     def leave(self, call: _Call) -> None:
         """A call has ended."""
@@ -62,12 +71,47 @@ class Limits:
                 if until <= now:
                     self._calls.pop(key, None)
                     wire.cut_socket(handler)
-            idle = 0 if self._calls else idle + 1
+            is_busy = bool(self._calls)
+            for slot in list(self.slots):
+                if slot.until <= now:
+                    slot.until = NEVER
+                    wire.cut_socket(slot.sender)
+                is_busy = is_busy or slot.until < NEVER
+            idle = 0 if is_busy else idle + 1
             if idle > IDLE_TURNS:
                 with self._lock:
-                    if not self._calls:
-                        self._watcher = None
-                        return
+                    # A send that begins in this moment finds no watcher and starts the next one.
+                    self.watcher = None
+                if not self._is_busy():
+                    return
+                self.start()
+                return
+
+    def _is_busy(self) -> bool:
+        return bool(self._calls) or any(slot.until < NEVER for slot in list(self.slots))
+
+
+class Slot:
+    """Bounds the plain sends of one sender; what it costs is paid by every send."""
+
+    __slots__ = ("__weakref__", "_limits", "sender", "until")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.sender: Any = None
+        self.until = NEVER
+        limits.slots.add(self)
+
+    def send(self, sender: Any, message: Any, seconds: float, options: dict[str, Any]) -> None:
+        """Send, and cut the connection a little after the timeout that the SDK was given."""
+        self.sender = sender
+        self.until = time.monotonic() + seconds + GRACE_SECONDS
+        if self._limits.watcher is None:
+            self._limits.start()
+        try:
+            sender.send_messages(message, timeout=seconds, **options)
+        finally:
+            self.until = NEVER
 
 
 class _Call:

@@ -1,13 +1,19 @@
 // Small charts as inline SVG. Lines differ by dash as well as by colour.
 
-import { attribute, h, put, s, text } from "./dom.js";
+import { attribute, h, s, text } from "./dom.js";
 
 const WIDTH = 600;
 const HEIGHT = 150;
 const LEFT = 44;
 const BOTTOM = 20;
 const TOP = 8;
-const SPAN_MS = 120_000;
+const SPAN_MAX_MS = 120_000;
+const SPAN_MIN_MS = 30_000;
+
+function spanOf(points, now) {
+  return points.length ? Math.min(SPAN_MAX_MS, Math.max(SPAN_MIN_MS, now - points[0].at)) : SPAN_MIN_MS;
+}
+
 
 export function niceTop(value) {
   if (value <= 4) return 4;
@@ -21,6 +27,7 @@ export function chart(title, series, format) {
   const fillArea = series.length === 1 ? s("path", { class: `area ${series[0].style}` }) : null;
   const ticks = [0, 1, 2].map(() => s("text", { class: "tick", x: LEFT - 8, "text-anchor": "end" }));
   const grid = [0, 1, 2].map(() => s("line", { class: "grid", x1: LEFT, x2: WIDTH }));
+  const begin = s("text", { class: "tick", x: LEFT, y: HEIGHT - 4 });
   const svg = s(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img" },
@@ -28,7 +35,7 @@ export function chart(title, series, format) {
     fillArea,
     lines,
     ticks,
-    s("text", { class: "tick", x: LEFT, y: HEIGHT - 4 }, "2 min ago"),
+    begin,
     s("text", { class: "tick", x: WIDTH, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
   );
   const values = series.map(() => h("strong", { class: "number" }));
@@ -40,9 +47,11 @@ export function chart(title, series, format) {
   const element = h("figure", { class: "card figure" }, h("figcaption", {}, h("h3", {}, title), legend), svg);
 
   function update(points, now) {
-    const shown = points.filter((point) => point.at >= now - SPAN_MS);
+    const span = spanOf(points, now);
+    const shown = points.filter((point) => point.at >= now - span);
+    text(begin, span >= SPAN_MAX_MS ? "2 min ago" : `${Math.round(span / 1000)} s ago`);
     const top = niceTop(Math.max(1, ...shown.flatMap((point) => series.map((one) => one.of(point) ?? 0))));
-    const x = (at) => LEFT + ((at - now + SPAN_MS) / SPAN_MS) * (WIDTH - LEFT);
+    const x = (at) => LEFT + ((at - now + span) / span) * (WIDTH - LEFT);
     const y = (value) => TOP + (1 - value / top) * (HEIGHT - BOTTOM - TOP);
     [0, top / 2, top].forEach((value, index) => {
       text(ticks[index], format(value));
@@ -61,7 +70,7 @@ export function chart(title, series, format) {
       text(values[index], drawn.length ? format(one.of(drawn.at(-1))) : "–");
     });
     const spoken = series.map((one, index) => `${one.name} ${values[index].textContent}`).join(", ");
-    attribute(svg, "aria-label", `${title}, last two minutes. Now: ${spoken}.`);
+    attribute(svg, "aria-label", `${title}, the last ${Math.round(span / 1000)} seconds. Now: ${spoken}.`);
   }
   return { element, update };
 }
@@ -70,17 +79,14 @@ export function spark() {
   const line = s("path", { class: "line depth" });
   const svg = s("svg", { viewBox: "0 0 72 20", class: "spark", "aria-hidden": "true", preserveAspectRatio: "none" }, line);
   function update(points, now) {
-    const shown = points.filter((point) => point.at >= now - SPAN_MS);
+    const span = spanOf(points, now);
+    const shown = points.filter((point) => point.at >= now - span);
     const top = Math.max(1, ...shown.map((point) => point.active));
     const path = shown.map((point, at) => {
-      const x = ((point.at - now + SPAN_MS) / SPAN_MS) * 72;
+      const x = ((point.at - now + span) / span) * 72;
       return `${at ? "L" : "M"}${x.toFixed(1)} ${(18 - (point.active / top) * 16).toFixed(1)}`;
     });
     attribute(line, "d", path.join(""));
   }
   return { element: svg, update };
-}
-
-export function empty(element, title, lines, action) {
-  put(element, h("div", { class: "empty" }, h("h3", {}, title), lines.map((line) => h("p", {}, line)), action));
 }

@@ -11,7 +11,7 @@ export function count(value) {
 export function rate(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
-  return value < 10 ? value.toFixed(1) : count(Math.round(value));
+  return value < 10 && !Number.isInteger(value) ? value.toFixed(1) : count(Math.round(value));
 }
 
 export function bytes(value) {

@@ -1,0 +1,93 @@
+"""``pairbus reconcile``: the certificate of what arrived."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from pairbus.cli.cost import moment
+from pairbus.errors import UsageError
+
+EXIT_LOSS: Final = 1
+EXIT_UNPROVEN: Final = 2
+EPILOG: Final = """\b
+Examples:
+  pairbus reconcile --sent DATA-PRIMARY --sent DATA-SECONDARY --received DATA-PRIMARY --backlog DATA-SECONDARY
+  pairbus reconcile --sent sends.jsonl --received arrivals.parquet --out certificate --html certificate.html
+
+\b
+Exit codes: 0 nothing is lost, 1 something is lost, 2 wrong usage or input that proves nothing, 3 Spark did not start.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--sent",
+    multiple=True,
+    required=True,
+    metavar="PATH",
+    help="What senders were told: audit files or directories. May repeat.",
+)
+@click.option(
+    "--received", multiple=True, required=True, metavar="PATH", help="What destinations recorded. May repeat."
+)
+@click.option(
+    "--backlog", multiple=True, metavar="PATH", help="What is still in the backlog: its audit, or a listing."
+)
+@click.option(
+    "--dead-letter", multiple=True, metavar="PATH", help="What is in dead-letter queues: a listing."
+)
+@click.option(
+    "--until",
+    callback=moment,
+    metavar="WHEN",
+    help="Sends from this moment on (UTC) may still be on their way.",
+)
+@click.option("--no-body-hash", is_flag=True, help="Compare destination and message id alone.")
+@click.option("--no-order", is_flag=True, help="Do not look for messages that were overtaken.")
+@click.option("--master", metavar="URL", help="The Spark master.  [default: this machine]")
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="Name every message that is not simply there, as Parquet; and the certificate as JSON.",
+)
+@click.option("--html", "html_file", metavar="FILE", help="Write a page.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def reconcile(**given: Any) -> int:
+    """Prove what arrived: what was accepted joined with what destinations, backlog and dead-letter queues hold."""
+    from pairbus.spark.session import spark_session
+
+    spark = spark_session("pairbus reconcile", master=given["master"])
+    from pairbus.spark.reconcile_certificate import HOLDS, LOSS
+    from pairbus.spark.reconcile_job import reconcile as judge
+    from pairbus.spark.reconcile_job import write_messages
+    from pairbus.spark.reconcile_rows import BACKLOG, DEAD_LETTER, RECEIVED, SENT, read_ledgers
+
+    locations = {
+        SENT: given["sent"],
+        RECEIVED: given["received"],
+        BACKLOG: given["backlog"],
+        DEAD_LETTER: given["dead_letter"],
+    }
+    ledgers = read_ledgers(spark, locations, with_body=not given["no_body_hash"])
+    for found in ledgers.inputs.values():
+        for path, why in found.damaged.items():
+            raise UsageError(
+                f"{path} cannot be read ({why}): a certificate needs every file; take it away if it does not belong here"
+            )
+    done = judge(ledgers, given["until"], with_order=not given["no_order"])
+    certificate = done.certificate
+    if given["out"]:
+        write_messages(done, given["out"])
+        if "://" not in given["out"]:
+            text = json.dumps(certificate.as_json(), indent=2)
+            (Path(given["out"]) / "certificate.json").write_text(text + "\n", encoding="utf-8")
+    if given["html_file"]:
+        Path(given["html_file"]).write_text(certificate.as_html(), encoding="utf-8")
+    click.echo(json.dumps(certificate.as_json()) if given["as_json"] else "\n".join(certificate.lines()))
+    if certificate.verdict == LOSS:
+        return EXIT_LOSS
+    return 0 if certificate.verdict == HOLDS else EXIT_UNPROVEN

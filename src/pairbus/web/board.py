@@ -1,0 +1,201 @@
+"""The pairing as the page shows it: health with timers, what happened when, how the way home goes (pairing §10)."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusMessage
+
+from pairbus.cost.catalogue import builtin_tables
+from pairbus.errors import UsageError
+from pairbus.pairing._async.runtime import steady_ms, wall_ms
+from pairbus.pairing.health import Health
+from pairbus.pairing.naming import entity_key
+
+if TYPE_CHECKING:
+    from pairbus.pairing.health import EntityReport
+    from pairbus.syphon.client import PairedServiceBusClient
+
+EVENTS_MAX: Final = 300
+READ_BYTES_MAX: Final = 1_000_000
+"""Of a journal, at one look; the rest comes with the next."""
+SEND_SECONDS: Final = 15.0
+SEND_COUNT_MAX: Final = 100
+_PREFIX: Final = "pairing."
+_STATES: Final = {
+    "suspect": Health.SUSPECT.value,
+    "failed_over": Health.FAILED_OVER.value,
+    "refused": Health.REFUSING.value,
+    "recovered": Health.HEALTHY.value,
+}
+
+
+class JournalTail:
+    """The newest events of a journal that several programs append to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._file_id = 0
+        self._rest = b""
+        self._count = 0
+        self.events: deque[dict[str, object]] = deque(maxlen=EVENTS_MAX)
+
+    def look(self) -> None:
+        """Read what was appended since last time. A journal that began anew is read from its start."""
+        try:
+            with self._path.open("rb") as file:
+                status = self._path.stat()
+                if status.st_ino != self._file_id or status.st_size < self._offset:
+                    self._file_id, self._offset, self._rest = status.st_ino, 0, b""
+                    self._offset = max(0, status.st_size - READ_BYTES_MAX)
+                file.seek(self._offset)
+                content = file.read(READ_BYTES_MAX)
+        except FileNotFoundError:
+            return
+        self._offset += len(content)
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(event, dict) or not isinstance(event.get("at_ms"), int):
+            return
+        self._count += 1
+        kind = str(event.get("kind", ""))
+        self.events.append(
+            {
+                "id": self._count,
+                "at_ms": event["at_ms"],
+                "kind": kind.removeprefix(_PREFIX),
+                "subject": str(event.get("subject", "")),
+                "text": str(event.get("text", "")),
+                "factory": str(event.get("factory", "")),
+                "is_loud": False,
+            }
+        )
+
+
+class Board:
+    """Everything about one pairing: its own client's knowledge, and what other programs wrote to the journal."""
+
+    def __init__(self, client: PairedServiceBusClient, journal: Path) -> None:
+        self._client = client
+        self._tail = JournalTail(journal)
+        self._price = price()
+
+    def picture(self) -> dict[str, object]:
+        """What there is to see now."""
+        self._tail.look()
+        events = list(self._tail.events)
+        own = self._client.health()
+        rows = {entity_key(path): _own_row(report) for path, report in own.items() if path != "$close"}
+        for key, row in entities_of(events, wall_ms()).items():
+            mine = rows.get(key)
+            if mine is None or (mine["state"] == Health.HEALTHY.value and row["state"] != Health.HEALTHY.value):
+                rows[key] = row
+        return {
+            "entities": [rows[key] for key in sorted(rows)],
+            "events": events,
+            "statistics": asdict(self._client.statistics()),
+            "price": self._price,
+        }
+
+    def send(self, wish: Mapping[str, object]) -> dict[str, object]:
+        """Send test messages through the pair; where they went."""
+        path, count = wish.get("path"), wish.get("count", 1)
+        if not isinstance(path, str) or not path:
+            raise UsageError("path is missing: choose an entity")
+        if not isinstance(count, int) or not 1 <= count <= SEND_COUNT_MAX:
+            raise UsageError(f"count must be from 1 to {SEND_COUNT_MAX}")
+        is_topic = wish.get("kind") == "topic"
+        make = self._client.get_topic_sender if is_topic else self._client.get_queue_sender
+        before = self._client.statistics().to_backlog
+        with make(path) as sender:
+            sender.send_messages([_message(wish) for _ in range(count)], timeout=SEND_SECONDS)
+        return {"sent": count, "parked": self._client.statistics().to_backlog - before}
+
+
+def _message(wish: Mapping[str, object]) -> ServiceBusMessage:
+    details: dict[str, Any] = {
+        name: str(wish[name]) for name in ("subject", "content_type", "session_id", "message_id") if wish.get(name)
+    }
+    users = wish.get("properties")
+    if isinstance(users, dict) and users:
+        details["application_properties"] = {str(name): str(value) for name, value in users.items()}
+    return ServiceBusMessage(str(wish.get("body") or ""), **details)
+
+
+def _own_row(report: EntityReport) -> dict[str, object]:
+    now = steady_ms()
+    return {
+        "path": report.path,
+        "state": report.state.value,
+        "since_age_ms": now - report.since_ms,
+        "why": report.why,
+        "next_ping_in_ms": None if report.next_ping_ms is None else max(0, report.next_ping_ms - now),
+        "failover_in_ms": None if report.failover_due_ms is None else max(0, report.failover_due_ms - now),
+        "parked": report.parked,
+        "pings": report.pings_sent,
+        "backlog_queue": report.backlog_queue,
+    }
+
+
+def entities_of(events: list[dict[str, object]], now_ms: int) -> dict[str, dict[str, object]]:
+    """The health of entities as other programs have told of it: the newest word of each counts, the worst of all shows."""
+    by_program: dict[tuple[str, str], dict[str, object]] = {}
+    pings: dict[tuple[str, str], int] = {}
+    for event in events:
+        factory, key = str(event["factory"]), entity_key(str(event["subject"]))
+        kind = str(event["kind"])
+        if kind == "closed":
+            by_program = {who: row for who, row in by_program.items() if who[0] != factory}
+        elif kind == "ping_sent":
+            pings[(factory, key)] = pings.get((factory, key), 0) + 1
+        elif kind in _STATES:
+            by_program[(factory, key)] = {"event": event, "state": _STATES[kind]}
+    worst: dict[str, dict[str, object]] = {}
+    order = [Health.HEALTHY.value, Health.SUSPECT.value, Health.FAILED_OVER.value, Health.REFUSING.value]
+    for (factory, key), row in by_program.items():
+        before = worst.get(key)
+        if before is None or order.index(str(row["state"])) > order.index(str(before["state"])):
+            worst[key] = _told_row(row, pings.get((factory, key), 0), now_ms)
+    return worst
+
+
+def _told_row(row: dict[str, object], pings: int, now_ms: int) -> dict[str, object]:
+    event = row["event"]
+    assert isinstance(event, dict)
+    return {
+        "path": event["subject"],
+        "state": row["state"],
+        "since_age_ms": max(0, now_ms - int(event["at_ms"])),
+        "why": event["text"],
+        "next_ping_in_ms": None,
+        "failover_in_ms": None,
+        "parked": None,
+        "pings": pings,
+        "backlog_queue": None,
+    }
+
+
+def price() -> dict[str, object] | None:
+    """The first paid band of the standard tier, as an example of what an operation costs."""
+    for table in builtin_tables():
+        paid = [band.price for band in table.operations if band.price is not None and band.price > Decimal(0)]
+        if table.tier == "standard" and table.currency == "USD" and paid:
+            first = table.operations[0]
+            included = f", after the first {first.up_to:,} a month" if first.price == 0 and first.up_to else ""
+            label = f"standard tier, {table.region}{included}"
+            return {"currency": table.currency, "per_million": float(paid[0]), "label": label}
+    return None

@@ -1,0 +1,298 @@
+"""The page of a pair: serves the same files, asks both namespaces on the person's behalf, and adds the pairing.
+
+The person signs in once. Every request goes on to a namespace with a signature of the key that the person gave, so each
+namespace decides by itself what is allowed; the owner of one side's root key owns the pair, for one person started both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+
+from pairbus.errors import PairbusError
+from pairbus.gateway.http import HttpResponse
+from pairbus.model.access import ROOT_RULE
+from pairbus.testing.http import Credentials, parse_connection_string, sas_token
+from pairbus.web.answers import content, refused, told
+from pairbus.web.assets import INDEX, load
+from pairbus.web.page import API, BODY_BYTES_MAX, PREFIX, TOKEN_HEADER
+from pairbus.web.sessions import FAILURES_MAX, FAILURES_WINDOW_MS, LIFE_MS, SESSIONS_MAX
+
+COOKIE: Final = "pairbus-pair"
+TOKEN_SECONDS: Final = 300
+UPSTREAM_SECONDS: Final = 3.0
+PICTURE_SECONDS: Final = 5.0
+_PASSED_ON: Final = ("content-type", "etag", "cache-control")
+_LISTED: Final = frozenset({"overview", "entity", "messages", "faults", "send", "redrive", "purge", "faults/clear"})
+
+logger = logging.getLogger("pairbus.web")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One namespace of the pair."""
+
+    id: str
+    name: str
+    role: str
+    http: str
+    connection_string: str = field(repr=False)
+
+
+@dataclass(kw_only=True)
+class _Session:
+    token: str = field(repr=False)
+    ends_at: float
+    keys: dict[str, Credentials] = field(repr=False)
+    described: dict[str, dict[str, object]]
+    rule: str
+    scope: str | None
+    is_owner: bool
+
+
+class Hub:
+    """An HTTP server for one pair.
+
+    Args:
+        sides: Both namespaces.
+        picture: The pairing as it is now.
+        send: Sends test messages through the pair.
+    """
+
+    def __init__(
+        self,
+        sides: list[Side],
+        *,
+        picture: Callable[[], Mapping[str, object]],
+        send: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
+    ) -> None:
+        self._sides = {side.id: side for side in sides}
+        self._picture = picture
+        self._send = send
+        self._assets = load()
+        self._sessions: dict[str, _Session] = {}
+        self._failures: list[float] = []
+        self._client: aiohttp.ClientSession | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve; the port. Raises OSError when it is taken."""
+        self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=UPSTREAM_SECONDS))
+        application = web.Application(client_max_size=BODY_BYTES_MAX)
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Serve no more. Idempotent."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._client is not None:
+            await self._client.close()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        try:
+            response = await self._route(request)
+        except PairbusError as error:
+            response = refused(HTTPStatus.BAD_REQUEST, str(error))
+        except web.HTTPException:
+            raise
+        except Exception:
+            logger.exception("request broke", extra={"event": "hub.broke"})
+            response = refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The page met a fault of its own; its log has more.")
+        answer = web.Response(status=response.status, body=response.body)
+        for name, value in response.headers:
+            answer.headers[name] = value
+        return answer
+
+    async def _route(self, request: web.Request) -> HttpResponse:
+        path, method = request.path, request.method
+        is_safe = method in ("GET", "HEAD")
+        name = INDEX if path == "/" else path.removeprefix(PREFIX)
+        if is_safe and name in self._assets and (path == "/" or path.startswith(PREFIX)):
+            asset = self._assets[name]
+            return content(asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match"))
+        if path == PREFIX + "sign-in" and method == "POST":
+            return await self._sign_in(request)
+        session = self._find(request)
+        if path == PREFIX + "sign-out" and method == "POST":
+            self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+            answer = told({"signed_out": True})
+            answer.headers.append(("Set-Cookie", f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
+            return answer
+        if session is None:
+            return refused(HTTPStatus.UNAUTHORIZED, "Sign in: there is no session.")
+        given = request.headers.get(TOKEN_HEADER, "").encode()
+        if not is_safe and not hmac.compare_digest(given, session.token.encode()):
+            return refused(HTTPStatus.UNAUTHORIZED, "The request has no valid anti-forgery token: reload the page.")
+        return await self._serve(request, session, path, is_safe=is_safe)
+
+    async def _serve(self, request: web.Request, session: _Session, path: str, *, is_safe: bool) -> HttpResponse:
+        if path == API + "/session" and is_safe:
+            return told(await self._described(session))
+        if path == API + "/pairing" and is_safe:
+            return told(await asyncio.wait_for(asyncio.to_thread(self._picture), PICTURE_SECONDS))
+        if path == API + "/pairing/send" and not is_safe and self._send is not None:
+            return await self._send_through(request, session)
+        side_id, _, name = path.removeprefix(PREFIX + "ns/").partition("/")
+        if side_id in self._sides and name in _LISTED:
+            return await self._pass_on(request, session, self._sides[side_id], name)
+        return refused(HTTPStatus.NOT_FOUND, "The page has no such address.")
+
+    # -- who -----------------------------------------------------------------------------------
+
+    def _find(self, request: web.Request) -> _Session | None:
+        session = self._sessions.get(request.cookies.get(COOKIE, ""))
+        return session if session is not None and session.ends_at > time.monotonic() else None
+
+    async def _sign_in(self, request: web.Request) -> HttpResponse:
+        now = time.monotonic()
+        self._failures = [at for at in self._failures if at > now - FAILURES_WINDOW_MS / 1000]
+        if len(self._failures) >= FAILURES_MAX:
+            return refused(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong keys: try again in a minute.")
+        wish = await _wish(request)
+        rule, key, entity = (str(wish.get(name) or "") for name in ("rule", "key", "entity"))
+        keys = self._keys_of(rule, key)
+        described: dict[str, dict[str, object]] = {}
+        for side in self._sides.values():
+            found = await self._ask_session(side, keys[side.id], entity)
+            if found is not None:
+                described[side.id] = found
+        if not described and not self._is_owner(rule, key):
+            self._failures.append(now)
+            return refused(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
+        session = _Session(
+            token=secrets.token_urlsafe(32),
+            ends_at=now + LIFE_MS / 1000,
+            keys=keys,
+            described=described,
+            rule=rule,
+            scope=entity or None,
+            is_owner=self._is_owner(rule, key),
+        )
+        while len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        cookie = secrets.token_urlsafe(32)
+        self._sessions[cookie] = session
+        answer = told(await self._described(session))
+        answer.headers.append(
+            ("Set-Cookie", f"{COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age={LIFE_MS // 1000}")
+        )
+        return answer
+
+    def _is_owner(self, rule: str, key: str) -> bool:
+        """Whether this is the root key of either side, as it was when the pair was started."""
+        roots = [parse_connection_string(side.connection_string) for side in self._sides.values()]
+        matches = [hmac.compare_digest(root.key.encode(), key.encode()) for root in roots]
+        return rule == ROOT_RULE and any(matches)
+
+    def _keys_of(self, rule: str, key: str) -> dict[str, Credentials]:
+        if self._is_owner(rule, key):
+            return {side.id: parse_connection_string(side.connection_string) for side in self._sides.values()}
+        return {side.id: Credentials(side.http, rule, key) for side in self._sides.values()}
+
+    async def _ask_session(self, side: Side, credentials: Credentials, entity: str) -> dict[str, object] | None:
+        assert self._client is not None, "asked while it serves"
+        token = _token(side, credentials, entity)
+        with suppress(aiohttp.ClientError, TimeoutError, OSError):
+            async with self._client.get(f"http://{side.http}{API}/session", headers={"Authorization": token}) as answer:
+                if answer.status == HTTPStatus.OK:
+                    found: dict[str, Any] = await answer.json()
+                    namespace: dict[str, object] = found["namespaces"][0]
+                    return namespace if namespace["rights"] else None
+        return None
+
+    async def _described(self, session: _Session) -> dict[str, object]:
+        for side in self._sides.values():
+            if side.id not in session.described:
+                found = await self._ask_session(side, session.keys[side.id], session.scope or "")
+                if found is not None:
+                    session.described[side.id] = found
+        namespaces = []
+        for side in self._sides.values():
+            known = session.described.get(side.id)
+            if known is None and not session.is_owner:
+                continue
+            # A side that is down is shown all the same to who owns the pair.
+            rights = known["rights"] if known is not None else ["Listen", "Send", "Manage"]
+            faults = known["faults"] if known is not None else False
+            base = f"{PREFIX}ns/{side.id}"
+            namespaces.append(
+                {"id": side.id, "name": side.name, "role": side.role, "base": base, "rights": rights, "faults": faults}
+            )
+        return {
+            "rule": session.rule,
+            "scope": session.scope,
+            "token": session.token,
+            "pairing": len(namespaces) == len(self._sides) and session.scope is None,
+            "namespaces": namespaces,
+        }
+
+    # -- on the person's behalf ----------------------------------------------------------------
+
+    async def _pass_on(self, request: web.Request, session: _Session, side: Side, name: str) -> HttpResponse:
+        assert self._client is not None, "asked while it serves"
+        headers = {"Authorization": _token(side, session.keys[side.id], session.scope or "")}
+        for header in ("if-none-match", "content-type"):
+            if header in request.headers:
+                headers[header] = request.headers[header]
+        query = f"?{request.query_string}" if request.query_string else ""
+        body = await request.read() if request.method == "POST" else None
+        address = f"http://{side.http}{API}/{name}{query}"
+        try:
+            async with self._client.request(request.method, address, headers=headers, data=body) as answer:
+                passed = [(key, answer.headers[key]) for key in _PASSED_ON if key in answer.headers]
+                response = told({}, answer.status)
+                own = [pair for pair in response.headers if pair[0].lower() not in _PASSED_ON]
+                status = answer.status
+                if status == HTTPStatus.UNAUTHORIZED:
+                    status = HTTPStatus.FORBIDDEN  # this page's session is good; the namespace's rule is not
+                return HttpResponse(status, passed + own, await answer.read())
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return refused(HTTPStatus.BAD_GATEWAY, f"Namespace {side.name} does not answer.")
+
+    async def _send_through(self, request: web.Request, session: _Session) -> HttpResponse:
+        assert self._send is not None, "offered only with a way to send"
+        for side in self._sides.values():
+            rights = session.described.get(side.id, {}).get("rights", [])
+            if not isinstance(rights, list) or not {"Send", "Manage"} & set(rights):
+                return refused(HTTPStatus.FORBIDDEN, f"Sending through the pair needs the right to send in {side.name}.")
+        wish = await _wish(request)
+        try:
+            return told(await asyncio.to_thread(self._send, wish))
+        except PairbusError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the client says is what the person must read
+            return refused(HTTPStatus.BAD_GATEWAY, f"The send failed: {str(error).splitlines()[0][:300]}")
+
+
+def _token(side: Side, credentials: Credentials, entity: str) -> str:
+    resource = f"http://{side.http}/{entity}".rstrip("/")
+    return sas_token(resource, credentials.key_name, credentials.key, int(time.time()) + TOKEN_SECONDS)
+
+
+async def _wish(request: web.Request) -> dict[str, object]:
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        raise PairbusError("The body must be application/json.")
+    try:
+        wish = json.loads(await request.read())
+    except ValueError:
+        raise PairbusError("The body is not JSON.") from None
+    if not isinstance(wish, dict):
+        raise PairbusError("The body is not a JSON object.")
+    return wish

@@ -1,0 +1,65 @@
+// Sign-in with a rule's name and key, or with a whole connection string.
+
+import * as api from "./api.js";
+import { h, icon, text } from "./dom.js";
+
+const ROOT = "RootManageSharedAccessKey";
+
+export function fromConnectionString(given) {
+  const parts = new Map();
+  for (const part of given.split(";")) {
+    const at = part.indexOf("=");
+    if (at > 0) parts.set(part.slice(0, at).trim().toLowerCase(), part.slice(at + 1).trim());
+  }
+  if (!parts.has("sharedaccesskey")) return null;
+  return {
+    rule: parts.get("sharedaccesskeyname") ?? ROOT,
+    key: parts.get("sharedaccesskey"),
+    entity: parts.get("entitypath") ?? "",
+  };
+}
+
+export function signInView(done, reason) {
+  const rule = h("input", { id: "rule", name: "username", autocomplete: "username", value: ROOT, required: true, spellcheck: "false" });
+  const key = h("input", { id: "key", name: "password", type: "password", autocomplete: "current-password", required: true });
+  const entity = h("input", { id: "entity", autocomplete: "off", spellcheck: "false", placeholder: "the whole namespace" });
+  const error = h("p", { class: "error", role: "alert" }, reason ?? "");
+  const button = h("button", { class: "primary wide", type: "submit" }, "Sign in");
+
+  async function submit(event) {
+    event.preventDefault();
+    const pasted = fromConnectionString(key.value);
+    const wish = pasted ?? { rule: rule.value.trim(), key: key.value.trim(), entity: entity.value.trim() };
+    if (pasted) rule.value = pasted.rule;
+    button.disabled = true;
+    text(error, "");
+    try {
+      done(await api.signIn(wish.rule, wish.key, wish.entity));
+    } catch (refusal) {
+      text(error, refusal.status === 0 ? "The namespace does not answer. Is it running?" : refusal.message);
+      key.select();
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  return h(
+    "section",
+    { class: "signin" },
+    h(
+      "form",
+      { class: "card", on: { submit }, "aria-labelledby": "signin-title" },
+      h("img", { src: "/$page/icon.svg", alt: "", width: 44, height: 44 }),
+      h("h1", { id: "signin-title" }, "Sign in"),
+      h("p", { class: "soft" }, "With the key of a shared access rule. You may do here what the rule allows."),
+      h("label", { for: "rule" }, "Rule"),
+      rule,
+      h("label", { for: "key" }, "Key, or a whole connection string"),
+      key,
+      h("details", {}, h("summary", {}, "The rule belongs to one entity"), h("label", { for: "entity" }, "Entity path"), entity),
+      error,
+      button,
+      h("p", { class: "hint" }, icon("lock"), h("span", {}, "The connection string is in the ready file of ", h("code", {}, "pairbus serve"), " and is printed by ", h("code", {}, "pairbus up"), ".")),
+    ),
+  );
+}

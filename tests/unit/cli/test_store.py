@@ -1,0 +1,268 @@
+"""``pairbus store``: what is there is told truly, and an export brings everything back."""
+
+from __future__ import annotations
+
+import json
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from click.testing import CliRunner, Result
+
+from pairbus.cli.root import root
+from pairbus.errors import PairbusError, StoreUnavailable, UsageError
+from pairbus.server.offline import opened
+from pairbus.testing import Namespace, Queue
+from tests.conformance.haste import make_haste
+
+make_haste()
+pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
+CONFIG = {
+    "Topics": [{"Name": "events", "Subscriptions": [{"Name": "audit", "Properties": {}}]}],
+}
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(root, ["store", *map(str, arguments)], standalone_mode=False)
+
+
+def answer(*arguments: str | Path) -> dict[str, object]:
+    result = run(*arguments, "--json")
+    assert result.exception is None, result.exception
+    assert result.return_value == 0
+    told: dict[str, object] = json.loads(result.stdout)
+    return told
+
+
+def fill(data: Path) -> str:
+    """A namespace with something in every state; its connection string's key."""
+    queues: list[str | Queue] = [
+        Queue("orders", requires_duplicate_detection=True),
+        Queue("baskets", requires_session=True),
+        "dead",
+        "later",
+    ]
+    with (
+        Namespace("contoso", data=data, queues=queues, config=CONFIG) as namespace,
+        namespace.client() as client,
+    ):
+        with client.get_queue_sender("orders") as sender:
+            for number in range(5):
+                sender.send_messages(
+                    ServiceBusMessage(
+                        f"order {number}", message_id=f"m{number}", application_properties={"n": number}
+                    )
+                )
+        with client.get_queue_sender("baskets") as sender:
+            sender.send_messages(ServiceBusMessage("boots", session_id="alice"))
+        with client.get_queue_receiver("baskets", session_id="alice") as receiver:
+            receiver.session.set_state(b"one item")
+        with client.get_queue_sender("dead") as sender:
+            sender.send_messages([ServiceBusMessage(b"broken"), ServiceBusMessage(b"deferred")])
+        with client.get_queue_receiver("dead") as receiver:
+            first, second = receiver.receive_messages(max_message_count=2, max_wait_time=5)
+            receiver.dead_letter_message(first, reason="unreadable", error_description="no such form")
+            receiver.defer_message(second)
+        with client.get_queue_sender("later") as sender:
+            sender.schedule_messages(ServiceBusMessage("tomorrow"), datetime.now(UTC) + timedelta(days=1))
+        with client.get_topic_sender("events") as sender:
+            sender.send_messages(ServiceBusMessage("it happened"))
+        with client.get_queue_receiver("orders") as receiver:
+            [message] = receiver.receive_messages(max_wait_time=5)
+            receiver.complete_message(message)
+        return namespace.connection_string.partition("SharedAccessKey=")[2].partition(";")[0]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    data = tmp_path_factory.mktemp("filled") / "data"
+    return data, fill(data)
+
+
+def counts(told: dict[str, object]) -> dict[str, tuple[int, int, int, int]]:
+    rows = told["entities"]
+    assert isinstance(rows, list)
+    return {
+        row["path"]: (row["active"], row["scheduled"], row["deferred"], row["dead_letter"]) for row in rows
+    }
+
+
+EXPECTED = {
+    "orders": (4, 0, 0, 0),
+    "baskets": (1, 0, 0, 0),
+    "dead": (0, 0, 1, 1),
+    "later": (0, 1, 0, 0),
+    "events": (0, 0, 0, 0),
+    "events/Subscriptions/audit": (1, 0, 0, 0),
+}
+
+
+def test_check_says_what_is_there(filled: tuple[Path, str]) -> None:
+    told = answer("check", "--data", filled[0])
+
+    assert told["intact"] is True
+    assert told["namespace"] == "contoso"
+    assert counts(told) == EXPECTED
+
+
+def test_check_for_a_person_names_every_entity(filled: tuple[Path, str]) -> None:
+    result = run("check", "--data", filled[0])
+
+    assert "intact" in result.stdout
+    assert all(path in result.stdout for path in EXPECTED)
+
+
+def test_B10_check_names_file_and_offset_of_damage(tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    segment = min((tmp_path / "data" / "store").glob("*.segment"))
+    content = bytearray(segment.read_bytes())
+    at = content.index(b"order 1")
+    content[at] ^= 0xFF
+    segment.write_bytes(content)
+
+    result = run("check", "--data", tmp_path / "data", "--json")
+
+    assert result.return_value == 1
+    told = json.loads(result.stdout)
+    assert told["intact"] is False
+    assert told["file"] == segment.name
+    assert 0 < told["offset"] <= at
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_B69_data_in_use_is_refused(tmp_path: Path) -> None:
+    with Namespace("contoso", data=tmp_path / "data", queues=["orders"]):
+        for command in (["check"], ["compact"], ["export", tmp_path / "out"]):
+            result = run(*command, "--data", tmp_path / "data")
+            assert isinstance(result.exception, StoreUnavailable)
+            assert "in use by process" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [["check"], ["compact"], ["export", "out"]])
+def test_where_no_data_is_none_is_made(tmp_path: Path, command: list[str]) -> None:
+    result = run(*command, "--data", tmp_path / "nothing")
+
+    assert isinstance(result.exception, StoreUnavailable)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_an_export_is_a_table_of_messages(filled: tuple[Path, str], tmp_path: Path) -> None:
+    told = answer("export", tmp_path / "out", "--data", filled[0])
+
+    assert (told["messages"], told["entities"]) == (9, 6)
+    rows = pyarrow_parquet.read_table(tmp_path / "out" / "messages").to_pylist()
+    by_body = {row["body"]: row for row in rows}
+    assert len(by_body) == 9
+    order = by_body[b"order 1"]
+    assert (order["entity"], order["state"], order["message_id"]) == ("orders", "active", "m1")
+    assert json.loads(order["properties"]) == {"n": 1}
+    assert b"order 1" in order["raw"]
+    assert {row["stored"] for row in rows} == {None}
+    dead = by_body[b"broken"]
+    assert (dead["sub_queue"], dead["dead_letter_reason"]) == ("dead-letter", "unreadable")
+    assert by_body[b"deferred"]["state"] == "deferred"
+    assert by_body[b"boots"]["session_id"] == "alice"
+    assert by_body[b"tomorrow"]["scheduled_time"] > by_body[b"tomorrow"]["enqueued_time"]
+
+
+def test_M7_keys_are_in_the_state_alone_and_for_the_owner_alone(
+    filled: tuple[Path, str], tmp_path: Path
+) -> None:
+    answer("export", tmp_path / "out", "--data", filled[0])
+
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    holding = {path.parent.name for path in files if filled[1].encode() in path.read_bytes()}
+    assert holding == {"state"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_an_import_brings_everything_back(filled: tuple[Path, str], tmp_path: Path) -> None:
+    answer("export", tmp_path / "out", "--data", filled[0])
+    told = answer("import", tmp_path / "out", "--data", tmp_path / "new")
+
+    assert told["messages"] == 9
+    assert counts(answer("check", "--data", tmp_path / "new")) == EXPECTED
+    with Namespace("contoso", data=tmp_path / "new") as namespace, namespace.client() as client:
+        key = namespace.connection_string.partition("SharedAccessKey=")[2].partition(";")[0]
+        assert key == filled[1]
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(
+                ServiceBusMessage("again", message_id="m0")
+            )  # a duplicate of one that is gone
+            sender.send_messages(ServiceBusMessage("new", message_id="m9"))
+        with client.get_queue_receiver("orders") as receiver:
+            peeked = receiver.peek_messages(max_message_count=10)
+            assert [str(message) for message in peeked] == ["order 1", "order 2", "order 3", "order 4", "new"]
+            assert [message.sequence_number for message in peeked] == [2, 3, 4, 5, 6]
+        with client.get_queue_receiver("baskets", session_id="alice") as receiver:
+            assert b"".join([receiver.session.get_state()]) == b"one item"
+        with client.get_queue_receiver("dead", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+            [message] = receiver.receive_messages(max_wait_time=5)
+            assert message.dead_letter_reason == "unreadable"
+        with client.get_queue_receiver("dead") as receiver:
+            [message] = receiver.receive_deferred_messages([2])
+            assert bytes(b"".join(message.body)) == b"deferred"
+
+
+def test_an_import_wants_an_empty_directory(filled: tuple[Path, str], tmp_path: Path) -> None:
+    answer("export", tmp_path / "out", "--data", filled[0])
+
+    result = run("import", tmp_path / "out", "--data", filled[0])
+
+    assert isinstance(result.exception, UsageError)
+    assert "not empty" in str(result.exception)
+
+
+@pytest.mark.parametrize("how", ["manifest", "part", "byte"])
+def test_an_import_of_a_damaged_export_leaves_nothing(
+    filled: tuple[Path, str], tmp_path: Path, how: str
+) -> None:
+    answer("export", tmp_path / "out", "--data", filled[0])
+    part = tmp_path / "out" / "messages" / "part-00000.parquet"
+    if how == "manifest":
+        (tmp_path / "out" / "manifest.json").unlink()
+    elif how == "part":
+        part.unlink()
+    else:
+        content = bytearray(part.read_bytes())
+        content[len(content) // 3] ^= 0xFF
+        part.write_bytes(content)
+
+    result = run("import", tmp_path / "out", "--data", tmp_path / "new")
+
+    assert isinstance(result.exception, PairbusError), result.exception
+    assert not (tmp_path / "new" / "store").exists()
+    assert not (tmp_path / "new" / "store.importing").exists()
+
+
+def test_B13_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Namespace("contoso", data=data, queues=["orders"]) as namespace, namespace.client() as client:
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("kept"))
+            for _ in range(140):
+                sender.send_messages(ServiceBusMessage(bytes(200_000)))
+        with client.get_queue_receiver("orders", prefetch_count=0) as receiver:
+            [kept] = receiver.receive_messages(max_wait_time=5)
+            done = 0
+            while done < 60:
+                for message in receiver.receive_messages(max_message_count=10, max_wait_time=5):
+                    receiver.complete_message(message)
+                    done += 1
+            receiver.abandon_message(kept)
+
+    told = answer("compact", "--data", data)
+
+    before, after = told["before"], told["after"]
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    assert after["garbage_bytes"] < before["garbage_bytes"] / 2
+    assert after["live_bytes"] == before["live_bytes"]
+    with opened(data, lambda _done, _total: None) as found:
+        orders = found.namespace.find("orders")
+        assert orders is not None
+        assert orders.main.active_count == 141 - done
+        assert orders.main.messages[1].delivery_count == 1

@@ -1,0 +1,273 @@
+"""Tokens, scopes, expiry and rotation (M1–M5), judged alone and over the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.amqp.states import ACCEPTED_CODE
+from pairbus.errors import Unauthorized
+from pairbus.gateway.access import covers
+from pairbus.model.access import LISTEN, MANAGE, SEND
+from pairbus.model.entity import TOPIC, Settings
+from tests.unit.gateway.wire_bench import HOUR, START, WireBench, message, rule, token
+
+
+def allows(bench: WireBench, text: str, path: str, right: str) -> bool:
+    try:
+        grant = bench.broker.access.verify(text, bench.now)
+    except Unauthorized:
+        return False
+    return bench.broker.access.allows(grant, path, right, bench.now)
+
+
+@pytest.mark.parametrize(
+    ("scope", "path", "expected"),
+    [
+        ("", "anything", True),
+        ("a", "a", True),
+        ("a", "a/subscriptions/s", True),
+        ("a", "a/$management", True),
+        ("a", "ab", False),
+        ("a/b", "a", False),
+        ("a/b", "a/bc", False),
+    ],
+)
+def test_M2_scope_is_by_whole_segments(scope: str, path: str, expected: bool) -> None:
+    assert covers(scope, path) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a", True),
+        ("A", True),
+        ("a/", True),
+        ("/a", True),
+        ("a/x", True),
+        ("ab", False),
+        ("b", False),
+    ],
+)
+def test_M2_a_token_covers_its_path_and_below_in_any_spelling(path: str, expected: bool) -> None:
+    bench = WireBench()
+    assert allows(bench, token("root", "root-1", "A"), path, SEND) is expected
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "sb%3A%2F%2Flocalhost%2Fa%2F..%2Fb",
+        "sb%3A%2F%2Flocalhost%2Fa%252F..%252Fb",
+        "sb%3A%2F%2Flocalhost%2Fa%2F.%2Fb",
+        "sb%3A%2F%2Flocalhost%2F..",
+        "sb%3A%2F%2Flocalhost%2Fa%2F%2Fb",
+        "sb%3A%2F%2Flocalhost%2Fa%5Cb",
+        "sb%3A%2F%2Flocalhost%2F%2561",
+    ],
+)
+def test_M2_a_scope_that_is_not_a_plain_path_is_refused(quoted: str) -> None:
+    bench = WireBench()
+    with pytest.raises(Unauthorized, match="not a plain path"):
+        bench.broker.access.verify(token("root", "root-1", quoted=quoted), bench.now)
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "sb%3a%2f%2flocalhost%2fa",
+        "amqp%3A%2F%2Flocalhost%2Fa",
+        "https%3A%2F%2Flocalhost%3A5671%2Fa%2F",
+        "sb%3A%2F%2Fanother-name%2Fa%3Fapi-version%3D2021-05",
+        "localhost%2Fa",
+    ],
+)
+def test_M2_the_ways_in_which_clients_write_a_scope_mean_the_same(quoted: str) -> None:
+    bench = WireBench()
+    text = token("root", "root-1", quoted=quoted)
+    assert allows(bench, text, "a", SEND)
+    assert not allows(bench, text, "b", SEND)
+
+
+@pytest.mark.parametrize("expiry", ["", "soon", "-1", "1e9", "٣", "9" * 20, "253402300800"])
+def test_M3_an_expiry_that_is_no_instant_is_refused(expiry: str) -> None:
+    bench = WireBench()
+    good = token("root", "root-1")
+    text = good.replace(f"se={(START + HOUR) // 1000}", f"se={expiry}")
+    with pytest.raises(Unauthorized, match="MalformedToken"):
+        bench.broker.access.verify(text, bench.now)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Bearer abc",
+        "SharedAccessSignature",
+        "SharedAccessSignature sr=a&sig=b&se=1",
+        "SharedAccessSignature sr=a&sig=b&se=1&skn=root&skn=root",
+        "SharedAccessSignature sr=a&sig=b&se=1&skn=root&x=1",
+        "SharedAccessSignature sr=a&sig&se=1&skn=root",
+        "SharedAccessSignature " + "x" * 9_000,
+    ],
+)
+def test_M1_what_is_no_token_is_refused(text: str) -> None:
+    bench = WireBench()
+    with pytest.raises(Unauthorized):
+        bench.broker.access.verify(text, bench.now)
+
+
+def test_M1_signatures_with_strange_letters_are_refused_not_broken_on() -> None:
+    bench = WireBench()
+    good = token("root", "root-1")
+    head, _, tail = good.partition("&sig=")
+    with pytest.raises(Unauthorized, match="InvalidSignature"):
+        bench.broker.access.verify(f"{head}&sig=%C3%A9&{tail.partition('&')[2]}", bench.now)
+
+
+def test_M1_a_rule_of_an_entity_does_not_reach_beyond_it() -> None:
+    bench = WireBench()
+    bench.queue("a", Settings(access_rules=(rule("own", LISTEN),)))
+    bench.queue("b")
+    assert allows(bench, token("own", "own-1", "a"), "a", LISTEN)
+    assert not allows(bench, token("own", "own-1", "a"), "a", SEND)
+    assert not allows(bench, token("own", "own-1", "b"), "b", LISTEN)
+    with pytest.raises(Unauthorized):
+        bench.broker.access.verify(token("own", "own-1", ""), bench.now)
+
+
+def test_M1_a_topics_rule_covers_its_subscriptions() -> None:
+    bench = WireBench()
+    bench.namespace.create(TOPIC, "t", Settings(access_rules=(rule("own", LISTEN),)), bench.now)
+    assert allows(bench, token("own", "own-1", "t/Subscriptions/s"), "t/Subscriptions/s", LISTEN)
+
+
+def test_M5_both_keys_work_and_a_replaced_one_fails_at_once() -> None:
+    bench = WireBench()
+    one, two = token("root", "root-1"), token("root", "root-2")
+    assert allows(bench, one, "q", MANAGE)
+    assert allows(bench, two, "q", MANAGE)
+    grant = bench.broker.access.verify(one, bench.now)
+    bench.namespace.set_access_rules((rule("root", MANAGE, key="new"),), bench.now)
+
+    assert not bench.broker.access.allows(grant, "q", MANAGE, bench.now)
+    assert not allows(bench, one, "q", MANAGE)
+    assert allows(bench, two, "q", MANAGE)
+    assert allows(bench, token("root", "new"), "q", MANAGE)
+
+
+def test_M5_a_rule_or_its_entity_that_is_gone_grants_nothing() -> None:
+    bench = WireBench()
+    entity = bench.queue("a", Settings(access_rules=(rule("own", LISTEN),)))
+    of_entity = bench.broker.access.verify(token("own", "own-1", "a"), bench.now)
+    of_namespace = bench.broker.access.verify(token("listener", "listener-1"), bench.now)
+    bench.namespace.delete(entity, bench.now)
+    bench.namespace.set_access_rules((), bench.now)
+
+    assert not bench.broker.access.allows(of_entity, "a", LISTEN, bench.now)
+    assert not bench.broker.access.allows(of_namespace, "a", LISTEN, bench.now)
+
+
+def test_M7_a_grant_shows_no_key() -> None:
+    bench = WireBench()
+    grant = bench.broker.access.verify(token("root", "root-1"), bench.now)
+    assert "root-1" not in repr(grant)
+
+
+# -- over the wire
+
+
+def test_M6_nothing_is_attached_before_a_token() -> None:
+    bench = WireBench()
+    bench.queue()
+    peer = bench.peer(user=None)
+    for link in (
+        peer.session.sender("q"),
+        peer.session.receiver("q"),
+        peer.session.receiver("no-such-queue"),
+    ):
+        bench.settle()
+        assert link.detached
+        assert link.error is not None
+        assert link.error.condition == "amqp:unauthorized-access"
+
+
+def test_a_wrong_password_is_refused_and_noted() -> None:
+    bench = WireBench()
+    peer = bench.peer("root", "wrong")
+    assert peer.client.is_refused
+    assert bench.audits == [("login", "", "root", "refused", "127.0.0.1:50000")]
+
+
+def test_M3_expiry_ends_links_and_operations() -> None:
+    bench = WireBench()
+    bench.queue()
+    peer = bench.peer(user=None)
+    assert peer.put_token(token("root", "root-1", "q", expires_at=START + 60_000), "q") == 202
+    sender, receiver = peer.session.sender("q"), peer.session.receiver("q", credit=5)
+    bench.settle()
+    assert sender.is_attached
+    bench.now += 60_000  # no timer has noticed yet
+
+    sender.send(message())
+    bench.settle()
+    assert bench.namespace.find("q").counts().total == 0  # type: ignore[union-attr]
+    assert sender.detached
+    bench.wait(10_000)
+    assert receiver.detached
+    assert receiver.error is not None
+    assert receiver.error.condition == "amqp:unauthorized-access"
+
+
+def test_M3_a_new_token_in_time_keeps_links() -> None:
+    bench = WireBench()
+    bench.queue()
+    peer = bench.peer(user=None)
+    peer.put_token(token("root", "root-1", "q", expires_at=START + 60_000), "q")
+    sender = peer.session.sender("q")
+    bench.wait(50_000)
+    assert peer.put_token(token("root", "root-1", "q", expires_at=START + HOUR), "q") == 202
+    bench.wait(60_000)
+    delivery_id = sender.send(message())
+    bench.settle()
+
+    assert sender.outcomes[delivery_id].code == ACCEPTED_CODE
+
+
+def test_M4_a_weaker_token_weakens_existing_links() -> None:
+    bench = WireBench()
+    bench.queue()
+    peer = bench.peer(user=None)
+    peer.put_token(token("root", "root-1", "q"), "q")
+    sender, receiver = peer.session.sender("q"), peer.session.receiver("q")
+    bench.settle()
+    assert peer.put_token(token("listener", "listener-1", "q"), "q") == 202
+
+    assert sender.detached
+    assert receiver.is_attached
+
+
+def test_M5_a_replaced_key_ends_its_links_and_no_others() -> None:
+    bench = WireBench()
+    bench.queue()
+    old, new = bench.peer(user=None), bench.peer(user=None)
+    old.put_token(token("root", "root-1", "q"), "q")
+    new.put_token(token("root", "root-2", "q"), "q")
+    by_login = bench.peer("root", "root-1")
+    links = [peer.session.sender("q") for peer in (old, new, by_login)]
+    bench.settle()
+    bench.namespace.set_access_rules((rule("root", MANAGE, key="new"),), bench.now)
+    bench.settle()
+
+    assert [link.detached for link in links] == [True, False, True]
+    assert not old.client.closed
+
+
+def test_tokens_are_refused_with_the_reason_and_noted() -> None:
+    bench = WireBench()
+    bench.queue()
+    peer = bench.peer(user=None)
+    assert peer.put_token(token("root", "wrong", "q"), "q") == 401
+    assert peer.put_token(token("root", "root-1", "other"), "q") == 401
+    assert peer.put_token(token("root", "root-1"), "missing") == 404
+    assert [event[0] for event in bench.audits] == ["put-token"] * 3
+    assert all("root-1" not in part for event in bench.audits for part in event)

@@ -1,0 +1,181 @@
+"""The fault switchboard: what can be switched on, for how long, and what clients then see."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pairbus.amqp.states import ACCEPTED_CODE
+from pairbus.errors import ArgumentError
+from pairbus.gateway.faults import DURATION_MAX_MS, FAULTS_MAX, KINDS, REFUSE, Faults
+from tests.unit.gateway.wire_bench import START, WireBench, message, token
+
+
+def test_a_fault_strikes_as_often_as_it_was_told() -> None:
+    faults = Faults()
+    faults.add({"kind": "refuse", "entity": "Q", "count": 2}, START)
+    assert faults.is_on
+    assert faults.strike(REFUSE, "other", START) is None
+    assert [faults.strike(REFUSE, "q", START) is not None for _ in range(3)] == [True, True, False]
+    assert not faults.is_on
+
+
+def test_a_fault_ends_by_itself() -> None:
+    faults = Faults()
+    faults.add({"kind": "refuse", "duration_ms": 100}, START)
+    assert faults.strike(REFUSE, "anything", START + 99) is not None
+    assert faults.strike(REFUSE, "anything", START + 100) is None
+    assert faults.snapshot(START + 100) == []
+
+
+def test_faults_are_shown_and_cleared() -> None:
+    faults = Faults()
+    faults.add({"kind": "delay", "delay_ms": 5, "entity": None}, START)
+    assert faults.snapshot(START) == [
+        {"kind": "delay", "entity": None, "remaining_ms": DURATION_MAX_MS, "count": None, "delay_ms": 5}
+    ]
+    faults.clear()
+    assert not faults.is_on
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"kind": "nonsense"},
+        {"kind": "refuse", "typo": 1},
+        {"kind": "refuse", "entity": 5},
+        {"kind": "refuse", "count": -1},
+        {"kind": "refuse", "count": True},
+        {"kind": "refuse", "duration_ms": "1"},
+        {"kind": "delay", "delay_ms": 10**9},
+    ],
+)
+def test_what_is_no_fault_is_refused(request_: dict[str, object]) -> None:
+    faults = Faults()
+    with pytest.raises(ArgumentError):
+        faults.add(request_, START)
+    assert not faults.is_on
+
+
+def test_M12_the_number_of_faults_is_bounded() -> None:
+    faults = Faults()
+    for _ in range(FAULTS_MAX):
+        faults.add({"kind": "refuse"}, START)
+    with pytest.raises(ArgumentError):
+        faults.add({"kind": "refuse"}, START)
+
+
+def test_the_switchboard_over_http() -> None:
+    bench = WireBench()
+    root = token("root", "root-1")
+    assert bench.http("GET", "/$faults", root).status == 404
+    bench.broker.offers_faults = True
+    body = json.dumps({"kind": "throttle", "entity": "q"}).encode()
+    assert json.loads(bench.http("POST", "/$faults", root, body).body)["faults"][0]["kind"] == "throttle"
+    assert bench.http("POST", "/$faults", root, b"not json").status == 400
+    assert bench.http("POST", "/$faults", root, b"[]").status == 400
+    assert bench.http("POST", "/$faults", root, b'{"kind":"x"}').status == 400
+    assert bench.http("PATCH", "/$faults", root).status == 405
+    assert json.loads(bench.http("DELETE", "/$faults", root).body) == {"faults": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition"),
+    [
+        ("throttle", "com.microsoft:server-busy"),
+        ("fill", "amqp:resource-limit-exceeded"),
+        ("refuse", None),
+    ],
+)
+def test_a_send_is_refused_and_leaves_nothing(kind: str, condition: str | None) -> None:
+    bench = WireBench()
+    entity = bench.queue()
+    sender = bench.peer().session.sender("q")
+    bench.settle()
+    bench.broker.faults.add({"kind": kind, "count": 1}, bench.now)
+    refused, accepted = sender.send(message()), sender.send(message())
+    bench.settle()
+
+    error = sender.outcomes[refused].error
+    assert error is not None
+    assert condition is None or error.condition == condition
+    assert sender.outcomes[accepted].code == ACCEPTED_CODE
+    assert entity.counts().active == 1
+
+
+def test_a_dropped_acknowledgement_leaves_the_message_stored() -> None:
+    bench = WireBench()
+    entity = bench.queue()
+    sender = bench.peer().session.sender("q")
+    bench.settle()
+    bench.broker.faults.add({"kind": "drop_acknowledgements", "entity": "q"}, bench.now)
+    sender.send(message())
+    bench.settle()
+
+    assert entity.counts().active == 1
+    assert not sender.outcomes
+
+
+def test_a_delayed_acknowledgement_comes_later() -> None:
+    bench = WireBench()
+    bench.queue()
+    sender = bench.peer().session.sender("q")
+    bench.settle()
+    bench.broker.faults.add({"kind": "delay", "delay_ms": 500}, bench.now)
+    delivery_id = sender.send(message())
+    bench.wait(499)
+    assert not sender.outcomes
+    bench.wait(1)
+    assert sender.outcomes[delivery_id].code == ACCEPTED_CODE
+
+
+def test_lost_locks_make_a_message_free_again() -> None:
+    bench = WireBench()
+    entity = bench.queue()
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    bench.settle()
+    sender.send(message())
+    receiver = peer.session.receiver("q", credit=1)
+    bench.settle()
+    assert len(receiver.deliveries) == 1
+    bench.broker.faults.add({"kind": "lose_locks", "count": 1}, bench.now)
+    bench.settle()
+    receiver.complete(receiver.deliveries[0])
+    bench.settle()
+
+    outcome = receiver.outcomes[receiver.deliveries[0].delivery_id]
+    assert outcome is not None
+    assert outcome.error is not None
+    assert outcome.error.condition == "com.microsoft:message-lock-lost"
+    assert entity.counts().active == 1
+
+
+@pytest.mark.parametrize("kind", ["cut", "black_hole"])
+def test_a_connection_is_cut_or_hears_nothing(kind: str) -> None:
+    bench = WireBench()
+    entity = bench.queue()
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    bench.settle()
+    bench.broker.faults.add({"kind": kind}, bench.now)
+    sender.send(message())
+    bench.settle()
+
+    assert entity.counts().total == 0
+    assert not sender.outcomes
+    assert peer.gateway.is_closed is (kind == "cut")
+
+
+def test_a_link_is_refused() -> None:
+    bench = WireBench()
+    bench.queue()
+    bench.broker.faults.add({"kind": "refuse", "entity": "q", "count": 1}, bench.now)
+    peer = bench.peer()
+    link = peer.session.sender("q")
+    bench.settle()
+    assert link.detached
+    assert peer.session.sender("q").answer is None
+    assert set(KINDS) >= {"refuse"}

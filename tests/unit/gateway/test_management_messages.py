@@ -1,0 +1,186 @@
+"""The management node of an entity: messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.amqp.message import decode_message
+from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt, Uuid
+from pairbus.model.entity import Settings
+from pairbus.testing.wire import ClientReceiver, Delivery
+from tests.unit.gateway.wire_bench import START, Peer, WireBench, message
+
+NUMBERS = "sequence-numbers"
+
+
+def with_messages(count: int, settings: Settings | None = None) -> tuple[WireBench, Peer]:
+    bench = WireBench()
+    bench.queue("q", settings)
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    bench.settle()
+    for number in range(count):
+        sender.send(message(f"m{number}", message_id=f"id-{number}"))
+    bench.settle()
+    return bench, peer
+
+
+def receive(bench: WireBench, peer: Peer, count: int) -> tuple[ClientReceiver, list[Delivery]]:
+    receiver = peer.session.receiver("q", credit=count)
+    bench.settle()
+    assert len(receiver.deliveries) == count
+    return receiver, receiver.deliveries
+
+
+def lock_token(delivery: Delivery) -> Uuid:
+    found = delivery.message.delivery_annotations["x-opt-lock-token"]
+    assert isinstance(found, Uuid)
+    return found
+
+
+def bodies(answer: dict[str, object]) -> list[object]:
+    entries = answer["messages"]
+    assert isinstance(entries, list)
+    return [decode_message(entry["message"]).body for entry in entries]
+
+
+def test_B33_peek_shows_messages_in_order_and_none_is_no_content() -> None:
+    bench, peer = with_messages(3)
+    body = {"from-sequence-number": Long(2), "message-count": Int(10)}
+    assert bodies(peer.answer("q", "peek-message", body)) == ["m1", "m2"]
+    status, condition = peer.refusal("q", "peek-message", {**body, "from-sequence-number": Long(9)})
+    assert (status, condition) == (204, "com.microsoft:message-not-found")
+    assert bench.namespace.find("q").counts().active == 3  # type: ignore[union-attr]
+
+
+def test_B28_locks_are_renewed_all_or_none() -> None:
+    bench, peer = with_messages(2)
+    _, deliveries = receive(bench, peer, 2)
+    tokens = [lock_token(delivery) for delivery in deliveries]
+    bench.now += 10_000
+    found = peer.answer("q", "renew-lock", {"lock-tokens": Array(tokens)})["expirations"]
+    assert [instant.ms for instant in found] == [bench.now + 60_000] * 2  # type: ignore[attr-defined]
+    bench.now += 1_000
+    wrong = Array([tokens[0], Uuid(bytes(16))])
+    status, condition = peer.refusal("q", "renew-lock", {"lock-tokens": wrong})
+    assert (status, condition) == (410, "com.microsoft:message-lock-lost")
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"),
+    [
+        ("completed", (0, 0, 0)),
+        ("abandoned", (1, 0, 0)),
+        ("defered", (0, 1, 0)),
+        ("suspended", (0, 0, 1)),
+    ],
+)
+def test_settlement_away_from_the_link(status: str, counts: tuple[int, int, int]) -> None:
+    bench, peer = with_messages(1)
+    _, deliveries = receive(bench, peer, 1)
+    peer.gateway.lost(bench.now)  # the connection is gone, the lock is not
+    bench.peers.clear()
+    other = bench.peer()
+    body = {
+        "disposition-status": status,
+        "lock-tokens": Array([lock_token(deliveries[0])]),
+        "deadletter-reason": "r",
+        "properties-to-modify": {"seen": True},
+    }
+    other.answer("q", "update-disposition", body)
+
+    entity = bench.namespace.find("q")
+    assert entity is not None
+    found = entity.counts()
+    assert (found.active, found.deferred, found.dead_letter) == counts
+    status_, condition = other.refusal("q", "update-disposition", body)
+    assert (status_, condition) == (410, "com.microsoft:message-lock-lost")
+
+
+def test_settlement_of_several_is_all_or_none() -> None:
+    bench, peer = with_messages(2)
+    _, deliveries = receive(bench, peer, 2)
+    tokens = [lock_token(delivery) for delivery in deliveries]
+    body = {"disposition-status": "completed", "lock-tokens": Array([tokens[0], Uuid(bytes(16))])}
+    assert peer.refusal("q", "update-disposition", body)[0] == 410
+    assert bench.namespace.find("q").counts().active == 2  # type: ignore[union-attr]
+    peer.answer("q", "update-disposition", {**body, "lock-tokens": Array([tokens[0], tokens[0], tokens[1]])})
+    assert bench.namespace.find("q").counts().active == 0  # type: ignore[union-attr]
+
+
+def test_B44_B46_schedule_and_cancel() -> None:
+    bench, peer = with_messages(0)
+    payload = message(
+        "later", message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(START + 60_000)}
+    )
+    entry = {"message-id": "m", "message": payload}
+    numbers = peer.answer("q", "schedule-message", {"messages": [entry, entry]})[NUMBERS]
+    assert numbers == [1, 2]
+    peer.answer("q", "cancel-scheduled-message", {NUMBERS: Array([Long(1)])})
+    assert peer.refusal("q", "cancel-scheduled-message", {NUMBERS: Array([Long(1)])})[0] == 404
+    receiver = peer.session.receiver("q", credit=5)
+    bench.wait(59_999)
+    assert not receiver.deliveries
+    bench.wait(1)
+    assert [delivery.message.body for delivery in receiver.deliveries] == ["later"]
+
+
+def test_B34_deferred_messages_by_number() -> None:
+    bench, peer = with_messages(2)
+    receiver, deliveries = receive(bench, peer, 2)
+    for delivery in deliveries:
+        receiver.defer(delivery)
+    bench.settle()
+    body = {NUMBERS: Array([Long(1)]), "receiver-settle-mode": UInt(1)}
+    entries = peer.answer("q", "receive-by-sequence-number", body)["messages"]
+    assert isinstance(entries, list)
+    peer.answer(
+        "q",
+        "update-disposition",
+        {"disposition-status": "completed", "lock-tokens": Array([entries[0]["lock-token"]])},
+    )
+    body = {NUMBERS: Array([Long(2)]), "receiver-settle-mode": UInt(0)}
+    assert bodies(peer.answer("q", "receive-by-sequence-number", body)) == ["m1"]
+    assert peer.refusal("q", "receive-by-sequence-number", body)[0] == 404
+    assert bench.namespace.find("q").counts().total == 0  # type: ignore[union-attr]
+
+
+def test_old_messages_are_deleted() -> None:
+    bench, peer = with_messages(3)
+    body = {"message-count": Int(2), "enqueued-time-utc": Timestamp(START + 1)}
+    assert peer.answer("q", "batch-delete-messages", body) == {"message-count": 2}
+    assert peer.answer("q", "batch-delete-messages", body) == {"message-count": 1}
+    assert peer.refusal("q", "batch-delete-messages", body)[0] == 204
+    assert bench.namespace.find("q").counts().total == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("peek-message", {"from-sequence-number": "x", "message-count": Int(1)}),
+        ("peek-message", {"from-sequence-number": Long(1), "message-count": Int(0)}),
+        ("peek-message", {"from-sequence-number": Long(1), "message-count": True}),
+        ("peek-message", {"from-sequence-number": Long(1), "message-count": Int(1), "session-id": 5}),
+        ("peek-message", "no map"),
+        ("renew-lock", {}),
+        ("renew-lock", {"lock-tokens": []}),
+        ("renew-lock", {"lock-tokens": ["x"]}),
+        ("cancel-scheduled-message", {NUMBERS: []}),
+        ("cancel-scheduled-message", {NUMBERS: ["1"]}),
+        ("schedule-message", {"messages": []}),
+        ("schedule-message", {"messages": [{}]}),
+        ("schedule-message", {"messages": [{"message": b"\x00"}]}),
+        ("update-disposition", {"disposition-status": "eaten", "lock-tokens": []}),
+        ("update-disposition", {"disposition-status": 5}),
+        ("batch-delete-messages", {"message-count": Int(1), "enqueued-time-utc": 5}),
+    ],
+)
+def test_M11_a_request_that_makes_no_sense_is_refused(operation: str, body: object) -> None:
+    bench, peer = with_messages(1)
+    assert peer.refusal("q", operation, body)[0] == 400
+    assert bench.namespace.find("q").counts().active == 1  # type: ignore[union-attr]
+
+
+def test_an_unknown_operation_is_refused() -> None:
+    _, peer = with_messages(0)
+    assert peer.refusal("q", "make-coffee", {})[1] == "amqp:not-implemented"
