@@ -70,7 +70,9 @@ def schedule_and_cancel(client: Any) -> None:
     with client.get_queue_sender("queue") as sender:
         soon = datetime.now(UTC) + timedelta(seconds=1)
         sender.schedule_messages(ServiceBusMessage("scheduled"), soon)
-        cancelled = sender.schedule_messages([ServiceBusMessage("never") for _ in range(2)], soon + timedelta(hours=1))
+        cancelled = sender.schedule_messages(
+            [ServiceBusMessage("never") for _ in range(2)], soon + timedelta(hours=1)
+        )
         sender.cancel_scheduled_messages(cancelled)
 
 
@@ -78,7 +80,12 @@ SAMPLES: dict[str, tuple[Callable[[Any], None], str, list[str]]] = {
     "single, list, batch": (
         send_single_list_and_batch,
         "queue",
-        ["Single Message", *["Message in list"] * 3, *["Message inside a ServiceBusMessageBatch"] * 3, "a mapping"],
+        [
+            "Single Message",
+            *["Message in list"] * 3,
+            *["Message inside a ServiceBusMessageBatch"] * 3,
+            "a mapping",
+        ],
     ),
     "topic": (send_to_a_topic, "news", ["DATA" * 8, "one", "two"]),
     "session": (send_to_sessions, "sessions", ["Message 0", "Message 1", "Message 2"]),
@@ -106,7 +113,10 @@ def read(client: Any, entity: str, count: int) -> list[str]:
 
 def options() -> SendAvailabilityOptions:
     return SendAvailabilityOptions(
-        backlog_queue_count=2, failover_interval=timedelta(0), ping_primary_interval=timedelta(minutes=5), enable_syphon=True
+        backlog_queue_count=2,
+        failover_interval=timedelta(0),
+        ping_primary_interval=timedelta(minutes=5),
+        enable_syphon=True,
     )
 
 

@@ -34,11 +34,16 @@ def options(**changes: Any) -> SendAvailabilityOptions:
     return SendAvailabilityOptions(**{**values, **changes})
 
 
-def paired(pair: Pair, changed: SendAvailabilityOptions | None = None, **further: Any) -> PairedServiceBusClient:
+def paired(
+    pair: Pair, changed: SendAvailabilityOptions | None = None, **further: Any
+) -> PairedServiceBusClient:
     """The paired client of a pair."""
     further.setdefault("retry_total", 0)
     return PairedServiceBusClient.from_connection_strings(
-        pair.primary.connection_string, pair.secondary.connection_string, options=changed or options(), **further
+        pair.primary.connection_string,
+        pair.secondary.connection_string,
+        options=changed or options(),
+        **further,
     )
 
 

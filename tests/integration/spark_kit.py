@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from collections import Counter
@@ -47,8 +48,7 @@ def read_all(receiver: ServiceBusReceiver, expected: int, wait: float = 1.0) -> 
         messages = receiver.receive_messages(max_message_count=1000, max_wait_time=wait if len(found) >= expected else 5)
         if not messages:
             return found
-        for message in messages:
-            found.append((str(message.message_id), message.session_id, b"".join(message.body)))
+        found += [(str(message.message_id), message.session_id, b"".join(message.body)) for message in messages]
 
 
 def read_queue(client: ServiceBusClient, queue: str, expected: int = 0) -> list[tuple[str, str | None, bytes]]:
@@ -87,17 +87,19 @@ def copies(found: Iterable[tuple[str, str | None, bytes]]) -> Counter[str]:
 
 # --- Spark ----------------------------------------------------------------------------------------
 
-_EVENT_LOG = ""
+
+@functools.cache
+def event_log_directory() -> str:
+    """Where Spark logs its events; one directory for the process."""
+    return tempfile.mkdtemp(prefix="pairbus-events-")
 
 
 def small_session() -> SparkSession:
     """One session for all tests of a process: small, quiet, with tasks that are tried again and a log of events."""
-    global _EVENT_LOG
-    if not _EVENT_LOG:
-        _EVENT_LOG = tempfile.mkdtemp(prefix="pairbus-events-")
     settings = {
         "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": f"file://{_EVENT_LOG}",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{event_log_directory()}",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
@@ -107,7 +109,7 @@ def small_session() -> SparkSession:
 def event_log() -> str:
     """Everything that Spark logged of its plans and settings so far."""
     return "".join(
-        file.read_text(errors="replace") for file in Path(_EVENT_LOG).rglob("*") if file.is_file()
+        file.read_text(errors="replace") for file in Path(event_log_directory()).rglob("*") if file.is_file()
     )
 
 

@@ -29,7 +29,9 @@ def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     once = Queue(
-        "once", requires_duplicate_detection=True, duplicate_detection_history_time_window=timedelta(minutes=10)
+        "once",
+        requires_duplicate_detection=True,
+        duplicate_detection_history_time_window=timedelta(minutes=10),
     )
     with Pair(queues=["orders", once]) as started:
         yield started
@@ -82,7 +84,10 @@ def test_P1_every_accepted_send_arrives_when_the_primary_is(kind: str, pair: Pai
         statistics = client.statistics()
 
     assert statistics.to_backlog >= 30
-    assert statistics.sends == statistics.to_primary + statistics.to_backlog + statistics.failed + statistics.unknown
+    assert (
+        statistics.sends
+        == statistics.to_primary + statistics.to_backlog + statistics.failed + statistics.unknown
+    )
     assert len(accepted["orders"]) == len(accepted["once"]) == 30
     found = bodies(pair.primary, "orders", 30)
     assert set(accepted["orders"]) <= set(found)

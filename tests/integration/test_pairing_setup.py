@@ -41,7 +41,9 @@ def kinds(events: list[Event], kind: Kind) -> list[str]:
 
 
 def test_P29_pairing_creates_exactly_the_missing_queues_with_the_prescribed_settings(pair: Pair) -> None:
-    pair.secondary.create_queue("contoso/x-servicebus-transfer/1", max_delivery_count=7, requires_session=True)
+    pair.secondary.create_queue(
+        "contoso/x-servicebus-transfer/1", max_delivery_count=7, requires_session=True
+    )
     pair.secondary.create_queue("contoso/x-servicebus-transfer/9")
     with paired(pair, options(backlog_queue_count=3)) as client:
         events = client.events()

@@ -84,11 +84,16 @@ def test_backlogs_written_by_the_retired_sdk_are_drained(pair: Pair) -> None:
             ],
         )
         # A char: the official Python SDK cannot read it, and must not stumble over it on the way.
-        foreign = message(b"c", [("char", b"\x73\x00\x00\x00\x41"), ("x-ms-path", sections.encode_text("events"))])
+        foreign = message(
+            b"c", [("char", b"\x73\x00\x00\x00\x41"), ("x-ms-path", sections.encode_text("events"))]
+        )
         send_raw(pair.secondary, BACKLOG, [foreign, old])
         wait_until(lambda: client.statistics().restored == 2, "home")
 
-    with pair.primary.client() as official, official.get_queue_receiver("sessions", session_id="s1") as receiver:
+    with (
+        pair.primary.client() as official,
+        official.get_queue_receiver("sessions", session_id="s1") as receiver,
+    ):
         (found,) = receiver.receive_messages(max_wait_time=5)
         assert (str(found), found.session_id, found.message_id) == ("old", "s1", "id-1")
         assert found.time_to_live is not None
@@ -228,9 +233,20 @@ def test_P8_every_kind_of_property_survives_the_real_detour(pair: Pair) -> None:
         client.mark_healthy("sessions")
         wait_until(lambda: client.statistics().restored == 1, "home")
 
-    with pair.primary.client() as official, official.get_queue_receiver("sessions", session_id="s") as receiver:
+    with (
+        pair.primary.client() as official,
+        official.get_queue_receiver("sessions", session_id="s") as receiver,
+    ):
         direct, detoured = receiver.receive_messages(max_message_count=2, max_wait_time=5)
-        for name in ("application_properties", "message_id", "correlation_id", "reply_to", "subject", "to", "content_type"):
+        for name in (
+            "application_properties",
+            "message_id",
+            "correlation_id",
+            "reply_to",
+            "subject",
+            "to",
+            "content_type",
+        ):
             assert getattr(direct, name) == getattr(detoured, name), name
         assert detoured.reply_to_session_id == "rs"
         assert b"".join(direct.body) == b"".join(detoured.body)

@@ -19,7 +19,6 @@ from pairbus.engine.records import (
     MessageStored,
     NamespacePut,
     Record,
-    ScheduleActivated,
     SequenceAdvanced,
     SessionStateSet,
 )
@@ -65,7 +64,6 @@ records = st.one_of(
     st.builds(DeliveryFailed, ids, numbers, counts, blobs),
     st.builds(MessageDeferred, ids, numbers, counts, blobs),
     st.builds(MessageMoved, ids, numbers, ids, extras()),
-    st.builds(ScheduleActivated, ids, numbers, numbers, times, times),
     st.builds(DuplicateSeen, ids, blobs, times),
     st.builds(SequenceAdvanced, ids, numbers, times),
     st.builds(SessionStateSet, ids, texts, st.none() | blobs, times),

@@ -21,7 +21,6 @@ from pairbus.engine.records import (
     MessageStored,
     NamespacePut,
     Record,
-    ScheduleActivated,
     SequenceAdvanced,
     SessionStateSet,
 )
@@ -76,14 +75,6 @@ class Ledger:
                     moved = MessageStored(record.to_queue_id, stored.message, stored.blob, b"")
                     self.messages[record.to_queue_id, record.sequence_number] = moved
                 self._given(record.to_queue_id, record.sequence_number, 0)
-            case ScheduleActivated():
-                stored = self.messages.pop((record.queue_id, record.sequence_number), None)
-                if stored is not None:
-                    stored.message.sequence_number = record.new_sequence_number
-                    stored.message.enqueued_at = record.enqueued_at
-                    stored.message.state = 0
-                    self.messages[record.queue_id, record.new_sequence_number] = stored
-                self._given(record.queue_id, record.new_sequence_number, record.enqueued_at)
             case DuplicateSeen():
                 self.duplicates[record.queue_id, record.duplicate_key] = record.at
             case SequenceAdvanced():
@@ -363,10 +354,6 @@ class World:
             extra.dead_letter_reason = "tired"
             self.blobs[queue_id + 1, number] = self.blobs.pop(key)
             self._append(MessageMoved(queue_id, number, queue_id + 1, extra))
-        elif kind == 6 and message.state == SCHEDULED:
-            new = self._number(queue_id)
-            self.blobs[queue_id, new] = self.blobs.pop(key)
-            self._append(ScheduleActivated(queue_id, number, new, self.time, 0))
         elif kind == 6:
             self._append(MessageDeferred(queue_id, number, message.delivery_count))
 

@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.conformance.haste import make_haste
+from tests.soak import kill_changes, kill_fanout, kill_transactions
 from tests.soak.kill_history import Event, Operation, Verdict, Violation, judge
 from tests.soak.kill_load import LOCK_SECONDS, ORDERS, SESSIONS, Drain, Yard, crew
 
@@ -48,9 +49,12 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
     # The client tells of every connection that dies under it; here that is all of them.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     moments = random.Random(seed)
-    with Namespace(NAMESPACE, process=True, queues=queues, faults=False) as namespace:
-        yard = Yard(namespace.connection_string, seed)
-        actors = crew(yard)
+    queues += [*kill_fanout.queues(), *kill_transactions.queues(), *kill_changes.queues()]
+    topics = {"Topics": [*kill_fanout.configuration()["Topics"], *kill_changes.configuration()["Topics"]]}
+    with Namespace(NAMESPACE, process=True, queues=queues, config=topics, faults=False) as namespace:
+        yard = Yard(namespace.connection_string, namespace.ca_file, seed)
+        clerk = kill_changes.Clerk(yard, "clerk")
+        actors = [*crew(yard), *kill_fanout.crew(yard), *kill_transactions.crew(yard), clerk]
         for actor in actors:
             actor.start()
         for number in range(kills):
@@ -76,6 +80,10 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
         namespace.restart()
         try:
             Drain(yard).everything()
+            with yard.client() as client:
+                kill_fanout.drain(yard, client)
+                kill_transactions.drain(yard, client)
+                clerk.close_books(client)
         except Exception:
             print(namespace.log[-LOG_CHARACTERS_SHOWN:])
             raise

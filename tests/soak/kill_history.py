@@ -330,9 +330,13 @@ def judge_transactions(index: Index) -> list[Violation]:
         taken = [e.uid for e in events if e.operation is Operation.COMPLETE]
         stored = [uid for uid in sent if index.of(uid, *SIGHTINGS)]
         left = [uid for uid in taken if index.of(uid, Operation.DRAINED)]
-        gone = [uid for uid in taken if not index.of(uid, Operation.DRAINED) and is_only_end(index, uid, batch)]
+        gone = [
+            uid for uid in taken if not index.of(uid, Operation.DRAINED) and is_only_end(index, uid, batch)
+        ]
         if stored and left:
             found.append(Violation("B14", batch, f"stored {stored[0]}, but {left[0]} was not taken"))
+        if left and gone:
+            found.append(Violation("B14", batch, f"took {gone[0]}, but not {left[0]}"))
         if sent and not stored and gone:
             found.append(Violation("B14", batch, f"took {gone[0]}, but {sent[0]} is not there"))
     return found
@@ -382,7 +386,8 @@ def count(index: Index) -> dict[str, int]:
     in_doubt = {e.uid for e in index.events if e.operation in SENDS and e.outcome is Outcome.UNKNOWN}
     accepted = {e.uid for e in index.events if e.operation in SENDS and e.outcome is Outcome.OK}
     batches = Counter(
-        promise for promise, _ in {(e.promise, e.batch) for e in index.events if e.batch and e.operation in SENDS}
+        promise
+        for promise, _ in {(e.promise, e.batch) for e in index.events if e.batch and e.operation in SENDS}
     )
     deliveries = Counter(e.uid for e in index.events if e.operation is Operation.DELIVERY)
     numbers: dict[str, int] = {

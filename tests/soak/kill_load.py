@@ -29,6 +29,9 @@ from tests.soak.kill_history import Event, Operation, Outcome, Place
 
 ORDERS, SESSIONS = "orders", "sessions"
 LOCK_SECONDS = 30
+SCHEDULE_SECONDS_MAX = 20
+DRAIN_SECONDS_MAX = 20
+"""How long the last reader waits for a message that it has seen."""
 DEFINITE = (MessageSizeExceededError, ServiceBusQuotaExceededError, ServiceBusServerBusyError)
 """Errors that can only come from a broker that understood and said no to a send."""
 
@@ -80,8 +83,9 @@ class History:
 class Yard:
     """What all clients share: where the broker is, whether it is up, whether to stop, and the history."""
 
-    def __init__(self, connection_string: str, seed: int) -> None:
+    def __init__(self, connection_string: str, ca_file: str, seed: int) -> None:
         self.connection_string = connection_string
+        self.ca_file = ca_file
         self.seed = seed
         self.history = History()
         self.is_up = threading.Event()
@@ -149,9 +153,13 @@ class Actor(threading.Thread):
 class Sender(Actor):
     """Sends one by one and in batches, waits for each answer."""
 
-    def __init__(self, yard: Yard, name: str, entity: str, sessions: list[str]) -> None:
+    def __init__(
+        self, yard: Yard, name: str, entity: str, sessions: list[str], arrives_at: str | None = None
+    ) -> None:
         super().__init__(yard, name)
         self.entity = entity
+        self.arrives_at = arrives_at or entity
+        """Where a message is to be found once it has been forwarded."""
         self.sessions = sessions
         self._batches = count(1)
 
@@ -168,7 +176,8 @@ class Sender(Actor):
         batch = f"{self.name}/{next(self._batches)}" if is_batch else ""
         messages = [message for _, message in made]
         lines = [
-            {"entity": self.entity, "uid": uid, "batch": batch, "session": session or ""} for uid, _ in made
+            {"entity": self.arrives_at, "uid": uid, "batch": batch, "session": session or ""}
+            for uid, _ in made
         ]
         self.tell(Operation.SEND, lambda: sender.send_messages(messages if is_batch else messages[0]), lines)
 
@@ -203,9 +212,18 @@ class Receiver(Actor):
         self.place = place
         self.deferred: list[tuple[str, int]] = []
 
+    def opened(self, client: ServiceBusClient, **options: Any) -> Any:
+        """A receiver at the place where this one works."""
+        if self.place is Place.DEAD_LETTER:
+            options["sub_queue"] = "deadletter"
+        return client.get_queue_receiver(self.entity, **options)
+
+    def copy_of(self, uid: str) -> str:
+        """The uid of the copy that lies here."""
+        return uid
+
     def work(self, client: ServiceBusClient) -> None:
-        sub_queue = "deadletter" if self.place is Place.DEAD_LETTER else None
-        with client.get_queue_receiver(self.entity, sub_queue=sub_queue) as receiver:
+        with self.opened(client) as receiver:
             while self.goes_on():
                 self.receive_some(receiver)
                 if self.deferred and self.random.random() < 0.2:
@@ -219,6 +237,7 @@ class Receiver(Actor):
 
     def saw(self, message: Any, began: int, place: Place) -> str:
         uid, is_intact = read_body(b"".join(message.body))
+        uid = self.copy_of(uid)
         self.yard.history.add(
             Operation.DELIVERY,
             began,
@@ -298,73 +317,58 @@ def crew(yard: Yard) -> list[Actor]:
 class Drain(Receiver):
     """The last reader: everything that is left, wherever it lies."""
 
-    def __init__(self, yard: Yard) -> None:
-        super().__init__(yard, "drain", ORDERS)
+    def __init__(self, yard: Yard, entity: str = ORDERS) -> None:
+        super().__init__(yard, "drain", entity)
 
     def everything(self) -> None:
         with self.yard.client() as client:
-            for entity in (ORDERS, SESSIONS):
-                self.entity = entity
-                self.wait_for_schedules(client)
-                self.read_deferred(client)
-                self.empty(client, Place.DEAD_LETTER, sub_queue="deadletter")
-            self.entity = ORDERS
+            self.wait_for_schedules(client)
             self.empty(client, Place.MAIN)
+            self.empty(client, Place.DEAD_LETTER, sub_queue="deadletter")
             self.entity = SESSIONS
+            self.empty(client, Place.DEAD_LETTER, sub_queue="deadletter")
             self.empty_sessions(client)
 
     def wait_for_schedules(self, client: ServiceBusClient) -> None:
         """Schedules lie a few seconds ahead at most."""
-        give_up_at = time.monotonic() + 20
-        while any(m.state is ServiceBusMessageState.SCHEDULED for m in self.peek(client)):
-            assert time.monotonic() < give_up_at, "scheduled messages did not fall due"
-            time.sleep(0.2)
-
-    def peek(self, client: ServiceBusClient) -> list[Any]:
-        """The dead-letter path is another place; this is the main one, over all sessions."""
-        if self.entity == SESSIONS:
-            return []
-        with client.get_queue_receiver(self.entity) as receiver:
-            return peek_all(receiver)
-
-    def read_deferred(self, client: ServiceBusClient) -> None:
-        deferred = [m for m in self.peek(client) if m.state is ServiceBusMessageState.DEFERRED]
-        if deferred:
-            with client.get_queue_receiver(self.entity) as receiver:
-                for start in range(0, len(deferred), 50):
-                    self.fetch(receiver, [m.sequence_number for m in deferred[start : start + 50]])
-
-    def fetch(self, receiver: Any, numbers: list[int]) -> None:
-        began = self.yard.history.now()
-        for message in receiver.receive_deferred_messages(numbers):
-            self.drained(message, began, Place.DEFERRED)
-            receiver.complete_message(message)
+        give_up_at = time.monotonic() + SCHEDULE_SECONDS_MAX
+        with self.opened(client) as receiver:
+            while any(m.state is ServiceBusMessageState.SCHEDULED for m in peek_all(receiver)):
+                assert time.monotonic() < give_up_at, "scheduled messages did not fall due"
+                time.sleep(0.2)
 
     def empty(self, client: ServiceBusClient, place: Place, **options: Any) -> None:
-        with client.get_queue_receiver(self.entity, prefetch_count=200, **options) as receiver:
+        """Take out everything, for good: nobody works any more and every lock has ended."""
+        with self.opened(client, receive_mode="receiveanddelete", **options) as receiver:
             self.empty_receiver(receiver, place)
 
     def empty_receiver(self, receiver: Any, place: Place) -> None:
-        while True:
+        lying = peek_all(receiver)
+        deferred = [m.sequence_number for m in lying if m.state is ServiceBusMessageState.DEFERRED]
+        for start in range(0, len(deferred), 50):
             began = self.yard.history.now()
-            messages = receiver.receive_messages(200, max_wait_time=1)
-            if not messages:
-                return
+            for message in receiver.receive_deferred_messages(deferred[start : start + 50]):
+                self.drained(message, began, Place.DEFERRED)
+        left = len(lying) - len(deferred)
+        while left:
+            began = self.yard.history.now()
+            messages = receiver.receive_messages(min(left, 250), max_wait_time=DRAIN_SECONDS_MAX)
+            assert messages, f"{left} messages of {self.entity} can be seen and do not come"
             for message in messages:
                 self.drained(message, began, place)
-                receiver.complete_message(message)
+            left -= len(messages)
 
     def empty_sessions(self, client: ServiceBusClient) -> None:
         for session in list(client.list_queue_sessions(self.entity)):
-            with client.get_queue_receiver(self.entity, session_id=session) as receiver:
+            with client.get_queue_receiver(
+                self.entity, session_id=session, receive_mode="receiveanddelete"
+            ) as receiver:
                 self.read_state(receiver, session)
-                deferred = [m for m in peek_all(receiver) if m.state is ServiceBusMessageState.DEFERRED]
-                if deferred:
-                    self.fetch(receiver, [m.sequence_number for m in deferred])
                 self.empty_receiver(receiver, Place.MAIN)
 
     def drained(self, message: Any, began: int, place: Place) -> None:
         uid, is_intact = read_body(b"".join(message.body))
+        uid = self.copy_of(uid)
         self.yard.history.add(
             Operation.DRAINED,
             began,

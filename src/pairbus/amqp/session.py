@@ -64,6 +64,7 @@ class Session:
         "next_incoming_id",
         "next_outgoing_id",
         "queued",
+        "queued_bytes",
         "remote_window",
         "unsettled",
     )
@@ -84,6 +85,7 @@ class Session:
         """Our deliveries that wait for the client's word, in the order of their ids."""
         self.queued: deque[bytes] = deque()
         """Transfer frames that wait for the client's window."""
+        self.queued_bytes = 0
         self.idle_steps = 0
         # Ranges of deliveries to call accepted; -1: none. Theirs to us, and ours that they settled.
         self.accept_first = -1
@@ -118,16 +120,23 @@ class Session:
 
     def can_send(self) -> bool:
         """Whether a transfer would leave at once."""
-        return self.remote_window > 0 and not self.queued and len(self.unsettled) < UNSETTLED_MAX
+        return self.has_window() and len(self.unsettled) < UNSETTLED_MAX
+
+    def has_window(self) -> bool:
+        """Whether the client's window lets a transfer out; what is sent without it waits here, in memory."""
+        return self.remote_window > 0 and not self.queued
 
     def send_transfer_frame(self, frame: bytes) -> None:
         """Send a transfer frame now, or when the client's window opens (AMQP 1.0, 2.5.6)."""
         self.queued.append(frame)
+        self.queued_bytes += len(frame)
         self._send_queued()
 
     def _send_queued(self) -> None:
         while self.queued and self.remote_window > 0:
-            self.connection.write_frame(self.queued.popleft())
+            frame = self.queued.popleft()
+            self.queued_bytes -= len(frame)
+            self.connection.write_frame(frame)
             self.remote_window -= 1
             self.next_outgoing_id = (self.next_outgoing_id + 1) & SERIAL
 
@@ -151,6 +160,7 @@ class Session:
         self.links.clear()
         self.unsettled.clear()
         self.queued.clear()
+        self.queued_bytes = 0
         self.accept_first = self.echo_first = -1
         self.connection.handler.session_ended(self)
 
@@ -334,7 +344,7 @@ class Session:
 
     def incoming_flow(self, frame: Flow) -> None:
         """The client's windows and, with a handle, a link's credit."""
-        had_room = self.can_send()
+        had_window = self.has_window()
         base = frame.next_incoming_id if frame.next_incoming_id >= 0 else FIRST_TRANSFER_ID
         window = (base + frame.incoming_window - self.next_outgoing_id) & SERIAL
         huge = frame.incoming_window >= SERIAL_HALF
@@ -349,7 +359,7 @@ class Session:
                 self._unattached(frame.handle)
                 return
             link.incoming_flow(frame)
-        if not had_room and self.can_send():
+        if not had_window and self.has_window():
             for link in list(self.links.values()):
                 if link.role_is_sender and link.credit > 0 and link.is_attached:
                     self.connection.handler.credit(link)

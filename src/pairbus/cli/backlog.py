@@ -30,7 +30,14 @@ Exit codes: 0 done, 1 nothing was found, 2 wrong usage, 3 could not reach the na
 
 @click.group(epilog=EPILOG)
 @pair_options
-@click.option("--queues", "count", type=click.IntRange(1), default=10, show_default=True, help="How many backlog queues.")
+@click.option(
+    "--queues",
+    "count",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="How many backlog queues.",
+)
 @click.pass_context
 def backlog(ctx: click.Context, /, **given: Any) -> None:
     """Look after the backlog in the secondary namespace."""
@@ -40,7 +47,9 @@ def backlog(ctx: click.Context, /, **given: Any) -> None:
 def _open(given: dict[str, Any]) -> Backlog:
     from pairbus.syphon.backlog import Backlog
 
-    return Backlog(given["primary"], needed(given["secondary"], "secondary"), given["namespace"], given["count"])
+    return Backlog(
+        given["primary"], needed(given["secondary"], "secondary"), given["namespace"], given["count"]
+    )
 
 
 def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -70,7 +79,9 @@ def list_backlog(given: dict[str, Any], messages: int, set_aside: bool, as_json:
         if not messages:
             return [asdict(row) for row in queues]
         return [
-            asdict(row) for queue in queues for row in await opened.messages(queue.name, messages, set_aside=set_aside)
+            asdict(row)
+            for queue in queues
+            for row in await opened.messages(queue.name, messages, set_aside=set_aside)
         ]
 
     _show(run(work()), as_json=as_json)
@@ -88,7 +99,9 @@ def explain(given: dict[str, Any], queue: str, number: int | None, as_json: bool
     rows = [row for row in rows if number is None or row["sequence_number"] == number]
     _show(rows, as_json=as_json)
     if not rows:
-        click.echo(f"nothing is set aside in {queue}" + (f" as {number}" if number is not None else ""), err=True)
+        click.echo(
+            f"nothing is set aside in {queue}" + (f" as {number}" if number is not None else ""), err=True
+        )
         raise click.exceptions.Exit(1)
 
 
@@ -110,7 +123,9 @@ def redrive(given: dict[str, Any], queue: str, reason: str | None) -> None:
 def purge(given: dict[str, Any], queue: str, reason: str | None, yes: bool) -> None:
     """Remove set-aside messages of QUEUE for good."""
     if not yes:
-        raise UsageError(f"this deletes set-aside messages of {queue} for good: look with `explain`, then add --yes")
+        raise UsageError(
+            f"this deletes set-aside messages of {queue} for good: look with `explain`, then add --yes"
+        )
     removed = run(_open(given).purge(queue, reason))
     click.echo(f"{removed} messages are gone from {queue}")
 
@@ -125,7 +140,9 @@ def drain(given: dict[str, Any], queues: tuple[str, ...], extra: bool, ledger: s
     from pairbus.pairing.statistics import Counters
 
     if not queues and not extra:
-        raise UsageError("drain what? name backlog queues, or give --extra; `pairbus syphon` drains the usual ones")
+        raise UsageError(
+            "drain what? name backlog queues, or give --extra; `pairbus syphon` drains the usual ones"
+        )
     opened = _open(given)
     counters = Counters()
 

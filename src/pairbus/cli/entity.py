@@ -24,6 +24,7 @@ from pairbus.cli.entity_work import (
     told_of,
     update_entity,
 )
+from pairbus.cli.refusal import one_line, way_out
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -215,4 +216,4 @@ def _run(given: tuple[Any, ...], work: Callable[[ServiceBusAdministrationClient]
         except ClientAuthenticationError as error:
             raise Refused(f"{error.message} Check the key in the connection string.") from None
         except AzureError as error:
-            raise Refused(error.message) from None
+            raise Refused(way_out(error) or one_line(error)) from None

@@ -24,7 +24,9 @@ Exit codes: 0 done, 1 the journal says nothing of this entity, 2 wrong usage.
 
 @click.command(epilog=EPILOG)
 @click.argument("path")
-@click.option("--journal", metavar="FILE", envvar="PAIRBUS_JOURNAL", help="The journal.  [env: PAIRBUS_JOURNAL]")
+@click.option(
+    "--journal", metavar="FILE", envvar="PAIRBUS_JOURNAL", help="The journal.  [env: PAIRBUS_JOURNAL]"
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
 def explain(path: str, journal: str | None, as_json: bool) -> None:
     """Say why the entity PATH is in its state: errors, timers, pings and decisions with their times."""
@@ -39,9 +41,13 @@ def explain(path: str, journal: str | None, as_json: bool) -> None:
         click.echo(json.dumps(events))
     for event in events if not as_json else ():
         at_ms = event.get("at_ms")
-        when = datetime.fromtimestamp((at_ms if isinstance(at_ms, int) else 0) / 1000, UTC).isoformat(timespec="milliseconds")
+        when = datetime.fromtimestamp((at_ms if isinstance(at_ms, int) else 0) / 1000, UTC).isoformat(
+            timespec="milliseconds"
+        )
         kind = str(event.get("kind", "")).removeprefix("pairing.").replace("_", " ")
-        text = "".join(character if character.isprintable() else "?" for character in str(event.get("text", "")))
+        text = "".join(
+            character if character.isprintable() else "?" for character in str(event.get("text", ""))
+        )
         click.echo(f"{when}  {event.get('factory')}  {kind:<14} {text}")
     if not events:
         click.echo(f"the journal says nothing of {path!r}", err=True)

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from pairbus.cli.entity_target import connection_of, find_target
+from pairbus.cli.refusal import one_line, way_out
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ def _refusing(entity: str, work: Callable[[], int]) -> int:
         # The client hides which of the two it was.
         raise Refused(f"the key was refused, or '{entity}' does not exist: see pairbus entity list") from None
     except ServiceBusError as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Refused(f"{type(error).__name__}: {text}") from None
+        raise Refused(way_out(error) or f"{type(error).__name__}: {one_line(error)}") from None
 
 
 @click.command(epilog=SEND_EXAMPLES)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pairbus.cli.refusal import one_line, way_out
 from pairbus.errors import PairingError, UsageError
 
 _Result = TypeVar("_Result")
@@ -18,11 +19,18 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def pair_options(command: _Command) -> _Command:
     """``--primary``, ``--secondary`` and ``--namespace``, from the environment unless given."""
     for option in (
-        click.option("--namespace", metavar="NAME", help="The primary's own name, when its connection string lacks it."),
         click.option(
-            "--secondary", metavar="CS", envvar="PAIRBUS_SECONDARY", help="The secondary.  [env: PAIRBUS_SECONDARY]"
+            "--namespace", metavar="NAME", help="The primary's own name, when its connection string lacks it."
         ),
-        click.option("--primary", metavar="CS", envvar="PAIRBUS_PRIMARY", help="The primary.  [env: PAIRBUS_PRIMARY]"),
+        click.option(
+            "--secondary",
+            metavar="CS",
+            envvar="PAIRBUS_SECONDARY",
+            help="The secondary.  [env: PAIRBUS_SECONDARY]",
+        ),
+        click.option(
+            "--primary", metavar="CS", envvar="PAIRBUS_PRIMARY", help="The primary.  [env: PAIRBUS_PRIMARY]"
+        ),
     ):
         command = option(command)
     return command
@@ -44,4 +52,4 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     try:
         return asyncio.run(work)
     except AzureError as error:
-        raise PairingError(f"the namespace could not be reached or refused: {str(error).splitlines()[0]}") from error
+        raise PairingError(way_out(error) or f"the namespace refused: {one_line(error)}") from error

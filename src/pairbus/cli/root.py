@@ -9,9 +9,12 @@ from typing import Final
 import click
 
 from pairbus import __version__
+from pairbus.cli.refusal import one_line, way_out
 from pairbus.errors import PairbusError, UsageError
 
 COMMANDS: Final = {
+    "demo": "pairbus.cli.demo:demo",
+    "up": "pairbus.cli.up:up",
     "serve": "pairbus.cli.serve:serve",
     "send": "pairbus.cli.messages:send",
     "receive": "pairbus.cli.messages:receive",
@@ -28,6 +31,8 @@ COMMANDS: Final = {
 }
 """Each command's name and where it is; add a line and a module for a new one."""
 SUMMARIES: Final = {
+    "demo": "Tell the whole story live: sends, an outage, failover, the way home, bill, proof.",
+    "up": "Run a pair on this machine, with the syphon and a page for both.",
     "serve": "Serve one namespace until stopped.",
     "send": "Send messages to a queue or topic.",
     "receive": "Receive messages from a queue or subscription.",
@@ -85,10 +90,29 @@ def main(arguments: list[str] | None = None) -> None:
         code = root.main(args=arguments, prog_name="pairbus", standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(130)
+    except click.UsageError as error:
+        sys.exit(_complain(_usage_line(error), EXIT_USAGE))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except PairbusError as error:
-        print(f"pairbus: {error}", file=sys.stderr)
-        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED)
+        sys.exit(_complain(one_line(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED))
+    except Exception as error:
+        # A namespace that cannot be reached, or will not let us in, is no fault of the program.
+        line = way_out(error)
+        if line is None:
+            raise
+        sys.exit(_complain(line, EXIT_REFUSED))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_line(error: click.UsageError) -> str:
+    """What click complains of, without its frame: one line, and where to read on."""
+    command = error.ctx.command_path if error.ctx is not None else "pairbus"
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return f"{text}; see {command} --help"
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"pairbus: {line}", file=sys.stderr, flush=True)
+    return code

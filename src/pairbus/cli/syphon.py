@@ -36,11 +36,24 @@ Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 
 @click.option("--master", metavar="URL", help="The Spark master; for --engine spark.")
 @click.option("--once", is_flag=True, help="End when all that was there at the start is home.")
 @click.option("--order", type=click.Choice(["relaxed", "session"]), default="relaxed", show_default=True)
-@click.option("--queues", "count", type=click.IntRange(1), default=10, show_default=True, help="How many backlog queues.")
+@click.option(
+    "--queues",
+    "count",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="How many backlog queues.",
+)
 @click.option("--extra", is_flag=True, help="Drain backlog queues beyond that number too.")
-@click.option("--not-found", type=click.Choice(["dead-letter", "wait"]), default="dead-letter", show_default=True)
-@click.option("--time-to-live", "life", type=click.Choice(["freeze", "deduct"]), default="freeze", show_default=True)
-@click.option("--ledger", metavar="DIR", help="Where to keep what is in doubt.  [default: the user's data directory]")
+@click.option(
+    "--not-found", type=click.Choice(["dead-letter", "wait"]), default="dead-letter", show_default=True
+)
+@click.option(
+    "--time-to-live", "life", type=click.Choice(["freeze", "deduct"]), default="freeze", show_default=True
+)
+@click.option(
+    "--ledger", metavar="DIR", help="Where to keep what is in doubt.  [default: the user's data directory]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counters as one JSON object at the end.")
 def syphon(**given: Any) -> int:
     """Bring the messages of the backlog home to the primary."""
@@ -54,7 +67,10 @@ def syphon(**given: Any) -> int:
     from pairbus.syphon.backlog import Backlog
 
     backlog = Backlog(
-        needed(given["primary"], "primary"), needed(given["secondary"], "secondary"), given["namespace"], given["count"]
+        needed(given["primary"], "primary"),
+        needed(given["secondary"], "secondary"),
+        given["namespace"],
+        given["count"],
     )
     counters = Counters()
     run(_drain(backlog, counters, given))
@@ -78,9 +94,9 @@ async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) ->
         ledger=Path(given["ledger"]) if given["ledger"] else None,
         not_found=given["not_found"],
         life=given["life"],
-        tell=lambda kind, subject, text: click.echo(f"{kind} {subject}: {text}", err=True)
-        if kind == "set_aside"
-        else None,
+        tell=lambda kind, subject, text: (
+            click.echo(f"{kind} {subject}: {text}", err=True) if kind == "set_aside" else None
+        ),
         started=_stop_on_signals,
     )
 

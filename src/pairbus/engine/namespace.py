@@ -25,7 +25,6 @@ from pairbus.engine.records import (
     MessageStored,
     NamespacePut,
     Record,
-    ScheduleActivated,
     SequenceAdvanced,
     SessionStateSet,
 )
@@ -135,7 +134,10 @@ class Namespace:
         if entity.topic is not None:
             topics.check_rules(entity.topic, entity.entity_id, settings)
         record = EntityPut(entity.entity_id, entity.kind, entity.path, settings.to_json())
-        only_rules = replace(entity.settings, rules=(), updated_at=0) == replace(settings, rules=(), updated_at=0)
+        # Filters and keys change while clients work, and cost nobody a lock (B57, M5).
+        only_rules = replace(entity.settings, rules=(), access_rules=(), updated_at=0) == replace(
+            settings, rules=(), access_rules=(), updated_at=0
+        )
         is_stricter = settings.max_delivery_count < entity.settings.max_delivery_count
         self.context.journal.append(record)
         self.fold(record)
@@ -423,7 +425,6 @@ def _fold_into(
     | MessageRemoved
     | DeliveryFailed
     | MessageDeferred
-    | ScheduleActivated
     | DuplicateSeen
     | SequenceAdvanced
     | SessionStateSet,
@@ -436,8 +437,6 @@ def _fold_into(
         queue.delivery_failed(record.sequence_number, record.delivery_count, record.changed_properties)
     elif isinstance(record, MessageDeferred):
         queue.deferred(record.sequence_number, record.delivery_count, record.changed_properties)
-    elif isinstance(record, ScheduleActivated):
-        queue.activated(record.sequence_number, record.new_sequence_number, record.enqueued_at, record.expires_at)
     elif isinstance(record, DuplicateSeen):
         queue.duplicate_seen(record.duplicate_key, record.at)
     elif isinstance(record, SequenceAdvanced):

@@ -154,16 +154,6 @@ class QueueState:
         self.stored_ever += 1
         self._place(message)
 
-    def activated(self, sequence_number: int, new_number: int, enqueued_at: int, expires_at: int) -> None:
-        """Fold of ScheduleActivated: the same bytes under a new number (B24)."""
-        original = self.moved_out(sequence_number)
-        if original is None:
-            return
-        message = Message(new_number, enqueued_at, expires_at, original.size, original.session_id)
-        message.location = original.location
-        message.extra = original.extra
-        self.stored(message, b"")
-
     def session_state_set(self, session_id: str, state: bytes | None, at: int) -> None:
         """Fold of SessionStateSet (B53)."""
         if self.sessions is None:

@@ -95,21 +95,6 @@ class MessageMoved:
         self.extra = extra
 
 
-class ScheduleActivated:
-    """A scheduled message fell due: it arrives now, under a new number (B24)."""
-
-    __slots__ = ("enqueued_at", "expires_at", "new_sequence_number", "queue_id", "sequence_number")
-
-    def __init__(
-        self, queue_id: int, sequence_number: int, new_sequence_number: int, enqueued_at: int, expires_at: int
-    ) -> None:
-        self.queue_id = queue_id
-        self.sequence_number = sequence_number
-        self.new_sequence_number = new_sequence_number
-        self.enqueued_at = enqueued_at
-        self.expires_at = expires_at
-
-
 class DuplicateSeen:
     """A message id was accepted at an instant; what is left of a removed message for duplicate detection."""
 
@@ -183,7 +168,6 @@ Record: TypeAlias = (
     | DeliveryFailed
     | MessageDeferred
     | MessageMoved
-    | ScheduleActivated
     | DuplicateSeen
     | SequenceAdvanced
     | SessionStateSet

@@ -26,6 +26,7 @@ TOKEN_LENGTH_MAX: Final = 8_192
 _PREFIX: Final = "sharedaccesssignature"
 _EXPIRY_MAX: Final = 253_402_300_799
 """The last second of the year 9999."""
+_EXPIRY_DIGITS: Final = 12
 FOREVER: Final = 1 << 62
 
 
@@ -97,7 +98,8 @@ class Access:
         fields = _fields_of(token)
         scope = _scope_of(fields["sr"])
         expiry = fields["se"]
-        if not (expiry.isascii() and expiry.isdigit()) or int(expiry) > _EXPIRY_MAX:
+        # The length first: Python refuses to read thousands of digits.
+        if len(expiry) > _EXPIRY_DIGITS or not (expiry.isascii() and expiry.isdigit()) or int(expiry) > _EXPIRY_MAX:
             raise Unauthorized("MalformedToken: The token's expiry is not a number of seconds in range.")
         expires_at = int(expiry) * 1000
         found = self._find_rule(unquote(fields["skn"]), scope)

@@ -8,7 +8,7 @@ The server feeds bytes and time in and, once the journal has committed, takes by
 from __future__ import annotations
 
 import json
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.connection import ConnectionSettings
@@ -17,7 +17,7 @@ from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import Access
 from pairbus.gateway.atom_api import ManagementApi
 from pairbus.gateway.atom_routes import route_of
-from pairbus.gateway.connection import GatewayConnection
+from pairbus.gateway.connection import NOT_ARMED, GatewayConnection
 from pairbus.gateway.counters import Counters
 from pairbus.gateway.exposition import CONTENT_TYPE, render
 from pairbus.gateway.faults import LOSE_LOCKS, Faults
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX: Final = 16_777_216
 """The largest request on a management node: a batch of scheduled messages."""
+STALE_TIMERS_SLACK: Final = 256
+"""Timers out of date, beyond as many as there are connections, before they are swept."""
 FAULTS_PATH: Final = "/$faults"
 METRICS_PATH: Final = "/metrics"
 
@@ -195,18 +197,28 @@ class Broker:
                 session.accept_incoming(delivery_id)
                 self.touch(connection)
         while self._timers and self._timers[0][0] <= now:
-            connection = heappop(self._timers)[2]
-            if connection in self.connections:
+            deadline, _, connection = heappop(self._timers)
+            if deadline == connection.armed_at and connection in self.connections:
                 connection.tick(now)
                 self.arm(connection)
 
     def arm(self, connection: GatewayConnection) -> None:
         """Have the connection ticked when it next needs it."""
         deadline = connection.next_deadline()
-        if deadline is not None:
-            connection.armed_at = deadline
-            self._timer_count += 1
-            heappush(self._timers, (deadline, self._timer_count, connection))
+        connection.armed_at = NOT_ARMED if deadline is None else deadline
+        if deadline is None:
+            return
+        self._timer_count += 1
+        heappush(self._timers, (deadline, self._timer_count, connection))
+        if len(self._timers) > 2 * len(self.connections) + STALE_TIMERS_SLACK:
+            # What has gone must not wait here for a deadline it will not see (B67).
+            self._timers = [
+                (other.armed_at, number, other)
+                for number, other in enumerate(self.connections)
+                if other.armed_at != NOT_ARMED
+            ]
+            heapify(self._timers)
+            self._timer_count = len(self.connections)
 
     # -- HTTP ----------------------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_map
-from pairbus.errors import ArgumentError
+from pairbus.amqp.types import ULong
+from pairbus.errors import ArgumentError, UsageError
 
 if TYPE_CHECKING:
     from pairbus.model.message import Message
 
+LONG_MAX: Final = (1 << 63) - 1
 CHANGES_BYTES_MAX: Final = 65_536
 """All properties of a message together have at most 64 KB."""
 
@@ -25,7 +27,15 @@ def merged_changes(message: Message, changes: dict[str, object] | None) -> bytes
         if isinstance(earlier, dict):
             merged.update(earlier)
     merged.update({str(key): value for key, value in changes.items()})
-    encoded = encode_map(merged)
+    try:
+        encoded = encode_map({key: _unsigned(value) for key, value in merged.items()})
+    except UsageError as error:
+        raise ArgumentError(f"A changed property cannot be kept: {error}") from error
     if len(encoded) > CHANGES_BYTES_MAX:
         raise ArgumentError(f"The changed properties have {len(encoded)} bytes: at most {CHANGES_BYTES_MAX} are allowed.")
     return encoded
+
+
+def _unsigned(value: object) -> object:
+    """What no signed long can hold came as an unsigned one."""
+    return ULong(value) if isinstance(value, int) and value > LONG_MAX else value

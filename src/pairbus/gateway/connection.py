@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 NO_LINK_MS: Final = 300_000
 """How long a connection may go without any link."""
+STRANGER_LINKS_MAX: Final = 32
+"""Links that a connection may ask for before it has shown any right: each takes memory, refused or not (M6)."""
+NOT_ARMED: Final = 1 << 62
+"""An ``armed_at`` that no deadline comes after."""
 
 
 
@@ -69,6 +73,8 @@ class GatewayConnection:
         self.armed_at = now
         """When the broker will call ``tick`` next."""
         self._linked_at = now
+        self.stranger_links = 0
+        """Links asked for since there was last a grant."""
 
     # -- the server's side ---------------------------------------------------------------------
 
@@ -200,6 +206,13 @@ class GatewayConnection:
             raise Unauthorized(missing_claim(right, f"sb://{self.broker.namespace.name}/{path}"))
         return min(latest, now + RECHECK_MS)
 
+    def rule_for(self, path: str, right: str) -> str:
+        """The name of the access rule by which this connection may do this; empty: by none."""
+        for grant in (self.login, *self.grants.values()):
+            if grant is not None and self.broker.access.allows(grant, path, right, self.now):
+                return grant.rule_name
+        return ""
+
     def recheck(self) -> None:
         """Tokens or rules have changed: links that are no longer allowed end at once (M3–M5)."""
         for link, context in list(self.links.items()):
@@ -239,9 +252,16 @@ class GatewayConnection:
     def link_attached(self, link: Link) -> None:
         """A link asks to be attached: check the right, then existence, then answer."""
         attach = link.attach
+        is_stranger = self.login is None and not self.grants
+        if is_stranger:
+            self.stranger_links += 1
+            if self.stranger_links > STRANGER_LINKS_MAX:
+                text = f"More than {STRANGER_LINKS_MAX} links were asked for without a valid token: put one first."
+                self.close("amqp:resource-limit-exceeded", text)
+                return
         try:
             if isinstance(attach.target, CoordinatorTarget):
-                if self.login is None and not self.grants:
+                if is_stranger:
                     raise Unauthorized("A transaction needs a connection that has authenticated: put a token first.")  # M6
                 self._add(Coordinator(self, link, "", ""))
                 link.accept(max_message_size=self.broker.request_bytes_max)
@@ -259,7 +279,7 @@ class GatewayConnection:
     def _attach_tokens(self, link: Link) -> None:
         context = Replies(self, link, CBS, "") if link.role_is_sender else TokenRequests(self, link, CBS, "")
         self._add(context)
-        link.accept(max_message_size=self.broker.request_bytes_max)
+        link.accept(max_message_size=tokens.REQUEST_BYTES_MAX)
 
     def _attach_entity(self, link: Link, text: str) -> None:
         address = parse(text)

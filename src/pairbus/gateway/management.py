@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message import decode_message, encode_message
 from pairbus.amqp.types import Int, Symbol
-from pairbus.errors import ArgumentError, EntityNotFound, NotSupported, ProtocolError, Refusal
+from pairbus.errors import (
+    ArgumentError,
+    EntityNotFound,
+    NotSupported,
+    ProtocolError,
+    Refusal,
+    ServerBusy,
+)
 from pairbus.gateway import management_messages, management_rules, management_sessions
 from pairbus.gateway.addressing import find_entity, node_scope, queue_at
 from pairbus.gateway.meter import MANAGEMENT
-from pairbus.gateway.replies import reply_link
+from pairbus.gateway.replies import REPLY_BYTES_MAX, reply, reply_link
 from pairbus.gateway.request import NoContent, Request
 from pairbus.model.access import LISTEN, MANAGE, SEND
 
@@ -44,6 +51,10 @@ OPERATIONS: Final[dict[str, tuple[str, Callable[[Request], dict[str, object]]]]]
     "enumerate-rules": (LISTEN, management_rules.enumerate_rules),
 }
 RULE_OPERATIONS: Final = ("add-rule", "remove-rule", "enumerate-rules")
+ENTITY_OPERATIONS: Final = ("schedule-message", "cancel-scheduled-message", *RULE_OPERATIONS)
+"""What is done to the entity itself, whichever of its places the node belongs to: the token must cover the entity (M2)."""
+AUDITED: Final = {"add-rule": "create rule", "remove-rule": "delete rule"}
+"""Changes of configuration, under the names that the HTTP API gives them in the audit log (M13)."""
 
 
 def receive(
@@ -64,6 +75,9 @@ def receive(
     status, description, condition = 200, "OK", ""
     body: dict[str, object] = {}
     try:
+        if connection.amqp.output_size > REPLY_BYTES_MAX:
+            # A small request can have a large answer, and a burst many requests (B62).
+            raise ServerBusy("Too many answers wait on this connection. Read them, then ask again.")
         body = _perform(connection, context, message, state)
     except NoContent as nothing:
         status, description, condition = 204, nothing.description, nothing.condition
@@ -74,7 +88,22 @@ def receive(
     except ProtocolError as error:
         status, condition = 400, "amqp:decode-error"
         description = connection.broker.tracker.describe(f"The request cannot be read: {error}", context.path, connection.now)
+    _audit(connection, context, message, status)
     _answer(connection, context, message, status, description, condition, body)
+
+
+def _audit(
+    connection: GatewayConnection, context: ManagementRequests, message: DecodedMessage, status: int
+) -> None:
+    operation = message.application_properties.get("operation")
+    name = operation.removeprefix(_PREFIX) if isinstance(operation, str) else ""
+    if name not in AUDITED:
+        return
+    rule = message.body.get("rule-name") if isinstance(message.body, dict) else None
+    path = context.address.path
+    resource = f"{path}/rules/{rule}" if isinstance(rule, str) else path
+    who = connection.rule_for(node_scope(path), MANAGE)
+    connection.broker.audit(AUDITED[name], resource, who, str(status), connection.peer)
 
 
 def _perform(
@@ -85,7 +114,8 @@ def _perform(
     if name not in OPERATIONS:
         raise NotSupported(f"The operation {operation!r} is not known.")
     right, perform = OPERATIONS[name]
-    connection.authorize(node_scope(context.address.scope), right)
+    address = context.address
+    connection.authorize(node_scope(address.path if name in ENTITY_OPERATIONS else address.scope), right)
     entity = find_entity(connection.broker.namespace, context.address)
     if entity.is_deleted:
         raise EntityNotFound(entity.path)
@@ -127,4 +157,4 @@ def _answer(
     answer = encode_message(
         correlation_id_raw=request.properties.message_id_raw, application_properties=properties, body=body
     )
-    link.send(b"\x00", [answer], True)
+    reply(connection, link, answer)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 INT_MAX: Final = 2_147_483_647
 LONG_MIN: Final = -(1 << 63)
 LONG_MAX: Final = (1 << 63) - 1
+RECEIVE_BYTES_MAX: Final = 33_554_432
+"""Bytes of deferred messages in one answer."""
 SCHEDULE_MAX: Final = 4_500
 """Messages in one schedule request."""
 
@@ -101,6 +103,7 @@ def receive_deferred(request: Request) -> dict[str, object]:
     session = _session(request)
     if request.queue.sessions is not None and session is None:
         raise SessionLockLost
+    _check_answer_size(request.queue, numbers)
     queue, broker, received = request.queue, request.connection.broker, request.tally(meter.RECEIVE)
     if mode == 0:
         messages = browse.check_deferred(queue, numbers, session)
@@ -120,6 +123,15 @@ def receive_deferred(request: Request) -> dict[str, object]:
         locked.append({"lock-token": Uuid(token), "message": _encoded(request, lock.message, until, token)})
         received.add(meter.billed_size(lock.message))
     return {"messages": locked}
+
+
+def _check_answer_size(queue: Queue, numbers: list[int]) -> None:
+    """Refuse to put more into one answer than memory should hold; one message always fits (B62)."""
+    found = [message.size for number in numbers if (message := queue.messages.get(number)) is not None]
+    if len(found) > 1 and sum(found) > RECEIVE_BYTES_MAX:
+        raise ArgumentError(
+            f"The {len(found)} messages have {sum(found)} bytes together: at most {RECEIVE_BYTES_MAX} are given in one answer."
+        )
 
 
 def update_disposition(request: Request) -> dict[str, object]:

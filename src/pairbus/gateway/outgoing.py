@@ -89,7 +89,8 @@ def flow(connection: GatewayConnection, context: ReceiveLink) -> None:
     if link.flows != context.flows:  # not merely the session's window that opened again
         context.flows = link.flows
         context.begin_receive()
-    context.queue.set_credit(context.consumer, link.credit)
+    # Without a window what is sent would pile up here; when it opens, this is called again (B62, B63).
+    context.queue.set_credit(context.consumer, link.credit if link.session.has_window() else 0)
     if link.drain:
         connection.broker.draining.append(context)
 
@@ -116,7 +117,11 @@ class Deliveries:
         broker = self._broker
         blob = broker.journal.read(message.location, message.size)
         parts = encode_delivery(context.queue, message, blob, until, token)
-        context.link.send(tag, parts, lock is None, lock)
+        link = context.link
+        link.send(tag, parts, lock is None, lock)
+        session = link.session
+        if session.remote_window <= 0 or session.queued:
+            consumer.credit = 0  # see flow
         context.is_polling = False
         context.deliveries.add(message.size - PREFIX_SIZE)
         if lock is None and broker.trail is not None:

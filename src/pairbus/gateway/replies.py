@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.terminus import Target
 from pairbus.gateway.links import Replies
@@ -10,6 +10,21 @@ from pairbus.gateway.links import Replies
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
     from pairbus.gateway.connection import GatewayConnection
+
+
+REPLY_BYTES_MAX: Final = 8_388_608
+"""Answers that may wait on one connection before further requests are told to come later."""
+WAITING_BYTES_MAX: Final = 4_194_304
+"""Answers that may wait for the window of a session; who asks on and on and takes nothing is shown the door (M6)."""
+
+
+def reply(connection: GatewayConnection, link: Link, answer: bytes) -> None:
+    """Send an answer."""
+    if link.session.queued_bytes > WAITING_BYTES_MAX:
+        text = f"More than {WAITING_BYTES_MAX} bytes of answers wait for the session's window to open."
+        connection.close("amqp:resource-limit-exceeded", text)
+        return
+    link.send(b"\x00", [answer], True)
 
 
 def reply_link(connection: GatewayConnection, request: Link, path: str, reply_to: str | None) -> Link | None:

@@ -9,7 +9,7 @@ from pairbus.amqp.types import Int
 from pairbus.errors import EntityNotFound, ProtocolError, Refusal, Unauthorized
 from pairbus.gateway.access import covers
 from pairbus.gateway.addressing import parse, path_of
-from pairbus.gateway.replies import reply_link
+from pairbus.gateway.replies import reply, reply_link
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import TokenRequests
 
+REQUEST_BYTES_MAX: Final = 65_536
+"""The largest put-token request: strangers may send these (M6)."""
 GRANTS_MAX: Final = 1_000
 """Audiences remembered for one connection."""
 PUT_TOKEN: Final = "put-token"  # noqa: S105 - the operation's name
@@ -47,7 +49,7 @@ def receive(
             application_properties={"status-code": Int(status), "status-description": description},
             body=None,
         )
-        link.send(b"\x00", [answer], True)
+        reply(connection, link, answer)
 
 
 def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
@@ -68,6 +70,7 @@ def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
     if path not in connection.grants and len(connection.grants) >= GRANTS_MAX:
         raise Unauthorized(f"More than {GRANTS_MAX} audiences on one connection: open another one.")
     connection.grants[path] = grant
+    connection.stranger_links = 0
     connection.recheck()
     if grant.expires_at < connection.armed_at:
         connection.broker.arm(connection)

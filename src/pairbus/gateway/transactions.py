@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 LIFETIME_MS: Final = 120_000
 WORK_MAX: Final = 100
 """Messages in one transaction."""
+WORK_BYTES_MAX: Final = 67_108_864
+"""Bytes of messages that wait in all transactions of one connection; a single message may be larger (B62)."""
 TRANSACTIONS_MAX: Final = 100
 """Open transactions of one connection."""
 DECLARE: Final = 0x31
@@ -189,13 +191,15 @@ class StatusSettlement:
 class Transaction:
     """What has been planned under one id."""
 
-    __slots__ = ("controller", "deadline", "is_failed", "settled", "txn_id", "work")
+    __slots__ = ("controller", "deadline", "is_failed", "settled", "size", "txn_id", "work")
 
     def __init__(self, txn_id: bytes, controller: Link, deadline: int) -> None:
         self.txn_id = txn_id
         self.controller = controller
         self.deadline = deadline
         self.work: list[Work] = []
+        self.size = 0
+        """Bytes of the messages it will store; they wait in memory."""
         self.settled: dict[int, None] = {}
         """Tokens of the locks it settles: each once."""
         self.is_failed = False
@@ -225,9 +229,7 @@ def receive(connection: GatewayConnection, context: Coordinator, delivery_id: in
 
 
 def _declare(connection: GatewayConnection, controller: Link) -> Transaction:
-    if len(connection.transactions) >= TRANSACTIONS_MAX:
-        for old in [t for t in connection.transactions.values() if t.deadline <= connection.now]:
-            roll_back(connection, old)
+    _roll_back_expired(connection)
     if len(connection.transactions) >= TRANSACTIONS_MAX:
         raise ArgumentError(f"{TRANSACTIONS_MAX} transactions are open on this connection: discharge one first.")
     txn_id = connection.broker.next_transaction_id()
@@ -276,11 +278,26 @@ def _plan(connection: GatewayConnection, transaction: Transaction, work: Work) -
         transaction.is_failed = True
         raise ArgumentError(f"A transaction holds at most {WORK_MAX} messages.")
     try:
-        work.check(connection, 0, connection.now)
+        size = work.check(connection, 0, connection.now)
+        if size:
+            _check_size(connection, size)
     except Refusal:
         transaction.is_failed = True
         raise
     transaction.work.append(work)
+    transaction.size += size
+
+
+def _check_size(connection: GatewayConnection, size: int) -> None:
+    _roll_back_expired(connection)
+    held = sum(transaction.size for transaction in connection.transactions.values())
+    if held and held + size > WORK_BYTES_MAX:
+        raise ArgumentError(f"The open transactions of a connection hold at most {WORK_BYTES_MAX} bytes: discharge one first.")
+
+
+def _roll_back_expired(connection: GatewayConnection) -> None:
+    for old in [t for t in connection.transactions.values() if t.deadline <= connection.now]:
+        roll_back(connection, old)
 
 
 def _plan_settlement(

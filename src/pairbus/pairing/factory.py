@@ -93,7 +93,10 @@ class Factory:
             self._rotation = Rotation(queues, self.ping_interval_ms, self._chooser)
             self.is_paired = True
         self.tell(
-            Kind.PAIRED, self.primary, f"paired with {self.secondary}: {len(queues)} backlog queues", queues=len(queues)
+            Kind.PAIRED,
+            self.primary,
+            f"paired with {self.secondary}: {len(queues)} backlog queues",
+            queues=len(queues),
         )
 
     @property
@@ -164,7 +167,13 @@ class Factory:
             elif change.after is Health.HEALTHY and change.before is not Health.SUSPECT:
                 self.counters.recoveries += 1
             self.note(record, f"{change.before.value} → {change.after.value}: {change.why}")
-            self.tell(_KINDS[change.after], change.path, change.why, before=change.before.value, after=change.after.value)
+            self.tell(
+                _KINDS[change.after],
+                change.path,
+                change.why,
+                before=change.before.value,
+                after=change.after.value,
+            )
             self._on_change(record)
 
     def note(self, record: EntityHealth, text: str) -> None:
@@ -177,14 +186,19 @@ class Factory:
         record = self.record(path)
         with self.lock:
             report = record.report()
-            lines = [f"{report.path} is {report.state.value} since {report.since_ms} ms" + _because(report.why)]
+            lines = [
+                f"{report.path} is {report.state.value} since {report.since_ms} ms" + _because(report.why)
+            ]
             if report.failover_due_ms is not None:
                 lines.append(f"fails over at {report.failover_due_ms} ms unless a send succeeds before")
             if report.next_ping_ms is not None:
                 lines.append(f"next ping at {report.next_ping_ms} ms; {report.pings_sent} sent so far")
             if report.parked:
                 lines.append(f"{report.parked} messages parked, last in {report.backlog_queue}")
-            lines += [f"backlog queue {e.queue} is out of rotation: {e.why}" for e in self._rotation.evicted.values()]
+            lines += [
+                f"backlog queue {e.queue} is out of rotation: {e.why}"
+                for e in self._rotation.evicted.values()
+            ]
             return lines + list(self._decisions.get(entity_key(path), ()))
 
     # --- sends ------------------------------------------------------------------------------------

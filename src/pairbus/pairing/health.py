@@ -65,7 +65,12 @@ class EntityHealth:
     """
 
     def __init__(
-        self, path: str, failover_interval_ms: int, ping_interval_ms: int, healthy_pings: int = 1, now: int = 0
+        self,
+        path: str,
+        failover_interval_ms: int,
+        ping_interval_ms: int,
+        healthy_pings: int = 1,
+        now: int = 0,
     ) -> None:
         self.path = path
         self.failover_interval_ms = failover_interval_ms

@@ -66,7 +66,9 @@ class SendAvailabilityOptions:
         if self.order == "session":
             raise UsageError("order is 'session': this comes in a later release; use 'relaxed' until then")
         if self.spool is not None:
-            raise UsageError(f"spool is {self.spool!r}: this comes in a later release; leave it out until then")
+            raise UsageError(
+                f"spool is {self.spool!r}: this comes in a later release; leave it out until then"
+            )
 
 
 def check_ping_interval(value: timedelta) -> None:

@@ -148,12 +148,13 @@ def park(payload: bytes, path: str, passport: Passport) -> bytes:
     written = Passport(passport.factory, passport.first_send_ms, passport.detour, passport.reason, hints)
     aliases.append((amqp.encode_text(ALIAS_PASSPORT), amqp.encode_text(written.text())))
     users = [
-        (_renamed(key), value)
-        for key, value in amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
+        (_renamed(key), value) for key, value in amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
     ]
     parts = amqp.replace(parts, amqp.HEADER, _unless_empty(header))
     parts = amqp.replace(parts, amqp.PROPERTIES, amqp.encode_list(properties) if properties else None)
-    parts = amqp.replace(parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None)
+    parts = amqp.replace(
+        parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None
+    )
     parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(users + aliases))
     return amqp.join(parts)
 
@@ -218,7 +219,9 @@ def _renamed(key: bytes) -> bytes:
     if name is None:
         return key
     lowered = name.lower()
-    return amqp.encode_text(USER_PREFIX + name) if lowered in ALIASES or lowered.startswith(USER_PREFIX) else key
+    return (
+        amqp.encode_text(USER_PREFIX + name) if lowered in ALIASES or lowered.startswith(USER_PREFIX) else key
+    )
 
 
 def _unless_empty(header: list[bytes]) -> bytes | None:
@@ -275,12 +278,12 @@ def _restore(payload: bytes, now_ms: int, elapsed_ms: int) -> Restored:
     parts = _without_broker_parts(parts)
     parts = amqp.replace(parts, amqp.HEADER, _unless_empty(header))
     parts = amqp.replace(parts, amqp.PROPERTIES, amqp.encode_list(properties) if properties else None)
-    parts = amqp.replace(parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None)
+    parts = amqp.replace(
+        parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None
+    )
     parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(users) if users else None)
     message_id = properties[0] if properties and properties[0] != amqp.NULL else b""
-    return Restored(
-        path, amqp.join(parts), message_id, session, partition, life_ms, scheduled_ms, passport
-    )
+    return Restored(path, amqp.join(parts), message_id, session, partition, life_ms, scheduled_ms, passport)
 
 
 def _split_properties(items: Items) -> tuple[Items, dict[str, bytes]]:
@@ -443,7 +446,9 @@ def without_dead_letter_marks(payload: bytes) -> bytes:
     ]
     parts = amqp.replace(_without_broker_parts(parts), amqp.HEADER, None)
     parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(kept) if kept else None)
-    parts = amqp.replace(parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None)
+    parts = amqp.replace(
+        parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None
+    )
     return amqp.join(parts)
 
 

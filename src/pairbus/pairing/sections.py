@@ -262,6 +262,4 @@ def _compound(small: int, large: int, parts: list[bytes]) -> bytes:
     # The same bound as the official SDK's encoder, so that an untouched value is written as it was.
     if len(parts) <= 255 and len(content) < 255:
         return bytes((small, len(content) + 1, len(parts))) + content
-    return (
-        bytes((large,)) + (len(content) + 4).to_bytes(4, "big") + len(parts).to_bytes(4, "big") + content
-    )
+    return bytes((large,)) + (len(content) + 4).to_bytes(4, "big") + len(parts).to_bytes(4, "big") + content

@@ -59,7 +59,9 @@ def copy_of(message: ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBusMess
     """A copy whose sections can be changed without changing the original. Bodies are shared: nobody edits them."""
     if isinstance(message, ServiceBusMessage):
         raw = _copy_raw(message.raw_amqp_message)
-        return ServiceBusMessage(body=None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
+        return ServiceBusMessage(
+            body=None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw
+        )
     return _copy_raw(message)
 
 
@@ -178,8 +180,6 @@ def payload_of(message: Any) -> bytes | None:
     return payload if isinstance(payload, bytes) else None
 
 
-
-
 class _IdentifyingBatch(ServiceBusMessageBatch):
     """A batch whose every message has an id before the first attempt (P3)."""
 
@@ -195,7 +195,9 @@ def identifying_batch(limit_bytes: int, sender: Any) -> ServiceBusMessageBatch:
 
 def as_service_bus_message(raw: AmqpAnnotatedMessage) -> ServiceBusMessage:
     """The SDK's other kind of message around the same sections."""
-    return ServiceBusMessage(body=None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw)
+    return ServiceBusMessage(
+        body=None, message=PyamqpTransport.to_outgoing_amqp_message(raw), raw_amqp_message=raw
+    )
 
 
 def message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> str:
@@ -226,7 +228,9 @@ def interruptible(receiver: Any) -> Any:
 
     async def work(**options: Any) -> Any:
         # Messages that are on their way would be released when nobody receives: let them come in first.
-        is_quiet = time.monotonic() - state["begun"] > SETTLE_IN_SECONDS and handler._received_messages.empty()
+        is_quiet = (
+            time.monotonic() - state["begun"] > SETTLE_IN_SECONDS and handler._received_messages.empty()
+        )
         if state["is_wanted"] and is_quiet:
             state["is_wanted"] = False
             return False

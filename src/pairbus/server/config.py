@@ -70,6 +70,10 @@ class Options:
             raise UsageError("--tls-cert and --tls-key go together: give both or neither")
         if self.audit and self.store == MEMORY:
             raise UsageError(f"--audit and --store {MEMORY} exclude each other: the audit log needs a store that lasts")
+        if self.ready_file is not None and not self.ready_file.parent.is_dir():
+            raise UsageError(
+                f"--ready-file {self.ready_file}: the directory {self.ready_file.parent} does not exist; make it first"
+            )
         if self.usage_days < 1:
             raise UsageError(f"--usage-days {self.usage_days}: at least one day of usage files is kept")
         if not self.tls and self.tls_cert is not None:

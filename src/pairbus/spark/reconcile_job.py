@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
@@ -245,17 +246,29 @@ def _reasons(quarantined: DataFrame) -> dict[str, int]:
 
 
 def write_messages(reconciled: Reconciled, directory: str) -> None:
-    """Every message that is not simply where it should be, by fate, as Parquet; and what was set apart. Written anew."""
+    """``DIR/messages``: every message that is not simply where it should be, with its fate; ``DIR/quarantine``: what was set apart.
+    Written anew, as Parquet.
+    """
     fates = (*FATES, "repeated", "unexpected")
-    for fate in fates:
-        rows = reconciled.messages.where(f.col(fate) > 0).select(
+    is_any = reduce(lambda one, other: one | other, [f.col(fate) > 0 for fate in fates])
+    each = f.explode(
+        f.array(*[f.struct(f.lit(fate).alias("fate"), f.col(fate).alias("copies")) for fate in fates])
+    )
+    rows = (
+        reconciled.messages.where(is_any)
+        .withColumn("each", each)
+        .where(f.col("each.copies") > 0)
+        .select(
+            "each.fate",
             "destination",
             "message_id",
             f.lower(f.hex("body")).alias("sha256"),
-            f.col(fate).alias("copies"),
+            "each.copies",
             f.timestamp_millis("told_ms").alias("accepted_time"),
             f.timestamp_millis("arrived_ms").alias("arrived_time"),
             f.col("is_detoured").alias("through_backlog"),
         )
-        rows.write.mode("overwrite").parquet(f"{directory}/{fate}")
-    reconciled.ledgers.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")
+    )
+    rows.write.mode("overwrite").parquet(f"{directory}/messages")
+    if any(count.quarantined for count in reconciled.certificate.rows.values()):
+        reconciled.ledgers.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")

@@ -78,12 +78,11 @@ def find_inputs(spark: SparkSession, locations: Sequence[str], wanted: Wanted) -
     found = Inputs()
     parts: dict[str, list[_Part]] = {}
     for location in locations:
-        before = sum(map(len, parts.values())) + len(found.lines) + len(found.damaged)
         if "://" in location and not location.startswith("file://"):
-            _list_remote(spark, location, parts, found)
+            is_found = _list_remote(spark, location, parts, found)
         else:
-            _list_local(_local(location), wanted, parts, found)
-        if before == sum(map(len, parts.values())) + len(found.lines) + len(found.damaged):
+            is_found = _list_local(_local(location), wanted, parts, found)
+        if not is_found:
             raise UsageError(f"{location} holds no {wanted.what}: expected *.parquet or *.jsonl files")
     for copies in parts.values():
         chosen = copies[0] if len(copies) == 1 else max(copies, key=lambda part: _age(part, wanted.weight))
@@ -103,14 +102,16 @@ def _local(location: str) -> Path:
     return Path(unquote(urlparse(location).path) if location.startswith("file://") else location)
 
 
-def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
+def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> bool:
     if not root.exists():
         raise UsageError(f"there is no {wanted.what} at {root}: no such file or directory")
     if (root / wanted.folder).is_dir():
         root = root / wanted.folder
+    is_found = False
     if root.is_dir():
         # Journals first: one that its broker turns into Parquet meanwhile is then found in that form.
         for journal in sorted(root.rglob(f"{JOURNALS}*.log")):
+            is_found = True
             found.journals.append(str(journal))
             for made in _converted(journal):
                 _add_parquet(made, wanted, parts, found)
@@ -118,11 +119,14 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
         if any(name.startswith((".", "_")) for name in file.relative_to(root).parts) or not file.is_file():
             continue
         if file.suffix == PARQUET:
+            is_found = True
             _add_parquet(file, wanted, parts, found)
         elif file.suffix in LINES:
+            is_found = True
             found.lines.append(str(file.resolve()))
         elif root.is_file():
             raise UsageError(f"{file} is neither *.parquet nor *.jsonl: what is it?")
+    return is_found
 
 
 def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
@@ -181,7 +185,8 @@ def _converted(journal: Path) -> list[Path]:
     return sorted(made.rglob(f"*{PARQUET}"))
 
 
-def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part]], found: Inputs) -> None:
+def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part]], found: Inputs) -> bool:
+    is_found = False
     for pattern in ("*.parquet", "*.jsonl", "*.ndjson"):
         listed = (
             spark.read.format("binaryFile")
@@ -192,6 +197,7 @@ def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part
             .limit(FILES_MAX)
             .collect()
         )
+        is_found = is_found or bool(listed)
         for row in listed:
             path = str(row["path"])
             if pattern != "*.parquet":
@@ -200,3 +206,4 @@ def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part
             key = "/".join(path.split("/")[-2:])
             copies = parts.setdefault(key if key.startswith("hour=") else path, [])
             copies.append(_Part(path, key, 0, int(row["modificationTime"].timestamp() * 1000)))
+    return is_found

@@ -17,7 +17,6 @@ from pairbus.engine.records import (
     MessageStored,
     NamespacePut,
     Record,
-    ScheduleActivated,
     SequenceAdvanced,
     SessionStateSet,
 )
@@ -27,7 +26,6 @@ from pairbus.model.message import Extra
 DELIVERY_FAILED: Final = 3
 MESSAGE_DEFERRED: Final = 4
 MESSAGE_MOVED: Final = 5
-SCHEDULE_ACTIVATED: Final = 6
 DUPLICATE_SEEN: Final = 7
 SEQUENCE_ADVANCED: Final = 8
 SESSION_STATE_SET: Final = 9
@@ -43,7 +41,6 @@ _LENGTH: Final = struct.Struct("<I")
 _EXTRA: Final = struct.Struct("<qQIq")
 _COUNTED: Final = struct.Struct("<QQI")
 _MOVED: Final = struct.Struct("<QQQ")
-_ACTIVATED: Final = struct.Struct("<QQQqq")
 _NUMBERED: Final = struct.Struct("<Qq")
 _ADVANCED: Final = struct.Struct("<QQq")
 _ENTITY: Final = struct.Struct("<QB")
@@ -131,14 +128,6 @@ def _body(record: Record) -> tuple[int, bytes]:
         case MessageMoved():
             head = _MOVED.pack(record.from_queue_id, record.sequence_number, record.to_queue_id)
             return MESSAGE_MOVED, head + encode_extra(record.extra)
-        case ScheduleActivated():
-            return SCHEDULE_ACTIVATED, _ACTIVATED.pack(
-                record.queue_id,
-                record.sequence_number,
-                record.new_sequence_number,
-                record.enqueued_at,
-                record.expires_at,
-            )
         case DuplicateSeen():
             return DUPLICATE_SEEN, _NUMBERED.pack(record.queue_id, record.at) + pack_bytes(
                 record.duplicate_key
@@ -189,11 +178,6 @@ def _message_moved_1(body: bytes) -> Record:
     return MessageMoved(from_queue_id, number, to_queue_id, unpack_extra(body, _MOVED.size)[0])
 
 
-def _schedule_activated_1(body: bytes) -> Record:
-    queue_id, number, new_number, enqueued_at, expires_at = _ACTIVATED.unpack(body)
-    return ScheduleActivated(queue_id, number, new_number, enqueued_at, expires_at)
-
-
 def _duplicate_seen_1(body: bytes) -> Record:
     queue_id, at = _NUMBERED.unpack_from(body)
     return DuplicateSeen(queue_id, unpack_bytes(body, _NUMBERED.size)[0], at)
@@ -229,7 +213,6 @@ _DECODERS: Final[dict[tuple[int, int], _Decoder]] = {
     (DELIVERY_FAILED, 1): _delivery_failed_1,
     (MESSAGE_DEFERRED, 1): _message_deferred_1,
     (MESSAGE_MOVED, 1): _message_moved_1,
-    (SCHEDULE_ACTIVATED, 1): _schedule_activated_1,
     (DUPLICATE_SEEN, 1): _duplicate_seen_1,
     (SEQUENCE_ADVANCED, 1): _sequence_advanced_1,
     (SESSION_STATE_SET, 1): _session_state_set_1,

@@ -20,7 +20,6 @@ from pairbus.engine.records import (
     MessageStored,
     NamespacePut,
     Record,
-    ScheduleActivated,
     SequenceAdvanced,
     SessionStateSet,
 )
@@ -132,9 +131,6 @@ class Space:
                 message = record.message
                 _raise(account, record.queue_id, message.sequence_number, message.enqueued_at)
                 is_fact = bool(record.duplicate_key)
-            case ScheduleActivated():
-                _raise(account, record.queue_id, record.new_sequence_number, record.enqueued_at)
-                is_fact = False
             case MessageMoved():
                 _raise(account, record.to_queue_id, record.sequence_number, 0)
                 is_fact = False

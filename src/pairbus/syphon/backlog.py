@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.errors import UsageError
+from pairbus.errors import PairingError, UsageError
 from pairbus.pairing import naming, parking, wire
 from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES
@@ -57,7 +57,9 @@ class Backlog:
     def __init__(self, primary: str | None, secondary: str, name: str | None, count: int = 10) -> None:
         first = naming.parse_connection_string(primary, "primary") if primary else None
         if first is None and name is None:
-            raise UsageError("which primary? give its connection string (PAIRBUS_PRIMARY) or --namespace NAME")
+            raise UsageError(
+                "which primary? give its connection string (PAIRBUS_PRIMARY) or --namespace NAME"
+            )
         self.name = naming.namespace_name(first.host, first.namespace, name) if first else str(name)
         self._primary = primary
         self._secondary = naming.parse_connection_string(secondary, "secondary").text
@@ -75,7 +77,9 @@ class Backlog:
             try:
                 found = await management.backlog_queues(self.name)
             except NoManageRight as error:
-                raise UsageError(f"listing queues needs the right to manage the secondary: {error}") from error
+                raise PairingError(
+                    "the secondary does not let its queues be listed: use a key that is right and may manage it"
+                ) from error
             rows = []
             for queue in sorted(found, key=lambda queue: queue.index):
                 total = await management.message_count(queue.name)
@@ -106,7 +110,9 @@ class Backlog:
             sender: Any = client.get_queue_sender(queue)
             async with sender:
                 others: list[Any] = []
-                while messages := await receiver.receive_messages(max_message_count=PAGE, max_wait_time=WAIT_SECONDS):
+                while messages := await receiver.receive_messages(
+                    max_message_count=PAGE, max_wait_time=WAIT_SECONDS
+                ):
                     for message in messages:
                         payload = wire.payload_of(message)
                         if payload is None or (reason is not None and _reason(message) != reason):
@@ -127,7 +133,9 @@ class Backlog:
         removed = 0
         async with self._client() as client, _receiver(client, queue, set_aside=True) as receiver:
             others: list[Any] = []
-            while messages := await receiver.receive_messages(max_message_count=PAGE, max_wait_time=WAIT_SECONDS):
+            while messages := await receiver.receive_messages(
+                max_message_count=PAGE, max_wait_time=WAIT_SECONDS
+            ):
                 for message in messages:
                     if reason is not None and _reason(message) != reason:
                         others.append(message)
@@ -191,7 +199,9 @@ def _reason(message: Any) -> str | None:
 
 def _row(queue: str, message: Any) -> MessageRow:
     properties = {
-        key.decode() if isinstance(key, bytes) else key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        key.decode() if isinstance(key, bytes) else key: value.decode("utf-8", "replace")
+        if isinstance(value, bytes)
+        else value
         for key, value in (message.application_properties or {}).items()
     }
     reason = properties.get("DeadLetterReason")

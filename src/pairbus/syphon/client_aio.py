@@ -71,7 +71,7 @@ class PairedServiceBusClient(_Paired):
         if self._syphon is not None and record.is_healthy:
             self._syphon.wake()
 
-    async def _cancel_parked(self, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:
+    async def _cancel_parked(self, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:  # noqa: ASYNC109 - the SDK's word
         for handle in handles:
             syphon = self._syphon
             if syphon is not None and await syphon.withdraw(handle.queue, handle.message_id):

@@ -8,11 +8,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.aio._base_handler_async import ServiceBusSASTokenCredential, ServiceBusSharedKeyCredential
+from azure.servicebus.aio._base_handler_async import (
+    ServiceBusSASTokenCredential,
+    ServiceBusSharedKeyCredential,
+)
 
 from pairbus.pairing._async.runtime import steady_ms, wall_ms
 from pairbus.pairing.statistics import Counters
@@ -20,6 +23,9 @@ from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, NotFoundPolicy
 from pairbus.syphon.pump import Syphon, Told
 from pairbus.syphon.sdk import SdkInbox, SdkOutlet
+
+if TYPE_CHECKING:
+    from typing import Self
 
 START_SECONDS: Final = 15.0
 
@@ -165,7 +171,7 @@ class _ThreadedCredential:
     async def close(self) -> None:
         """The application owns the credential."""
 
-    async def __aenter__(self) -> _ThreadedCredential:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *details: object) -> None:

@@ -43,13 +43,17 @@ class Ledger:
                 file.close()
                 continue
             return Ledger(file, _read(file))
-        raise UsageError(f"{LEDGERS_MAX} syphons keep ledgers of {primary!r} in {directory}: give another directory")
+        raise UsageError(
+            f"{LEDGERS_MAX} syphons keep ledgers of {primary!r} in {directory}: give another directory"
+        )
 
     def begin(self, entries: Sequence[tuple[str, int, str]]) -> None:
         """These are about to be sent. Returns once that is durable."""
         for queue, number, message_id in entries:
             self._open[queue, number] = message_id
-        self._write([["+", queue, number, message_id] for queue, number, message_id in entries], is_durable=True)
+        self._write(
+            [["+", queue, number, message_id] for queue, number, message_id in entries], is_durable=True
+        )
 
     def end(self, entries: Sequence[Key]) -> None:
         """These are completed, or known not to have been sent."""

@@ -209,7 +209,10 @@ class DrainPlan:
         if failure is Failure.NOT_FOUND:
             line.away_since_ms = None
             return self._set_aside(
-                key, back, DESTINATION_NOT_FOUND, f"expected entity {line.path!r} in the primary, found none: {why}"
+                key,
+                back,
+                DESTINATION_NOT_FOUND,
+                f"expected entity {line.path!r} in the primary, found none: {why}",
             )
         if len(back) > 1:
             # One of them is poison; one by one they tell which, and the rest flows (P39).

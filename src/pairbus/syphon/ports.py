@@ -64,5 +64,5 @@ class Outlet(Protocol):
         """Let go of the links."""
 
 
-class LockLost(Exception):  # noqa: N818 - never leaves this package
+class LockLost(Exception):
     """The lock of a letter is no longer held."""

@@ -146,7 +146,10 @@ class Syphon:
                 pause = ERROR_PAUSE_S_MIN
             except Exception as error:  # noqa: BLE001 - one bad turn must not end the pump; it is told and tried again
                 logger.warning(
-                    "backlog queue %s: %r; trying again in %s s", inbox.queue, error, pause,
+                    "backlog queue %s: %r; trying again in %s s",
+                    inbox.queue,
+                    error,
+                    pause,
                     extra={"event": "syphon.pump_failed", "queue": inbox.queue},
                 )
                 self._plan.drop_queue(inbox.queue)
@@ -285,7 +288,9 @@ class Syphon:
             item = work.popleft()
             if isinstance(item, SetAside):
                 letter = item.letter
-                await self._set_aside(inbox, letter.token, letter.sequence_number, item.reason, item.description)
+                await self._set_aside(
+                    inbox, letter.token, letter.sequence_number, item.reason, item.description
+                )
                 self._ledger.end([(letter.queue, letter.sequence_number)])
             elif isinstance(item, Withdrawal):
                 await self._withdraw(inbox, item)
@@ -389,7 +394,9 @@ class Syphon:
             else:
                 self._ledger.end([(letter.queue, letter.sequence_number) for letter in batch])
             text = f"{type(error).__name__}: {error}"[:300]
-            logger.info("sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"})
+            logger.info(
+                "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
+            )
             for item in self._plan.send_failed(key, failure, text, self._clock()):
                 self._hand(item.letter.queue, item)
             return

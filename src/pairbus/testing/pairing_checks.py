@@ -61,7 +61,9 @@ class Checks:
     def to_primary(self, factory: str, record: EntityHealth, now: int) -> None:
         """Data is about to go to the primary."""
         key = (factory, record.path)
-        self._require(record.state is not Health.FAILED_OVER, f"P21: data went to {record.path} while failed over")
+        self._require(
+            record.state is not Health.FAILED_OVER, f"P21: data went to {record.path} while failed over"
+        )
         first = self._first_failure.get(key)
         overdue = first is not None and now - first > record.failover_interval_ms + 1
         self._require(
@@ -69,7 +71,9 @@ class Checks:
             f"P18: {record.path} should have failed over {now - (first or 0) - record.failover_interval_ms} ms ago",
         )
 
-    def primary_failed(self, factory: str, record: EntityHealth, number: int, error: BaseException, now: int) -> None:
+    def primary_failed(
+        self, factory: str, record: EntityHealth, number: int, error: BaseException, now: int
+    ) -> None:
         """The primary said no or nothing."""
         if classify(error) in IN_DOUBT:
             self._doubts[f"m{number}"] += 1
@@ -89,7 +93,9 @@ class Checks:
             return
         others = [name for name in shared.queues if (factory, name) not in self._refused]
         is_trial = now - refused >= shared.ping_interval_ms
-        self._require(is_trial or not others, f"P32: {queue} refused {now - refused} ms ago and was used again")
+        self._require(
+            is_trial or not others, f"P32: {queue} refused {now - refused} ms ago and was used again"
+        )
 
     def backlog_failed(self, factory: str, queue: str, number: int, error: BaseException, now: int) -> None:
         """A backlog queue said no or nothing."""
@@ -111,7 +117,9 @@ class Checks:
             first = self._first_failure.get(key)
             # The failure that is being reported right now is the first one when the interval is zero.
             since = now - first if first is not None else 0
-            self._require(since >= record.failover_interval_ms, f"P17: {record.path} failed over after {since} ms")
+            self._require(
+                since >= record.failover_interval_ms, f"P17: {record.path} failed over after {since} ms"
+            )
         if record.state is Health.HEALTHY:
             self._require(
                 self._proof.get(key) == now, f"P25: {record.path} became healthy without a good ping or send"
@@ -123,13 +131,19 @@ class Checks:
         key = (factory, record.path)
         self.pings += 1
         last = self._ping_at.get(key)
-        self._require(last is None or now - last >= record.pings.interval_ms, "P22: pings closer than the interval")
+        self._require(
+            last is None or now - last >= record.pings.interval_ms, "P22: pings closer than the interval"
+        )
         self._pings_in_flight[key] += 1
         self._require(self._pings_in_flight[key] == 1, "P22: two pings in flight")
-        self._require(record.state in (Health.FAILED_OVER, Health.REFUSING), f"P22: a ping while {record.state}")
+        self._require(
+            record.state in (Health.FAILED_OVER, Health.REFUSING), f"P22: a ping while {record.state}"
+        )
         self._ping_at[key] = now
 
-    def ping_answered(self, factory: str, record: EntityHealth, error: BaseException | None, now: int) -> None:
+    def ping_answered(
+        self, factory: str, record: EntityHealth, error: BaseException | None, now: int
+    ) -> None:
         """A ping was answered or given up."""
         self._pings_in_flight[factory, record.path] -= 1
         if error is None:
@@ -173,7 +187,9 @@ class Checks:
         homes: dict[str, list[tuple[str, bytes]]] = {}
         for queue in self._world.primary.queues.values():
             for payload in queue.history:
-                homes.setdefault(parking.message_id_text(parking.message_id_of(payload)), []).append((queue.name, payload))
+                homes.setdefault(parking.message_id_text(parking.message_id_of(payload)), []).append(
+                    (queue.name, payload)
+                )
         dead = {
             parking.message_id_text(parking.message_id_of(stored.payload))
             for queue in self._world.secondary.queues.values()
@@ -193,7 +209,9 @@ class Checks:
             if self._world.primary.queues[path].detects_duplicates:
                 self._require(len(copies) <= 1, f"P2: {name} is stored {len(copies)} times")
             most = 1 + self._doubts[name]
-            self._require(len(copies) <= most, f"P36: {name} has {len(copies)} copies, at most {most} are explained")
+            self._require(
+                len(copies) <= most, f"P36: {name} has {len(copies)} copies, at most {most} are explained"
+            )
 
     def digest(self) -> tuple[object, ...]:
         """What must be the same for the same seed."""

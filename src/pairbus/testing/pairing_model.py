@@ -43,11 +43,13 @@ class QueueModel:
     def check(self, *, is_send: bool) -> None:
         """Refuse what the real one would refuse."""
         if not self.exists:
-            raise sdk.MessagingEntityNotFoundError(message=f"The messaging entity '{self.name}' could not be found.")
+            raise sdk.MessagingEntityNotFoundError(
+                message=f"The messaging entity '{self.name}' could not be found."
+            )
         if is_send and self.is_disabled:
-            raise sdk.MessagingEntityDisabledError()
+            raise sdk.MessagingEntityDisabledError
         if is_send and self.is_full:
-            raise sdk.ServiceBusQuotaExceededError()
+            raise sdk.ServiceBusQuotaExceededError
 
     def send(self, payloads: list[bytes], now: int) -> None:
         """Store messages: all or none."""
@@ -95,7 +97,7 @@ class QueueModel:
     def _locked(self, number: int, lock: int, now: int) -> Stored:
         stored = self.messages.get(number)
         if stored is None or stored.lock != lock or stored.locked_until_ms <= now:
-            raise sdk.MessageLockLostError()
+            raise sdk.MessageLockLostError
         return stored
 
 
@@ -112,7 +114,9 @@ class NamespaceModel:
         """A queue by its path."""
         found = self.queues.get(path.strip("/").lower())
         if found is None:
-            raise sdk.MessagingEntityNotFoundError(message=f"The messaging entity '{path}' could not be found.")
+            raise sdk.MessagingEntityNotFoundError(
+                message=f"The messaging entity '{path}' could not be found."
+            )
         return found
 
     def add(self, queue: QueueModel) -> QueueModel:

@@ -90,7 +90,9 @@ class _TrustingHealth(EntityHealth):
 class SimFactory:
     """One paired client: the production factory and its senders' shells."""
 
-    def __init__(self, world: World, number: int, options: SendAvailabilityOptions, queues: list[str]) -> None:
+    def __init__(
+        self, world: World, number: int, options: SendAvailabilityOptions, queues: list[str]
+    ) -> None:
         self.world = world
         self.name = f"f{number}"
         self.watched: set[str] = set()
@@ -109,10 +111,16 @@ class SimFactory:
     def record(self, path: str) -> EntityHealth:
         """The entity's record, with a planted bug if the world has one."""
         record = self.factory.record(path)
-        kind = {"timer_restarted": _RestartingHealth, "ping_counts_after_gone": _TrustingHealth}.get(self.world.bug)
+        kind = {"timer_restarted": _RestartingHealth, "ping_counts_after_gone": _TrustingHealth}.get(
+            self.world.bug
+        )
         if kind is not None and type(record) is EntityHealth:
             record = kind(
-                record.path, record.failover_interval_ms, self.factory.ping_interval_ms, record.healthy_pings, self.world.now
+                record.path,
+                record.failover_interval_ms,
+                self.factory.ping_interval_ms,
+                record.healthy_pings,
+                self.world.now,
             )
             self.factory._records[entity_key(path)] = record
         return record
@@ -135,9 +143,8 @@ class SimFactory:
             if record.ping_is_due(world.now):
                 record.pings.sending(world.now)
                 world.checks.ping_sent(self.name, record, world.now)
-                queue = record.path
                 try:
-                    yield Ask(world.primary, lambda: world.primary.queue(queue).ping(), record.pings.timeout_ms)
+                    yield Ask(world.primary, partial(world.ping, record.path), record.pings.timeout_ms)
                 except Exception as error:  # noqa: BLE001 - every error is the answer
                     world.checks.ping_answered(self.name, record, error, world.now)
                     gone = classify(error) is Failure.NOT_FOUND
@@ -155,9 +162,7 @@ class SimFactory:
         choice = Choice()
         for number in numbers:
             yield Sleep(world.random.randrange(1, 2_000))
-            payload = original(
-                number, session, has_alias_name=number % 3 == 0, has_life=number % 4 == 0
-            )
+            payload = original(number, session, has_alias_name=number % 3 == 0, has_life=number % 4 == 0)
             yield from self.send(path, number, payload, choice)
 
     def send(self, path: str, number: int, payload: bytes, choice: Choice) -> Work:
@@ -177,7 +182,9 @@ class SimFactory:
             if isinstance(step, TryPrimary):
                 world.checks.to_primary(self.name, record, world.now)
                 try:
-                    yield Ask(world.primary, lambda: world.primary.queue(path).send([payload], world.now), step.timeout_ms)
+                    yield Ask(
+                        world.primary, partial(world.put, world.primary, path, [payload]), step.timeout_ms
+                    )
                 except Exception as error:  # noqa: BLE001 - every error is an answer
                     world.checks.primary_failed(self.name, record, number, error, world.now)
                     self.factory.apply(record, flow.primary_failed(world.now, error))
@@ -191,7 +198,9 @@ class SimFactory:
                 queue, letter = step.queue, parked
                 world.checks.to_backlog(self.name, queue, world.now, self.factory)
                 try:
-                    yield Ask(world.secondary, lambda: world.secondary.queue(queue).send([letter], world.now), step.timeout_ms)
+                    yield Ask(
+                        world.secondary, partial(world.put, world.secondary, queue, [letter]), step.timeout_ms
+                    )
                 except Exception as error:  # noqa: BLE001 - every error is an answer
                     world.checks.backlog_failed(self.name, queue, number, error, world.now)
                     flow.backlog_failed(queue, world.now, error)
@@ -259,16 +268,15 @@ class SimSyphon:
     def _settle(self, queue: str, number: int, lock: int, aside: str | None) -> None:
         self.world.secondary.queue(queue).settle(number, lock, self.world.now, aside=aside)
 
-    def _send(self, path: str, payloads: list[bytes]) -> None:
-        self.world.primary.queue(path).send(payloads, self.world.now)
-
     def take(self, queue: str, number: int, lock: int, payload: bytes) -> Work:
         """Restore one message and put it in line."""
         world = self.world
         try:
             restored = parking.restore(payload, world.now)
         except InvalidParkedPropertyError:
-            yield Ask(world.secondary, partial(self._settle, queue, number, lock, "InvalidParkedProperty"), 5_000)
+            yield Ask(
+                world.secondary, partial(self._settle, queue, number, lock, "InvalidParkedProperty"), 5_000
+            )
             return
         letter = Letter(
             queue, number, restored.path, restored.payload, restored.message_id_text, restored.session_id,
@@ -276,7 +284,9 @@ class SimSyphon:
         )  # fmt: skip
         if world.bug == "complete_before_send":
             world.checks.completing(letter)
-            yield Ask(world.secondary, lambda: world.secondary.queue(queue).settle(number, lock, world.now), 5_000)
+            yield Ask(
+                world.secondary, lambda: world.secondary.queue(queue).settle(number, lock, world.now), 5_000
+            )
         refusal = self.plan.received(letter)
         world.checks.placed(letter, refusal)
         key = entity_key(letter.path)
@@ -296,7 +306,9 @@ class SimSyphon:
                 world.checks.completing(letter)
                 self.hands.append(letter)
             try:
-                yield Ask(world.secondary, partial(self._settle, queue, letter.sequence_number, lock, aside), 5_000)
+                yield Ask(
+                    world.secondary, partial(self._settle, queue, letter.sequence_number, lock, aside), 5_000
+                )
             except sdk.MessageLockLostError:
                 world.checks.in_doubt_resend(letter.message_id)
             except Exception:
@@ -341,7 +353,7 @@ class SimSyphon:
             payloads = [letter.payload for letter in batch]
             path = batch[0].path
             try:
-                yield Ask(world.primary, partial(self._send, path, payloads), 10_000)
+                yield Ask(world.primary, partial(world.put, world.primary, path, payloads), 10_000)
             except Exception as error:  # noqa: BLE001 - every error is an answer to judge
                 failure = classify(error)
                 if failure in IN_DOUBT:
@@ -386,7 +398,8 @@ class World:
         for name in self.entities:
             self.primary.add(QueueModel(name, detects_duplicates=self.random.random() < 0.4))
         self.factories = [
-            SimFactory(self, number, self._options(), self.backlog) for number in range(self.random.randrange(1, 3))
+            SimFactory(self, number, self._options(), self.backlog)
+            for number in range(self.random.randrange(1, 3))
         ]
         self.syphons = [SimSyphon(self, number) for number in range(self.random.randrange(1, 4))]
 
@@ -408,6 +421,14 @@ class World:
             healthy_pings=dice.choice([1, 1, 2]),
             while_suspect=dice.choice(["raise", "wait"]) if self.bug != "timer_restarted" else "raise",
         )
+
+    def put(self, namespace: NamespaceModel, path: str, payloads: list[bytes]) -> None:
+        """Store messages, at the time at which the request arrives."""
+        namespace.queue(path).send(payloads, self.now)
+
+    def ping(self, path: str) -> None:
+        """Accept a ping at an entity of the primary."""
+        self.primary.queue(path).ping()
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -568,7 +589,11 @@ class World:
         return not self._unrest()
 
     def _unrest(self) -> list[str]:
-        reasons = [f"{queue.name}: {len(queue.messages)} left" for queue in self.secondary.queues.values() if queue.messages]
+        reasons = [
+            f"{queue.name}: {len(queue.messages)} left"
+            for queue in self.secondary.queues.values()
+            if queue.messages
+        ]
         reasons += [
             f"{factory.name}: {path} is {report.state.value}"
             for factory in self.factories

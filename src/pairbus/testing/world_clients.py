@@ -19,7 +19,8 @@ from pairbus.testing.wire import (
     Delivery,
     RequestLink,
 )
-from pairbus.testing.world import ROOT_KEY, Socket
+from pairbus.testing.world import ROOT_KEY
+from pairbus.testing.world_process import Socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.engine.browse import cancel_scheduled
 from pairbus.engine.duplicates import DuplicateHistory
-from pairbus.engine.records import MessageStored, ScheduleActivated
+from pairbus.engine.records import MessageStored
 from pairbus.errors import MessageNotFound
 from pairbus.model.entity import Settings
 from pairbus.model.message import ACTIVE, SCHEDULED, Extra, Message
@@ -101,19 +101,6 @@ def test_B46_after_activation_there_is_nothing_to_cancel() -> None:
     for wrong in (number, number + 1):
         with pytest.raises(MessageNotFound):
             cancel_scheduled(queue, [wrong])
-
-
-def test_an_activation_written_as_one_record_is_understood() -> None:
-    bench = Bench()
-    queue = bench.queue()
-    number = bench.send(queue, scheduled_at=START + MINUTE)
-    location = queue.messages[number].location
-    bench.namespace.fold(ScheduleActivated(queue.queue_id, number, 7, START + MINUTE, 0))
-    bench.namespace.fold(ScheduleActivated(queue.queue_id, number, 8, START + MINUTE, 0))
-
-    assert list(queue.messages) == [7]
-    assert queue.messages[7].location == location
-    assert bench.send(queue) == 8
 
 
 # -- duplicates

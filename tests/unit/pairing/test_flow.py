@@ -14,7 +14,12 @@ TIMEOUT = sdk.OperationTimeoutError()
 
 
 def make(
-    interval: int = 1_000, timeout: int = 10_000, *, holds: bool = False, trigger: Trigger = "documented", queues: int = 3
+    interval: int = 1_000,
+    timeout: int = 10_000,
+    *,
+    holds: bool = False,
+    trigger: Trigger = "documented",
+    queues: int = 3,
 ) -> tuple[SendFlow, EntityHealth, Rotation]:
     health = EntityHealth("orders", interval, 1_000)
     rotation = Rotation([f"q{index}" for index in range(queues)], 1_000, random.Random(1))
@@ -157,7 +162,8 @@ def test_a_sender_stays_with_its_queue() -> None:
     rotation = Rotation([f"q{index}" for index in range(10)], 1_000, random.Random(3))
     choice = Choice()
     steps = [
-        SendFlow(health, rotation, choice, "documented", 100, holds_while_suspect=False).next_step(0) for _ in range(20)
+        SendFlow(health, rotation, choice, "documented", 100, holds_while_suspect=False).next_step(0)
+        for _ in range(20)
     ]
 
     assert len({step.queue for step in steps if isinstance(step, TryBacklog)}) == 1

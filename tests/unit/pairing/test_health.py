@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from pairbus.pairing.health import EntityHealth, Health
 
 
@@ -157,7 +159,7 @@ def test_P27_a_flapping_entity_is_not_pinged_more_often_than_the_interval() -> N
         elif now % 100 == 0:
             subject.send_succeeded(now)
 
-    assert all(later - earlier >= 1_000 for earlier, later in zip(sent, sent[1:], strict=False))
+    assert all(later - earlier >= 1_000 for earlier, later in pairwise(sent))
 
 
 def test_switched_by_hand_and_back() -> None:

@@ -26,7 +26,9 @@ def test_what_is_given_wins() -> None:
     assert naming.namespace_name("contoso.servicebus.windows.net", "other", "mine") == "mine"
 
 
-@pytest.mark.parametrize("host", ["localhost:5672", "broker.example.com", "10.0.0.1", "servicebus.windows.net"])
+@pytest.mark.parametrize(
+    "host", ["localhost:5672", "broker.example.com", "10.0.0.1", "servicebus.windows.net"]
+)
 def test_the_first_label_of_any_other_host_is_never_taken(host: str) -> None:
     with pytest.raises(NamespaceNameUnknownError, match="primary_namespace"):
         naming.namespace_name(host)
@@ -42,7 +44,11 @@ def test_errors_never_show_the_key() -> None:
 
 @pytest.mark.parametrize(
     ("one", "two"),
-    [("Contoso.servicebus.windows.net", "contoso.servicebus.windows.net."), ("sb://a.b/", "A.B"), ("a.b:5671", "a.b")],
+    [
+        ("Contoso.servicebus.windows.net", "contoso.servicebus.windows.net."),
+        ("sb://a.b/", "A.B"),
+        ("a.b:5671", "a.b"),
+    ],
 )
 def test_the_same_host_is_known_however_it_is_written(one: str, two: str) -> None:
     with pytest.raises(SameNamespaceError):

@@ -16,7 +16,12 @@ def test_defaults_are_those_of_the_original() -> None:
     assert options.failover_interval == timedelta(minutes=1)
     assert options.ping_primary_interval == timedelta(minutes=1)
     assert (options.enable_syphon, options.trigger, options.while_suspect) == (False, "documented", "raise")
-    assert (options.order, options.time_to_live, options.healthy_pings, options.spool) == ("relaxed", "freeze", 1, None)
+    assert (options.order, options.time_to_live, options.healthy_pings, options.spool) == (
+        "relaxed",
+        "freeze",
+        1,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,9 @@ def test_what_comes_later_says_so(field: str, value: str) -> None:
 
 def test_limits_themselves_are_allowed() -> None:
     SendAvailabilityOptions(failover_interval=timedelta(0), ping_primary_interval=timedelta(seconds=1))
-    SendAvailabilityOptions(failover_interval=timedelta(minutes=60), ping_primary_interval=timedelta(minutes=30))
+    SendAvailabilityOptions(
+        failover_interval=timedelta(minutes=60), ping_primary_interval=timedelta(minutes=30)
+    )
 
 
 def test_options_cannot_be_changed() -> None:

@@ -63,7 +63,10 @@ def test_P16_not_found_counts_only_after_an_accepted_send() -> None:
         (sdk.ServiceBusError("Handler failed", error=ConnectionResetError()), Failure.CONNECTION),
         (sdk.ServiceBusError("?", condition="amqp:unknown-error"), Failure.INTERNAL),
         (sdk.ServiceBusError("not here", condition="amqp:not-found"), Failure.NOT_FOUND),
-        (sdk.ServiceBusAuthenticationError(message="CBS Token authentication failed. Status code: 404"), Failure.NOT_FOUND),
+        (
+            sdk.ServiceBusAuthenticationError(message="CBS Token authentication failed. Status code: 404"),
+            Failure.NOT_FOUND,
+        ),
         (sdk.ServiceBusAuthenticationError(message="Status code: 401"), Failure.UNAUTHORIZED),
         (ValueError("bad"), Failure.INVALID),
         (RuntimeError("odd"), Failure.INTERNAL),

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from pairbus.errors import UsageError
-from pairbus.spark.ledger import LEDGER_SCHEMA, LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow, record_batches
+from pairbus.spark.ledger import (
+    LEDGER_SCHEMA,
+    LOCK_LOST,
+    MOVED,
+    SET_ASIDE,
+    WAITING,
+    LedgerRow,
+    record_batches,
+)
 from pairbus.spark.syphon import SyphonOptions
 from pairbus.spark.syphon_report import TIME_IS_UP, Count, Progress, Report
 

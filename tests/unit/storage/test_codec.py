@@ -17,7 +17,6 @@ from pairbus.engine.records import (
     MessageStored,
     NamespacePut,
     Record,
-    ScheduleActivated,
     SequenceAdvanced,
     SessionStateSet,
 )
@@ -70,10 +69,6 @@ GOLDEN: list[tuple[Record, str]] = [
     (
         MessageMoved(4, 3, 5, _extra()),
         "050147000000040000000000000003000000000000000500000000000000" + _EXTRA_1,
-    ),
-    (
-        ScheduleActivated(4, 3, 9, 10, 11),
-        "0601280000000400000000000000030000000000000009000000000000000a000000000000000b00000000000000",
     ),
     (DuplicateSeen(4, b"k", 10), "07011500000004000000000000000a00000000000000010000006b"),
     (SequenceAdvanced(4, 9, 10), "080118000000040000000000000009000000000000000a00000000000000"),

@@ -6,7 +6,9 @@ from pairbus.pairing.trigger import Failure
 from pairbus.syphon.plan import BACKOFF_MS_MAX, DrainPlan, Letter, forbidden
 
 
-def letter(number: int, path: str = "orders", queue: str = "q0", size: int = 10, until: int = 60_000) -> Letter:
+def letter(
+    number: int, path: str = "orders", queue: str = "q0", size: int = 10, until: int = 60_000
+) -> Letter:
     return Letter(queue, number, path, b"x" * size, f"m{number}", None, None, until)
 
 
@@ -40,7 +42,14 @@ def test_batches_are_bounded_in_letters_and_bytes() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.DISABLED, Failure.QUOTA, Failure.UNAUTHORIZED],
+    [
+        Failure.TIMEOUT,
+        Failure.CONNECTION,
+        Failure.INTERNAL,
+        Failure.DISABLED,
+        Failure.QUOTA,
+        Failure.UNAUTHORIZED,
+    ],
 )
 def test_P38_what_may_pass_backs_off_and_sets_nothing_aside(failure: Failure) -> None:
     plan = filled()

@@ -72,7 +72,9 @@ class FakeInbox:
         return
 
     def put(self, number: int, path: str = "orders", **details: object) -> None:
-        payload = parking.park(original(number, None, has_alias_name=False, has_life=True), path, Passport("f", 0, 1, "r"))
+        payload = parking.park(
+            original(number, None, has_alias_name=False, has_life=True), path, Passport("f", 0, 1, "r")
+        )
         self.waiting.append(
             Delivery(number, payload, self.loop.now_ms() + 60_000, self.loop.now_ms(), f"t{number}")
         )
@@ -136,7 +138,13 @@ def loop() -> Iterator[VirtualLoop]:
     started.close()
 
 
-def run(loop: VirtualLoop, queues: int, work: Callable[[Kit], object], ledger: Ledger | None = None, **options: object) -> Kit:
+def run(
+    loop: VirtualLoop,
+    queues: int,
+    work: Callable[[Kit], object],
+    ledger: Ledger | None = None,
+    **options: object,
+) -> Kit:
     async def main() -> Kit:
         kit = Kit(loop, queues, ledger or Ledger(), **options)
         result = work(kit)
@@ -147,7 +155,9 @@ def run(loop: VirtualLoop, queues: int, work: Callable[[Kit], object], ledger: L
     return loop.run_until_complete(main())
 
 
-def test_an_idle_syphon_of_10_queues_costs_40_receives_an_hour_and_28800_in_30_days(loop: VirtualLoop) -> None:
+def test_an_idle_syphon_of_10_queues_costs_40_receives_an_hour_and_28800_in_30_days(
+    loop: VirtualLoop,
+) -> None:
     hour = run(loop, 10, lambda kit: kit.run_for(3_600 - 1))
     month = run(loop, 10, lambda kit: kit.run_for(30 * DAY_S - 1))
 
@@ -167,7 +177,9 @@ def test_P34_messages_are_sent_and_then_completed(loop: VirtualLoop) -> None:
     assert sorted(kit.inboxes[0].completed) == list(range(250))
     assert kit.counters.restored == 250
     assert all(len(numbers) <= 100 for _, numbers in kit.outlet.sent)
-    assert [number for _, numbers in kit.outlet.sent for number in numbers] == list(range(250)), "P14: in order"
+    assert [number for _, numbers in kit.outlet.sent for number in numbers] == list(range(250)), (
+        "P14: in order"
+    )
 
 
 def test_a_detoured_message_is_four_charges(loop: VirtualLoop) -> None:
@@ -183,7 +195,9 @@ def test_a_detoured_message_is_four_charges(loop: VirtualLoop) -> None:
     assert parked + syphon + read_at_home == 4
 
 
-def test_P38_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_set_aside(loop: VirtualLoop) -> None:
+def test_P38_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_set_aside(
+    loop: VirtualLoop,
+) -> None:
     attempts: list[int] = []
 
     async def work(kit: Kit) -> None:
@@ -257,7 +271,9 @@ def test_locks_are_renewed_while_a_send_is_slow(loop: VirtualLoop) -> None:
     assert kit.inboxes[0].completed == [1]
 
 
-def test_after_a_crash_what_is_in_doubt_is_asked_for_before_it_is_sent_again(loop: VirtualLoop, tmp_path: Path) -> None:
+def test_after_a_crash_what_is_in_doubt_is_asked_for_before_it_is_sent_again(
+    loop: VirtualLoop, tmp_path: Path
+) -> None:
     before = Ledger.open(tmp_path, "p")
     before.begin([("p/x-servicebus-transfer/0", 1, "m1"), ("p/x-servicebus-transfer/0", 2, "m2")])
     before.end([("p/x-servicebus-transfer/0", 2)])

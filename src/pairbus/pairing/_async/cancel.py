@@ -19,7 +19,9 @@ TIMEOUT_SECONDS_DEFAULT: Final = 60.0
 WAIT_SECONDS: Final = 2.0
 
 
-async def cancel_parked(client: ServiceBusClient, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:
+async def cancel_parked(
+    client: ServiceBusClient, handles: Sequence[ParkedSchedule], timeout: float | None
+) -> None:
     """Remove parked messages. ScheduledMessageGoneError when one is not there, or a syphon holds it."""
     until = time.monotonic() + (timeout or TIMEOUT_SECONDS_DEFAULT)
     for handle in handles:

@@ -16,6 +16,7 @@ from pairbus.errors import (
     AlreadyPairedError,
     ClientClosedError,
     NoBacklogQueuesError,
+    NotPairedError,
     PartnerClosedError,
     UsageError,
 )
@@ -80,7 +81,9 @@ class PairedServiceBusClient:
         name = naming.namespace_name(host, given=primary_namespace)
         self._hosts = (
             naming.normal_host(host, is_emulator=not primary._config.use_tls),
-            naming.normal_host(secondary.fully_qualified_namespace, is_emulator=not secondary._config.use_tls),
+            naming.normal_host(
+                secondary.fully_qualified_namespace, is_emulator=not secondary._config.use_tls
+            ),
         )
         naming.check_different(*self._hosts)
         self._pulse = runtime.Pulse()
@@ -217,7 +220,9 @@ class PairedServiceBusClient:
         self._check_live()
         return self.primary.get_queue_receiver(queue_name, **options)
 
-    def get_subscription_receiver(self, topic_name: str, subscription_name: str, **options: Any) -> ServiceBusReceiver:
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **options: Any
+    ) -> ServiceBusReceiver:
         """The official receiver; it reads from the primary only (P7)."""
         self._check_live()
         return self.primary.get_subscription_receiver(topic_name, subscription_name, **options)
@@ -279,8 +284,10 @@ class PairedServiceBusClient:
         return self._factory.statistics()
 
     def fail_over(self, path: str) -> None:
-        """Switch one entity to the backlog by hand."""
+        """Switch one entity to the backlog by hand. NotPairedError while there is none."""
         self._check_live()
+        if not self.is_paired:
+            raise NotPairedError(f"{path!r} cannot fail over before the client is paired: call pair() first")
         self._factory.fail_over(path)
 
     def mark_healthy(self, path: str) -> None:
@@ -318,7 +325,9 @@ class PairedServiceBusClient:
                 usable[index] = None
             except Exception as error:  # noqa: BLE001 - pairing succeeds with the rest (specification, 3.5)
                 last = error
-                self._factory.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), f"cannot be created: {error}")
+                self._factory.tell(
+                    Kind.QUEUE_UNUSABLE, name_of(primary, index), f"cannot be created: {error}"
+                )
         if not usable:
             raise NoBacklogQueuesError(
                 f"none of the {count} backlog queues of {primary!r} can be used in {self._factory.secondary}: {last}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FORBIDDEN = (401, 403)
 
 
-class NoManageRight(Exception):  # noqa: N818 - never leaves this package
+class NoManageRight(Exception):
     """The credential may not manage the namespace."""
 
 
@@ -90,4 +90,8 @@ class Management:
 
 def _translated(error: Exception) -> Exception:
     status = getattr(error, "status_code", None)
-    return NoManageRight(str(error)) if status in _FORBIDDEN or isinstance(error, ClientAuthenticationError) else error
+    return (
+        NoManageRight(str(error))
+        if status in _FORBIDDEN or isinstance(error, ClientAuthenticationError)
+        else error
+    )

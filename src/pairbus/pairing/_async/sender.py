@@ -39,7 +39,9 @@ Messages = Message | ServiceBusMessageBatch | Iterable[Message]
 class PairedSender:
     """Sends to one entity. Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client."""
 
-    def __init__(self, client: PairedServiceBusClient, path: str, options: dict[str, Any], *, is_topic: bool) -> None:
+    def __init__(
+        self, client: PairedServiceBusClient, path: str, options: dict[str, Any], *, is_topic: bool
+    ) -> None:
         self.entity_name = path
         self._client = client
         self._factory = client._factory
@@ -112,7 +114,7 @@ class PairedSender:
             self._in_flight += 1
             try:
                 await self._slot.send(self._primary or self._primary_sender(), prepared, seconds, options)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - every error is judged by the flow
                 flow = self._flow(begun_ms, timeout)
                 await self._go_on(flow, prepared, count, options, error)
                 return
@@ -139,14 +141,14 @@ class PairedSender:
         prepared, count = _prepared(messages)
         if count == 0:
             return []
-        singles = [prepared] if isinstance(prepared, ServiceBusMessage | AmqpAnnotatedMessage) else list(prepared)
+        singles = (
+            [prepared] if isinstance(prepared, ServiceBusMessage | AmqpAnnotatedMessage) else list(prepared)
+        )
         copies = [_scheduled(single, schedule_time_utc) for single in singles]
         handles: list[int] = []
         self._factory.counters.sends += count
         flow = self._flow(self._factory.clock(), timeout)
-        await self._run(
-            flow, copies, count, {**options, "_schedule": schedule_time_utc, "_handles": handles}
-        )
+        await self._run(flow, copies, count, {**options, "_schedule": schedule_time_utc, "_handles": handles})
         if not handles:
             queue = self._record.backlog_queue or ""
             ids = [wire.message_id(single) for single in copies]
@@ -185,7 +187,9 @@ class PairedSender:
                     raise
         limit = limit or BACKLOG_LIMIT_BYTES
         if max_size_in_bytes is not None and max_size_in_bytes > limit:
-            raise UsageError(f"max_size_in_bytes is {max_size_in_bytes}: the entity takes batches of {limit} bytes")
+            raise UsageError(
+                f"max_size_in_bytes is {max_size_in_bytes}: the entity takes batches of {limit} bytes"
+            )
         return wire.identifying_batch(max_size_in_bytes or limit, self._primary_sender())
 
     async def close(self) -> None:
@@ -272,7 +276,9 @@ class PairedSender:
     ) -> None:
         if "_schedule" in options:
             further = {key: value for key, value in options.items() if not key.startswith("_")}
-            numbers = await sender.schedule_messages(message, options["_schedule"], timeout=seconds, **further)
+            numbers = await sender.schedule_messages(
+                message, options["_schedule"], timeout=seconds, **further
+            )
             options["_handles"].extend(numbers)
         else:
             await sender.send_messages(message, timeout=seconds, **options)
@@ -281,7 +287,7 @@ class PairedSender:
         if parcel.left is None:
             reason = classify(flow.primary_error).value if flow.primary_error is not None else "failed over"
             parcel.left = self._factory.park(parcel.originals(), self._record.path, reason)
-        await self._discard_primary()
+        self._discard_primary()
         sender = self._backlog_sender(step.queue)
         limit = wire.batch_limit(sender) or BACKLOG_LIMIT_BYTES
         check_size(parcel.left, parcel.originals()[-len(parcel.left) :], limit)
@@ -299,12 +305,12 @@ class PairedSender:
                 with self._factory.lock:
                     if flow.backlog_accepted(step.queue, sent):
                         self._factory.readmitted(step.queue)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             self._raise_if_closed(error)
             with self._factory.lock:
                 if flow.backlog_failed(step.queue, self._factory.clock(), error):
                     self._factory.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
-            await self._let_go(self._backlog.pop(step.queue, None))
+            self._let_go_meanwhile(self._backlog.pop(step.queue, None))
             return False
         return True
 
@@ -320,7 +326,11 @@ class PairedSender:
 
     def _primary_sender(self) -> ServiceBusSender:
         if self._primary is None:
-            make = self._client.primary.get_topic_sender if self._is_topic else self._client.primary.get_queue_sender
+            make = (
+                self._client.primary.get_topic_sender
+                if self._is_topic
+                else self._client.primary.get_queue_sender
+            )
             self._primary = make(self.entity_name, **self._options)
         return self._primary
 
@@ -332,11 +342,16 @@ class PairedSender:
             self._backlog[queue] = sender
         return sender
 
-    async def _discard_primary(self) -> None:
+    def _discard_primary(self) -> None:
         """Let go of a link to a primary that is away, so that the first send after failback finds a fresh one."""
         if self._primary is not None and self._in_flight == 0:
             sender, self._primary = self._primary, None
-            await self._let_go(sender)
+            self._let_go_meanwhile(sender)
+
+    def _let_go_meanwhile(self, sender: Any) -> None:
+        """Closing a link whose peer is gone takes a second or more, which the send in hand does not have."""
+        if sender is not None:
+            self._client._tasks.spawn(self._client._close_handler, sender)
 
     async def _let_go(self, sender: Any) -> None:
         if sender is not None:
@@ -345,7 +360,9 @@ class PairedSender:
     def _check_live(self) -> None:
         self._client._check_live()
         if self._is_closed:
-            raise ClientClosedError(f"the sender of {self.entity_name!r} is closed: get a new one from the client")
+            raise ClientClosedError(
+                f"the sender of {self.entity_name!r} is closed: get a new one from the client"
+            )
 
     def _raise_if_closed(self, error: BaseException) -> None:
         """A send that races with close fails because of it, and is never detoured (P44)."""

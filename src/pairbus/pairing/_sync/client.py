@@ -17,6 +17,7 @@ from pairbus.errors import (
     AlreadyPairedError,
     ClientClosedError,
     NoBacklogQueuesError,
+    NotPairedError,
     PartnerClosedError,
     UsageError,
 )
@@ -284,8 +285,10 @@ class PairedServiceBusClient:
         return self._factory.statistics()
 
     def fail_over(self, path: str) -> None:
-        """Switch one entity to the backlog by hand."""
+        """Switch one entity to the backlog by hand. NotPairedError while there is none."""
         self._check_live()
+        if not self.is_paired:
+            raise NotPairedError(f"{path!r} cannot fail over before the client is paired: call pair() first")
         self._factory.fail_over(path)
 
     def mark_healthy(self, path: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FORBIDDEN = (401, 403)
 
 
-class NoManageRight(Exception):  # noqa: N818 - never leaves this package
+class NoManageRight(Exception):
     """The credential may not manage the namespace."""
 
 

@@ -115,7 +115,7 @@ class PairedSender:
             self._in_flight += 1
             try:
                 self._slot.send(self._primary or self._primary_sender(), prepared, seconds, options)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - every error is judged by the flow
                 flow = self._flow(begun_ms, timeout)
                 self._go_on(flow, prepared, count, options, error)
                 return
@@ -304,12 +304,12 @@ class PairedSender:
                 with self._factory.lock:
                     if flow.backlog_accepted(step.queue, sent):
                         self._factory.readmitted(step.queue)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             self._raise_if_closed(error)
             with self._factory.lock:
                 if flow.backlog_failed(step.queue, self._factory.clock(), error):
                     self._factory.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
-            self._let_go(self._backlog.pop(step.queue, None))
+            self._let_go_meanwhile(self._backlog.pop(step.queue, None))
             return False
         return True
 
@@ -345,7 +345,12 @@ class PairedSender:
         """Let go of a link to a primary that is away, so that the first send after failback finds a fresh one."""
         if self._primary is not None and self._in_flight == 0:
             sender, self._primary = self._primary, None
-            self._let_go(sender)
+            self._let_go_meanwhile(sender)
+
+    def _let_go_meanwhile(self, sender: Any) -> None:
+        """Closing a link whose peer is gone takes a second or more, which the send in hand does not have."""
+        if sender is not None:
+            self._client._tasks.spawn(self._client._close_handler, sender)
 
     def _let_go(self, sender: Any) -> None:
         if sender is not None:

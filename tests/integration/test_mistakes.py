@@ -1,0 +1,296 @@
+"""A user's mistakes: each gets one clear line with the way out, and the exit code that the documents promise (M15)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pairbus.testing import Namespace
+
+WAIT_SECONDS = 50
+WRONG_USAGE = 2
+REFUSED = 3
+NOBODY = (
+    "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=R;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+)
+"""Port 1 of this machine: nobody listens there."""
+
+
+def mistake(
+    *arguments: str | Path, code: int, says: tuple[str, ...], environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a command that must fail in the promised way; what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pairbus", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+        env={**clean_environment(), **(environment or {})},
+    )
+    return judge(done, code, says)
+
+
+def judge(done: subprocess.CompletedProcess[str], code: int, says: tuple[str, ...]) -> str:
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith("pairbus: "), line
+    for part in says:
+        assert part in line, f"{part!r} is not in {line!r}"
+    return line
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
+
+
+def serve(data: Path, *more: str, code: int, says: tuple[str, ...]) -> str:
+    return mistake(
+        "serve", "--data", data, "--namespace", "contoso", "--amqp", "127.0.0.1:0", "--http", "off", *more,
+        code=code, says=says,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
+    data = tmp_path_factory.mktemp("mistakes") / "data"
+    with Namespace("contoso", data=data, queues=["orders"]) as running:
+        yield running
+
+
+@pytest.fixture
+def wrong_key(namespace: Namespace) -> dict[str, str]:
+    wrong = namespace.connection_string.replace("SharedAccessKey=", "SharedAccessKey=wrong")
+    return {
+        "PAIRBUS_PRIMARY": wrong.replace("Namespace=contoso", "Namespace=other"),
+        "PAIRBUS_SECONDARY": wrong,
+    }
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """Data of namespace contoso that nobody uses."""
+    with Namespace("contoso", data=tmp_path / "data", queues=["orders"]):
+        pass
+    return tmp_path / "data"
+
+
+# --- keys and addresses -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", [["send", "orders", "hello"], ["peek", "orders"], ["receive", "orders", "--wait", "1"]]
+)
+def test_M15_a_wrong_key_on_messages(command: list[str], wrong_key: dict[str, str]) -> None:
+    line = mistake(
+        *command, code=REFUSED, says=("key was refused", "pairbus entity list"), environment=wrong_key
+    )
+
+    assert "wrong" not in line  # the key itself is never shown (M7)
+
+
+def test_M15_a_wrong_key_on_management(
+    namespace: Namespace, wrong_key: dict[str, str], tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready.json"
+    ready.write_text(
+        json.dumps({"connection_string": wrong_key["PAIRBUS_SECONDARY"], "ca_file": namespace.ca_file})
+    )
+
+    mistake(
+        "entity",
+        "--ready-file",
+        ready,
+        "list",
+        code=REFUSED,
+        says=("Check the key in the connection string",),
+    )
+
+
+def test_M15_a_certificate_that_nobody_vouches_for(namespace: Namespace) -> None:
+    environment = {"PAIRBUS_PRIMARY": namespace.connection_string}
+
+    mistake("entity", "list", code=REFUSED, says=("not trusted", "--ready-file"), environment=environment)
+
+
+@pytest.mark.parametrize(
+    "command", [["send", "orders", "hello"], ["peek", "orders"], ["entity", "list"], ["backlog", "list"]]
+)
+def test_M15_an_unreachable_namespace(command: list[str]) -> None:
+    environment = {"PAIRBUS_PRIMARY": f"{NOBODY};Namespace=a", "PAIRBUS_SECONDARY": f"{NOBODY};Namespace=b"}
+
+    line = mistake(
+        *command, code=REFUSED, says=("could not be reached", "is it running"), environment=environment
+    )
+
+    assert "c2VjcmV0" not in line
+
+
+def test_M15_no_namespace_is_named() -> None:
+    mistake("send", "orders", "hello", code=WRONG_USAGE, says=("PAIRBUS_PRIMARY", "--ready-file"))
+
+
+def test_M15_a_connection_string_that_is_none() -> None:
+    mistake(
+        "peek",
+        "orders",
+        code=WRONG_USAGE,
+        says=("SharedAccessKeyName",),
+        environment={"PAIRBUS_PRIMARY": "rubbish"},
+    )
+
+
+def test_M15_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        mistake(
+            "serve", "--data", tmp_path / "data", "--amqp", address, "--http", "off",
+            code=REFUSED, says=(address, "another program listens there", "port 0"),
+        )  # fmt: skip
+
+
+# --- the data directory -----------------------------------------------------------------------------
+
+
+def test_B69_data_in_use(left: Path) -> None:
+    with Namespace("contoso", data=left):
+        serve(left, code=REFUSED, says=(str(left), "in use by process", "another data directory"))
+        mistake(
+            "store", "check", "--data", left, code=REFUSED, says=("in use by process", "stop that broker")
+        )
+
+
+def test_M15_data_of_another_namespace(left: Path) -> None:
+    mistake(
+        "serve", "--data", left, "--namespace", "fabrikam", "--amqp", "127.0.0.1:0", "--http", "off",
+        code=REFUSED, says=("'contoso'", "'fabrikam'", "start with that name"),
+    )  # fmt: skip
+
+
+def test_M15_data_of_a_newer_version(left: Path) -> None:
+    identity = left / "store" / "format"
+    identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 99}))
+
+    serve(left, code=REFUSED, says=("format 99", "newer PairBus"))
+    mistake(
+        "store", "export", "--data", left, left / "out", code=REFUSED, says=("format 99", "newer PairBus")
+    )
+
+
+def test_M15_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    serve(tmp_path / "file", code=REFUSED, says=("cannot be used", "--data"))
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare, to mount a small disk")
+def test_M15_a_full_disk_at_the_start(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=64k none {disk}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    broker = f"{sys.executable} -m pairbus serve --data {disk} --amqp 127.0.0.1:0 --http off"
+
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"{mount} && exec {broker}"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+
+    judge(done, REFUSED, ("No space left on device", "free some space", "--data"))
+
+
+def test_M15_an_export_that_is_not_whole(tmp_path: Path) -> None:
+    mistake(
+        "store", "import", tmp_path, "--data", tmp_path / "new",
+        code=REFUSED, says=("no whole export", "manifest.json", "export again"),
+    )  # fmt: skip
+
+
+# --- options and configuration ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sirve"], ("'sirve'", "pairbus --help")),
+        (["serve", "--nmespace", "x"], ("--nmespace", "pairbus serve --help")),
+        (["serve", "--log-level", "loud"], ("'loud'", "'debug'")),
+        (["serve", "--amqp", "nowhere"], ("--amqp needs HOST:PORT", "127.0.0.1:5672")),
+        (["serve", "--namespace", "-"], ("--namespace '-'", "letters")),
+        (["serve", "--amqp", "0.0.0.0:0", "--no-tls"], ("needs TLS", "leave out --no-tls")),
+        (["serve", "--ready-file", "/no/such/place/ready.json"], ("/no/such/place", "make it first")),
+        (["send"], ("ENTITY", "pairbus send --help")),
+        (["receive", "orders", "--count", "0"], ("--count", "1<=x")),
+        (["completion", "tcsh"], ("'tcsh'", "'bash'")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_M15_a_wrong_option(arguments: list[str], says: tuple[str, ...]) -> None:
+    mistake(*arguments, code=WRONG_USAGE, says=says)
+
+
+def test_M15_a_configuration_with_an_unknown_key(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    queue = '{"Name": "orders",\n "Properties": {"LockDuratio": "PT1M"}}'
+    config.write_text('{"UserConfig": {"Namespaces": [{"Name": "contoso",\n "Queues": [%s]}]}}' % queue)
+
+    serve(
+        tmp_path / "data",
+        "--config",
+        str(config),
+        code=WRONG_USAGE,
+        says=(str(config), "LockDuratio", "line 3", "LockDuration,"),
+    )
+
+
+def test_M15_a_configuration_that_is_no_json(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"UserConfig": {\n,')
+
+    serve(
+        tmp_path / "data", "--config", str(config), code=WRONG_USAGE, says=(str(config), "line 2", "column 1")
+    )
+
+
+# --- Spark ------------------------------------------------------------------------------------------
+
+
+def test_M15_no_java(tmp_path: Path) -> None:
+    """Where a Java came along as a wheel there is always one; the search itself is tested by its own room."""
+    pytest.importorskip("pyspark")
+    script = (
+        "import sys; from pathlib import Path; from pairbus.spark import java; from pairbus.cli import main\n"
+        "java._homes = lambda environment: []; java._wheel_home = lambda: None\n"
+        "main(['syphon', '--once'])"
+    )
+    environment = {
+        "PAIRBUS_PRIMARY": f"{NOBODY};Namespace=a",
+        "PAIRBUS_SECONDARY": NOBODY.replace(":1/", ":2/"),
+    }
+
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+        env={**clean_environment(), **environment},
+    )
+
+    judge(done, WRONG_USAGE, ("Spark needs Java 17", "JAVA_HOME"))

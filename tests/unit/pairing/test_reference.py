@@ -1,0 +1,52 @@
+"""The reference pages name everything there is."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pairbus
+from pairbus.pairing.events import Kind
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.statistics import Counters, Statistics, metric_name, prometheus, snapshot
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+
+
+def test_every_option_is_in_the_reference() -> None:
+    page = (REFERENCE / "options.md").read_text()
+
+    assert [item.name for item in fields(SendAvailabilityOptions) if f"`{item.name}`" not in page] == []
+
+
+def test_every_event_is_in_the_reference() -> None:
+    page = (REFERENCE / "events.md").read_text()
+
+    assert [kind.value for kind in Kind if f"`{kind.value}`" not in page] == []
+
+
+def test_every_metric_is_in_the_reference_and_exported() -> None:
+    page = (REFERENCE / "pairing-metrics.md").read_text()
+    picture = snapshot(Counters(), usable=1, evicted=0, failed_over=0, oldest_age_ms=5, drain_rate_per_s=1.5)
+    exported = prometheus(picture)
+
+    for item in fields(Statistics):
+        assert f"`{metric_name(item.name)}`" in page, item.name
+        assert f"\n{metric_name(item.name)} " in exported, item.name
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert [name for name in pairbus.__all__ if not hasattr(pairbus, name)] == []
+
+
+def test_every_pairing_error_is_in_the_reference() -> None:
+    from pairbus import errors
+
+    page = (REFERENCE / "errors.md").read_text()
+    names = [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.PairingError)
+    ]
+
+    assert [name for name in names if name not in page] == []
