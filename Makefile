@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.dev.stamp
 CONFORMANCE_STAMP := $(VENV)/.conformance.stamp
+DOCS_STAMP := $(VENV)/.docs.stamp
 
 # How many tests run beside each other.
 JOBS ?= 2
@@ -22,7 +23,7 @@ SHORT := -n $(JOBS) -m "not slow and not soak and not conformance_js" --ignore-g
 
 .DEFAULT_GOAL := help
 .PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale fuzz compiled \
-        bench-broker bench-settle bench demo docs lock clean
+        bench-broker bench-settle bench-pairing bench demo docs site dist lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +36,10 @@ $(STAMP): requirements/dev.lock pyproject.toml tools/setup.sh
 
 $(CONFORMANCE_STAMP): $(STAMP) requirements/conformance.lock
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/conformance.lock
+	@touch $@
+
+$(DOCS_STAMP): $(STAMP) requirements/docs.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
 fmt: $(STAMP) ## Format the code and apply the linter's safe fixes
@@ -64,7 +69,7 @@ integration: $(STAMP) ## Real sockets, real processes, real kills; the documents
 	$(PYTEST) -n $(JOBS) tests/integration
 
 conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and Qpid Proton, in full
-	@command -v npm >/dev/null || { echo "make conformance runs the JavaScript SDK too: install Node.js 20 or newer with npm (Debian: apt install nodejs npm)"; exit 1; }
+	@command -v npm >/dev/null || { echo "make conformance runs the JavaScript SDK too: install Node.js 18 or newer with npm (Debian: apt install nodejs npm)"; exit 1; }
 	$(PYTEST) -n $(JOBS) tests/conformance
 
 sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays one
@@ -89,7 +94,10 @@ bench-broker: $(STAMP) ## Messages per second, beside the peers that are install
 bench-settle: $(STAMP) ## What waiting for each settlement costs
 	$(BIN)/python -m bench.settle
 
-bench: bench-broker bench-settle ## All benchmarks
+bench-pairing: $(STAMP) ## What pairing costs and how fast it reacts, beside the official SDK alone
+	$(BIN)/python -m bench.pairing
+
+bench: bench-broker bench-settle bench-pairing ## All benchmarks
 
 demo: $(STAMP) ## See it work: a namespace, one message there and back
 	@$(BIN)/python tools/first_message.py
@@ -97,6 +105,12 @@ demo: $(STAMP) ## See it work: a namespace, one message there and back
 docs: $(STAMP) ## Write the generated pages, check the documents: links hold, commands run
 	$(BIN)/python tools/reference.py
 	$(PYTEST) tests/integration/test_docs.py
+
+site: $(DOCS_STAMP) ## Build the documents as a site into build/site, strictly
+	$(BIN)/python -m mkdocs build --strict
+
+dist: $(STAMP) ## Build the wheel and the source distribution into dist/
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
 
 lock: $(STAMP) ## Write requirements/*.lock anew
 	tools/lock.sh --upgrade

@@ -111,6 +111,20 @@ def test_sessions_on_a_subscription(bus: Bus, make_topic: Callable[..., str]) ->
         assert texts(take(receiver, 2)) == [f"{session}0", f"{session}1"]
 
 
+@spec(
+    "service-bus-protocol §10.3",
+    "a copy without a session for a subscription that requires one is dead-lettered",
+)
+def test_B52_copy_without_a_session_is_dead_lettered(bus: Bus, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(strict={"requires_session": True}, plain={})
+    publish(bus, topic, ServiceBusMessage("without"), ServiceBusMessage("with", session_id="s"))
+
+    assert texts(consume(bus, topic, "strict", 1, session_id="s")) == ["with"]
+    (buried,) = consume(bus, topic, "strict", 1, sub_queue="deadletter")
+    assert (str(buried), buried.dead_letter_reason) == ("without", "Session id is null.")
+    assert peek(bus, topic, "plain") == ["without", "with"]
+
+
 @spec("service-bus-protocol §4.1", "a topic itself cannot be received from, a subscription not sent to")
 def test_topic_and_subscription_are_not_queues(bus: Bus, make_topic: Callable[..., str]) -> None:
     topic = make_topic(one={})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -69,3 +70,12 @@ def bodies(namespace: Namespace, queue: str, expected: int, **receiver: Any) -> 
 def text(number: object, **details: Any) -> ServiceBusMessage:
     """A message that can be told from others."""
     return ServiceBusMessage(str(number), **details)
+
+
+def operations(namespace: Namespace) -> Counter[tuple[str, str]]:
+    """What the broker itself has counted for the bill, by entity and operation."""
+    page = namespace._management().request("GET", "/metrics").decode()
+    pattern = r'pairbus_operations_total\{entity="([^"]*)",operation="([^"]*)"\} (\d+)'
+    return Counter(
+        {(entity, operation): int(count) for entity, operation, count in re.findall(pattern, page)}
+    )

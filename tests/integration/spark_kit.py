@@ -41,17 +41,25 @@ def send_payloads(client: ServiceBusClient, queue: str, payloads: Sequence[bytes
             rest = rest[len(batch) :]
 
 
-def read_all(receiver: ServiceBusReceiver, expected: int, wait: float = 1.0) -> list[tuple[str, str | None, bytes]]:
+def read_all(
+    receiver: ServiceBusReceiver, expected: int, wait: float = 1.0
+) -> list[tuple[str, str | None, bytes]]:
     """Receive and delete until nothing comes: message ids, sessions and bodies."""
     found: list[tuple[str, str | None, bytes]] = []
     while True:
-        messages = receiver.receive_messages(max_message_count=1000, max_wait_time=wait if len(found) >= expected else 5)
+        messages = receiver.receive_messages(
+            max_message_count=1000, max_wait_time=wait if len(found) >= expected else 5
+        )
         if not messages:
             return found
-        found += [(str(message.message_id), message.session_id, b"".join(message.body)) for message in messages]
+        found += [
+            (str(message.message_id), message.session_id, b"".join(message.body)) for message in messages
+        ]
 
 
-def read_queue(client: ServiceBusClient, queue: str, expected: int = 0) -> list[tuple[str, str | None, bytes]]:
+def read_queue(
+    client: ServiceBusClient, queue: str, expected: int = 0
+) -> list[tuple[str, str | None, bytes]]:
     """Everything in a queue."""
     with client.get_queue_receiver(queue, receive_mode="receiveanddelete", prefetch_count=500) as receiver:
         return read_all(receiver, expected)
@@ -126,7 +134,9 @@ def descendants(pid: int) -> list[tuple[int, str]]:
     while waiting:
         for child in children.get(waiting.pop(), []):
             with suppress(OSError):
-                command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (
+                    Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 found.append((child, command))
                 waiting.append(child)
     return found

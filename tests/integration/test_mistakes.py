@@ -248,7 +248,7 @@ def test_M15_a_wrong_option(arguments: list[str], says: tuple[str, ...]) -> None
 def test_M15_a_configuration_with_an_unknown_key(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     queue = '{"Name": "orders",\n "Properties": {"LockDuratio": "PT1M"}}'
-    config.write_text('{"UserConfig": {"Namespaces": [{"Name": "contoso",\n "Queues": [%s]}]}}' % queue)
+    config.write_text('{"UserConfig": {"Namespaces": [{"Name": "contoso",\n "Queues": [' + queue + "]}]}}")
 
     serve(
         tmp_path / "data",
@@ -275,8 +275,8 @@ def test_M15_no_java(tmp_path: Path) -> None:
     """Where a Java came along as a wheel there is always one; the search itself is tested by its own room."""
     pytest.importorskip("pyspark")
     script = (
-        "import sys; from pathlib import Path; from pairbus.spark import java; from pairbus.cli import main\n"
-        "java._homes = lambda environment: []; java._wheel_home = lambda: None\n"
+        "from pairbus.spark import java; from pairbus.cli import main\n"
+        "java._homes = lambda *_: []; java._wheel_home = lambda *_: None\n"
         "main(['syphon', '--once'])"
     )
     environment = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -183,3 +185,34 @@ async def test_the_asynchronous_twin_fails_over_recovers_drains_and_leaves_no_ta
     assert len(asyncio.all_tasks()) == before
     found = await asyncio.to_thread(bodies, pair.primary, "orders", 5)
     assert sorted(found) == ["0", "1", "2", "3", "4"]
+
+
+def test_memory_returns_to_baseline_after_close(pair: Pair) -> None:
+    kept: list[weakref.ref[object]] = []
+    for _ in range(2):
+        with paired(pair, options(enable_syphon=True)) as client, client.get_queue_sender("orders") as sender:
+            sender.send_messages(text(1))
+            client.fail_over("orders")
+            sender.send_messages(text(2))
+            kept += [weakref.ref(client._factory), weakref.ref(sender), weakref.ref(client)]
+        del client, sender
+
+    def is_gone() -> bool:
+        gc.collect()
+        return not [reference for reference in kept if reference() is not None]
+
+    wait_until(is_gone, "nothing of a closed client is kept", 10)
+
+
+async def test_the_asynchronous_twin_is_not_held_by_a_silent_primary(pair: Pair) -> None:
+    client = aio.PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string, pair.secondary.connection_string, options=options(), retry_total=0
+    )
+    async with client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(text(0))
+        pair.primary.pause()
+        begun = time.monotonic()
+        await sender.send_messages(text(1), timeout=6)
+        assert time.monotonic() - begun < 7
+        assert client.statistics().to_backlog == 1
+        pair.primary.resume()

@@ -19,7 +19,7 @@ from pairbus import (
 )
 from pairbus.pairing.events import Event, Kind
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing_kit import bodies, options, paired, text, wait_until
+from tests.integration.pairing_kit import bodies, operations, options, paired, text, wait_until
 
 UNLIMITED = timedelta(days=10_675_199, hours=2, minutes=48, seconds=5, microseconds=477_581)
 
@@ -145,6 +145,27 @@ def test_healthy_pairing_adds_no_operation(pair: Pair) -> None:
 
     assert statistics.operations_primary == statistics.sends == 12
     assert (statistics.operations_backlog, statistics.pings) == (0, 0)
+    assert operations(pair.primary) == {("orders", "send"): 12}, "the broker has counted the same"
+
+
+def test_D6_a_detoured_message_is_four_charges_on_the_brokers_own_count(pair: Pair) -> None:
+    slow_pings = timedelta(minutes=5)
+    with paired(
+        pair, options(backlog_queue_count=1, enable_syphon=True, ping_primary_interval=slow_pings)
+    ) as client:
+        client.fail_over("orders")
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(text(1))
+        client.mark_healthy("orders")
+        wait_until(lambda: client.statistics().restored == 1, "home")
+        assert client.statistics().operations_primary == 1
+    assert bodies(pair.primary, "orders", 1) == {"1": 1}
+
+    backlog = "contoso/x-servicebus-transfer/0"
+    at_secondary, at_primary = operations(pair.secondary), operations(pair.primary)
+    charges = [at_secondary[backlog, "send"], at_secondary[backlog, "receive"]]
+    charges += [at_primary["orders", "send"], at_primary["orders", "receive"]]
+    assert charges == [1, 1, 1, 1]
 
 
 def test_P13_the_size_guard_names_the_overhead_and_headroom_tells_beforehand(pair: Pair) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow
@@ -21,9 +20,8 @@ SENDS = 200_000
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _spark() -> Iterator[None]:
+def _spark() -> None:
     spark_session("tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
-    yield
 
 
 def run(*arguments: str) -> tuple[int, dict[str, object]]:

@@ -39,7 +39,9 @@ def send(ns: Namespace, first: int, count: int, queue: str = "in") -> None:
     with ns.client() as client, client.get_queue_sender(queue) as sender:
         sender.send_messages(
             [
-                ServiceBusMessage(f"body {n}", message_id=f"m{n}", application_properties={"n": n, "half": n / 2})
+                ServiceBusMessage(
+                    f"body {n}", message_id=f"m{n}", application_properties={"n": n, "half": n / 2}
+                )
                 for n in range(first, first + count)
             ]
         )
@@ -78,7 +80,9 @@ def test_D4_browsing_shows_every_message_once_whatever_the_partitions_and_takes_
 ) -> None:
     send(ns, 0, 300)
 
-    one, seven = (browse(spark, ns, partitions=parts).orderBy("sequence_number").collect() for parts in ("1", "7"))
+    one, seven = (
+        browse(spark, ns, partitions=parts).orderBy("sequence_number").collect() for parts in ("1", "7")
+    )
 
     assert one == seven
     assert [row["message_id"] for row in one] == [f"m{n}" for n in range(300)]
@@ -114,9 +118,13 @@ def test_D1_D2_a_batch_that_failed_is_read_again_and_nothing_of_it_was_settled(
             raise RuntimeError("the sink is down")
 
     def run() -> None:
-        stream = spark.readStream.format("servicebus").options(**options(ns, maxMessagesPerTrigger="20")).load()
+        stream = (
+            spark.readStream.format("servicebus").options(**options(ns, maxMessagesPerTrigger="20")).load()
+        )
         writer = stream.writeStream.foreachBatch(fail_at_second).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(STREAM_SECONDS)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(
+            STREAM_SECONDS
+        )
 
     with pytest.raises(StreamingQueryException):
         run()
@@ -132,7 +140,10 @@ def test_D1_D2_a_batch_that_failed_is_read_again_and_nothing_of_it_was_settled(
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"mode": "steal"}, "option mode is 'steal': expected one of browse"), ({"colour": "red"}, "option 'colour' is unknown")],
+    [
+        ({"mode": "steal"}, "option mode is 'steal': expected one of browse"),
+        ({"colour": "red"}, "option 'colour' is unknown"),
+    ],
 )
 def test_a_bad_option_fails_at_once_with_its_name(
     spark: SparkSession, ns: Namespace, change: dict[str, str], named: str
@@ -157,7 +168,9 @@ def test_a_copy_is_equal_bit_for_bit(spark: SparkSession, ns: Namespace) -> None
     assert sorted(raw) == sorted(row["raw"] for row in copied)
 
 
-def test_D3_rows_without_ids_are_the_same_messages_when_they_are_sent_again(spark: SparkSession, ns: Namespace) -> None:
+def test_D3_rows_without_ids_are_the_same_messages_when_they_are_sent_again(
+    spark: SparkSession, ns: Namespace
+) -> None:
     send(ns, 0, 40)
     rows = browse(spark, ns).select("body", "entity", "sequence_number")
 
@@ -187,7 +200,10 @@ def test_D5_a_poisoned_row_is_quarantined_with_its_reason_and_the_rest_is_sent(
 
     with ns.client() as client:
         assert len(copies(read_queue(client, "out", 20))) == 20
-    bad = {json.loads(row["row"])["id"]: row["reason"] for row in spark.read.parquet(str(tmp_path / "bad")).collect()}
+    bad = {
+        json.loads(row["row"])["id"]: row["reason"]
+        for row in spark.read.parquet(str(tmp_path / "bad")).collect()
+    }
     assert set(bad) == {"p1", "p2", "p3"}
     assert "not found" in bad["p1"]
     assert "too large" in bad["p2"]
@@ -198,7 +214,9 @@ def test_a_poisoned_row_fails_the_job_unless_told_otherwise(spark: SparkSession,
     table = spark.createDataFrame([("nowhere", "x")], "path string, body string")
 
     with pytest.raises(PySparkException, match="entity not found"):
-        table.write.format("servicebus").option("connectionString", ns.connection_string).mode("append").save()
+        table.write.format("servicebus").option("connectionString", ns.connection_string).mode(
+            "append"
+        ).save()
 
 
 def test_a_stream_flows_from_queue_to_queue(spark: SparkSession, ns: Namespace, tmp_path: Path) -> None:
@@ -230,7 +248,9 @@ def test_capture_holds_each_message_once_by_entity_date_and_hour(
     send(ns, 0, 100)
     first = run_capture(capture, spark)
     # The checkpoint loses its last commit, as after a kill between the files and the commit: the batch is replayed.
-    commits = sorted((tmp_path / "captured" / "_checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    commits = sorted(
+        (tmp_path / "captured" / "_checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name)
+    )
     commits[-1].unlink()
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
     send(ns, 100, 20)
@@ -249,7 +269,9 @@ def test_capture_holds_each_message_once_by_entity_date_and_hour(
 # --- secrets --------------------------------------------------------------------------------------
 
 
-def test_no_key_is_in_plans_event_logs_or_checkpoints(spark: SparkSession, ns: Namespace, tmp_path: Path) -> None:
+def test_no_key_is_in_plans_event_logs_or_checkpoints(
+    spark: SparkSession, ns: Namespace, tmp_path: Path
+) -> None:
     send(ns, 0, 5)
     key = ns.connection_string.split("SharedAccessKey=")[1].split(";")[0]
     run_stream(spark, ns, tmp_path)

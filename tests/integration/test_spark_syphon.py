@@ -20,6 +20,7 @@ from pairbus.spark.syphon import SyphonOptions, run_syphon
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.spark_kit import (
     copies,
+    event_log,
     look_at,
     parked,
     read_queue,
@@ -35,7 +36,9 @@ pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 BACKLOG = [f"primary/x-servicebus-transfer/{index}" for index in range(3)]
 LOCK = timedelta(seconds=8)
-TOPICS = {"Topics": [{"Name": "events", "Properties": {}, "Subscriptions": [{"Name": "all", "Properties": {}}]}]}
+TOPICS = {
+    "Topics": [{"Name": "events", "Properties": {}, "Subscriptions": [{"Name": "all", "Properties": {}}]}]
+}
 DESTINATIONS = ("plain", "unique", "sessions", "events")
 
 
@@ -52,14 +55,18 @@ def pair() -> Iterator[Pair]:
         ],
         config=TOPICS,
     )
-    secondary = Namespace("secondary", process=True, queues=[Queue(name, lock_duration=LOCK) for name in BACKLOG])
+    secondary = Namespace(
+        "secondary", process=True, queues=[Queue(name, lock_duration=LOCK) for name in BACKLOG]
+    )
     with Pair(primary, secondary) as running:
         yield running
 
 
 def options(pair: Pair, **more: object) -> SyphonOptions:
     return SyphonOptions(
-        primary=pair.primary.connection_string, secondary=pair.secondary.connection_string, **more  # type: ignore[arg-type]
+        primary=pair.primary.connection_string,
+        secondary=pair.secondary.connection_string,
+        **more,  # type: ignore[arg-type]
     )
 
 
@@ -93,7 +100,8 @@ def home(pair: Pair) -> int:
     """How many messages are in two of the destinations."""
     with pair.primary.administration_client() as client:
         return sum(
-            int(client.get_queue_runtime_properties(queue).active_message_count or 0) for queue in ("plain", "unique")
+            int(client.get_queue_runtime_properties(queue).active_message_count or 0)
+            for queue in ("plain", "unique")
         )
 
 
@@ -107,12 +115,18 @@ def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: P
     }
     command = [sys.executable, "-m", "tests.integration.spark_driver", "--page", "2", "--window", str(window)]
     # A group of its own: the kill takes Java and Python together, as the death of a machine would.
-    driver = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    driver = subprocess.Popen(
+        command, cwd=ROOT, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+    )
     try:
         wait_until(lambda: home(pair) > 20, 120, "the first messages are home")
         os.kill(workers_of(driver.pid)[0], signal.SIGKILL)
         before = home(pair)
-        wait_until(lambda: home(pair) > min(before + 100, messages // 2 - 100), 120, "the syphon goes on without its worker")
+        wait_until(
+            lambda: home(pair) > min(before + 100, messages // 2 - 100),
+            120,
+            "the syphon goes on without its worker",
+        )
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -142,20 +156,29 @@ def test_P38_P39_one_run_tells_what_could_not_be_brought_home_and_why(pair: Pair
     assert report.set_aside == {"DestinationNotFound": 1}
     assert list(report.left) == [BACKLOG[0]]
     assert "disabled" in report.waiting["closed"]
-    with pair.secondary.client() as client, client.get_queue_receiver(
-        BACKLOG[0], sub_queue=ServiceBusSubQueue.DEAD_LETTER, max_wait_time=5
-    ) as receiver:
+    with (
+        pair.secondary.client() as client,
+        client.get_queue_receiver(
+            BACKLOG[0], sub_queue=ServiceBusSubQueue.DEAD_LETTER, max_wait_time=5
+        ) as receiver,
+    ):
         message = next(receiver)
         assert message.dead_letter_reason == "DestinationNotFound"
         assert "'gone'" in str(message.dead_letter_error_description)
     rows = small_session().read.parquet(report.ledger)
     counted = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
     assert (counted["moved"], counted["set_aside"]) == (100, 1)
+    logged = event_log()
+    assert "pairbus-pump" in logged
+    for namespace in (pair.primary, pair.secondary):
+        assert namespace.connection_string.split("SharedAccessKey=")[1].split(";")[0] not in logged
 
 
 def test_a_continuous_syphon_waits_on_long_polls_and_stops_cleanly(pair: Pair) -> None:
     spark, stop = small_session(), threading.Event()
-    runner = threading.Thread(target=lambda: run_syphon(options(pair, slice_seconds=2), stop=stop, spark=spark))
+    runner = threading.Thread(
+        target=lambda: run_syphon(options(pair, slice_seconds=2), stop=stop, spark=spark)
+    )
     runner.start()
     try:
         with pair.secondary.client() as client:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
@@ -151,7 +152,7 @@ class Clerk(Actor):
                 self._sent[entity].append(uid)
                 message = ServiceBusMessage(body_of(uid, 200), message_id=f"m{place}")
                 line = {"entity": entity, "uid": uid}
-                self.tell(Operation.SEND, lambda m=message: sender.send_messages(m), [line])
+                self.tell(Operation.SEND, partial(sender.send_messages, message), [line])
 
     def look(self, client: ServiceBusClient, name: str, entity: str, operation: Operation) -> None:
         """Write down every message that lies there."""
@@ -174,12 +175,15 @@ class Clerk(Actor):
 
     def read_rules(self, admin: ServiceBusAdministrationClient) -> dict[str, str]:
         def call() -> str:
-            rules = {r.name: r.filter.sql_expression for r in admin.list_rules(RULED, SUBSCRIPTION)}
+            rules = {}
+            for rule in admin.list_rules(RULED, SUBSCRIPTION):
+                assert isinstance(rule.filter, SqlRuleFilter), rule.name
+                rules[rule.name] = rule.filter.sql_expression
             return json.dumps(rules, sort_keys=True)
 
         return dict(json.loads(self.read("rules", call)))
 
-    def keep_rules(self, admin: ServiceBusAdministrationClient, client: ServiceBusClient) -> None:  # noqa: ARG002
+    def keep_rules(self, admin: ServiceBusAdministrationClient, client: ServiceBusClient) -> None:
         rules = self.read_rules(admin)
         expression = f"n = {self.serial()}"
         choice = self.random.random()
@@ -211,7 +215,7 @@ class Clerk(Actor):
 
         return self.read("access", call)
 
-    def keep_access(self, admin: ServiceBusAdministrationClient, client: ServiceBusClient) -> None:  # noqa: ARG002
+    def keep_access(self, admin: ServiceBusAdministrationClient, client: ServiceBusClient) -> None:
         self.read_access(admin)
         key = f"key-{self.serial()}"
         rule = AuthorizationRule(

@@ -12,6 +12,7 @@ from azure.servicebus import ServiceBusClient
 
 from pairbus.amqp.message import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, encode_accepted, encode_transactional
+from pairbus.amqp.states import Outcome as WireOutcome
 from pairbus.amqp.types import Described, ULong
 from pairbus.testing.wire import ClientConnection, ClientReceiver, ClientSender, Delivery, declared_txn_id
 from tests.conformance.sdk import connection_part
@@ -98,7 +99,7 @@ class Worker(Actor):
         super().__init__(yard, name)
         self._transactions = count(1)
 
-    def work(self, client: ServiceBusClient) -> None:  # noqa: ARG002  it has its own
+    def work(self, client: ServiceBusClient) -> None:
         with Wire(self.yard.connection_string) as wire:
             links = Links(wire)
             while self.goes_on():
@@ -110,7 +111,8 @@ class Worker(Actor):
 
     def saw(self, delivery: Delivery, began: int) -> str:
         message = delivery.message
-        uid, is_intact = read_body(bytes(message.body))
+        assert isinstance(message.body, bytes), message.body_kind
+        uid, is_intact = read_body(message.body)
         self.yard.history.add(
             Operation.DELIVERY,
             began,
@@ -166,7 +168,7 @@ class Worker(Actor):
                 and all(delivery.delivery_id in links.inbox.outcomes for delivery in taken)
             )
         )
-        answers = [sender.outcomes.pop(number) for sender, number in sent]
+        answers: list[WireOutcome | None] = [sender.outcomes.pop(number) for sender, number in sent]
         answers += [links.inbox.outcomes.pop(delivery.delivery_id) for delivery in taken]
         refused = [answer for answer in answers if answer is None or answer.code == REJECTED_CODE]
         assert not refused, f"a part of a transaction was refused: {refused[0]!r}"

@@ -13,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from pairbus.spark.java import find_java
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.spark_kit import copies, descendants, look_at, parked, send_payloads, workers_of
+from tests.integration.spark_kit import copies, look_at, parked, send_payloads, workers_of
 
 ROOT = Path(__file__).parents[2]
 BACKLOG = [f"primary/x-servicebus-transfer/{index}" for index in range(10)]
@@ -69,10 +70,10 @@ def fill(running: Pair, messages: int, chooser: random.Random) -> dict[str, set[
 
 
 @contextmanager
-def cluster(master: str) -> Iterator[str]:
+def cluster(master: str) -> Iterator[tuple[str, list[int]]]:
     """A Spark master: as given, or one of our own with two workers."""
     if master != "standalone":
-        yield master
+        yield master, []
         return
     import pyspark
 
@@ -83,12 +84,11 @@ def cluster(master: str) -> Iterator[str]:
         "SPARK_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": f"{ROOT}",
-        "SPARK_WORKER_DIR": "/tmp/pairbus-spark-work",
+        "SPARK_WORKER_DIR": tempfile.mkdtemp(prefix="pairbus-spark-work-"),
     }
     port = 17077
     url = f"spark://127.0.0.1:{port}"
     start = [str(home / "bin" / "spark-class")]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     commands = [
         [
             "org.apache.spark.deploy.master.Master",
@@ -116,11 +116,16 @@ def cluster(master: str) -> Iterator[str]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
-            processes.append(
-                subprocess.Popen([*start, *command], env=environment, start_new_session=True, **quiet)
-            )  # type: ignore[call-overload]
+            process = subprocess.Popen(
+                [*start, *command],
+                env=environment,
+                start_new_session=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            processes.append(process)
             time.sleep(4)
-        yield url
+        yield url, [process.pid for process in processes]
     finally:
         for process in reversed(processes):
             with suppress(ProcessLookupError):
@@ -144,55 +149,59 @@ def left(running: Pair) -> int:
         return sum(int(queue.active_message_count or 0) for queue in client.list_queues_runtime_properties())
 
 
-def victims(driver: int) -> list[int]:
-    """Python workers of the driver, or of executors that other processes started."""
-    own = workers_of(driver)
-    daemons = [
-        int(entry.name)
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal() and b"pyspark.daemon" in _command(entry)
-    ]
-    return own or [child for daemon in daemons for child, _ in descendants(daemon)]
+def victims(driver: int, roots: list[int]) -> list[int]:
+    """Python workers below our own executors (in local mode the driver's), and nobody else's."""
+    return [worker for root in roots or [driver] for worker in workers_of(root)]
 
 
-def _command(entry: Path) -> bytes:
-    with suppress(OSError):
-        return (entry / "cmdline").read_bytes()
-    return b""
+class Drivers:
+    """One driver at a time, started anew after each death."""
+
+    def __init__(self, running: Pair, master: str) -> None:
+        self._running = running
+        self._master = master
+        self.process = start_driver(running, master)
+
+    def kill(self) -> None:
+        """The driver with everything it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def restart(self) -> None:
+        """A new one."""
+        self.process = start_driver(self._running, self._master)
 
 
 def kill_and_drain(
-    running: Pair, master: str, messages: int, kills: int, chooser: random.Random
+    running: Pair, drivers: Drivers, roots: list[int], messages: int, kills: int, chooser: random.Random
 ) -> Counter[str]:
     """Run drivers to the end, killing something each time another part of the backlog is home."""
     done: Counter[str] = Counter()
-    driver = start_driver(running, master)
     marks = [messages - messages * (n + 1) // (kills + 1) for n in range(kills)]
     moved_at, last = time.monotonic(), messages
     while True:
         now_left = left(running)
         if now_left < last:
             moved_at, last = time.monotonic(), now_left
-        assert time.monotonic() - moved_at < STALL_SECONDS, (
-            f"nothing moved for {STALL_SECONDS} s with {now_left} left"
-        )
+        assert time.monotonic() - moved_at < STALL_SECONDS, f"nothing moved with {now_left} left"
         if marks and now_left <= marks[0]:
             marks.pop(0)
-            workers = victims(driver.pid)
-            if workers and chooser.random() < 0.5:
+            workers = victims(drivers.process.pid, roots)
+            # As many of the one as of the other; which comes next is the chooser's.
+            if workers and (done["worker"] < done["driver"] or chooser.random() < 0.5):
                 with suppress(ProcessLookupError):
                     os.kill(chooser.choice(workers), signal.SIGKILL)
                 done["worker"] += 1
             else:
-                os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
+                drivers.kill()
                 done["driver"] += 1
-                driver = start_driver(running, master)
+                drivers.restart()
             print(f"kill {sum(done.values())} of {kills} with {now_left:,} left: {dict(done)}", flush=True)
-        if driver.poll() is not None:
-            if driver.returncode == 0 and left(running) == 0:
+        if drivers.process.poll() is not None:
+            if drivers.process.returncode == 0 and left(running) == 0:
                 return done
-            driver = start_driver(running, master)
+            drivers.restart()
         time.sleep(0.3)
 
 
@@ -224,11 +233,15 @@ def main() -> int:
     )
     given = parser.parse_args()
     chooser = random.Random(given.seed)
-    with pair() as running, cluster(given.master) as master:
+    with pair() as running, cluster(given.master) as (master, roots):
         sent = fill(running, given.messages, chooser)
         print(f"{given.messages:,} messages are parked; draining on {master}", flush=True)
         began = time.monotonic()
-        done = kill_and_drain(running, master, given.messages, given.kills, chooser)
+        drivers = Drivers(running, master)
+        try:
+            done = kill_and_drain(running, drivers, roots, given.messages, given.kills, chooser)
+        finally:
+            drivers.kill()
         print(
             f"drained in {time.monotonic() - began:,.0f} s over {sum(done.values())} kills: {dict(done)}",
             flush=True,

@@ -213,3 +213,93 @@ def test_B53_state_that_was_read_does_not_go_back() -> None:
     story.add(Operation.GET_STATE, session="s", value="2")
 
     assert story.add(Operation.GET_STATE, session="s", value="1").promises_broken() == ["B53"]
+
+
+def test_B15_publish_with_some_of_its_copies_is_caught() -> None:
+    def story(*stored: str) -> Story:
+        told = Story()
+        for name in ("one", "two"):
+            told.send(f"a@{name}", UNKNOWN, entity=name, batch="p", promise="B15")
+        for name in stored:
+            told.drained(f"a@{name}", 1, entity=name)
+        return told
+
+    assert story().promises_broken() == []
+    assert story("one", "two").promises_broken() == []
+    assert story("one").promises_broken() == ["B15"]
+
+
+def transaction(outcome: Outcome) -> Story:
+    """Two messages are taken and two are put, in one transaction."""
+    story = Story().send("x").send("y").delivery("x", 1).delivery("y", 2)
+    one: dict[str, Any] = {"batch": "t", "promise": "B14", "outcome": outcome}
+    story.add(Operation.SEND, "r", entity="out", **one).add(Operation.SEND, "s", entity="out", **one)
+    return story.add(Operation.COMPLETE, "x", **one).add(Operation.COMPLETE, "y", **one)
+
+
+@pytest.mark.parametrize("outcome", [OK, UNKNOWN])
+def test_B14_transaction_that_happened_is_clean(outcome: Outcome) -> None:
+    done = transaction(outcome).drained("r", 1, entity="out").drained("s", 2, entity="out")
+
+    assert done.promises_broken() == []
+
+
+@pytest.mark.parametrize("outcome", [FAIL, UNKNOWN])
+def test_B14_transaction_that_did_not_happen_is_clean(outcome: Outcome) -> None:
+    assert transaction(outcome).drained("x", 1).drained("y", 2).promises_broken() == []
+
+
+def test_B14_halves_of_a_transaction_in_doubt_are_caught() -> None:
+    def put(story: Story) -> Story:
+        return story.drained("r", 1, entity="out").drained("s", 2, entity="out")
+
+    assert set(transaction(UNKNOWN).promises_broken()) == {"B14"}  # taken, and not put
+    assert set(put(transaction(UNKNOWN)).drained("x", 1).drained("y", 2).promises_broken()) == {"B14"}
+    assert set(put(transaction(UNKNOWN)).drained("x", 1).promises_broken()) == {"B14"}
+    assert set(transaction(UNKNOWN).drained("x", 1).promises_broken()) == {"B14"}
+    half_put = transaction(UNKNOWN).drained("r", 1, entity="out")
+    assert half_put.promises_broken() == ["B14"]
+
+
+def test_B14_rolled_back_work_that_is_there_is_caught() -> None:
+    story = transaction(FAIL).drained("x", 1).drained("y", 2).drained("r", 1, entity="out")
+
+    assert set(story.promises_broken()) == {"B14"}
+
+
+def test_B14_message_taken_elsewhere_proves_nothing() -> None:
+    story = transaction(UNKNOWN).complete("x").complete("y")
+
+    assert story.promises_broken() == []
+
+
+def test_B16_configuration_that_was_confirmed_and_forgotten_is_caught() -> None:
+    def story(value: str, outcome: Outcome = OK) -> Story:
+        told = Story().add(Operation.CONFIGURE, session="queue", value="1")
+        told.add(Operation.CONFIGURE, session="queue", value="", outcome=outcome).add(Operation.KILL)
+        return told.add(Operation.READ_CONFIGURATION, session="queue", value=value)
+
+    assert story("").promises_broken() == []
+    assert story("1").promises_broken() == ["B16"]
+    assert story("1", UNKNOWN).promises_broken() == []
+    assert story("2").promises_broken() == ["B16"]
+
+
+def test_B16_message_that_outlived_its_queue_is_caught() -> None:
+    story = Story().send("a", entity="q#1").add(Operation.REMOVE, "a")
+
+    assert story.promises_broken() == []
+    assert story.delivery("a", 1, entity="q#2").promises_broken() == ["B16"]
+
+
+def test_B50_message_that_was_doubled_on_its_way_is_caught() -> None:
+    story = Story().send("a", entity="exit").drained("a", 1, entity="exit")
+
+    assert story.promises_broken() == []
+    assert story.drained("a", 2, entity="exit").promises_broken() == ["B7", "B19"]
+
+
+def test_B50_dead_letter_has_another_number_where_it_was_forwarded_to() -> None:
+    story = Story().send("a").delivery("a", 7).add(Operation.DEAD_LETTER, "a")
+
+    assert story.drained("a", 1, entity="graves", place=Place.DEAD_LETTER).promises_broken() == []

@@ -65,7 +65,7 @@ def _inert(value: object) -> str:
     return "".join(character if character.isprintable() else "?" for character in str(value))
 
 
-@backlog.command("list")
+@backlog.command("list", epilog="\b\nExample:\n  pairbus backlog list --messages 20\n")
 @click.option("--messages", type=click.IntRange(0), default=0, help="Show that many messages of each queue.")
 @click.option("--set-aside", is_flag=True, help="Show messages that were set aside.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
@@ -87,7 +87,7 @@ def list_backlog(given: dict[str, Any], messages: int, set_aside: bool, as_json:
     _show(run(work()), as_json=as_json)
 
 
-@backlog.command()
+@backlog.command(epilog="\b\nExample:\n  pairbus backlog explain contoso/x-servicebus-transfer/3\n")
 @click.argument("queue")
 @click.argument("number", type=int, required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
@@ -105,7 +105,9 @@ def explain(given: dict[str, Any], queue: str, number: int | None, as_json: bool
         raise click.exceptions.Exit(1)
 
 
-@backlog.command()
+@backlog.command(
+    epilog="\b\nExample:\n  pairbus backlog redrive contoso/x-servicebus-transfer/3 --reason DestinationNotFound\n"
+)
 @click.argument("queue")
 @click.option("--reason", help="Only messages set aside for this reason.")
 @click.pass_obj
@@ -115,7 +117,7 @@ def redrive(given: dict[str, Any], queue: str, reason: str | None) -> None:
     click.echo(f"{moved} messages are back in {queue}")
 
 
-@backlog.command()
+@backlog.command(epilog="\b\nExample:\n  pairbus backlog purge contoso/x-servicebus-transfer/3 --yes\n")
 @click.argument("queue")
 @click.option("--reason", help="Only messages set aside for this reason.")
 @click.option("--yes", is_flag=True, help="Do it; without this nothing happens.")
@@ -130,7 +132,7 @@ def purge(given: dict[str, Any], queue: str, reason: str | None, yes: bool) -> N
     click.echo(f"{removed} messages are gone from {queue}")
 
 
-@backlog.command()
+@backlog.command(epilog="\b\nExample:\n  pairbus backlog drain --extra\n")
 @click.argument("queues", nargs=-1)
 @click.option("--extra", is_flag=True, help="Drain the queues beyond the count.")
 @click.option("--ledger", metavar="DIR", help="Where to keep what is in doubt.")

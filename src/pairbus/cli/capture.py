@@ -37,13 +37,21 @@ _SUB_QUEUES: Final = (
 
 @click.command(epilog=EXAMPLES)
 @click.argument("entity")
-@click.option("--to", "path", metavar="DIR", required=True, help="Where the files go: a directory, or a URI for Spark.")
+@click.option(
+    "--to", "path", metavar="DIR", required=True, help="Where the files go: a directory, or a URI for Spark."
+)
 @click.option("--once", is_flag=True, help="End when what was there at the start is in the files.")
 @click.option("--browse", is_flag=True, help="Leave the messages in the entity.")
-@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint.  [default: _checkpoint in the directory]")
+@click.option(
+    "--checkpoint", metavar="DIR", help="Spark's checkpoint.  [default: _checkpoint in the directory]"
+)
 @click.option("--every", default="5 seconds", show_default=True, help="How often to look for more.")
 @click.option(
-    "--batch", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Messages per batch."
+    "--batch",
+    type=click.IntRange(1, 1_000_000),
+    default=10_000,
+    show_default=True,
+    help="Messages per batch.",
 )
 @click.option("--master", metavar="URL", help="A Spark master.  [default: every core of this machine]")
 @click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
@@ -81,7 +89,9 @@ def capture(
         if as_json:
             click.echo(json.dumps({"messages": captured.messages, "batches": captured.batches}))
         elif sys.stderr.isatty():
-            click.echo(f"\r{captured.messages:,} messages in {captured.batches:,} batches", err=True, nl=False)
+            click.echo(
+                f"\r{captured.messages:,} messages in {captured.batches:,} batches", err=True, nl=False
+            )
 
     spark = spark_session("pairbus capture", master=master)
     try:
@@ -90,7 +100,9 @@ def capture(
     finally:
         spark.stop()
     if as_json:
-        click.echo(json.dumps({"messages": done.messages, "batches": done.batches, "path": done.path, "done": True}))
+        click.echo(
+            json.dumps({"messages": done.messages, "batches": done.batches, "path": done.path, "done": True})
+        )
     else:
         click.echo(f"{done.messages:,} messages of {entity} are in {done.path}")
     return 0

@@ -97,7 +97,7 @@ def entity(
     ctx.obj = (connection_string, ready_file, ca_file, options)
 
 
-@entity.command("list")
+@entity.command("list", epilog="\b\nExamples:\n  pairbus entity list\n  pairbus entity list events --json\n")
 @click.argument("path", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
 @click.pass_obj
@@ -111,7 +111,9 @@ def list_entities(given: tuple[Any, ...], path: str | None, as_json: bool) -> No
         click.echo("  ".join(f"{inert(value):<12}" for value in row.values()).rstrip())
 
 
-@entity.command()
+@entity.command(
+    epilog="\b\nExamples:\n  pairbus entity show orders\n  pairbus entity show events/Subscriptions/audit --json\n"
+)
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_obj
@@ -127,7 +129,9 @@ def show(given: tuple[Any, ...], path: str, as_json: bool) -> None:
         click.echo(f"{name:<48} {inert(value)}")
 
 
-@entity.command()
+@entity.command(
+    epilog="\b\nExamples:\n  pairbus entity create queue orders --set lock_duration=PT30S\n  pairbus entity create topic events\n"
+)
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("path")
 @click.option(
@@ -162,7 +166,7 @@ def create(
     click.echo(f"{kind} {path}")
 
 
-@entity.command()
+@entity.command(epilog="\b\nExample:\n  pairbus entity update orders --set status=SendDisabled\n")
 @click.argument("path")
 @click.option(
     "--set", "pairs", metavar="NAME=VALUE", multiple=True, required=True, help="A setting; empty clears it."
@@ -178,7 +182,7 @@ def update(given: tuple[Any, ...], path: str, pairs: tuple[str, ...]) -> None:
     click.echo(f"{kind} {path}")
 
 
-@entity.command()
+@entity.command(epilog="\b\nExample:\n  pairbus entity delete orders --if-exists\n")
 @click.argument("path")
 @click.option("--if-exists", is_flag=True, help="Done if there is none.")
 @click.pass_obj

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-CHARACTERS_MAX: Final = 400
+CHARACTERS_MAX: Final = 1_000
 """A line longer than this is not read."""
 _REASON: Final = re.compile(r"\[Errno -?\d+\] (?P<why>[^\[\]()']+?)(?: Error condition|[(\]\[']|$)")
 _REACH: Final = (

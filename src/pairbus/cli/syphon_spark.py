@@ -69,7 +69,10 @@ def _json_line(progress: Progress) -> None:
 def _tell(report: Report) -> None:
     if sys.stderr.isatty():
         click.echo("", err=True)
-    click.echo(f"{report.moved:,} messages are home in {report.seconds:,.0f} s; the ledger is in {report.ledger}", err=True)
+    click.echo(
+        f"{report.moved:,} messages are home in {report.seconds:,.0f} s; the ledger is in {report.ledger}",
+        err=True,
+    )
     for reason, count in sorted(report.set_aside.items()):
         click.echo(f"{count:,} set aside: {reason}; see pairbus backlog explain", err=True)
     for queue, left in sorted(report.left.items()):

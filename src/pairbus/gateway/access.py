@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pairbus.engine.namespace import Namespace
     from pairbus.model.access import AccessRule
 
+PATH_LENGTH_MAX: Final = 400
+"""More than the longest path: a topic's 260 characters, ``/subscriptions/``, a subscription's 50."""
 TOKEN_LENGTH_MAX: Final = 8_192
 _PREFIX: Final = "sharedaccesssignature"
 _EXPIRY_MAX: Final = 253_402_300_799
@@ -46,6 +48,16 @@ class Grant:
 
     def __repr__(self) -> str:
         return f"Grant(path={self.path!r}, rule={self.rule_name!r})"
+
+    def renews(self, other: Grant) -> bool:
+        """Whether this allows all that another one did, and for as long."""
+        return (
+            self.path == other.path
+            and self.rule_path == other.rule_path
+            and self.rule_name == other.rule_name
+            and self.key == other.key
+            and self.expires_at >= other.expires_at
+        )
 
 
 def covers(scope: str, path: str) -> bool:
@@ -76,6 +88,8 @@ class Access:
             if rule.name == name:
                 return rule, None
         path = parse(path).path
+        if len(path) > PATH_LENGTH_MAX:
+            return None  # nothing has such a name, and strangers make us look: once for each of its segments
         while path:  # a token may name something that is still to be made, such as a new subscription
             entity = self._namespace.find(path)
             if entity is not None:

@@ -13,7 +13,7 @@ from pairbus.amqp.connection import Connection
 from pairbus.amqp.terminus import Coordinator as CoordinatorTarget
 from pairbus.errors import NotAllowed, Refusal, Unauthorized
 from pairbus.gateway import incoming, management, outgoing, tokens, transactions
-from pairbus.gateway.access import Grant, missing_claim
+from pairbus.gateway.access import Grant, covers, missing_claim
 from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
 from pairbus.gateway.faults import BLACK_HOLE, CUT, REFUSE
 from pairbus.gateway.links import (
@@ -198,6 +198,10 @@ class GatewayConnection:
         access, now = self.broker.access, self.now
         if self.login is not None and access.allows(self.login, path, right, now):
             return now + RECHECK_MS
+        # Most clients put a token for just what they attach to; looking at all of them is for the others.
+        own = self.grants.get(canonical(path))
+        if own is not None and access.allows(own, path, right, now):
+            return min(own.expires_at, now + RECHECK_MS)
         latest = 0
         for grant in self.grants.values():
             if grant.expires_at > latest and access.allows(grant, path, right, now):
@@ -213,10 +217,10 @@ class GatewayConnection:
                 return grant.rule_name
         return ""
 
-    def recheck(self) -> None:
-        """Tokens or rules have changed: links that are no longer allowed end at once (M3–M5)."""
+    def recheck(self, scope: str = "") -> None:
+        """Tokens or rules have changed: links within the scope that are no longer allowed end at once (M3–M5)."""
         for link, context in list(self.links.items()):
-            if not context.right:
+            if not context.right or not covers(scope, canonical(context.scope)):
                 continue
             try:
                 context.allowed_until = self.authorize(context.scope, context.right)

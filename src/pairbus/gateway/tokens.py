@@ -69,8 +69,11 @@ def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
         raise EntityNotFound(audience)
     if path not in connection.grants and len(connection.grants) >= GRANTS_MAX:
         raise Unauthorized(f"More than {GRANTS_MAX} audiences on one connection: open another one.")
+    old = connection.grants.get(path)
     connection.grants[path] = grant
     connection.stranger_links = 0
-    connection.recheck()
+    if old is not None and not grant.renews(old):
+        # Only what the old token allowed can have become less (M4).
+        connection.recheck(old.path)
     if grant.expires_at < connection.armed_at:
         connection.broker.arm(connection)

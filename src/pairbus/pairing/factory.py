@@ -20,7 +20,7 @@ from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.rotation import Chooser, Rotation
-from pairbus.pairing.statistics import Counters, Statistics, snapshot
+from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
 
 BACKLOG_LIMIT_BYTES: Final = 262_144
 """What a backlog queue of the standard tier takes."""
@@ -72,6 +72,8 @@ class Factory:
         self.clock = clock
         self.wall_clock = wall_clock
         self.counters = Counters()
+        self._folded = Tally()
+        self._tallies: list[Tally] = []
         self.events = EventLog(listener)
         self.lock = threading.RLock()
         self.failover_interval_ms = milliseconds(options.failover_interval)
@@ -240,11 +242,32 @@ class Factory:
         if self.journal is not None:
             self.journal(event, self.wall_clock())
 
+    def new_tally(self) -> Tally:
+        """The counts of a new sender."""
+        tally = Tally()
+        with self.lock:
+            self._tallies.append(tally)
+        return tally
+
+    def fold(self, tally: Tally) -> None:
+        """A sender was closed: its counts stay, its tally need not."""
+        with self.lock:
+            if tally in self._tallies:
+                self._tallies.remove(tally)
+                self._folded.add(tally)
+
+    def _total(self) -> Tally:
+        total = Tally()
+        for tally in (self._folded, *self._tallies):
+            total.add(tally)
+        return total
+
     def statistics(self, oldest_age_ms: int | None = None, drain_rate_per_s: float = 0.0) -> Statistics:
         """A frozen picture of the counters."""
         with self.lock:
             return snapshot(
                 self.counters,
+                self._total(),
                 usable=len(self._rotation.usable),
                 evicted=len(self._rotation.evicted),
                 failed_over=sum(1 for r in self._records.values() if r.state is Health.FAILED_OVER),

@@ -94,7 +94,7 @@ class SendFlow:
         self._final: Fail | None = None
         self._not_before_ms: int | None = None
         self._pause_ms = HELD_PAUSE_MS_MIN
-        self._is_in_doubt = False
+        self.is_in_doubt = False
 
     # --- the next step ----------------------------------------------------------------------------
 
@@ -103,13 +103,13 @@ class SendFlow:
         if self._final is not None:
             return self._final
         if self._health.state is Health.REFUSING:
-            return Fail(EntityGoneError(self._health.path), self.primary_error, self._is_in_doubt)
+            return Fail(EntityGoneError(self._health.path), self.primary_error, self.is_in_doubt)
         if self._health.state is Health.FAILED_OVER:
             return self._backlog_step(now)
         left = self._deadline_ms - now
         if self.primary_error is not None:
             if left <= 0:
-                return Fail(self.primary_error, None, self._is_in_doubt)
+                return Fail(self.primary_error, None, self.is_in_doubt)
             if self._not_before_ms is not None and now < self._not_before_ms:
                 return self._wait_step(now, left)
         return TryPrimary(self._primary_timeout(left))
@@ -123,7 +123,7 @@ class SendFlow:
             return Wait(pause)
         if due is not None and due - now < left:
             return Wait(due - now)
-        return Fail(self.primary_error, None, self._is_in_doubt)
+        return Fail(self.primary_error, None, self.is_in_doubt)
 
     def _primary_timeout(self, left: int) -> int:
         if not self._health.may_detour_before(self._deadline_ms):
@@ -158,7 +158,7 @@ class SendFlow:
 
     def _backlog_failure(self) -> Fail:
         assert self._backlog_error is not None
-        return Fail(self._backlog_error, self.primary_error, self._is_in_doubt)
+        return Fail(self._backlog_error, self.primary_error, self.is_in_doubt)
 
     # --- what came of it --------------------------------------------------------------------------
 
@@ -170,12 +170,12 @@ class SendFlow:
         """The primary said no, or nothing."""
         self.primary_error = error
         failure = classify(error)
-        self._is_in_doubt = self._is_in_doubt or failure in IN_DOUBT
+        self.is_in_doubt = self.is_in_doubt or failure in IN_DOUBT
         if not counts(error, self._trigger, has_accepted=self._health.has_accepted):
             if failure is Failure.BUSY and not callable(self._trigger):
                 self._not_before_ms = now + BUSY_PAUSE_MS
             else:
-                self._final = Fail(error, None, self._is_in_doubt)
+                self._final = Fail(error, None, self.is_in_doubt)
             return []
         changes = self._health.send_failed(now, _sentence(error))
         if self._health.state is Health.SUSPECT:
@@ -183,7 +183,7 @@ class SendFlow:
                 self._not_before_ms = now + self._pause_ms
                 self._pause_ms = min(self._pause_ms * 2, HELD_PAUSE_MS_MAX)
             else:
-                self._final = Fail(error, None, self._is_in_doubt)
+                self._final = Fail(error, None, self.is_in_doubt)
         return changes
 
     def backlog_accepted(self, queue: str, messages: int) -> bool:
@@ -197,11 +197,11 @@ class SendFlow:
         self._tried[queue] = None
         self._backlog_error = error
         failure = classify(error)
-        if failure in (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED):
-            # The message's fault or the caller's wish, not the queue's.
-            self._final = Fail(error, self.primary_error, self._is_in_doubt)
+        if failure in (Failure.TOO_LARGE, Failure.CANCELLED):
+            # The message's fault or the caller's wish, not the queue's. Whatever else it is, another queue may do.
+            self._final = Fail(error, self.primary_error, self.is_in_doubt)
             return False
-        self._is_in_doubt = self._is_in_doubt or failure in IN_DOUBT
+        self.is_in_doubt = self.is_in_doubt or failure in IN_DOUBT
         return self._rotation.refused(queue, now, _sentence(error))
 
 

@@ -6,15 +6,29 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 
-@dataclass(slots=True)
-class Counters:
-    """Counted where it happens. Sends and messages are counted in messages, the rest in operations."""
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What became of the messages of one sender. Its own, because threads that share a counter lose counts."""
 
     sends: int = 0
     to_primary: int = 0
     to_backlog: int = 0
     failed: int = 0
     unknown: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Take another tally's counts in."""
+        self.sends += other.sends
+        self.to_primary += other.to_primary
+        self.to_backlog += other.to_backlog
+        self.failed += other.failed
+        self.unknown += other.unknown
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counted where it happens: pings and rotation under the factory's lock, the rest by the syphon alone."""
+
     pings: int = 0
     pings_answered: int = 0
     failovers: int = 0
@@ -28,10 +42,10 @@ class Counters:
     in_doubt: int = 0
     possible_duplicates: int = 0
     lock_renewals: int = 0
-    operations_primary: int = 0
-    """Primary stage of the bill: pings and restored messages; the picture adds the sends."""
-    operations_backlog: int = 0
-    """Backlog stage of the bill: parked messages and receives."""
+    resent: int = 0
+    """Messages that the primary acknowledged to the syphon."""
+    receive_operations: int = 0
+    """What receives cost: a poll that brings messages as those, one that brings none as itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,8 @@ class Statistics:
     in_doubt: int
     possible_duplicates: int
     lock_renewals: int
+    resent: int
+    receive_operations: int
     operations_primary: int
     operations_backlog: int
     backlog_queues_usable: int
@@ -79,6 +95,7 @@ _GAUGES: Final = frozenset(
 
 def snapshot(
     counters: Counters,
+    tally: Tally,
     *,
     usable: int,
     evicted: int,
@@ -88,10 +105,11 @@ def snapshot(
 ) -> Statistics:
     """Freeze the counters."""
     values = {item.name: getattr(counters, item.name) for item in fields(counters)}
-    # Sends to the primary are counted once, where every healthy send passes.
-    values["operations_primary"] += counters.to_primary
+    values |= {item.name: getattr(tally, item.name) for item in fields(tally)}
     return Statistics(
         **values,
+        operations_primary=tally.to_primary + counters.pings + counters.resent,
+        operations_backlog=tally.to_backlog + counters.receive_operations,
         backlog_queues_usable=usable,
         backlog_queues_evicted=evicted,
         entities_failed_over=failed_over,

@@ -54,6 +54,7 @@ class SocketConnection(asyncio.Protocol):
         "_first",
         "_gateway",
         "_gateway_paused",
+        "_held_bytes",
         "_http",
         "_http_only",
         "_is_ending",
@@ -82,6 +83,8 @@ class SocketConnection(asyncio.Protocol):
         self._websocket: WebSocketLayer | None = None
         self._gateway: GatewayPort | None = None
         self._gateway_paused = False
+        self._held_bytes = 0
+        """What this connection holds of requests that are not whole, as told to the hall."""
         self._reading_stopped = False
         self._waiting_bytes = 0
         """Bytes that are taken from the gateway and wait for their commit."""
@@ -146,6 +149,7 @@ class SocketConnection(asyncio.Protocol):
             self._drain()
         self._is_lost = True
         self._lose_gateway()
+        self._hold(0)
         self._shared.left(self)
         # The chain of references back is cut by hand: the collector seldom looks at old objects.
         self._transport = self._tls = self._http = self._websocket = None
@@ -348,6 +352,9 @@ class SocketConnection(asyncio.Protocol):
             self._after_http(http)
 
     def _after_http(self, http: HttpLayer) -> None:
+        if not self._hold(http.held_bytes):
+            http.refuse_busy()
+            self._hold(0)
         if http.upgrade_head is not None:
             self._begin_websocket(http)
         elif http.has_output or http.is_ended:
@@ -411,10 +418,12 @@ class SocketConnection(asyncio.Protocol):
         if self._tls is not None:
             chunks = [self._tls.encrypt(chunks)]
         self._transport.writelines(chunks)
+        self._review_reading()
 
     def _flush_tls(self) -> None:
         if self._tls is not None and self._transport is not None and (output := self._tls.take_output()):
             self._transport.write(output)
+            self._review_reading()
 
     def _pause_gateway(self) -> None:
         if self._gateway is not None and not self._gateway_paused:
@@ -444,6 +453,11 @@ class SocketConnection(asyncio.Protocol):
         if stop != self._reading_stopped:
             self._reading_stopped = stop
             self.set_reading(not stop and self._shared.is_reading)
+
+    def _hold(self, count: int) -> bool:
+        """Tell the hall how much of unfinished requests is held; False when all together hold too much (M6)."""
+        more, self._held_bytes = count - self._held_bytes, count
+        return not more or self._shared.holds(more)
 
     def _set_deadline(self, seconds: float) -> None:
         self.deadline = asyncio.get_running_loop().time() + seconds

@@ -85,6 +85,11 @@ class HttpLayer:
         return bool(self._pending)
 
     @property
+    def held_bytes(self) -> int:
+        """What is kept of a request whose end has not come."""
+        return 0 if self._head is None or self.is_ended else self._body_bytes
+
+    @property
     def is_full(self) -> bool:
         """Whether so many answers wait that the socket should not be read."""
         return self._pending_bytes >= PENDING_BYTES_MAX
@@ -202,6 +207,11 @@ class HttpLayer:
         if self._connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._send(problem(status, reason), is_head=False, closes=True)
         self.is_ended = True
+
+    def refuse_busy(self) -> None:
+        """Too much is held of requests that are not whole: this one cannot go on."""
+        self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at once; try again in a moment")
+        self._head, self._body = None, []
 
     def _refuse_body(self) -> None:
         self._refuse(

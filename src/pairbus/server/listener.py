@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_MAX_DEFAULT: Final = 10_000
 HANDSHAKE_SECONDS_DEFAULT: Final = 20.0
 HTTP_IDLE_SECONDS_DEFAULT: Final = 60.0
+HTTP_HELD_BYTES_MAX_DEFAULT: Final = 64 * 1024 * 1024
 LINGER_SECONDS_DEFAULT: Final = 2.0
 ACCEPT_BACKLOG: Final = 1024
 SWEEP_SECONDS_MAX: Final = 1.0
@@ -41,6 +42,7 @@ class Limits:
         handshake_seconds: Until the peer has opened AMQP or sent a whole request.
         http_idle_seconds: Between an answer and the next whole request.
         linger_seconds: How long a peer may take to go after our last words.
+        http_held_bytes_max: Bodies of requests that are not whole, of all connections together: their senders are not known yet.
         uncommitted_bytes_max: Input that may wait for the disk before no socket is read.
     """
 
@@ -48,6 +50,7 @@ class Limits:
     handshake_seconds: float = HANDSHAKE_SECONDS_DEFAULT
     http_idle_seconds: float = HTTP_IDLE_SECONDS_DEFAULT
     http_body_bytes_max: int = BODY_BYTES_MAX_DEFAULT
+    http_held_bytes_max: int = HTTP_HELD_BYTES_MAX_DEFAULT
     linger_seconds: float = LINGER_SECONDS_DEFAULT
     uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
 
@@ -94,6 +97,7 @@ class Hall:
         self._open_by_kind: Counter[str] = Counter()
         self._refused_by_reason: Counter[str] = Counter()
         self._accepted = self._received_bytes = self._sent_bytes = 0
+        self._held_bytes = 0
 
     # Asked by the server.
 
@@ -205,6 +209,11 @@ class Hall:
     def sent(self, count: int) -> None:
         """Bytes went out."""
         self._sent_bytes += count
+
+    def holds(self, more: int) -> bool:
+        """So much more (or less) of unfinished requests is held; whether that is still within the limit."""
+        self._held_bytes += more
+        return more <= 0 or self._held_bytes <= self.limits.http_held_bytes_max
 
     def refused(self, reason: str) -> None:
         """A connection was turned away."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pairbus.engine.namespace import Namespace
-from pairbus.engine.records import DuplicateSeen, MessageStored, SessionStateSet
+from pairbus.engine.records import DuplicateSeen, MessageStored, NamespacePut, SessionStateSet
 from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
 from pairbus.server.assemble import STORE_DIRECTORY
@@ -151,17 +151,20 @@ class Opened:
         name: str,
         store: LogStore,
         namespace: Namespace,
-        sessions: list[SessionStateSet],
-        keys: list[DuplicateSeen],
+        settings: NamespacePut | None,
+        sessions: set[tuple[int, str]],
+        keys: set[tuple[int, bytes]],
     ) -> None:
         self.name = name
         """Whose data this is."""
         self.store = store
         self.namespace = namespace
+        self.settings = settings
+        """The last word about the namespace itself; None before its first commit."""
         self.sessions = sessions
-        """The last word about each session's state."""
+        """Queue id and session id of each session that ever had a state."""
         self.keys = keys
-        """Each message id that duplicate detection may remember."""
+        """Queue id and key of each message that duplicate detection may remember."""
 
 
 @contextmanager
@@ -175,23 +178,24 @@ def opened(data: Path, tell: Tell) -> Iterator[Opened]:
     try:
         name = _owner(directory)
         namespace = Namespace(name, store, Nobody())
-        sessions: dict[tuple[int, str], SessionStateSet] = {}
-        keys: dict[tuple[int, bytes], DuplicateSeen] = {}
+        settings: NamespacePut | None = None
+        sessions: set[tuple[int, str]] = set()
+        keys: set[tuple[int, bytes]] = set()
         for count, record in enumerate(store.replay()):
             if count % TELL_EVERY == 0:
                 tell(count, 0)
             if isinstance(record, SessionStateSet):
-                sessions[record.queue_id, record.session_id] = record
-            elif isinstance(record, DuplicateSeen):
-                keys[record.queue_id, record.duplicate_key] = record
-            elif isinstance(record, MessageStored) and record.duplicate_key:
-                seen = DuplicateSeen(record.queue_id, record.duplicate_key, record.message.enqueued_at)
-                keys[record.queue_id, record.duplicate_key] = seen
+                sessions.add((record.queue_id, record.session_id))
+            elif isinstance(record, DuplicateSeen | MessageStored):
+                if record.duplicate_key:
+                    keys.add((record.queue_id, record.duplicate_key))
+            elif isinstance(record, NamespacePut):
+                settings = record
             if not witnessed(record):
                 namespace.fold(record)
         namespace.replayed()
         store.live(namespace.stored())
-        yield Opened(name, store, namespace, list(sessions.values()), list(keys.values()))
+        yield Opened(name, store, namespace, settings, sessions, keys)
     finally:
         store.close()
 

@@ -13,7 +13,7 @@ from pairbus.amqp.message import DecodedMessage, decode_message
 from pairbus.amqp.rewrite import payload_of
 from pairbus.amqp.scan import scan
 from pairbus.amqp.types import Timestamp
-from pairbus.engine.records import EntityPut, NamespacePut, SequenceAdvanced
+from pairbus.engine.records import DuplicateSeen, EntityPut, SequenceAdvanced, SessionStateSet
 from pairbus.errors import ProtocolError, StoreFull
 from pairbus.model.message import NEVER, Extra
 from pairbus.server.offline import KIND_NAMES, Gathered, Opened, Tell, counts_of, entities, opened
@@ -210,22 +210,35 @@ def _write_state(found: Opened, target: Path, now: int) -> int:
 
 
 def _facts(found: Opened, now: int) -> list[Record]:
-    """All that is true of a namespace but its messages. The engine itself says what of the old records still is."""
-    gathered = Gathered()
+    """All that is true of a namespace but its messages."""
     namespace = found.namespace
-    journal, namespace.context.journal = namespace.context.journal, gathered
-    try:
-        namespace.restate(NamespacePut(0, ""), now)
-        for entity in entities(namespace):
-            namespace.restate(EntityPut(entity.entity_id, entity.kind, entity.path, ""), now)
-            numbers = entity.numbers
-            gathered.append(
-                SequenceAdvanced(entity.main.queue_id, numbers.next_sequence_number, numbers.last_enqueued_at)
-            )
-        for session in found.sessions:
-            namespace.restate(session, now)
-        for key in found.keys:
-            namespace.restate(key, now)
-    finally:
-        namespace.context.journal = journal
+    facts = _namespace_facts(found, now)
+    for entity in entities(namespace):
+        numbers = entity.numbers
+        facts.append(EntityPut(entity.entity_id, entity.kind, entity.path, entity.settings.to_json()))
+        facts.append(
+            SequenceAdvanced(entity.main.queue_id, numbers.next_sequence_number, numbers.last_enqueued_at)
+        )
+    for queue_id, session_id in sorted(found.sessions):
+        queue = namespace.queue_of(queue_id)
+        session = None if queue is None or queue.sessions is None else queue.sessions.sessions.get(session_id)
+        if session is not None and session.state is not None:
+            facts.append(SessionStateSet(queue_id, session_id, session.state, session.state_at))
+    for queue_id, key in sorted(found.keys):
+        queue = namespace.queue_of(queue_id)
+        at = None if queue is None or queue.duplicates is None else queue.duplicates.accepted_at(key)
+        if at is not None:
+            facts.append(DuplicateSeen(queue_id, key, at))
+    return facts
+
+
+def _namespace_facts(found: Opened, now: int) -> list[Record]:
+    """The namespace's own record as it would be written today: only the engine knows the next entity id."""
+    gathered = Gathered()
+    if found.settings is not None:
+        journal, found.namespace.context.journal = found.namespace.context.journal, gathered
+        try:
+            found.namespace.restate(found.settings, now)
+        finally:
+            found.namespace.context.journal = journal
     return gathered.records

@@ -76,8 +76,12 @@ def run_capture(
     stop = stop or threading.Event()
     written = _Written(options, tell)
     stream = spark.readStream.format("servicebus").options(**options.source).load()
-    writer = stream.writeStream.foreachBatch(written.write).option("checkpointLocation", options.checkpoint_location)
-    query = (writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)).start()
+    writer = stream.writeStream.foreachBatch(written.write).option(
+        "checkpointLocation", options.checkpoint_location
+    )
+    query = (
+        writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
+    ).start()
     try:
         _wait(query, stop)
     finally:
@@ -107,7 +111,9 @@ class _Written:
 
         query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if not query:
-            raise UsageError("this Spark does not tell a batch which query it belongs to: use Spark 4.2 or newer")
+            raise UsageError(
+                "this Spark does not tell a batch which query it belongs to: use Spark 4.2 or newer"
+            )
         seen = Observation()
         moment = functions.col("enqueued_time")
         (
@@ -121,7 +127,9 @@ class _Written:
             .parquet(self._options.path)
         )
         messages = int(seen.get["messages"])
-        self.captured = Captured(self.captured.messages + messages, self.captured.batches + 1, self._options.path)
+        self.captured = Captured(
+            self.captured.messages + messages, self.captured.batches + 1, self._options.path
+        )
         self._tell(self.captured)
 
 

@@ -58,8 +58,12 @@ def record_batches(rows: list[LedgerRow]) -> list[pyarrow.RecordBatch]:
             "destination": pyarrow.array([row.destination for row in part], pyarrow.string()),
             "outcome": pyarrow.array([row.outcome for row in part], pyarrow.string()),
             "reason": pyarrow.array([row.reason for row in part], pyarrow.string()),
-            "enqueued_time": pyarrow.array([row.enqueued_ms * 1000 for row in part], pyarrow.int64()).cast(moment),
-            "finished_time": pyarrow.array([row.finished_ms * 1000 for row in part], pyarrow.int64()).cast(moment),
+            "enqueued_time": pyarrow.array([row.enqueued_ms * 1000 for row in part], pyarrow.int64()).cast(
+                moment
+            ),
+            "finished_time": pyarrow.array([row.finished_ms * 1000 for row in part], pyarrow.int64()).cast(
+                moment
+            ),
             "attempt": pyarrow.array([row.attempt for row in part], pyarrow.int64()),
         }
         batches.append(pyarrow.RecordBatch.from_pydict(columns))

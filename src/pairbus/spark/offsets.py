@@ -47,7 +47,9 @@ class Offset:
     def parse(value: dict[str, Any], entity: str) -> Offset:
         """Read one back, and make sure that it belongs to this entity."""
         if value.get("v") != VERSION:
-            raise UsageError(f"checkpointLocation holds offsets of version {value.get('v')}: expected {VERSION}")
+            raise UsageError(
+                f"checkpointLocation holds offsets of version {value.get('v')}: expected {VERSION}"
+            )
         if value.get("entity") != entity:
             raise UsageError(
                 f"checkpointLocation belongs to {value.get('entity')!r}, but {entity!r} is read: use another one"

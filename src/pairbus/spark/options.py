@@ -115,7 +115,9 @@ class _Given:
         names = {name.lower() for name in known}
         for name in self._values:
             if name not in names and name not in _SPARKS_OWN:
-                raise UsageError(f"option {name!r} is unknown to the {what}: expected one of {', '.join(known)}")
+                raise UsageError(
+                    f"option {name!r} is unknown to the {what}: expected one of {', '.join(known)}"
+                )
 
     def text(self, name: str) -> str:
         return (self._values.get(name.lower()) or "").strip()
@@ -135,7 +137,9 @@ class _Given:
         return int(text)
 
     def access(self) -> Access:
-        text, environment, namespace = (self.text(n) for n in ("connectionString", "credentialEnv", "namespace"))
+        text, environment, namespace = (
+            self.text(n) for n in ("connectionString", "credentialEnv", "namespace")
+        )
         if bool(text) == bool(environment):
             raise UsageError("give one of the options connectionString and credentialEnv (with namespace)")
         if text and "endpoint=" not in text.lower():
@@ -148,7 +152,9 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     given = _Given(options, _SOURCE, "source")
     queue, topic, subscription = (given.text(name) for name in ("queue", "topic", "subscription"))
     if bool(queue) == bool(topic and subscription) or (queue and (topic or subscription)):
-        raise UsageError("give the option queue, or the options topic and subscription: exactly one entity is read")
+        raise UsageError(
+            "give the option queue, or the options topic and subscription: exactly one entity is read"
+        )
     modes = ("browse", "consume") if is_stream else ("browse",)
     mode = given.choice("mode", modes, "consume" if is_stream else "browse")
     starting = given.text("startingSequence").lower() or "earliest"
@@ -182,7 +188,9 @@ def parse_sink(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
     if queue and topic:
         raise UsageError("give one of the options queue and topic")
     if not queue and not topic and "path" not in mapped:
-        raise UsageError("give the option queue or topic, or a column path (or pathColumn) that names the entity")
+        raise UsageError(
+            "give the option queue or topic, or a column path (or pathColumn) that names the entity"
+        )
     if "body" not in mapped and "raw" not in mapped:
         raise UsageError(f"bodyColumn: expected a column body or raw, found {', '.join(columns)}")
     on_error = given.choice("onError", ("fail", "quarantine"), "fail")

@@ -46,6 +46,8 @@ EMPTY_SECONDS: Final = 1.0
 """How long a queue must show nothing to be called empty."""
 BUSY_SECONDS: Final = 0.1
 """How long to look for more while sends are under way."""
+CALM_SECONDS: Final = 0.5
+"""How often to look whether a destination has gone away."""
 PAUSE_SECONDS: Final = 2.0
 """How long a queue that shows nothing new is left alone while messages for an absent destination are held."""
 REASON_CHARACTERS_MAX: Final = 300
@@ -88,7 +90,9 @@ class TaskPump:
     def __init__(self, settings: PumpSettings, queues: Sequence[str]) -> None:
         self._settings = settings
         self._queues = list(queues)
-        self._plan = DrainPlan(not_found=settings.not_found, window=settings.window, ready_max=settings.window)
+        self._plan = DrainPlan(
+            not_found=settings.not_found, window=settings.window, ready_max=settings.window
+        )
         self._rows: list[LedgerRow] = []
         self._received = 0
         self._reasons: dict[str, str] = {}
@@ -199,7 +203,9 @@ class TaskPump:
 
     def _plan_numbers(self, lane: _Lane) -> list[int]:
         letters = [*self._plan._of(lane.queue), *lane.accepted]
-        return [letter.sequence_number for letter in letters] + [item.letter.sequence_number for item in lane.aside]
+        return [letter.sequence_number for letter in letters] + [
+            item.letter.sequence_number for item in lane.aside
+        ]
 
     def _take(self, lane: _Lane, message: ServiceBusReceivedMessage) -> None:
         now = _now_ms()
@@ -228,7 +234,9 @@ class TaskPump:
         letter.message_id = restored.message_id_text
         letter.session_id, letter.partition_key = restored.session_id, restored.partition_key
         if restored.time_to_live_ms == 0:
-            text = f"expected some of its life to be left, found none after {now - enqueued} ms in the backlog"
+            text = (
+                f"expected some of its life to be left, found none after {now - enqueued} ms in the backlog"
+            )
             lane.aside.append(SetAside(letter, EXPIRED, text))
             return
         refused = self._plan.received(letter)
@@ -241,7 +249,7 @@ class TaskPump:
         if accepted:
             try:
                 confirmed = await sdk.settle_all(lane.receiver, [_message(letter) for letter in accepted])
-            except (ServiceBusError, OSError, ValueError):
+            except Exception:  # noqa: BLE001 - whatever the transport raises, nothing was confirmed
                 confirmed = [False] * len(accepted)
             for letter, is_done in zip(accepted, confirmed, strict=True):
                 self._note_letter(letter, MOVED if is_done else LOCK_LOST, "")
@@ -272,13 +280,16 @@ class TaskPump:
         wanted = [task for key, task in self._sending.items() if not task.done()]
         if wanted:
             await asyncio.wait(wanted, timeout=SEND_SECONDS + 1)
-        with suppress(ServiceBusError, OSError):
+        with suppress(Exception):  # a broken link: what could not be settled or given back comes by itself
             await self._settle(lane)
-            rest = self._plan.drop_queue(lane.queue)
+        rest = self._plan.drop_queue(lane.queue)
+        with suppress(Exception):
             if rest:
                 await sdk.settle_all(lane.receiver, [_message(letter) for letter in rest], released=True)
             for letter in rest:
-                self._note_letter(letter, WAITING, self._reasons.get(letter.path.strip("/").lower(), TIME_IS_UP))
+                self._note_letter(
+                    letter, WAITING, self._reasons.get(letter.path.strip("/").lower(), TIME_IS_UP)
+                )
 
     async def _close_receiver(self, receiver: ServiceBusReceiver) -> None:
         with suppress(Exception):
@@ -299,7 +310,7 @@ class TaskPump:
         """Ask destinations that are away again when their pause is over."""
         while True:
             times = [at for key in self._plan.lines() if (at := self._plan.next_deadline(key)) is not None]
-            pause = (min(times) - _now_ms()) / 1000 if times else BUSY_SECONDS
+            pause = (min(times) - _now_ms()) / 1000 if times else CALM_SECONDS
             await asyncio.sleep(max(BUSY_SECONDS, pause))
             self._send_what_may_go()
 
@@ -349,7 +360,15 @@ class TaskPump:
         )
 
     def _note(
-        self, queue: str, number: int, message_id: str, path: str, outcome: str, reason: str, enqueued: int, attempt: int
+        self,
+        queue: str,
+        number: int,
+        message_id: str,
+        path: str,
+        outcome: str,
+        reason: str,
+        enqueued: int,
+        attempt: int,
     ) -> None:
         reason = reason[:REASON_CHARACTERS_MAX]
         row = LedgerRow(queue, number, message_id, path, outcome, reason, enqueued, _now_ms(), attempt)

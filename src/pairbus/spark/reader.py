@@ -86,7 +86,9 @@ def _record_batch(rows: list[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarro
     for field in schema:
         values = [row[FIELDS.index(field.name)] for row in rows]
         if pyarrow.types.is_map(field.type):
-            values = [[(name, {"type": kind, "value": text}) for name, (kind, text) in v.items()] for v in values]
+            values = [
+                [(name, {"type": kind, "value": text}) for name, (kind, text) in v.items()] for v in values
+            ]
         columns.append(pyarrow.array(values, type=field.type))
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -114,7 +116,9 @@ class ServiceBusReader(DataSourceReader):
             return [RunsPartition((), is_exact=False)]
         first = 1 if self._options.starting == "earliest" else int(self._options.starting)
         ranges = split_range(first, highest, self._options.partitions)
-        return [RunsPartition((run,), is_exact=False) for run in ranges] or [RunsPartition((), is_exact=False)]
+        return [RunsPartition((run,), is_exact=False) for run in ranges] or [
+            RunsPartition((), is_exact=False)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The messages of a range."""

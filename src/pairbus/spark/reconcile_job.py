@@ -16,10 +16,10 @@ from pyspark.sql import functions as f
 
 from pairbus.spark.reconcile_certificate import FATES, Certificate, Named, Outage, RowCounts, histogram_of
 from pairbus.spark.reconcile_order import OUTAGES_MAX, delays, outages, reordered
-from pairbus.spark.reconcile_rows import KEY, MEASURES, RECEIVED, ROLES, Ledgers
+from pairbus.spark.reconcile_rows import KEY, MEASURES, ROLES, Ledgers
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import DataFrame, Row
 
 NAMED_MAX: Final = 20
 """Messages of each fate that a page or a screen names; the files name all."""
@@ -39,16 +39,13 @@ class Reconciled:
 
 def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool = True) -> Reconciled:
     """Judge every message. Sends at or after ``until`` that are nowhere yet are in flight, not lost."""
-    grouped = _grouped(_topics_joined(ledgers.rows)).persist(StorageLevel.MEMORY_AND_DISK)
-    messages = _fates(grouped, until)
-    totals = _totals(messages).collect()[0]
-    rows = _row_counts(totals)
-    is_known = f.col("destination").isNotNull()
-    known = messages.where(is_known)
+    grouped = _grouped(_topics_joined(ledgers)).persist(StorageLevel.MEMORY_AND_DISK)
+    known = _fates(grouped.where("status IS NULL"), until)
+    totals = _totals(known).collect()[0]
+    rows = _row_counts(totals, grouped.where("status IS NOT NULL").select("role", "status", *_ROWS).collect())
     names = {
         fate: _named(known, fate) if int(totals[fate]) else () for fate in (*FATES, "repeated", "unexpected")
     }
-    quarantined = sum(count.quarantined for count in rows.values())
     certificate = Certificate(
         accepted=int(totals["accepted"]),
         received=int(totals["found"]),
@@ -61,7 +58,7 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
         },
         named=names,
         rows=rows,
-        reasons=_reasons(ledgers.quarantined) if quarantined else {},
+        reasons=_reasons(ledgers.quarantined) if any(count.quarantined for count in rows.values()) else {},
         delays=histogram_of(delays(known).collect()),
         reordered=histogram_of(reordered(known).collect()) if with_order else None,
         outages=_outages(known) if int(totals["detoured"]) else (),
@@ -73,14 +70,14 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
     return Reconciled(certificate, known, ledgers)
 
 
-def _topics_joined(rows: DataFrame) -> DataFrame:
+def _topics_joined(ledgers: Ledgers) -> DataFrame:
     """Deliveries by several subscriptions are one arrival at the topic: of each message the subscription with the most counts."""
-    is_topic = f.col("delivered_topic") > 0
-    if not rows.where((f.col("role") == RECEIVED) & is_topic).limit(1).count():
+    rows = ledgers.rows
+    if not ledgers.has_topics:
         return rows.withColumn("row_count", f.lit(1).cast("long"))
     per_place = (
-        rows.where(is_topic)
-        .groupBy(*KEY, "role", "is_quarantined", "is_used", "place")
+        rows.where("delivered_topic > 0")
+        .groupBy(*KEY, "role", "status", "place")
         .agg(
             f.min("ms").alias("ms"),
             f.min("sequence_number").alias("sequence_number"),
@@ -88,117 +85,109 @@ def _topics_joined(rows: DataFrame) -> DataFrame:
             *[f.sum(name).alias(name) for name in MEASURES],
         )
     )
-    others = rows.where(~is_topic).withColumn("row_count", f.lit(1).cast("long"))
+    others = rows.where("delivered_topic = 0").withColumn("row_count", f.lit(1).cast("long"))
     return others.unionByName(per_place)
 
 
+_ROWS: Final = tuple(f"rows_{at}" for at in range(len(ROLES)))
+"""How many rows of each role a group has."""
+
+
 def _grouped(rows: DataFrame) -> DataFrame:
-    """One row for each key."""
-    aggregates: list[Column] = [
-        (f.max if name == "delivered_topic" else f.sum)(name).alias(name) for name in MEASURES
-    ]
-    for name, measure in (
-        ("backlog_ms", "sent_backlog"),
-        ("direct_ms", "sent_direct"),
-        ("stored_ms", "stored"),
-    ):
-        aggregates.append(f.min(f.when(f.col(measure) > 0, f.col("ms"))).alias(name))
-    is_delivered = (f.col("delivered") > 0) | (f.col("delivered_topic") > 0)
+    """One row for each key; and one for each role and status of rows without a key."""
+    aggregates = [f"{'max' if name == 'delivered_topic' else 'sum'}({name}) AS {name}" for name in MEASURES]
     aggregates += [
-        f.min(f.when(is_delivered, f.col("ms"))).alias("delivered_ms"),
-        f.min(f.when(f.col("stored") > 0, f.col("sequence_number"))).alias("stored_sequence"),
+        "min(CASE WHEN sent_backlog > 0 THEN ms END) AS backlog_ms",
+        "min(CASE WHEN sent_direct > 0 THEN ms END) AS direct_ms",
+        "min(CASE WHEN stored > 0 THEN ms END) AS stored_ms",
+        "min(CASE WHEN delivered > 0 OR delivered_topic > 0 THEN ms END) AS delivered_ms",
+        "min(CASE WHEN stored > 0 THEN sequence_number END) AS stored_sequence",
     ]
-    for role in ROLES:
-        of_role = f.col("role") == role
-        used, bad = f.col("is_used"), f.col("is_quarantined")
-        aggregates += [
-            _rows_where(of_role & used).alias(f"{role} used"),
-            _rows_where(of_role & ~used & ~bad).alias(f"{role} other"),
-            _rows_where(of_role & bad).alias(f"{role} quarantined"),
-        ]
-    return rows.groupBy(*KEY).agg(*aggregates)
-
-
-def _rows_where(condition: Column) -> Column:
-    return f.sum(f.when(condition, f.col("row_count")).otherwise(0))
+    aggregates += [
+        f"sum(CASE WHEN role = '{role}' THEN row_count ELSE 0 END) AS {name}"
+        for role, name in zip(ROLES, _ROWS, strict=True)
+    ]
+    unkeyed_role = f.when(f.col("status").isNotNull(), f.col("role")).alias("unkeyed_role")
+    grouped = rows.groupBy(*KEY, "status", unkeyed_role).agg(*map(f.expr, aggregates))
+    return grouped.withColumnRenamed("unkeyed_role", "role")
 
 
 def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
     """What became of every accepted send. A message parked in the backlog was told to its sender there: what the primary then accepted of it
     was the syphon's send, or the send whose answer never came.
     """
-    zero = f.lit(0).cast("long")
-    held = {name: f.greatest(f.col(name), zero) for name in ("backlog", "aside", "dead", "expired")}
-    delivered = f.col("delivered") + f.col("delivered_topic")
-    told = f.coalesce("backlog_ms", "direct_ms")
-    frame = (
-        grouped.withColumn("is_detoured", f.col("sent_backlog") > 0)
-        .withColumn(
-            "accepted",
-            f.when(f.col("sent_backlog") > 0, f.col("sent_backlog")).otherwise(f.col("sent_direct")),
-        )
-        .withColumn("found", f.when(f.col("stored") > 0, f.col("stored")).otherwise(delivered))
-        .withColumn("told_ms", told)
-        .withColumn("arrived_ms", f.coalesce("stored_ms", "delivered_ms"))
-        .withColumn("arrived", f.least("accepted", "found"))
-        .withColumn("rest", f.col("accepted") - f.col("arrived"))
+    late = "false" if until is None else f"told_ms >= {int(until.timestamp() * 1000)}L"
+    counted = grouped.selectExpr(
+        *KEY,
+        "sent_backlog > 0 AS is_detoured",
+        "CASE WHEN sent_backlog > 0 THEN sent_backlog ELSE sent_direct END AS accepted",
+        "CASE WHEN stored > 0 THEN stored ELSE delivered + delivered_topic END AS found",
+        "delivered + delivered_topic AS handed_out",
+        "coalesce(backlog_ms, direct_ms) AS told_ms",
+        "coalesce(stored_ms, delivered_ms) AS arrived_ms",
+        "stored_sequence",
+        *[f"greatest({name}, 0L) AS {name}" for name in ("backlog", "aside", "dead", "expired")],
+        "dead_there",
+        "expired_there",
+        *_ROWS,
     )
-    for fate, name in (
+    placed = counted.selectExpr(
+        "*", "least(accepted, found) AS arrived", "accepted - least(accepted, found) AS missing"
+    )
+    # Each place takes what the places before it left.
+    taken = [
         ("set_aside", "aside"),
         ("dead_lettered", "dead"),
         ("expired", "expired"),
         ("in_backlog", "backlog"),
-    ):
-        frame = frame.withColumn(f"fate_{fate}", f.least(f.col("rest"), held[name])).withColumn(
-            "rest", f.col("rest") - f.col(f"fate_{fate}")
-        )
-    somewhere = (f.col("found") + held["backlog"] + held["aside"] + held["dead"] + held["expired"]) > 0
+    ]
+    before, shares = "0L", []
+    for fate, place in taken:
+        shares.append(f"greatest(least(missing - least(missing, {before}), {place}), 0L) AS fate_{fate}")
+        before = f"{before} + {place}"
+    rest = f"(missing - least(missing, {before}))"
     # The same id and body accepted again and there once is one message, told of twice.
-    is_absorbed = somewhere & (f.col("message_id") != "")
-    late = f.lit(False) if until is None else f.col("told_ms") >= int(until.timestamp() * 1000)
-    return frame.select(
+    absorbed = f"(message_id <> '' AND found + {before} > 0)"
+    return placed.selectExpr("*", *shares).selectExpr(
         *KEY,
         "accepted",
         "found",
         "arrived",
-        *[
-            f.col(f"fate_{fate}").alias(fate)
-            for fate in ("set_aside", "dead_lettered", "expired", "in_backlog")
-        ],
-        f.when(is_absorbed | ~late, zero).otherwise(f.col("rest")).alias("in_flight"),
-        f.when(is_absorbed | late, zero).otherwise(f.col("rest")).alias("lost"),
-        f.when(is_absorbed, f.col("rest")).otherwise(zero).alias("absorbed"),
-        f.when(f.col("accepted") > 0, f.col("found") - f.col("arrived")).otherwise(zero).alias("repeated"),
-        f.when(f.col("accepted") > 0, zero).otherwise(f.col("found")).alias("unexpected"),
-        f.least(f.col("arrived"), delivered).alias("completed_there"),
-        f.least("arrived", "dead_there").alias("dead_there"),
-        f.least("arrived", "expired_there").alias("expired_there"),
+        *[f"fate_{fate} AS {fate}" for fate, _ in taken],
+        f"CASE WHEN {absorbed} OR NOT {late} THEN 0L ELSE {rest} END AS in_flight",
+        f"CASE WHEN {absorbed} OR {late} THEN 0L ELSE {rest} END AS lost",
+        f"CASE WHEN {absorbed} THEN {rest} ELSE 0L END AS absorbed",
+        "CASE WHEN accepted > 0 THEN found - arrived ELSE 0L END AS repeated",
+        "CASE WHEN accepted > 0 THEN 0L ELSE found END AS unexpected",
+        "least(arrived, handed_out) AS completed_there",
+        "least(arrived, dead_there) AS dead_there",
+        "least(arrived, expired_there) AS expired_there",
         "told_ms",
         "arrived_ms",
         "stored_sequence",
         "is_detoured",
-        *[f.col(f"{role} {what}") for role in ROLES for what in ("used", "other", "quarantined")],
+        *_ROWS,
     )
 
 
-def _totals(messages: DataFrame) -> DataFrame:
-    names = (
-        "accepted", "found", *FATE_COLUMNS, "completed_there", "dead_there", "expired_there",
-        *[f"{role} {what}" for role in ROLES for what in ("used", "other", "quarantined")],
-    )  # fmt: skip
-    return messages.agg(
-        *[f.coalesce(f.sum(f"`{name}`"), f.lit(0)).alias(name) for name in names],
-        f.count_if((f.col("accepted") > 0) & f.col("destination").isNotNull()).alias("messages"),
-        f.count_if(f.col("is_detoured")).alias("detoured"),
+def _totals(known: DataFrame) -> DataFrame:
+    names = ("accepted", "found", *FATE_COLUMNS, "completed_there", "dead_there", "expired_there", *_ROWS)
+    return known.selectExpr(
+        *[f"coalesce(sum({name}), 0L) AS {name}" for name in names],
+        "count_if(accepted > 0) AS messages",
+        "count_if(is_detoured) AS detoured",
     )
 
 
-def _row_counts(totals: Row) -> dict[str, RowCounts]:
+def _row_counts(totals: Row, unkeyed: list[Row]) -> dict[str, RowCounts]:
+    others = {
+        (str(row["role"]), str(row["status"])): sum(int(row[name]) for name in _ROWS) for row in unkeyed
+    }
     return {
         role: RowCounts(
-            int(totals[f"{role} used"]), int(totals[f"{role} other"]), int(totals[f"{role} quarantined"])
+            int(totals[name]), others.get((role, "other"), 0), others.get((role, "quarantined"), 0)
         )
-        for role in ROLES
+        for role, name in zip(ROLES, _ROWS, strict=True)
     }
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from pairbus.spark.report_inputs import Inputs, Wanted, find_inputs
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SENT: Final = "sent"
 RECEIVED: Final = "received"
@@ -63,9 +63,13 @@ class Ledgers:
 
     inputs: Mapping[str, Inputs]
     rows: DataFrame
-    """KEY, MEASURES, ``role``, ``is_used``, ``is_quarantined``, ``ms``, ``sequence_number``; without a key unless used."""
+    """KEY, MEASURES, ``role``, ``ms``, ``sequence_number``, ``place`` and ``status``: null for rows that say something of a message, else why
+    they do not, and then without a key.
+    """
     quarantined: DataFrame
     """``role``, ``source``, ``reason``, ``raw``."""
+    has_topics: bool
+    """Some deliveries were made by subscriptions."""
 
 
 def read_ledgers(spark: SparkSession, locations: Mapping[str, Sequence[str]], with_body: bool) -> Ledgers:
@@ -83,7 +87,10 @@ def read_ledgers(spark: SparkSession, locations: Mapping[str, Sequence[str]], wi
     raw = reduce(lambda one, other: one.unionByName(other), parts)
     judged = _judged(raw, with_body)
     quarantined = judged.where(f.col("reason").isNotNull()).select("role", "source", "reason", "raw")
-    return Ledgers(inputs, _said(judged, with_body), quarantined)
+    by_topics = raw.where((f.col("role") == RECEIVED) & f.col("entity").rlike(_SUBSCRIPTION_PATH)).select(
+        "entity"
+    )
+    return Ledgers(inputs, _said(judged, with_body), quarantined, bool(by_topics.head(1)))
 
 
 def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
@@ -123,98 +130,101 @@ def _type(name: str) -> t.DataType:
 
 def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
     """Kind, place and destination of every row, and why it cannot be true if it cannot."""
-    default = reduce(
-        lambda chain, role: chain.when(f.col("role") == role, KIND_DEFAULTS[role]),
-        ROLES[1:],
-        f.when(f.col("role") == SENT, KIND_DEFAULTS[SENT]),
+    default = " ".join(f"WHEN '{role}' THEN '{kind}'" for role, kind in KIND_DEFAULTS.items())
+    path = f"regexp_replace(regexp_replace(coalesce(entity, ''), r'{_DEAD_LETTER_PATH}', ''), r'{_SUBSCRIPTION_PATH}', '')"
+    marked = rows.selectExpr(
+        "role",
+        "source",
+        "broken",
+        "message_id",
+        "sequence_number",
+        "time",
+        "detail",
+        "lower(entity) AS place",
+        f"CASE WHEN kind <> '' THEN lower(kind) ELSE CASE role {default} END END AS kind",
+        "coalesce(sha256, body_sha256) AS hash",
+        f"coalesce(rlike(entity, r'{_BACKLOG_PATH}'), false) AS is_backlog",
+        f"coalesce(rlike(entity, r'{_DEAD_LETTER_PATH}'), false) AS is_dead",
+        f"coalesce(rlike(entity, r'{_SUBSCRIPTION_PATH}'), false) AS is_topic",
+        f"lower(ltrim('/', CASE WHEN destination <> '' THEN destination ELSE {path} END)) AS destination",
+        f"coalesce(broken, to_json(struct({', '.join(_COLUMNS)}))) AS raw",
     )
-    kind = f.coalesce(f.when(f.col("kind") != "", f.lower("kind")), default)
-    entity = f.coalesce("entity", f.lit(""))
-    path = f.regexp_replace(f.regexp_replace(entity, _DEAD_LETTER_PATH, ""), _SUBSCRIPTION_PATH, "")
-    told = f.when(f.col("destination") != "", f.col("destination"))
-    marked = (
-        rows.withColumn("raw", f.coalesce(f.col("broken"), f.to_json(f.struct(*_COLUMNS))))
-        .withColumn("kind", kind)
-        .withColumn("hash", f.coalesce("sha256", "body_sha256"))
-        .withColumn("is_backlog", entity.rlike(_BACKLOG_PATH))
-        .withColumn("is_dead_letter", entity.rlike(_DEAD_LETTER_PATH))
-        .withColumn("is_topic", entity.rlike(_SUBSCRIPTION_PATH))
-        .withColumn("destination", f.lower(f.ltrim(f.coalesce(told, path), f.lit("/"))))
-    )
-    reasons: list[tuple[Column, str]] = [
-        (f.col("broken").isNotNull(), "not a row of JSON with these columns"),
-        (~f.col("kind").isin(*KINDS), "kind is not known"),
-        (f.col("time").isNull(), "time is missing or no time"),
-        (f.col("message_id").isNull(), "message_id is missing"),
-        (f.col("destination") == "", "neither destination nor entity"),
+    reasons = [
+        ("broken IS NOT NULL", "not a row of JSON with these columns"),
+        (f"kind NOT IN ({_quoted(KINDS)})", "kind is not known"),
+        ("time IS NULL", "time is missing or no time"),
+        ("message_id IS NULL", "message_id is missing"),
+        ("destination = ''", "neither destination nor entity"),
     ]
     if with_body:
-        whole = f.col("hash").rlike("^[0-9a-fA-F]{64}$")
-        bad = (f.col("kind") != ENTITY_DELETED) & ~f.coalesce(whole, f.lit(False))
-        reasons.append((bad, "no SHA-256 of the body (--no-body-hash compares without)"))
-    reason = f.when(*reasons[0])
-    for condition, text in reasons[1:]:
-        reason = reason.when(condition, text)
-    return marked.withColumn("reason", reason)
-
-
-def _measures() -> dict[str, Column]:
-    """What a row says. Places in the backlog are counted up and down, so that a whole audit tells what is left."""
-    role, kind = f.col("role"), f.col("kind")
-    backlog, dead = f.col("is_backlog"), f.col("is_dead_letter")
-    is_sent, is_received = role == SENT, role == RECEIVED
-    sends, held, gone = kind.isin(*SENDS), kind.isin(*HELD), kind.isin(*DELIVERIES)
-    lapsed = (kind == EXPIRED) | ((kind == DEAD_LETTERED) & (f.col("detail") == REASON_EXPIRED))
-    in_backlog = (role == BACKLOG) & backlog & ~dead
-    in_aside = (role == BACKLOG) & backlog & dead
-    listed = role == DEAD_LETTER
-    away = gone | kind.isin(*REMOVED) | (kind == EXPIRED) | (kind == DEAD_LETTERED)
-    expired = (in_backlog & lapsed) | (listed & lapsed)
-    return {
-        "sent_backlog": _one(is_sent & sends & backlog),
-        "sent_direct": _one(is_sent & sends & ~backlog),
-        "stored": _one(is_received & (kind == "sent") & ~backlog & ~dead),
-        "delivered": _one(is_received & gone & ~backlog & ~dead & ~f.col("is_topic")),
-        "delivered_topic": _one(is_received & gone & ~backlog & ~dead & f.col("is_topic")),
-        "dead_there": _one(is_received & (kind == DEAD_LETTERED) & ~backlog & ~lapsed),
-        "expired_there": _one(is_received & ~backlog & lapsed),
-        "backlog": _one(in_backlog & ((kind == "sent") | held)) - _one(in_backlog & away),
-        "aside": _one(
-            (in_backlog & (kind == DEAD_LETTERED) & ~lapsed)
-            | (in_aside & held)
-            | (listed & backlog & ~lapsed)
+        whole = "coalesce(rlike(hash, '^[0-9a-fA-F]{64}$'), false)"
+        reasons.append(
+            (
+                f"kind <> '{ENTITY_DELETED}' AND NOT {whole}",
+                "no SHA-256 of the body (--no-body-hash compares without)",
+            )
         )
-        - _one(in_aside & away),
-        "dead": _one(listed & ~backlog & ~lapsed),
-        "expired": _one(expired),
-    }
+    cases = " ".join(f"WHEN {condition} THEN '{text}'" for condition, text in reasons)
+    return marked.withColumn("reason", f.expr(f"CASE {cases} END"))
 
 
-def _one(condition: Column) -> Column:
-    return f.coalesce(condition, f.lit(False)).cast("long")
+def _quoted(words: Sequence[str]) -> str:
+    """Our own words as a list of SQL; nothing foreign is ever put into a query (D9)."""
+    return ", ".join(f"'{word}'" for word in words)
+
+
+_SENDS: Final = f"kind IN ({_quoted(SENDS)})"
+_GONE: Final = f"kind IN ({_quoted(DELIVERIES)})"
+_HELD: Final = f"kind IN ({_quoted(HELD)})"
+_LAPSED: Final = (
+    f"(kind = '{EXPIRED}' OR (kind = '{DEAD_LETTERED}' AND coalesce(detail, '') = '{REASON_EXPIRED}'))"
+)
+_LEFT: Final = f"kind IN ({_quoted((*DELIVERIES, *REMOVED, EXPIRED, DEAD_LETTERED))})"
+_THERE: Final = f"role = '{RECEIVED}' AND NOT is_backlog"
+_QUEUED: Final = f"role = '{BACKLOG}' AND is_backlog AND NOT is_dead"
+_ASIDE: Final = f"role = '{BACKLOG}' AND is_backlog AND is_dead"
+_LISTED: Final = f"role = '{DEAD_LETTER}'"
+_UP: Final = {
+    "sent_backlog": f"role = '{SENT}' AND {_SENDS} AND is_backlog",
+    "sent_direct": f"role = '{SENT}' AND {_SENDS} AND NOT is_backlog",
+    "stored": f"{_THERE} AND kind = 'sent' AND NOT is_dead",
+    "delivered": f"{_THERE} AND {_GONE} AND NOT is_dead AND NOT is_topic",
+    "delivered_topic": f"{_THERE} AND {_GONE} AND NOT is_dead AND is_topic",
+    "dead_there": f"{_THERE} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}",
+    "expired_there": f"{_THERE} AND {_LAPSED}",
+    "backlog": f"{_QUEUED} AND (kind = 'sent' OR {_HELD})",
+    "aside": f"({_QUEUED} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}) OR ({_ASIDE} AND {_HELD}) "
+    f"OR ({_LISTED} AND is_backlog AND NOT {_LAPSED})",
+    "dead": f"{_LISTED} AND NOT is_backlog AND NOT {_LAPSED}",
+    "expired": f"({_QUEUED} OR {_LISTED}) AND {_LAPSED}",
+}
+"""What a row says of its message, once."""
+_DOWN: Final = {"backlog": f"{_QUEUED} AND {_LEFT}", "aside": f"{_ASIDE} AND {_LEFT}"}
+"""What it takes back: places in the backlog are counted up and down, so that a whole audit tells what is left there."""
 
 
 def _said(judged: DataFrame, with_body: bool) -> DataFrame:
-    measures = _measures()
-    is_quarantined = f.col("reason").isNotNull()
-    said = judged.select(
+    measures = []
+    for name in MEASURES:
+        down = f" WHEN {_DOWN[name]} THEN -1" if name in _DOWN else ""
+        measures.append(
+            f"CASE WHEN reason IS NOT NULL THEN 0 WHEN {_UP[name]} THEN 1{down} ELSE 0 END AS {name}"
+        )
+    said = judged.selectExpr(
         "role",
-        f.col("destination"),
-        f.col("message_id"),
-        (f.unhex("hash") if with_body else f.lit(None).cast("binary")).alias("body"),
-        f.unix_millis("time").alias("ms"),
+        "destination",
+        "message_id",
+        "unhex(hash) AS body" if with_body else "CAST(NULL AS BINARY) AS body",
+        "unix_millis(time) AS ms",
         "sequence_number",
-        f.lower("entity").alias("place"),
-        is_quarantined.alias("is_quarantined"),
-        *[
-            f.when(is_quarantined, f.lit(0)).otherwise(column).alias(name)
-            for name, column in measures.items()
-        ],
+        "place",
+        "reason IS NOT NULL AS is_quarantined",
+        *measures,
     )
-    is_used = reduce(lambda one, other: one | other, [f.col(name) != 0 for name in MEASURES])
-    used = said.withColumn("is_used", is_used)
-    # Rows that say nothing have no key: they meet in one group and are only counted.
-    keyed = [f.when(f.col("is_used"), f.col(name)).alias(name) for name in KEY]
-    return used.select(
-        "role", *keyed, "ms", "sequence_number", "place", "is_quarantined", "is_used", *MEASURES
+    says = " OR ".join(f"{name} <> 0" for name in MEASURES)
+    status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN {says} THEN NULL ELSE 'other' END AS status"
+    # Rows that say nothing have no key: they meet in one group for each status and are only counted.
+    keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in KEY]
+    return said.selectExpr("*", status).selectExpr(
+        "role", "status", *keyed, "ms", "sequence_number", "place", *MEASURES
     )

@@ -183,6 +183,7 @@ def _moment(ms: int | None) -> datetime | None:
 
 # --- a row as a message ---------------------------------------------------------------------------
 
+
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError("expected true or false")
@@ -225,7 +226,13 @@ def payload_of(row: Mapping[str, Any], source_id: str | None) -> bytes:
     if raw is not None:
         return _with_id(bytes(raw), source_id)
     properties: list[object] = [None] * 13
-    for field, index in (("to", 2), ("subject", 3), ("reply_to", 4), ("correlation_id", 5), ("content_type", 6)):
+    for field, index in (
+        ("to", 2),
+        ("subject", 3),
+        ("reply_to", 4),
+        ("correlation_id", 5),
+        ("content_type", 6),
+    ):
         properties[index] = _string(row, field)
     properties[0] = _string(row, "message_id") or source_id or str(uuid.uuid4())
     properties[10] = _string(row, "session_id")
@@ -299,7 +306,9 @@ def _encoded(name: str, value: Any) -> bytes:
         return encode_value(_FROM_TEXT[kind or "string"](text))
     except KeyError:
         known = ", ".join((*_FROM_TEXT, OTHER))
-        raise UsageError(f"application property {name!r} has type {kind!r}: expected one of {known}") from None
+        raise UsageError(
+            f"application property {name!r} has type {kind!r}: expected one of {known}"
+        ) from None
     except (ValueError, OverflowError) as error:
         raise UsageError(f"application property {name!r} is no {kind}: {error}") from None
     except (PairbusError, struct.error, TypeError) as error:
@@ -318,5 +327,7 @@ def _body_parts(row: Mapping[str, Any]) -> list[tuple[int, bytes]]:
         return [(DATA, encode_value(bytes(body or b"")))]
     codes = {"value": VALUE, "sequence": SEQUENCE}
     if kind not in codes or not body:
-        raise UsageError(f"body_type is {kind!r}: expected data, value, sequence or none, with a body that fits")
+        raise UsageError(
+            f"body_type is {kind!r}: expected data, value, sequence or none, with a body that fits"
+        )
     return [(codes[kind], bytes(body))]

@@ -53,7 +53,9 @@ async def browse_async(receiver: Any, from_number: int, count: int) -> list[byte
     return list(await receiver._mgmt_request_response_with_retry(PEEK_OPERATION, request, answer))
 
 
-def _browsing(receiver: Any, from_number: int, count: int) -> tuple[dict[str, object], Callable[..., list[bytes]]]:
+def _browsing(
+    receiver: Any, from_number: int, count: int
+) -> tuple[dict[str, object], Callable[..., list[bytes]]]:
     transport = receiver._amqp_transport
     request: dict[str, object] = {
         "from-sequence-number": transport.AMQP_LONG_VALUE(from_number),
@@ -61,13 +63,19 @@ def _browsing(receiver: Any, from_number: int, count: int) -> tuple[dict[str, ob
     }
     receiver._populate_message_properties(request)
 
-    def answer(status_code: int, message: Any, description: Any, amqp_transport: Any = transport) -> list[bytes]:
+    def answer(
+        status_code: int, message: Any, description: Any, amqp_transport: Any = transport
+    ) -> list[bytes]:
         if status_code == 200:
-            return [bytes(entry[b"message"]) for entry in amqp_transport.get_message_value(message)[b"messages"]]
+            return [
+                bytes(entry[b"message"]) for entry in amqp_transport.get_message_value(message)[b"messages"]
+            ]
         if status_code in (202, 204):
             return []
         condition = (message.application_properties or {}).get(b"errorCondition")
-        amqp_transport.handle_amqp_mgmt_error(_Quiet(), "Browsing failed.", condition, description, status_code)
+        amqp_transport.handle_amqp_mgmt_error(
+            _Quiet(), "Browsing failed.", condition, description, status_code
+        )
         return []
 
     return request, answer
@@ -104,7 +112,10 @@ class _Quiet:
 
 
 async def settle_all(
-    receiver: AsyncServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage], *, released: bool = False
+    receiver: AsyncServiceBusReceiver,
+    messages: Sequence[ServiceBusReceivedMessage],
+    *,
+    released: bool = False,
 ) -> list[bool]:
     """Complete (or give back) deliveries of one receiver with as few frames as their numbers allow.
 

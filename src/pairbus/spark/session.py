@@ -36,10 +36,6 @@ appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
-class SparkNotStarted(PairbusError):
-    """Spark's Java process did not start; the text gives the end of its log."""
-
-
 def spark_session(
     name: str = "pairbus",
     *,
@@ -59,7 +55,7 @@ def spark_session(
 
     Raises:
         UsageError: Spark or Java is not installed.
-        SparkNotStarted: The session could not be made.
+        PairbusError: The session could not be made; the text gives the end of Java's log.
     """
     try:
         from pyspark import SparkContext
@@ -81,7 +77,7 @@ def spark_session(
         with _stderr_to(log):
             return builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Java, its gateway and Spark each have their own ways to fail
-        raise SparkNotStarted(f"Spark did not start: {_reason(error)}\n{_tail(log)}") from None
+        raise PairbusError(f"Spark did not start: {_reason(error)}\n{_tail(log)}") from None
 
 
 def _settings(master: str | None, memory: str, work: Path) -> dict[str, str]:

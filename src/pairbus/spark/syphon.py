@@ -178,6 +178,8 @@ class _Run:
         finally:
             if self._watch is not None:
                 self._watch.close()
+                if self._watch.rows:
+                    self._keep(self._session(), self._watch)
             census.close()
             self._report.seconds = time.monotonic() - started
         return self._report
@@ -211,7 +213,6 @@ class _Run:
             try:
                 backlog = self._backlog(census)
                 hot = {queue: count for queue, count in backlog.items() if count != 0}
-                pause = PAUSE_SECONDS_MIN
             except (ServiceBusError, OSError, PairbusError):
                 # The secondary is away: there is nothing to do but to come back.
                 self._stop.wait(pause)
@@ -219,9 +220,14 @@ class _Run:
                 continue
             if hot:
                 self._watch.cover(queue for queue in backlog if queue not in hot)
-                if not self._slice(hot, watched=self._watch):
-                    self._stop.wait(PAUSE_SECONDS_MIN)
+                if self._slice(hot, watched=self._watch):
+                    pause = PAUSE_SECONDS_MIN
+                else:
+                    # Somebody else holds what is there, or its destinations are away: no reason to hurry.
+                    self._stop.wait(pause)
+                    pause = min(pause * 2, PAUSE_SECONDS_MAX)
             else:
+                pause = PAUSE_SECONDS_MIN
                 self._watch.cover(backlog)
                 self._wait_for_messages(self._watch)
 
@@ -284,7 +290,9 @@ class _Run:
         from pairbus.spark.pump_source import PumpDataSource
 
         if self._spark is None:
-            self._spark = spark_session("pairbus syphon", master=self._options.master, settings=self._options.settings)
+            self._spark = spark_session(
+                "pairbus syphon", master=self._options.master, settings=self._options.settings
+            )
         self._spark.dataSource.register(PumpDataSource)
         return self._spark
 

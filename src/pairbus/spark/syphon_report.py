@@ -47,7 +47,9 @@ class Progress:
             parts.append(f"about {eta:,.0f} s to go")
         if self.set_aside:
             parts.append(f"{self.set_aside:,} set aside")
-        parts += [f"{destination} is away ({reason})" for destination, reason in sorted(self.waiting.items())[:3]]
+        parts += [
+            f"{destination} is away ({reason})" for destination, reason in sorted(self.waiting.items())[:3]
+        ]
         return ", ".join(parts)
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
-from pairbus.spark.ledger import LedgerRow
+from pairbus.spark.ledger import WAITING, LedgerRow
 from pairbus.spark.pump import PumpSettings, TaskPump
 from pairbus.syphon.plan import POLL_SECONDS
 
@@ -51,7 +51,7 @@ class Watch:
         for queue in ended:
             poll = self._polls.pop(queue)
             if poll.exception() is None:
-                self.rows += poll.result()
+                self.rows += [row for row in poll.result() if row.outcome != WAITING]
         return ended
 
     def wake(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus.aio import ServiceBusClient
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from pairbus.errors import PairbusError, UsageError
+from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.trigger import Failure, classify
 from pairbus.spark.quarantine import quarantine
@@ -32,10 +32,6 @@ PAUSE_SECONDS_MAX: Final = 10.0
 QUARANTINED_MAX: Final = 100_000
 """A task with more poisoned rows than this fails: something else is wrong."""
 _TEMPORARY: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY, Failure.QUOTA)
-
-
-class RowRefused(PairbusError):
-    """A row cannot be sent, and ``onError`` is ``fail``."""
 
 
 @dataclass
@@ -83,7 +79,9 @@ class _Sending:
         lanes: list[dict[str, list[_Parcel]]] = [{} for _ in outlets]
         for index, parcel in enumerate(parcels):
             session = parcel.letter.session_id
-            number = zlib.crc32(session.encode()) if session is not None else index // self._options.batch_size
+            number = (
+                zlib.crc32(session.encode()) if session is not None else index // self._options.batch_size
+            )
             lanes[number % len(lanes)].setdefault(entity_key(parcel.letter.path), []).append(parcel)
         tasks = [
             asyncio.ensure_future(self._send_lane(outlet, lane))
@@ -123,10 +121,12 @@ class _Sending:
 
     def _refuse(self, row: dict[str, Any], reason: str) -> None:
         if not self._options.quarantine:
-            raise RowRefused(f"a row cannot be sent: {reason}; onError=quarantine would set it aside")
+            raise UsageError(f"a row cannot be sent: {reason}; onError=quarantine would set it aside")
         self._refused.append((row, reason))
         if len(self._refused) > QUARANTINED_MAX:
-            raise RowRefused(f"more than {QUARANTINED_MAX} rows of one task cannot be sent; the last: {reason}")
+            raise UsageError(
+                f"more than {QUARANTINED_MAX} rows of one task cannot be sent; the last: {reason}"
+            )
 
     async def _send_lane(self, outlet: SdkOutlet, lane: dict[str, list[_Parcel]]) -> None:
         for parcels in lane.values():

@@ -188,10 +188,11 @@ class SegmentPool:
                 else:
                     self._files.unlink(released[0])
                 return True
-            if ready >= READY_MIN:
-                return False
-            if self._files.free_bytes() < 2 * self._segment_bytes:
-                self.is_full = True  # the last bit is left to whatever else needs the disk
+            if ready < READY_MIN or self.is_full:
+                # The last bit is left to whatever else needs the disk. Asked anew also when old segments have made enough
+                # ready meanwhile: space may have returned.
+                self.is_full = self._files.free_bytes() < 2 * self._segment_bytes
+            if ready >= READY_MIN or self.is_full:
                 return False
             segment = self._create(number)
             if segment is None:

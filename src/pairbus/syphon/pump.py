@@ -187,12 +187,12 @@ class Syphon:
         """
         if inbox.queue not in self._cut_short:
             self._counters.receives += 1
-            self._counters.operations_backlog += 1
+            self._counters.receive_operations += 1
         self._cut_short.discard(inbox.queue)
         begun_ms = self._clock()
         deliveries = await inbox.receive(count, seconds)
         self._counters.received += len(deliveries)
-        self._counters.operations_backlog += max(0, len(deliveries) - 1)
+        self._counters.receive_operations += max(0, len(deliveries) - 1)
         if not deliveries and self._clock() - begun_ms < seconds * 900:
             self._cut_short.add(inbox.queue)
         return deliveries
@@ -403,7 +403,7 @@ class Syphon:
         except BaseException:
             self._plan.interrupted(key)
             raise
-        self._counters.operations_primary += len(batch)
+        self._counters.resent += len(batch)
         for letter in self._plan.sent(key):
             self._hand(letter.queue, letter)
 

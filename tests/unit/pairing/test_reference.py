@@ -8,7 +8,7 @@ from pathlib import Path
 import pairbus
 from pairbus.pairing.events import Kind
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.pairing.statistics import Counters, Statistics, metric_name, prometheus, snapshot
+from pairbus.pairing.statistics import Counters, Statistics, Tally, metric_name, prometheus, snapshot
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
@@ -27,7 +27,9 @@ def test_every_event_is_in_the_reference() -> None:
 
 def test_every_metric_is_in_the_reference_and_exported() -> None:
     page = (REFERENCE / "pairing-metrics.md").read_text()
-    picture = snapshot(Counters(), usable=1, evicted=0, failed_over=0, oldest_age_ms=5, drain_rate_per_s=1.5)
+    picture = snapshot(
+        Counters(), Tally(), usable=1, evicted=0, failed_over=0, oldest_age_ms=5, drain_rate_per_s=1.5
+    )
     exported = prometheus(picture)
 
     for item in fields(Statistics):

@@ -30,7 +30,9 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert java.find_java({"JAVA_HOME": str(old), "PATH": ""}) == good
 
 
-def test_without_any_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_one_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java, "USUAL_PLACES", ())
     monkeypatch.setattr(java, "_wheel_home", lambda environment: None)
     old = fake_java(tmp_path / "old", "11.0.2")

@@ -17,7 +17,12 @@ def test_a_source_has_the_documented_defaults() -> None:
 
 
 def test_names_are_read_in_any_letter_case() -> None:
-    assert parse_source({"CONNECTIONstring": CONNECTION, "QUEUE": "q", "maxmessagespertrigger": "7"}, is_stream=True).messages_max == 7
+    assert (
+        parse_source(
+            {"CONNECTIONstring": CONNECTION, "QUEUE": "q", "maxmessagespertrigger": "7"}, is_stream=True
+        ).messages_max
+        == 7
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,9 @@ def test_names_are_read_in_any_letter_case() -> None:
         ({"connectionstring": "hello"}, ("connectionString", "Endpoint=sb://")),
     ],
 )
-def test_a_bad_option_of_the_source_is_named_with_what_is_allowed(change: dict[str, str], named: tuple[str, ...]) -> None:
+def test_a_bad_option_of_the_source_is_named_with_what_is_allowed(
+    change: dict[str, str], named: tuple[str, ...]
+) -> None:
     with pytest.raises(UsageError) as caught:
         parse_source({**BASE, **change}, is_stream=True)
 

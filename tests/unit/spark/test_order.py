@@ -6,7 +6,10 @@ from pairbus.spark.order import in_order
 
 
 def shown(number: int, state: int = 0) -> bytes:
-    annotations: dict[str, object] = {"x-opt-sequence-number": Long(number), "x-opt-message-state": Int(state)}
+    annotations: dict[str, object] = {
+        "x-opt-sequence-number": Long(number),
+        "x-opt-message-state": Int(state),
+    }
     return encode_message(message_annotations=annotations, body=b"", body_kind="data")
 
 

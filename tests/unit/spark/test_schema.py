@@ -53,7 +53,12 @@ def test_a_row_shows_what_the_broker_says() -> None:
         )
     )
 
-    assert (row["body"], row["body_type"], row["message_id"], row["session_id"]) == (b"text", "data", "m1", "s1")
+    assert (row["body"], row["body_type"], row["message_id"], row["session_id"]) == (
+        b"text",
+        "data",
+        "m1",
+        "s1",
+    )
     assert (row["sequence_number"], row["delivery_count"], row["state"]) == (7, 2, "active")
     assert row["enqueued_time"] == datetime.fromtimestamp(NOW / 1000, UTC)
     assert row["expires_at"] == datetime.fromtimestamp(NOW / 1000 + 60, UTC)
@@ -64,13 +69,20 @@ def test_a_row_shows_what_the_broker_says() -> None:
 
 def test_raw_is_the_original_bit_for_bit() -> None:
     original = wire.encoded(
-        ServiceBusMessage(b"body", message_id="m1", session_id="s", application_properties={"n": 1, "x": b"\x00"})
+        ServiceBusMessage(
+            b"body", message_id="m1", session_id="s", application_properties={"n": 1, "x": b"\x00"}
+        )
     )
     sent = decode_message(original)
     annotations = {str(k): v for k, v in sent.message_annotations.items()}
     # What a broker adds is taken away again, whatever it is added to.
     shown = delivered(
-        message_id="m1", group_id="s", body=b"body", body_kind="data", message_annotations=annotations, header=[True]
+        message_id="m1",
+        group_id="s",
+        body=b"body",
+        body_kind="data",
+        message_annotations=annotations,
+        header=[True],
     )
 
     again = original_of(shown)
@@ -83,7 +95,17 @@ def test_raw_is_the_original_bit_for_bit() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "text", True, False, Int(-5), Long(5), 1.5, Timestamp(NOW), Uuid(bytes(range(16))), b"\x00\xff", Symbol("s"), None,
+        "text",
+        True,
+        False,
+        Int(-5),
+        Long(5),
+        1.5,
+        Timestamp(NOW),
+        Uuid(bytes(range(16))),
+        b"\x00\xff",
+        Symbol("s"),
+        None,
     ],
 )
 def test_every_type_of_property_comes_back_as_it_was(value: object) -> None:
@@ -99,7 +121,9 @@ def test_every_type_of_property_comes_back_as_it_was(value: object) -> None:
 
 def test_a_row_without_an_id_gets_the_one_of_its_source() -> None:
     assert decode_message(payload_of({"body": b"x"}, "orders:7")).properties.message_id == "orders:7"
-    assert decode_message(payload_of({"body": b"x", "message_id": "m"}, "orders:7")).properties.message_id == "m"
+    assert (
+        decode_message(payload_of({"body": b"x", "message_id": "m"}, "orders:7")).properties.message_id == "m"
+    )
 
 
 def test_a_row_becomes_a_message_field_by_field() -> None:
@@ -120,7 +144,9 @@ def test_a_row_becomes_a_message_field_by_field() -> None:
 
     assert (message.body, message.properties.group_id, message.properties.subject) == (b"text", "s", "hello")
     assert message.header[2] == 5_000
-    assert message.message_annotations["x-opt-scheduled-enqueue-time"] == Timestamp(int(moment.timestamp() * 1000))
+    assert message.message_annotations["x-opt-scheduled-enqueue-time"] == Timestamp(
+        int(moment.timestamp() * 1000)
+    )
     assert message.application_properties == {"a": "b"}
 
 

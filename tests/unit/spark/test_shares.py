@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 
 from pairbus.spark.shares import share_out
 
-BACKLOGS = st.dictionaries(st.sampled_from([f"q{i}" for i in range(12)]), st.none() | st.integers(0, 100_000), min_size=1)
+BACKLOGS = st.dictionaries(
+    st.sampled_from([f"q{i}" for i in range(12)]), st.none() | st.integers(0, 100_000), min_size=1
+)
 
 
 @given(BACKLOGS, st.integers(1, 16))
-def test_P41_every_queue_is_in_some_share_and_no_task_has_a_queue_twice(backlog: dict[str, int | None], tasks: int) -> None:
+def test_P41_every_queue_is_in_some_share_and_no_task_has_a_queue_twice(
+    backlog: dict[str, int | None], tasks: int
+) -> None:
     shares = share_out(backlog, tasks)
 
     assert {queue for share in shares for queue in share.queues} == set(backlog)

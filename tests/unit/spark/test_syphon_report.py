@@ -40,9 +40,13 @@ def test_the_exit_code_says_whether_everything_is_home() -> None:
 
 
 def test_the_line_for_people_tells_rate_rest_and_time() -> None:
-    line = Progress(moved=1_000, left=500, rate_per_s=100, set_aside=1, waiting={"bills": "entity disabled"}).line()
+    line = Progress(
+        moved=1_000, left=500, rate_per_s=100, set_aside=1, waiting={"bills": "entity disabled"}
+    ).line()
 
-    assert line == "1,000 home, 100/s, 500 left, about 5 s to go, 1 set aside, bills is away (entity disabled)"
+    assert (
+        line == "1,000 home, 100/s, 500 left, about 5 s to go, 1 set aside, bills is away (entity disabled)"
+    )
 
 
 def test_ledger_batches_have_the_columns_of_the_schema() -> None:
@@ -55,7 +59,14 @@ def test_ledger_batches_have_the_columns_of_the_schema() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("queues", 0), ("tasks", 0), ("slice_seconds", 0.5), ("window", 5), ("order", "random"), ("not_found", "drop")],
+    [
+        ("queues", 0),
+        ("tasks", 0),
+        ("slice_seconds", 0.5),
+        ("window", 5),
+        ("order", "random"),
+        ("not_found", "drop"),
+    ],
 )
 def test_a_wrong_option_is_named(field: str, value: object) -> None:
     with pytest.raises(UsageError, match=field):
@@ -63,4 +74,6 @@ def test_a_wrong_option_is_named(field: str, value: object) -> None:
 
 
 def test_no_connection_string_shows_in_the_options() -> None:
-    assert "secret" not in repr(SyphonOptions(primary="Endpoint=sb://a/;SharedAccessKey=secret", secondary="secret"))
+    assert "secret" not in repr(
+        SyphonOptions(primary="Endpoint=sb://a/;SharedAccessKey=secret", secondary="secret")
+    )

@@ -163,7 +163,7 @@ def test_an_idle_syphon_of_10_queues_costs_40_receives_an_hour_and_28800_in_30_d
 
     assert hour.counters.receives == 40
     assert month.counters.receives == 28_800
-    assert month.counters.operations_backlog == 28_800
+    assert month.counters.receive_operations == 28_800
 
 
 def test_P34_messages_are_sent_and_then_completed(loop: VirtualLoop) -> None:
@@ -191,7 +191,7 @@ def test_a_detoured_message_is_four_charges(loop: VirtualLoop) -> None:
     parked, read_at_home = 1, 1
 
     idle_poll = 1
-    syphon = kit.counters.operations_backlog - idle_poll + kit.counters.operations_primary
+    syphon = kit.counters.receive_operations - idle_poll + kit.counters.resent
     assert parked + syphon + read_at_home == 4
 
 

@@ -309,6 +309,10 @@ class PairedServiceBusClient:
             found = await self._management.backlog_queues(primary)
         except NoManageRight as error:
             return await self._queues_that_open(error)
+        except Exception as error:
+            raise NoBacklogQueuesError(
+                f"the secondary {self._factory.secondary} cannot be asked for its queues: {error}"
+            ) from error
         census = take_census(found, count)
         for queue in census.existing.values():
             self._tell_differences(queue)

@@ -17,7 +17,7 @@ from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, SEND_TIMEOUT_MS_DEFAULT
 from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.scheduled import ParkedSchedule, split_handles
-from pairbus.pairing.trigger import classify
+from pairbus.pairing.trigger import IN_DOUBT, classify
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -48,6 +48,8 @@ class PairedSender:
         self._factory = client._factory
         self._limits = client._limits
         self._slot = runtime.Slot(client._limits)
+        self._tally = self._factory.new_tally()
+        self._parked_in = ""
         self._record = self._factory.record(path)
         self._options = options
         self._is_topic = is_topic
@@ -107,24 +109,29 @@ class PairedSender:
         record = self._record
         if timeout is not None and timeout <= 0:
             raise UsageError(f"timeout is {timeout}: give more than 0 seconds")
-        counters = self._factory.counters
-        counters.sends += count
-        if record.is_healthy and self._factory.failover_interval_ms:
-            begun_ms = self._factory.clock()
-            seconds = timeout if timeout is not None else SEND_TIMEOUT_MS_DEFAULT / 1000
-            self._in_flight += 1
-            try:
-                self._slot.send(self._primary or self._primary_sender(), prepared, seconds, options)
-            except Exception as error:  # noqa: BLE001 - every error is judged by the flow
-                flow = self._flow(begun_ms, timeout)
-                self._go_on(flow, prepared, count, options, error)
-                return
-            finally:
-                self._in_flight -= 1
-            counters.to_primary += count
-            self._accepted_by_primary()
+        tally = self._tally
+        tally.sends += count
+        if not record.is_healthy or not self._factory.failover_interval_ms:
+            self._run(self._flow(self._factory.clock(), timeout), prepared, count, options, None)
             return
-        self._go_on(self._flow(self._factory.clock(), timeout), prepared, count, options, None)
+        begun_ms = self._factory.clock()
+        seconds = timeout if timeout is not None else SEND_TIMEOUT_MS_DEFAULT / 1000
+        failure: Exception | None = None
+        self._in_flight += 1
+        try:
+            self._slot.send(self._primary or self._primary_sender(), prepared, seconds, options)
+        except Exception as error:  # noqa: BLE001 - every error is judged by the flow
+            failure = error
+        except BaseException:
+            tally.unknown += count
+            raise
+        finally:
+            self._in_flight -= 1
+        if failure is not None:
+            self._run(self._flow(begun_ms, timeout), prepared, count, options, failure)
+            return
+        tally.to_primary += count
+        self._accepted_by_primary()
 
     def schedule_messages(
         self,
@@ -147,13 +154,13 @@ class PairedSender:
         )
         copies = [_scheduled(single, schedule_time_utc) for single in singles]
         handles: list[int] = []
-        self._factory.counters.sends += count
+        self._tally.sends += count
         flow = self._flow(self._factory.clock(), timeout)
-        self._run(flow, copies, count, {**options, "_schedule": schedule_time_utc, "_handles": handles})
+        given = {**options, "_schedule": schedule_time_utc, "_handles": handles}
+        self._run(flow, copies, count, given, None)
         if not handles:
-            queue = self._record.backlog_queue or ""
             ids = [wire.message_id(single) for single in copies]
-            handles = [ParkedSchedule.make(queue, message_id) for message_id in ids]
+            handles = [ParkedSchedule.make(self._parked_in, message_id) for message_id in ids]
         return handles
 
     def cancel_scheduled_messages(
@@ -202,6 +209,7 @@ class PairedSender:
         for sender in senders:
             self._let_go(sender)
         self._client._forget(self)
+        self._factory.fold(self._tally)
 
     def __str__(self) -> str:
         return f"Paired sender: {self.entity_name}"
@@ -212,28 +220,34 @@ class PairedSender:
         time_ms = SEND_TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
         return self._factory.flow(self._record, self._choice, begun_ms + time_ms)
 
-    def _go_on(
-        self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], error: BaseException | None
+    def _run(
+        self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], failure: Exception | None
     ) -> None:
-        if error is not None:
-            self._raise_if_closed(error)
-            with self._factory.lock:
-                self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
-                if not self._factory.is_paired:
-                    self._factory.counters.failed += count
-                    raise error
-                self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
-        self._run(flow, message, count, options)
-
-    def _run(self, flow: SendFlow, message: Any, count: int, options: dict[str, Any]) -> None:
-        """Ask what to do, do it, report, until the message is somewhere or nowhere."""
+        """Bring one send to its end, and count what became of its messages (P45)."""
         parcel = Parcel(message)
+        try:
+            if failure is not None:
+                self._judge(flow, failure)
+            self._take_steps(flow, parcel, count, options)
+        except BaseException as error:
+            left = count if parcel.left is None else len(parcel.left)
+            was_interrupted = not isinstance(error, Exception) or isinstance(error, ClientClosedError)
+            is_in_doubt = flow.is_in_doubt or left < count or was_interrupted or classify(error) in IN_DOUBT
+            if is_in_doubt:
+                self._tally.unknown += left
+            else:
+                self._tally.failed += left
+            mark(error, is_in_doubt=is_in_doubt)
+            raise
+
+    def _take_steps(self, flow: SendFlow, parcel: Parcel, count: int, options: dict[str, Any]) -> None:
+        """Ask what to do, do it, report, until the message is somewhere or nowhere."""
         while True:
             self._check_live()
             with self._factory.lock:
                 step = flow.next_step(self._factory.clock())
             if isinstance(step, TryPrimary):
-                if self._try_primary(flow, message, count, options, step.timeout_ms / 1000):
+                if self._try_primary(flow, parcel.message, count, options, step.timeout_ms / 1000):
                     return
             elif isinstance(step, TryBacklog):
                 if self._try_backlog(flow, parcel, step):
@@ -241,10 +255,16 @@ class PairedSender:
             elif isinstance(step, Wait):
                 self._client._pulse.wait(step.timeout_ms / 1000)
             else:
-                counters = self._factory.counters
-                counters.unknown += count if step.is_in_doubt else 0
-                counters.failed += 0 if step.is_in_doubt else count
-                raise mark(step.error, is_in_doubt=step.is_in_doubt) from step.cause
+                raise step.error from step.cause
+
+    def _judge(self, flow: SendFlow, error: Exception) -> None:
+        """The primary said no, or nothing. Raises the error when it concerns no pairing."""
+        self._raise_if_closed(error)
+        with self._factory.lock:
+            self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
+            if not self._factory.is_paired:
+                raise error
+            self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
 
     def _try_primary(
         self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], seconds: float
@@ -252,20 +272,16 @@ class PairedSender:
         self._in_flight += 1
         try:
             self._send_or_schedule(message, options, seconds)
-        except Exception as error:
-            self._raise_if_closed(error)
-            with self._factory.lock:
-                self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
-                if not self._factory.is_paired:
-                    self._factory.counters.failed += count
-                    raise
-                self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
-            return False
+        except Exception as error:  # noqa: BLE001 - every error is judged by the flow
+            failure = error
+        else:
+            self._tally.to_primary += count
+            self._accepted_by_primary()
+            return True
         finally:
             self._in_flight -= 1
-        self._factory.counters.to_primary += count
-        self._accepted_by_primary()
-        return True
+        self._judge(flow, failure)
+        return False
 
     def _send_or_schedule(self, message: Any, options: dict[str, Any], seconds: float) -> None:
         sender = self._primary_sender()
@@ -299,8 +315,8 @@ class PairedSender:
                     sender.send_messages(batch, timeout=seconds * SDK_SHARE)
                 sent = len(batch)
                 parcel.left = parcel.left[sent:]
-                self._factory.counters.to_backlog += sent
-                self._factory.counters.operations_backlog += sent
+                self._tally.to_backlog += sent
+                self._parked_in = step.queue
                 with self._factory.lock:
                     if flow.backlog_accepted(step.queue, sent):
                         self._factory.readmitted(step.queue)
@@ -377,19 +393,19 @@ class Parcel:
     """The encoded messages of one send, and which of their parked forms are still to be sent."""
 
     def __init__(self, message: Any) -> None:
-        self._message = message
+        self.message = message
         self._originals: list[bytes] | None = None
         self.left: list[bytes] | None = None
 
     def originals(self) -> list[bytes]:
         """The bytes that the SDK would send, message by message."""
         if self._originals is None:
-            if isinstance(self._message, ServiceBusMessageBatch):
-                self._originals = wire.messages_of(self._message)
-            elif isinstance(self._message, list):
-                self._originals = [wire.encoded(item) for item in self._message]
+            if isinstance(self.message, ServiceBusMessageBatch):
+                self._originals = wire.messages_of(self.message)
+            elif isinstance(self.message, list):
+                self._originals = [wire.encoded(item) for item in self.message]
             else:
-                self._originals = [wire.encoded(self._message)]
+                self._originals = [wire.encoded(self.message)]
         return self._originals
 
 

@@ -56,8 +56,8 @@ def watch(client: PairedServiceBusClient, record: EntityHealth) -> None:
 
 def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
     factory = client._factory
-    factory.counters.pings += 1
-    factory.counters.operations_primary += 1
+    with factory.lock:
+        factory.counters.pings += 1
     factory.tell(Kind.PING_SENT, record.path, "asking whether the entity is back")
     seconds = record.pings.timeout_ms / 1000
     # A fresh link for each ping: an old one would report its own death, not the entity's.

@@ -1,0 +1,1 @@
+"""The whole story, live: sends, an outage, failover, pings, the way home, the bill, the proof."""

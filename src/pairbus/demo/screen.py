@@ -1,0 +1,203 @@
+"""The demo on a terminal: live side by side when somebody watches, calm lines when nobody does."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pairbus.demo.scene import Scene, SideView
+
+if TYPE_CHECKING:
+    from pairbus.demo.story import Result
+
+FRAMES_PER_SECOND: Final = 6
+TIMELINE_LINES: Final = 9
+TONES: Final = {"good": "green", "warn": "yellow", "bad": "bold red", "accent": "bright_blue", "": ""}
+STATES: Final = {
+    "healthy": ("✓ healthy", "green"),
+    "suspect": ("! suspect", "yellow"),
+    "failed over": ("↷ failed over", "bright_blue"),
+    "refusing": ("✗ refusing", "red"),
+}
+
+
+class Screen:
+    """Shows a scene until it is left."""
+
+    def __init__(self, console: Console, *, messages: int) -> None:
+        self._console = console
+        self._messages = messages
+        self._scene: Scene | None = None
+        self._printed = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console,
+                refresh_per_second=FRAMES_PER_SECOND,
+                get_renderable=self._draw,
+                transient=True,
+            )
+            self._live.start()
+        else:
+            self._thread = threading.Thread(target=self._print_lines, name="lines", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._live is not None:
+            self._live.stop()
+            self._print_rest()
+        if self._thread is not None:
+            self._thread.join(2)
+            self._print_rest()
+
+    def show(self, scene: Scene) -> None:
+        """The scene to show from now on."""
+        self._scene = scene
+
+    # -- nobody watches ------------------------------------------------------------------------
+
+    def _print_lines(self) -> None:
+        while not self._stop.wait(0.1):
+            self._print_rest()
+
+    def _print_rest(self) -> None:
+        scene = self._scene
+        if scene is None:
+            return
+        lines = list(scene.lines)
+        new = scene.told - self._printed
+        self._printed = scene.told
+        for line in lines[-new:] if new else []:
+            self._console.print(
+                Text.assemble((f"{line.at:6.1f} s  ", "dim"), (line.text, TONES[line.tone])), soft_wrap=True
+            )
+
+    # -- somebody watches ----------------------------------------------------------------------
+
+    def _draw(self) -> RenderableType:
+        scene = self._scene
+        if scene is None:
+            return Text("Setting the stage …")
+        title = Text.assemble(("PairBus ", "bold bright_blue"), (scene.act, "bold"), (f"   {scene.seconds:5.1f} s", "dim"))
+        sides = Columns([_side(scene.primary), _side(scene.secondary)], equal=True, expand=True)
+        return Group(title, sides, self._middle(scene), _timeline(scene))
+
+    def _middle(self, scene: Scene) -> RenderableType:
+        grid = Table.grid(expand=True, padding=(0, 1))
+        grid.add_column(ratio=1)
+        grid.add_column(ratio=1)
+        grid.add_row(Panel(_health(scene), title="health", border_style="dim"), Panel(self._meters(scene), title="meters", border_style="dim"))
+        return grid
+
+    def _meters(self, scene: Scene) -> RenderableType:
+        handed, accepted, awaited = scene.book.counts
+        statistics = scene.client.statistics() if scene.client is not None else None
+        parked = statistics.to_backlog if statistics is not None else 0
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(min_width=10)
+        grid.add_column(width=24)
+        grid.add_column(justify="right")
+        for name, value, total in (
+            ("accepted", accepted, self._messages),
+            ("home", scene.home, max(parked, 1)),
+        ):
+            shown = f"{value:,} of {total if name == 'accepted' else parked:,}"
+            grid.add_row(name, ProgressBar(total=total, completed=value, width=24), shown)
+        rows = [
+            ("parked", f"{parked:,}"),
+            ("in flight", f"{handed - accepted:,}"),
+            ("delivered", f"{scene.book.deliveries:,}, {awaited:,} awaited"),
+            ("pings", f"{statistics.pings if statistics is not None else 0:,}"),
+            ("operations", f"{scene.operations:,} billed"),
+        ]
+        for name, text in rows:
+            grid.add_row(name, "", text)
+        return grid
+
+
+def _side(side: SideView) -> Panel:
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column()
+    grid.add_column(justify="right")
+    state = Text("● serving", "green") if side.is_serving else Text("○ not answering", "bold red")
+    grid.add_row(state, Text(f"{side.operations + side.operations_before:,} operations", "dim"))
+    for path, active in sorted(side.entities.items()):
+        grid.add_row(path.replace("/Subscriptions/", " › "), Text(f"{active:,}", "" if active else "dim"))
+    if side.role == "secondary":
+        grid.add_row("backlog", Text(f"{side.backlog:,}", "bright_blue" if side.backlog else "dim"))
+    border = "green" if side.is_serving else "red"
+    return Panel(grid, title=f"{side.role} · {side.name}", border_style=border)
+
+
+def _health(scene: Scene) -> RenderableType:
+    table = Table.grid(expand=True, padding=(0, 1))
+    for _ in range(2):
+        table.add_column()
+    for _ in range(2):
+        table.add_column(justify="right")
+    table.add_row(*(Text(name, "dim") for name in ("entity", "state", "parked", "pings")))
+    reports = scene.client.health() if scene.client is not None else {}
+    for path, report in sorted(reports.items()):
+        text, style = STATES[report.state.value]
+        table.add_row(path, Text(text, style), f"{report.parked:,}", f"{report.pings_sent:,}")
+    return table
+
+
+def _timeline(scene: Scene) -> Panel:
+    lines = list(scene.lines)[-TIMELINE_LINES:]
+    texts = [Text.assemble((f"{line.at:6.1f} s  ", "dim"), (line.text, TONES[line.tone])) for line in lines]
+    return Panel(Group(*texts) if texts else Text(""), title="what happened", border_style="dim", height=TIMELINE_LINES + 2)
+
+
+def final(console: Console, result: Result) -> None:
+    """The bill and the proof."""
+    bill = Table.grid(padding=(0, 2))
+    bill.add_column()
+    bill.add_column(justify="right")
+    for name, text in (
+        ("failover", f"{result.failover_seconds:.1f} s after the kill"),
+        ("failback", f"{result.failback_seconds:.1f} s after the return"),
+        ("drain", f"{result.drain_seconds:.1f} s on {result.engine}"),
+        ("pings", f"{result.pings:,}"),
+        ("operations", f"{result.operations:,}"),
+        ("cost", f"{result.cost} {result.currency}"),
+    ):
+        bill.add_row(name, text)
+    priced = Text(f"{result.price_source}; beyond what the base charge includes", "dim")
+    console.print(Panel(Group(bill, priced), title="the bill", border_style="dim", expand=False))
+    proof = Table.grid(padding=(0, 2))
+    proof.add_column()
+    proof.add_column(justify="right")
+    for name, value in (
+        ("accepted", result.accepted),
+        ("unknown to the sender", result.unknown),
+        ("parked", result.parked),
+        ("home", result.home),
+        ("lost", result.lost),
+        ("duplicated", result.duplicated),
+        ("delivered again", result.redelivered),
+    ):
+        proof.add_row(name, f"{value:,}")
+    if result.spark_certificate is not None:
+        proof.add_row("Spark's certificate", str(result.spark_certificate.get("verdict")))
+    verdict = "THE CERTIFICATE HOLDS: nothing accepted was lost" if result.holds else "THE CERTIFICATE DOES NOT HOLD"
+    console.print(
+        Panel(proof, title=verdict, border_style="green" if result.holds else "bold red", expand=False)
+    )

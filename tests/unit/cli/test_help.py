@@ -1,0 +1,72 @@
+"""Every command explains itself: what it does, an example, its options; and a shell can complete it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pairbus.cli import root as roots
+from pairbus.cli.completion import SHELLS, VARIABLE
+
+
+def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        path = f"{context.command_path} {name}"
+        yield path, command
+        if isinstance(command, click.Group):
+            yield from commands(command, click.Context(command, info_name=name, parent=context))
+
+
+ALL = dict(commands(roots.root, click.Context(roots.root, info_name="pairbus")))
+
+
+def shown(path: str) -> str:
+    result = CliRunner().invoke(roots.root, [*path.split()[1:], "--help"], prog_name="pairbus")
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_command_has_an_example_of_itself(path: str) -> None:
+    text = shown(path)
+
+    assert re.search(rf"^ *Examples?:\n(.*\n)*? .*\b{path}\b", text, re.MULTILINE), text
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_command_says_what_it_does(path: str) -> None:
+    assert ALL[path].help, path
+
+
+def test_the_list_of_commands_has_a_line_for_each() -> None:
+    assert set(roots.SUMMARIES) == set(roots.COMMANDS)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_prints_a_script_that_asks_pairbus(shell: str) -> None:
+    result = CliRunner().invoke(roots.root, ["completion", shell], prog_name="pairbus")
+
+    assert result.exit_code == 0
+    assert VARIABLE in result.stdout
+
+
+def test_the_script_for_bash_is_sound_and_its_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = CliRunner().invoke(roots.root, ["completion", "bash"], prog_name="pairbus").stdout
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+    result = CliRunner().invoke(
+        roots.root,
+        [],
+        prog_name="pairbus",
+        env={VARIABLE: "bash_complete", "COMP_WORDS": "pairbus store ch", "COMP_CWORD": "2"},
+        complete_var=VARIABLE,
+    )
+
+    assert result.stdout.strip() == "plain,check"

@@ -1,0 +1,169 @@
+"""What a second reading of the server found: each of these went wrong once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+from websockets.frames import Frame, Opcode
+
+from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.server.connection import UNREAD_BYTES_MAX, SocketConnection
+from pairbus.server.driver import Driver
+from pairbus.server.listener import Hall, Limits
+from tests.unit.server.fakes import FakeBroker, FakeStore
+
+UPGRADE = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+)
+PUT_HEAD = b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+
+
+class DeafTransport(asyncio.Transport):
+    """The socket of a peer that sends and never reads: whatever is written stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self._words: list[bytes] = []
+        self.is_read = True
+        self.is_ended = False
+
+    @property
+    def words(self) -> bytes:
+        return b"".join(self._words)
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:
+        return ("127.0.0.1", 50_000) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return None
+
+    def get_write_buffer_size(self) -> int:
+        return self.written
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += len(data)
+        self._words.append(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_ended = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def abort(self) -> None:
+        self.is_ended = True
+
+    def close(self) -> None:
+        self.is_ended = True
+
+
+class StillDriver:
+    """A driver that never takes a turn by itself."""
+
+    is_reading = True
+
+    def now(self) -> int:
+        return 1_700_000_000_000
+
+    def ask_turn(self) -> None:
+        return None
+
+    def received(self, count: int) -> None:
+        return None
+
+
+def _hall(limits: Limits | None = None) -> Hall:
+    def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, [], str(len(request.body)).encode())
+
+    hall = Hall(cast("Any", FakeBroker(FakeStore())), limits or Limits(), answer, None)
+    hall.driver = cast("Driver", StillDriver())
+    return hall
+
+
+def _connected(hall: Hall) -> tuple[SocketConnection, DeafTransport]:
+    connection, transport = SocketConnection(hall, http_only=False), DeafTransport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def _speak_http(hall: Hall) -> None:
+    for speech in hall.http_words():
+        speech.speaker.speak(speech.chunks, speech.is_last)
+
+
+async def test_B62_peer_that_pings_and_never_reads_is_not_read_any_more() -> None:
+    hall = _hall()
+    connection, transport = _connected(hall)
+    connection.data_received(UPGRADE)
+    ping = Frame(Opcode.PING, bytes(125)).serialize(mask=True) * 500
+
+    sent = 0
+    while transport.is_read and sent < 20 * UNREAD_BYTES_MAX:
+        connection.data_received(ping)
+        sent += len(ping)
+
+    assert transport.written < 2 * UNREAD_BYTES_MAX
+    assert not transport.is_read
+    hall.close()
+
+
+async def test_B62_peer_that_reads_again_is_read_again() -> None:
+    hall = _hall()
+    connection, transport = _connected(hall)
+    connection.data_received(UPGRADE)
+    transport.written = 2 * UNREAD_BYTES_MAX
+    connection.data_received(Frame(Opcode.PING, b"1").serialize(mask=True))
+    assert [transport.is_read] == [False]
+
+    transport.written = 0
+    connection.resume_writing()
+
+    assert [transport.is_read] == [True]
+    hall.close()
+
+
+async def test_M6_requests_of_strangers_that_never_end_hold_little_memory_together() -> None:
+    hall = _hall(Limits(http_held_bytes_max=2_000_000))
+    slow = []
+    for _ in range(10):
+        connection, transport = _connected(hall)
+        connection.data_received(PUT_HEAD + bytes(500_000))
+        slow.append((connection, transport))
+    _speak_http(hall)
+
+    refused = [transport for _, transport in slow if transport.words.startswith(b"HTTP/1.1 503")]
+    assert len(refused) == 6
+    assert all(transport.is_ended for transport in refused)
+
+    # Those within the limit are answered, and what they held is free again.
+    connection, transport = slow[0]
+    connection.data_received(bytes(500_000))
+    _speak_http(hall)
+    assert transport.words.endswith(b"1000000")
+    for connection, _ in slow:
+        connection.connection_lost(None)
+    connection, transport = _connected(hall)
+    connection.data_received(PUT_HEAD + bytes(900_000))
+    connection.data_received(bytes(100_000))
+    _speak_http(hall)
+    assert transport.words.endswith(b"1000000")
+    hall.close()

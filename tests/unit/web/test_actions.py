@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.engine.entity import Entity
+from pairbus.model.entity import QUEUE, Settings
+from tests.unit.web.page_kit import NOW, Bench
+
+API = "/$page/api"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def entity(bench: Bench, path: str = "orders") -> Entity:
+    found = bench.broker.namespace.find(path)
+    assert found is not None
+    return found
+
+
+def done(bench: Bench, name: str, wish: dict[str, Any], status: int = 200) -> Any:
+    answer = bench.sign_in().post(f"{API}/{name}", wish)
+    assert answer.status == status, answer.body
+    return json.loads(answer.body)
+
+
+def test_a_test_message_is_like_a_clients(bench: Bench) -> None:
+    wish = {"path": "orders", "body": '{"a":1}', "subject": "s", "content_type": "application/json", "message_id": "m", "properties": {"k": "v"}}
+    assert done(bench, "send", wish)["sent"] == 1
+    shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"][0]
+
+    assert (shown["subject"], shown["message_id"], shown["content_type"]) == ("s", "m", "application/json")
+    assert shown["properties"] == [{"name": "k", "value": "v", "type": "str"}]
+
+
+def test_a_delayed_message_is_scheduled(bench: Bench) -> None:
+    done(bench, "send", {"path": "orders", "body": "x", "delay_seconds": 60})
+    assert (entity(bench).counts().active, entity(bench).counts().scheduled) == (0, 1)
+
+
+@pytest.mark.parametrize("wish", [{"count": 0}, {"count": 101}, {"count": "2"}, {"count": True}, {"delay_seconds": -1}, {"body": 7}, {"properties": [1]}])  # fmt: skip
+def test_a_wish_out_of_range_is_refused_and_changes_nothing(bench: Bench, wish: dict[str, Any]) -> None:
+    done(bench, "send", {"path": "orders", **wish}, 400)
+    assert entity(bench).counts().total == 0
+
+
+def test_a_session_queue_refuses_a_message_without_session(bench: Bench) -> None:
+    bench.broker.namespace.create(QUEUE, "sessions", replace(Settings(), requires_session=True), NOW)
+    assert "SessionId" in done(bench, "send", {"path": "sessions", "body": "x"}, 400)["error"]
+    assert entity(bench, "sessions").counts().total == 0
+    done(bench, "send", {"path": "sessions", "body": "x", "session_id": "a"})
+    assert entity(bench, "sessions").counts().active == 1
+
+
+def test_redrive_sends_to_the_source_as_new(bench: Bench) -> None:
+    bench.store("orders", b"a", message_id="1")
+    bench.store("orders", b"b", message_id="2")
+    bench.kill_all("orders")
+    numbers = list(entity(bench).dead_letter.messages)
+
+    assert done(bench, "redrive", {"path": "orders", "numbers": numbers[:1]}) == {"redriven": 1, "held": 0, "left": 1}
+    assert done(bench, "redrive", {"path": "orders"}) == {"redriven": 1, "held": 0, "left": 0}
+
+    shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"]
+    assert [(one["message_id"], one["delivery_count"], one["dead_letter_reason"]) for one in shown] == [("1", 0, None), ("2", 0, None)]
+    assert entity(bench).counts().total == 2
+
+
+def test_redrive_passes_duplicate_detection(bench: Bench) -> None:
+    settings = replace(Settings(), requires_duplicate_detection=True)
+    bench.broker.namespace.create(QUEUE, "once", settings, NOW)
+    bench.store("once", message_id="1")
+    bench.kill_all("once")
+
+    assert done(bench, "redrive", {"path": "once"})["redriven"] == 1
+    assert entity(bench, "once").counts().active == 1
+
+
+def test_redrive_of_a_subscription_goes_to_it_alone(bench: Bench) -> None:
+    path = "events/Subscriptions/all"
+    bench.store("events")
+    bench.kill_all(path)
+    assert done(bench, "redrive", {"path": path})["redriven"] == 1
+    assert (entity(bench, path).counts().active, entity(bench, path).counts().dead_letter) == (1, 0)
+
+
+def test_M11_a_redrive_that_cannot_be_whole_changes_nothing(bench: Bench) -> None:
+    bench.store("orders")
+    bench.kill_all("orders")
+    queue = entity(bench)
+    bench.broker.namespace.update(queue, replace(queue.settings, status="SendDisabled"), NOW)
+    answer = bench.sign_in().post(f"{API}/redrive", {"path": "orders"})
+
+    assert answer.status >= 400
+    assert (queue.counts().active, queue.counts().dead_letter) == (0, 1)
+
+
+def test_messages_that_a_receiver_holds_are_left_to_it(bench: Bench) -> None:
+    bench.store("orders")
+    queue = entity(bench)
+    message = next(iter(queue.main.messages.values()))
+    queue.main.ready.take(message)
+    queue.main.lock(message, None, NOW)
+
+    assert done(bench, "purge", {"path": "orders", "numbers": [message.sequence_number]})["held"] == 1
+    assert done(bench, "purge", {"path": "orders", "confirm": "orders"})["purged"] == 0
+    assert queue.counts().active == 1
+
+
+@pytest.mark.parametrize("confirm", [None, "", "ORDERS", "order", "orders/$DeadLetterQueue"])
+def test_purging_everything_needs_the_path_typed(bench: Bench, confirm: str | None) -> None:
+    bench.store("orders")
+    done(bench, "purge", {"path": "orders", "confirm": confirm}, 400)
+    assert entity(bench).counts().active == 1
+
+
+def test_purging_a_place_leaves_the_others(bench: Bench) -> None:
+    bench.store("orders")
+    bench.kill_all("orders")
+    bench.store("orders")
+    wish = {"path": "orders", "place": "dead-letter", "confirm": "orders/$DeadLetterQueue"}
+
+    assert done(bench, "purge", wish)["purged"] == 1
+    assert (entity(bench).counts().active, entity(bench).counts().dead_letter) == (1, 0)
+
+
+def test_single_messages_can_be_deleted_scheduled_ones_too(bench: Bench) -> None:
+    first = bench.store("orders")
+    done(bench, "send", {"path": "orders", "body": "x", "delay_seconds": 60})
+    later = next(number for number in entity(bench).main.messages if number != first)
+
+    assert done(bench, "purge", {"path": "orders", "numbers": [first, later]})["purged"] == 2
+    assert entity(bench).counts().total == 0
+    done(bench, "purge", {"path": "orders", "numbers": [first]}, 404)
+
+
+def test_faults_are_switched_on_and_off(bench: Bench) -> None:
+    on = done(bench, "faults", {"kind": "delay", "entity": "orders", "delay_ms": 5, "duration_ms": 1000})
+    assert on["faults"][0]["kind"] == "delay"
+    done(bench, "faults", {"kind": "storm"}, 400)
+    assert done(bench, "faults/clear", {})["faults"] == []
+
+
+def test_a_broker_without_switchboard_offers_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, faults=False)
+    visitor = bench.sign_in()
+
+    assert visitor.read(f"{API}/session")["namespaces"][0]["faults"] is False
+    assert visitor.get(f"{API}/faults").status >= 400
+    assert visitor.post(f"{API}/faults", {"kind": "refuse"}).status >= 400
+    assert not bench.broker.faults.is_on

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.types import Int, Timestamp, Uuid
+from pairbus.model.entity import QUEUE, Settings
+from pairbus.pairing.parking import Passport, park
+from pairbus.web.messages import BODY_BYTES_SHOWN_MAX, PAGE_MAX, shown_parts
+from tests.unit.web.page_kit import NOW, Bench
+
+API = "/$page/api"
+CANARY = "<img src=x onerror=alert(1)></script>\u2028&"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def row(bench: Bench, path: str) -> dict[str, Any]:
+    shown = bench.sign_in().read(f"{API}/overview")
+    found: dict[str, Any] = next(one for one in shown["entities"] if one["path"] == path)
+    return found
+
+
+def test_M15_counts_are_the_engines_own(bench: Bench) -> None:
+    for _ in range(5):
+        bench.store("orders")
+    bench.kill_all("orders")
+    bench.store("orders", b"12345")
+    bench.store("orders", message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(NOW + 60_000)})
+    entity = bench.broker.namespace.find("orders")
+    assert entity is not None
+    counts, shown = entity.counts(), row(bench, "orders")
+
+    assert (shown["active"], shown["dead_letter"], shown["scheduled"]) == (1, 5, 1)
+    assert (shown["active"], shown["dead_letter"], shown["scheduled"], shown["deferred"]) == (
+        counts.active,
+        counts.dead_letter,
+        counts.scheduled,
+        counts.deferred,
+    )
+    assert shown["size_bytes"] == entity.size_bytes
+
+
+def test_sends_and_receives_are_counted_for_rates(bench: Bench) -> None:
+    bench.sign_in().post(f"{API}/send", {"path": "orders", "count": 3})
+    bench.sign_in().post(f"{API}/send", {"path": "events", "count": 2})
+
+    assert row(bench, "orders")["sent"] == 3
+    assert row(bench, "events")["sent"] == 2
+    assert row(bench, "events/Subscriptions/all")["sent"] == 2
+
+
+def test_peeking_pages_through_everything_once_and_changes_nothing(bench: Bench) -> None:
+    numbers = [bench.store("orders") for _ in range(45)]
+    visitor = bench.sign_in()
+    seen: list[int] = []
+    start: int | None = 0
+    while start is not None:
+        page = visitor.read(f"{API}/messages?path=orders&from={start}&count=20")
+        seen += [one["sequence_number"] for one in page["messages"]]
+        start = page["next"]
+
+    assert seen == numbers
+    assert row(bench, "orders")["active"] == 45
+    assert len(visitor.read(f"{API}/messages?path=orders&count=200")["messages"]) == 45 <= PAGE_MAX
+
+
+def test_M8_foreign_text_leaves_as_inert_json(bench: Bench) -> None:
+    bench.store("orders", CANARY.encode(), subject=CANARY, message_id=CANARY, application_properties={CANARY: CANARY})
+    bench.kill_all("orders", CANARY, CANARY)
+    answer = bench.sign_in().get(f"{API}/messages?path=orders&place=dead-letter")
+
+    assert b"<" not in answer.body
+    assert dict(answer.headers)["Content-Type"] == "application/json"
+    message = json.loads(answer.body)["messages"][0]
+    assert message["subject"] == message["dead_letter_reason"] == message["body"]["text"] == CANARY
+    assert {"name": CANARY, "value": CANARY, "type": "str"} in message["properties"]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"plain", "plain"),
+        ("größe".encode(), "größe"),
+        (b"\xff\xfe", None),
+        (b"a\x00b", None),
+        (b"", ""),
+        (b"x" * (BODY_BYTES_SHOWN_MAX + 5), "x" * BODY_BYTES_SHOWN_MAX),
+        (b"x" * (BODY_BYTES_SHOWN_MAX - 1) + "é".encode() + b"y", "x" * (BODY_BYTES_SHOWN_MAX - 1)),
+    ],
+)
+def test_bodies_are_text_where_they_are_text(bench: Bench, body: bytes, text: str | None) -> None:
+    bench.store("orders", body)
+    shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"][0]["body"]
+
+    assert (shown["text"], shown["size"]) == (text, len(body))
+    assert bytes.fromhex(shown["hex"]) == body[:BODY_BYTES_SHOWN_MAX]
+    assert shown["is_cut"] == (len(body) > BODY_BYTES_SHOWN_MAX)
+
+
+def test_values_of_every_type_are_shown(bench: Bench) -> None:
+    users: dict[str, object] = {"n": Int(7), "u": Uuid(bytes(16)), "b": b"\x01\x02", "t": True, "z": None, "f": 1.5}
+    bench.store("orders", application_properties=users)
+    shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"][0]["properties"]
+
+    values = {one["name"]: one["value"] for one in shown}
+    assert values == {"n": "7", "u": "00000000-0000-0000-0000-000000000000", "b": "0102", "t": "true", "z": None, "f": "1.5"}
+
+
+def test_a_message_that_cannot_be_read_is_shown_as_bytes() -> None:
+    shown = shown_parts(b"\x00\x53\x75\xff")
+    assert shown["unreadable"]
+
+
+def test_backlog_messages_are_shown_as_their_originals(bench: Bench) -> None:
+    from pairbus.amqp.message import encode_message
+    from pairbus.amqp.scan import scan
+
+    path = "fabrikam/x-servicebus-transfer/0"
+    entity = bench.broker.namespace.create(QUEUE, path, Settings(), NOW)
+    original = encode_message(message_id="m-1", group_id="s-1", body=b"boots", body_kind="data")
+    parked = park(original, "Orders", Passport("f", NOW - 5_000, 1, "timeout"))
+    bench.broker.namespace.send(entity, scan(parked, True), NOW)
+    stray = encode_message(message_id="stray", body=b"x", body_kind="data")
+    bench.broker.namespace.send(entity, scan(stray, True), NOW)
+
+    first, second = bench.sign_in().read(f"{API}/messages?path={path}")["messages"]
+
+    assert first["original"]["path"] == "Orders"
+    assert first["original"]["session_id"] == "s-1"
+    assert first["original"]["body"]["text"] == "boots"
+    assert first["original"]["detoured_because"] == "timeout"
+    assert first["original"]["properties"] == []
+    assert "error" in second["original"]
+    assert row(bench, path)["backlog"] is True
+
+
+def test_settings_are_written_for_people(bench: Bench) -> None:
+    shown = bench.sign_in().read(f"{API}/entity?path=orders")["settings"]
+    values = {one["name"]: one["value"] for one in shown}
+    assert values["Lock duration"] == "1 min"
+    assert values["Default time to live"] is None
+    assert values["Max size"] == "1,024 MB"

@@ -1,0 +1,12 @@
+"""Hooks of the site: a block's word `run` is for the tests, not for the reader's highlighter."""
+
+from __future__ import annotations
+
+import re
+
+_FENCE = re.compile(r"^( *```[a-z]+) run$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """A page's text as the generator shall see it."""
+    return _FENCE.sub(r"\1", markdown)
