@@ -19,10 +19,10 @@ FUZZ_SECONDS ?= 60
 
 PYTEST := $(BIN)/python -m pytest
 # The short form leaves out what takes minutes and what needs more than Python: Node.js, a built Qpid Proton.
-SHORT := -n $(JOBS) -m "not slow and not soak and not conformance_js" --ignore-glob="tests/conformance/test_proton*.py"
+SHORT := -n $(JOBS) -m "not slow and not soak and not browser and not conformance_js" --ignore-glob="tests/conformance/test_proton*.py"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale fuzz compiled \
+.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale fuzz compiled browser \
         bench-broker bench-settle bench-pairing bench demo docs site dist lock clean
 
 help: ## List the targets
@@ -60,17 +60,23 @@ twins: $(STAMP) ## Check that the synchronous pairing client is the asynchronous
 	$(BIN)/python tools/unasync.py --check
 
 test: lint types imports twins ## Everything a change must pass (minutes)
+	@tools/system.sh chromium=chromium
 	$(PYTEST) $(SHORT)
 
 contract: $(STAMP) ## One suite over every store
 	$(PYTEST) -n $(JOBS) tests/contract
 
 integration: $(STAMP) ## Real sockets, real processes, real kills; the documents' commands
+	@tools/system.sh chromium=chromium
 	$(PYTEST) -n $(JOBS) tests/integration
 
 conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and Qpid Proton, in full
+	@tools/system.sh node=nodejs npm=npm
 	@command -v npm >/dev/null || { echo "make conformance runs the JavaScript SDK too: install Node.js 18 or newer with npm (Debian: apt install nodejs npm)"; exit 1; }
 	$(PYTEST) -n $(JOBS) tests/conformance
+
+browser: $(STAMP) ## The live page in a real Chromium, which must be installed; SHOTS=dir keeps pictures
+	PAIRBUS_SCREENSHOTS=$(SHOTS) $(PYTEST) -m browser tests/integration
 
 sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays one
 	PAIRBUS_SEEDS=$(SEEDS) PAIRBUS_SEED=$(SEED) $(PYTEST) $(if $(SEED),-s,-n $(JOBS)) --timeout=0 tests/simulation

@@ -187,7 +187,9 @@ def test_overtaken_messages_are_counted(tmp_path: Path) -> None:
     arrived = [row("sent", str(number), sequence_number=70_000 * place) for place, number in enumerate(order)]
     received = write(tmp_path / "received.parquet", arrived)
     _, found = run("--sent", sent, "--received", received)
-    assert [bar["direct"] for bar in found["reordered"]] == [0, 0, 2]  # type: ignore[union-attr,attr-defined,index]
+    bars = found["reordered"]
+    assert isinstance(bars, list)
+    assert [bar["direct"] for bar in bars] == [0, 0, 2]
 
 
 def test_sends_after_the_cut_off_may_be_on_their_way(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def usage_options(command: Any) -> Any:
 # -- estimate -----------------------------------------------------------------------------------------
 
 
-@cost.command()
+@cost.command(epilog="\b\nExample:\n  pairbus cost estimate --queues 10 --days 30\n")
 @click.option("--queues", type=click.IntRange(0), default=10, show_default=True, help="Backlog queues.")
 @click.option(
     "--syphons", type=click.IntRange(0), default=1, show_default=True, help="Processes that run a syphon."
@@ -241,7 +241,7 @@ def _print_estimate(told: Estimate) -> None:
 # -- report -------------------------------------------------------------------------------------------
 
 
-@cost.command()
+@cost.command(epilog="\b\nExample:\n  pairbus cost report /var/lib/pairbus/contoso --currency USD\n")
 @usage_options
 @price_options
 @click.option("--data-out", type=click.Choice(["backlog", "all", "none"]), default="backlog", show_default=True,

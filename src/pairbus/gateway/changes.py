@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_map
 from pairbus.amqp.types import ULong
-from pairbus.errors import ArgumentError, UsageError
+from pairbus.errors import ArgumentError, QuotaExceeded, UsageError
 
 if TYPE_CHECKING:
+    from pairbus.engine.queue import Queue
     from pairbus.model.message import Message
 
 LONG_MAX: Final = (1 << 63) - 1
@@ -34,6 +35,13 @@ def merged_changes(message: Message, changes: dict[str, object] | None) -> bytes
     if len(encoded) > CHANGES_BYTES_MAX:
         raise ArgumentError(f"The changed properties have {len(encoded)} bytes: at most {CHANGES_BYTES_MAX} are allowed.")
     return encoded
+
+
+def check_changes(queue: Queue, message: Message, changes: dict[str, object] | None) -> None:
+    """Refuse changes that cannot be kept, or that a full disk has no room for: its reserve is for settlements (B12)."""
+    changed = merged_changes(message, changes)
+    if changed and not queue.context.journal.has_room(len(changed)):
+        raise QuotaExceeded(f"The disk has no room for changed properties in '{queue.path}'. Settle without them.")
 
 
 def _unsigned(value: object) -> object:

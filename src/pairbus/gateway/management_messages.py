@@ -8,7 +8,7 @@ from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
 from pairbus.engine import browse
 from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost
 from pairbus.gateway import incoming, meter, transactions
-from pairbus.gateway.changes import merged_changes
+from pairbus.gateway.changes import check_changes, merged_changes
 from pairbus.gateway.outgoing import complete, encode_delivery
 from pairbus.gateway.request import NoContent, Request
 from pairbus.gateway.trail import RECEIVED_AND_DELETED
@@ -165,7 +165,7 @@ def check_status(
     changes: dict[str, object] | None,
 ) -> None:
     """Refuse what ``apply_status`` would refuse of a lock that is held, so that several are settled whole or not at all."""
-    merged_changes(lock.message, changes)
+    check_changes(queue, lock.message, changes)
     if status == "suspended":
         queue.check_dead_letter(reason, description)
 

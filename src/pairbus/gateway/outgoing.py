@@ -20,7 +20,7 @@ from pairbus.engine import session_ops
 from pairbus.engine.consumer import Consumer, Lock
 from pairbus.errors import ArgumentError, Refusal, Unauthorized
 from pairbus.gateway import transactions
-from pairbus.gateway.changes import merged_changes
+from pairbus.gateway.changes import check_changes, merged_changes
 from pairbus.gateway.links import ReceiveLink
 from pairbus.gateway.meter import SESSION
 from pairbus.gateway.trail import COMPLETED, RECEIVED_AND_DELETED
@@ -216,6 +216,9 @@ def settle(
             context.queue.complete(lock, now)
             connection.broker.counters.completed += 1
         else:
+            if code == MODIFIED_CODE or code == REJECTED_CODE:
+                context.queue.check_held(lock, now)
+                check_outcome(context.queue, lock, outcome)
             apply_outcome(connection.broker, context.queue, lock, outcome, now)
         context.settlements.add(0)
     except Unauthorized as refusal:
@@ -271,11 +274,11 @@ def apply_outcome(broker: Broker, queue: Queue, lock: Lock, outcome: Outcome, no
 def check_outcome(queue: Queue, lock: Lock, outcome: Outcome) -> None:
     """Refuse what ``apply_outcome`` would refuse of a lock that is held; a transaction asks before it does anything."""
     if outcome.code == MODIFIED_CODE:
-        merged_changes(lock.message, outcome.message_annotations)
+        check_changes(queue, lock.message, outcome.message_annotations)
     elif outcome.code == REJECTED_CODE:
         reason, description, changes = _dead_letter_details(outcome)
         queue.check_dead_letter(reason, description)
-        merged_changes(lock.message, changes)
+        check_changes(queue, lock.message, changes)
     elif outcome.code not in (ACCEPTED_CODE, RELEASED_CODE):
         raise ArgumentError(f"An outcome with the code {outcome.code:#x} settles nothing.")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from pairbus.errors import MessageTooLargeForBacklogError
@@ -181,7 +182,12 @@ class Factory:
     def note(self, record: EntityHealth, text: str) -> None:
         """Remember a decision for ``explain``."""
         lines = self._decisions.setdefault(entity_key(record.path), deque(maxlen=DECISIONS_MAX))
-        lines.append(f"{self.clock()} ms  {text}")
+        lines.append(f"{self._time_of_day(self.clock())}  {text}")
+
+    def _time_of_day(self, at_ms: int) -> str:
+        """An instant of the steady clock as people read it."""
+        wall_ms = self.wall_clock() - (self.clock() - at_ms)
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
     def explain(self, path: str) -> list[str]:
         """Why an entity is in its state: its errors, timers, pings and decisions, oldest first."""
@@ -189,12 +195,16 @@ class Factory:
         with self.lock:
             report = record.report()
             lines = [
-                f"{report.path} is {report.state.value} since {report.since_ms} ms" + _because(report.why)
+                f"{report.path} is {report.state.value} since {self._time_of_day(report.since_ms)}"
+                + _because(report.why)
             ]
             if report.failover_due_ms is not None:
-                lines.append(f"fails over at {report.failover_due_ms} ms unless a send succeeds before")
+                lines.append(
+                    f"fails over at {self._time_of_day(report.failover_due_ms)} unless a send succeeds before"
+                )
             if report.next_ping_ms is not None:
-                lines.append(f"next ping at {report.next_ping_ms} ms; {report.pings_sent} sent so far")
+                at = self._time_of_day(report.next_ping_ms)
+                lines.append(f"next ping at {at}; {report.pings_sent} sent so far")
             if report.parked:
                 lines.append(f"{report.parked} messages parked, last in {report.backlog_queue}")
             lines += [

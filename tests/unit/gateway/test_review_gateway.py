@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pairbus.amqp.encode import encode_list, encode_value
 from pairbus.amqp.message import encode_message
-from pairbus.amqp.states import encode_accepted, encode_transactional
+from pairbus.amqp.states import MODIFIED_CODE, encode_accepted, encode_transactional
 from pairbus.amqp.types import Array, Described, Long, Symbol, Timestamp, ULong, Uuid
 from pairbus.engine.entity import Entity
 from pairbus.gateway.access import Grant
@@ -335,3 +336,38 @@ def test_B63_tokens_for_many_entities_on_one_connection_are_checked_one_by_one()
 
     assert asked < 10 * count
     assert all(link.is_attached for link in peer.session.links.values() if link.name.startswith("s"))
+
+
+def test_B12_changed_properties_leave_the_reserve_of_a_full_disk_alone() -> None:
+    bench = WireBench()
+    entity = bench.queue()
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    receiver = peer.session.receiver("q", credit=3)
+    bench.settle()
+    for _ in range(3):
+        sender.send(message("x"))
+    bench.settle()
+    bench.store.has_room = lambda size: False  # type: ignore[method-assign]
+    first, second, third = receiver.deliveries
+    changes: dict[str, object] = {"note": "y" * 60_000}
+
+    fields = [encode_value(True), encode_value(False), encode_value({Symbol("note"): changes["note"]})]
+    receiver.settle(first, encode_value(Described(ULong(MODIFIED_CODE), []))[:-1] + encode_list(fields))
+    bench.settle()
+    refused = receiver.outcomes[first.delivery_id]
+    assert refused is not None
+    assert refused.error is not None
+    assert refused.error.condition == "amqp:resource-limit-exceeded"
+    body = {
+        "disposition-status": "abandoned",
+        "lock-tokens": Array([Uuid(_rfc(second.tag))]),
+        "properties-to-modify": changes,
+    }
+    assert peer.refusal("q", "update-disposition", body)[0] == 403
+
+    receiver.complete(second)
+    receiver.abandon(third)
+    bench.settle()
+    assert entity.main.removed_count == 1
+    assert receiver.outcomes[third.delivery_id] is not None

@@ -175,3 +175,18 @@ def test_an_evicted_queue_is_tried_first_by_one_send_after_the_interval() -> Non
     rotation.refused("q1", 0, "down")
 
     assert flow.next_step(1_000) == TryBacklog("q1", 4_500)
+
+
+def test_P32_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> None:
+    flow, health, rotation = make()
+    health.fail_over(0)
+    step = flow.next_step(0)
+    assert isinstance(step, TryBacklog)
+
+    needs_session = sdk.ServiceBusError("The SessionId was not set", condition="amqp:not-allowed")
+    assert flow.backlog_failed(step.queue, 1, needs_session)
+
+    following = flow.next_step(1)
+    assert isinstance(following, TryBacklog)
+    assert following.queue != step.queue
+    assert step.queue not in rotation.usable

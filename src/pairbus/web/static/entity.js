@@ -35,7 +35,7 @@ export function entityView(place, path, firstTab) {
   const badges = h("span", { class: "badges" });
   const related = h("p", { class: "related" });
   const depth = chart("Depth", [{ name: "messages", style: "depth", of: (point) => point.active }], count);
-  const rates = chart("Messages per second", [{ name: "in", style: "in", of: (point) => point.inRate }, { name: "out", style: "out", of: (point) => point.outRate }], rate);
+  const rates = chart("Messages / s", [{ name: "in", style: "in", of: (point) => point.inRate }, { name: "out", style: "out", of: (point) => point.outRate }], rate);
   const panes = new Map();
   const body = h("div", { id: "pane" });
   const tabs = TABS.map(([id, name]) => h("a", { role: "tab", id: `tab-${id}`, "aria-controls": "pane", href: addressOf(place, path, id), "data-tab": id }, name, id === "dead-letter" && h("span", { class: "count" })));
@@ -44,7 +44,7 @@ export function entityView(place, path, firstTab) {
   const content = h(
     "div",
     {},
-    h("div", { class: "card" }, h("div", { class: "tiles" }, counts.map((one) => tile(one.name === "dead_letter" ? "Dead-letter" : one.name[0].toUpperCase() + one.name.slice(1), one.value)), tile("Stored", size, sizeNote), tile("Waiting receivers", receivers, receiversNote))),
+    h("div", { class: "card" }, h("div", { class: "tiles" }, counts.map((one) => tile(one.name === "dead_letter" ? "Dead-letter" : one.name[0].toUpperCase() + one.name.slice(1), one.value)), tile("Stored", size, sizeNote), tile("Receivers", receivers, receiversNote))),
     h("div", { class: "charts" }, depth.element, rates.element),
     h("div", { class: "card" }, h("div", { class: "tabs", role: "tablist", "aria-label": "About this entity" }, tabs), body),
   );

@@ -1,0 +1,245 @@
+"""`make bench-spark`, its half of bills and certificates: the same data on Spark and in one process (pyarrow), timed side by side.
+
+    python -m bench.bill [--usage-rows N] [--sends N] [--memory 4g] [--master URL]
+
+Both engines must give the same answers, and those that were planted: a difference is an error. One process is the honest choice while the
+logs fit one machine's memory; Spark pays off beyond that, or where the logs already lie on a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.dataset
+import pyarrow.parquet
+
+from pairbus.cost.catalogue import builtin_tables
+from pairbus.cost.model import UNBILLED_DEFAULT
+from pairbus.spark.cost_job import Pricing, cost_report
+from pairbus.spark.cost_usage import read_usage
+from pairbus.spark.reconcile_job import reconcile
+from pairbus.spark.reconcile_rows import RECEIVED, SENT, read_ledgers
+from pairbus.spark.session import spark_session
+
+HOURS: Final = 24
+MINUTES: Final = 60
+START_MS: Final = int(datetime(2026, 11, 15, tzinfo=UTC).timestamp() * 1000)
+LOST: Final = 7
+REPEATED_EVERY: Final = 1_000
+DESTINATIONS: Final = 20
+FILES: Final = 8
+OPERATIONS: Final = ("send", "receive", "settle", "empty_receive", "ping")
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--usage-rows", type=int, default=10_000_000)
+    arguments.add_argument("--sends", type=int, default=10_000_000)
+    arguments.add_argument("--memory", default="4g", help="of Spark's driver")
+    arguments.add_argument("--master")
+    arguments.add_argument("--directory", default="/var/tmp", help="where the data lies meanwhile")
+    given = arguments.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="pairbus-bill-", dir=given.directory))
+    try:
+        return measure(work, given)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def measure(work: Path, given: argparse.Namespace) -> int:
+    print(f"making {given.usage_rows:,} usage rows and {given.sends:,} sends ...", file=sys.stderr)
+    make_usage(work / "usage", given.usage_rows)
+    planted = make_ledgers(work, given.sends)
+    one_bill, one_bill_s = timed(lambda: bill_in_process(work / "usage"))
+    one_answer, one_answer_s = timed(lambda: reconcile_in_process(work))
+    spark, session_s = timed(lambda: spark_session("bench", master=given.master, memory=given.memory))
+    spark_bill, bill_s = timed(lambda: bill_on_spark(spark, work / "usage"))
+    spark_answer, answer_s = timed(lambda: reconcile_on_spark(spark, work))
+    ordered, order_s = timed(lambda: reconcile_on_spark(spark, work, with_order=True))
+    print(
+        f"\nload of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; Spark's session took {session_s:.1f} s more\n"
+    )
+    print(f"{'':34}{'Spark':>10}{'pyarrow':>10}{'ratio':>8}")
+    for name, on_spark, alone in (
+        (f"bill of {given.usage_rows:,} rows", bill_s, one_bill_s),
+        (f"certificate of {given.sends:,} sends", answer_s, one_answer_s),
+    ):
+        print(f"{name:34}{on_spark:>9.1f}s{alone:>9.1f}s{on_spark / alone:>7.1f}x")
+    print(f"{'... with order and delays':34}{order_s:>9.1f}s")
+    wrong = [
+        text
+        for text, is_wrong in (
+            (f"bills differ: {spark_bill} and {one_bill}", spark_bill != one_bill),
+            (
+                f"certificates differ: {spark_answer}, {one_answer}, planted {planted}",
+                not spark_answer == one_answer == planted == ordered,
+            ),
+        )
+        if is_wrong
+    ]
+    for text in wrong:
+        print(f"WRONG: {text}")
+    return 1 if wrong else 0
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    found = work()
+    return found, time.perf_counter() - start
+
+
+# -- data ---------------------------------------------------------------------------------------------
+
+
+def cycle(values: list[str], numbers: pyarrow.Array, stride: int = 1) -> pyarrow.Array:
+    """A value for each number: the list over and over, each ``stride`` times."""
+    steps = pyarrow.compute.divide(numbers, stride)
+    return pyarrow.array(values).take(remainder(steps, len(values)))
+
+
+def remainder(numbers: pyarrow.Array, divisor: int) -> pyarrow.Array:
+    whole = pyarrow.compute.multiply(pyarrow.compute.divide(numbers, divisor), divisor)
+    return pyarrow.compute.subtract(numbers, whole)
+
+
+def make_usage(directory: Path, rows: int) -> None:
+    """A day, by hours: every minute has as many entities × operations as it takes."""
+    per_minute = max(1, rows // (HOURS * MINUTES * len(OPERATIONS)))
+    entities = [f"queue-{at}" for at in range(per_minute)]
+    per_hour = MINUTES * len(OPERATIONS) * per_minute
+    numbers = pyarrow.array(range(per_hour), pyarrow.int64())
+    for hour in range(HOURS):
+        minutes = pyarrow.compute.divide(numbers, len(OPERATIONS) * per_minute)
+        ones = pyarrow.compute.add(remainder(numbers, 97), 1)
+        table = pyarrow.table(
+            {
+                "bucket": pyarrow.compute.add(
+                    pyarrow.compute.multiply(minutes, 60_000), START_MS + hour * 3_600_000
+                ).cast(pyarrow.timestamp("ms", tz="UTC")),
+                "namespace": cycle(["contoso"], numbers),
+                "entity": cycle(entities, numbers, len(OPERATIONS)),
+                "operation": cycle(list(OPERATIONS), numbers),
+                "stage": cycle(["primary", "backlog"], numbers, len(OPERATIONS)),
+                "count": ones,
+                "bytes": pyarrow.compute.multiply(ones, 1_000),
+                "units": pyarrow.compute.add(ones, 1),
+                "connection_peak": pyarrow.compute.multiply(ones, 0).cast(pyarrow.int32()),
+            }
+        )
+        path = directory / f"hour=2026-11-15T{hour:02}" / "part-bench.parquet"
+        path.parent.mkdir(parents=True)
+        pyarrow.parquet.write_table(table, path, compression="zstd")
+
+
+def make_ledgers(work: Path, sends: int) -> tuple[int, int, int, int]:
+    """What was accepted, lost, repeated and unexpected."""
+    lost = {sends * (at + 1) // (LOST + 1) for at in range(LOST)}
+    repeated = 0
+    for file in range(FILES):
+        first, end = sends * file // FILES, sends * (file + 1) // FILES
+        numbers = pyarrow.array(range(first, end), pyarrow.int64())
+        write_ledger(work / "sent" / f"{file}.parquet", numbers, "sent", 0)
+        arrived = [number for number in range(first, end) if number not in lost]
+        again = [number for number in arrived if number % REPEATED_EVERY == 1]
+        repeated += len(again)
+        write_ledger(
+            work / "received" / f"{file}.parquet",
+            pyarrow.array(arrived + again, pyarrow.int64()),
+            "completed",
+            500,
+        )
+    return sends, LOST, repeated, 0
+
+
+def write_ledger(path: Path, numbers: pyarrow.Array, kind: str, delay_ms: int) -> None:
+    text = numbers.cast(pyarrow.string())
+    table = pyarrow.table(
+        {
+            "time": pyarrow.compute.add(numbers, START_MS + delay_ms).cast(pyarrow.timestamp("ms", tz="UTC")),
+            "kind": cycle([kind], numbers),
+            "entity": cycle([f"orders-{at}" for at in range(DESTINATIONS)], numbers),
+            "sequence_number": numbers,
+            "message_id": pyarrow.compute.binary_join_element_wise("0f9a1c2e-message", text, "-"),
+            # 64 hexadecimal digits that differ: as good as a hash to compare by.
+            "sha256": pyarrow.compute.utf8_lpad(text, 64, "0"),
+        }
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+
+
+# -- one process --------------------------------------------------------------------------------------
+
+
+def bill_in_process(directory: Path) -> tuple[int, int]:
+    """Groups by day, entity, stage and operation; their number and the billed operations."""
+    files = pyarrow.dataset.dataset(str(directory))
+    table = files.to_table(
+        columns=["bucket", "namespace", "entity", "operation", "stage", "units", "count", "bytes"]
+    )
+    day = pyarrow.compute.floor_temporal(table["bucket"], unit="day")
+    table = table.append_column("day", day)
+    sums = table.group_by(["day", "namespace", "entity", "stage", "operation"]).aggregate(
+        [("units", "sum"), ("count", "sum"), ("bytes", "sum")]
+    )
+    is_billed = pyarrow.compute.invert(
+        pyarrow.compute.is_in(sums["operation"], value_set=pyarrow.array(UNBILLED_DEFAULT))
+    )
+    return sums.num_rows, int(pyarrow.compute.sum(sums.filter(is_billed)["units_sum"]).as_py())
+
+
+def reconcile_in_process(work: Path) -> tuple[int, int, int, int]:
+    """A full outer join of what was counted by key."""
+    keys = ["entity", "message_id", "sha256"]
+    sides = []
+    for name in ("sent", "received"):
+        table = pyarrow.parquet.read_table(work / name, columns=keys)
+        sides.append(table.group_by(keys).aggregate([([], "count_all")]).rename_columns([*keys, name]))
+    joined = sides[0].join(sides[1], keys, join_type="full outer")
+    sent = pyarrow.compute.fill_null(joined["sent"], 0)
+    received = pyarrow.compute.fill_null(joined["received"], 0)
+    zero = pyarrow.scalar(0, pyarrow.int64())
+    missing = pyarrow.compute.max_element_wise(pyarrow.compute.subtract(sent, received), zero)
+    more = pyarrow.compute.max_element_wise(pyarrow.compute.subtract(received, sent), zero)
+    is_known = pyarrow.compute.greater(sent, 0)
+    unexpected = pyarrow.compute.sum(more.filter(pyarrow.compute.invert(is_known))).as_py() or 0
+    total, lost = pyarrow.compute.sum(sent).as_py(), pyarrow.compute.sum(missing).as_py()
+    return int(total), int(lost), int(pyarrow.compute.sum(more.filter(is_known)).as_py()), int(unexpected)
+
+
+# -- Spark --------------------------------------------------------------------------------------------
+
+
+def bill_on_spark(spark: Any, directory: Path) -> tuple[int, int]:
+    usage = read_usage(spark, [str(directory)])
+    pricing = Pricing(tables=builtin_tables(), currency="USD", unbilled=UNBILLED_DEFAULT)
+    priced = cost_report(spark, usage, pricing)
+    found = priced.table.count(), priced.report.operations
+    spark.catalog.clearCache()
+    return found
+
+
+def reconcile_on_spark(spark: Any, work: Path, with_order: bool = False) -> tuple[int, int, int, int]:
+    ledgers = read_ledgers(
+        spark, {SENT: [str(work / "sent")], RECEIVED: [str(work / "received")]}, with_body=True
+    )
+    told = reconcile(ledgers, with_order=with_order).certificate
+    spark.catalog.clearCache()
+    return told.accepted, told.fates["lost"], told.fates["repeated"], told.fates["unexpected"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

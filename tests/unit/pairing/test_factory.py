@@ -1,0 +1,122 @@
+"""What the senders of one client share."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from pairbus.errors import MessageTooLargeForBacklogError
+from pairbus.pairing import parking
+from pairbus.pairing.events import Event, Kind
+from pairbus.pairing.factory import Factory, check_size
+from pairbus.pairing.options import SendAvailabilityOptions
+
+
+def make(listener: object = None) -> Factory:
+    factory = Factory(
+        name="f",
+        primary="p",
+        secondary="s",
+        options=SendAvailabilityOptions(),
+        chooser=random.Random(1),
+        clock=lambda: 5_000,
+        wall_clock=lambda: 1_700_000_000_000,
+        on_change=lambda record: None,
+        listener=listener,  # type: ignore[arg-type]
+    )
+    factory.paired_with(["q0", "q1"])
+    return factory
+
+
+def test_an_entity_has_one_record_however_its_path_is_written() -> None:
+    factory = make()
+
+    assert factory.record("Orders") is factory.record("/orders/")
+    assert list(factory.reports()) == ["Orders"]
+
+
+def test_P45_changes_are_told_once_and_in_order() -> None:
+    told: list[Event] = []
+    factory = make(told.append)
+    factory.fail_over("orders")
+    factory.fail_over("orders")
+    factory.mark_healthy("orders")
+
+    kinds = [event.kind for event in told]
+    assert kinds == [Kind.PAIRED, Kind.FAILED_OVER, Kind.RECOVERED]
+    assert (factory.counters.failovers, factory.counters.recoveries) == (1, 1)
+
+
+def test_a_listener_that_raises_changes_nothing() -> None:
+    def broken(event: Event) -> None:
+        raise RuntimeError("not my day")
+
+    factory = make(broken)
+    factory.fail_over("orders")
+
+    assert factory.is_failed_over("orders")
+
+
+def test_asking_about_an_unknown_entity_makes_no_record() -> None:
+    factory = make()
+
+    assert not factory.is_failed_over("nobody")
+    assert factory.reports() == {}
+
+
+def test_P45_counts_of_many_senders_add_up() -> None:
+    factory = make()
+    tallies = [factory.new_tally() for _ in range(4)]
+
+    def send(tally: object) -> None:
+        for _ in range(5_000):
+            tally.sends += 1  # type: ignore[attr-defined]
+            tally.to_primary += 1  # type: ignore[attr-defined]
+
+    threads = [threading.Thread(target=send, args=(tally,)) for tally in tallies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    factory.fold(tallies[0])
+    factory.fold(tallies[0])
+
+    statistics = factory.statistics()
+    assert (statistics.sends, statistics.to_primary, statistics.operations_primary) == (
+        20_000,
+        20_000,
+        20_000,
+    )
+
+
+def test_explain_tells_errors_timers_and_decisions() -> None:
+    factory = make()
+    record = factory.record("orders")
+    factory.apply(record, record.send_failed(5_000, "OperationTimeoutError: silence"))
+    lines = factory.explain("orders")
+
+    assert "suspect" in lines[0]
+    assert "silence" in lines[0]
+    assert any("fails over at" in line for line in lines)
+
+
+def test_each_detour_has_a_number_and_names_its_factory() -> None:
+    from pairbus.testing.pairing_model import original
+
+    factory = make()
+    payload = original(1, "s", has_alias_name=True, has_life=False)
+    first = parking.restore(factory.park([payload], "orders", "timeout")[0], 0)
+    second = parking.restore(factory.park([payload], "orders", "timeout")[0], 0)
+
+    assert first.passport is not None
+    assert second.passport is not None
+    assert (first.passport.factory, first.passport.detour, second.passport.detour) == ("f", 1, 2)
+
+
+def test_P13_the_size_error_names_the_overhead() -> None:
+    with pytest.raises(MessageTooLargeForBacklogError) as caught:
+        check_size([b"x" * 300], [b"x" * 100], 320)
+
+    assert (caught.value.size, caught.value.overhead, caught.value.limit) == (364, 264, 320)

@@ -1,0 +1,139 @@
+"""Parking by example; all inputs are in ``tests/property/test_parking.py``."""
+
+from __future__ import annotations
+
+import struct
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from pairbus.errors import InvalidParkedPropertyError
+from pairbus.pairing import parking, sections, wire
+from pairbus.pairing.parking import Passport
+
+PASSPORT = Passport("f", 1, 1, "timeout")
+
+
+def backlog(*properties: tuple[str, bytes]) -> bytes:
+    items = [(sections.encode_text(name), value) for name, value in properties]
+    return sections.join([sections.Section(sections.APPLICATION_PROPERTIES, sections.encode_map(items))])
+
+
+PATH = ("x-ms-path", sections.encode_text("orders"))
+
+
+def names(payload: bytes) -> list[str | None]:
+    items = sections.map_items(sections.find(sections.split(payload), sections.APPLICATION_PROPERTIES))
+    return [sections.text_of(key) for key, _ in items]
+
+
+def test_aliases_are_added_only_for_what_is_set() -> None:
+    plain = parking.park(wire.encoded(ServiceBusMessage(b"x")), "orders", PASSPORT)
+    full = ServiceBusMessage(b"x", session_id="", time_to_live=timedelta(seconds=5))
+
+    assert names(plain) == ["x-ms-path", "x-pairbus-passport"]
+    assert names(parking.park(wire.encoded(full), "orders", PASSPORT)) == [
+        "x-ms-sessionid",
+        "x-ms-timetolive",
+        "x-ms-path",
+        "x-pairbus-passport",
+    ]
+
+
+def test_P9_the_users_own_names_survive_in_any_letter_case() -> None:
+    message = ServiceBusMessage(b"x", application_properties={"X-MS-Path": "mine", "x-pairbus-user-y": 1})
+    parked = parking.park(wire.encoded(message), "orders", PASSPORT)
+
+    assert names(parked)[:2] == ["x-pairbus-user-X-MS-Path", "x-pairbus-user-x-pairbus-user-y"]
+    assert names(parking.restore(parked, 0).payload) == ["X-MS-Path", "x-pairbus-user-y"]
+
+
+def test_P11_a_frozen_life_begins_anew_and_a_deducted_one_does_not() -> None:
+    message = wire.encoded(ServiceBusMessage(b"x", time_to_live=timedelta(seconds=100)))
+    parked = parking.park(message, "orders", PASSPORT)
+
+    assert parking.restore(parked, 9_000_000).time_to_live_ms == 100_000
+    assert parking.restore(parked, 9_000_000, elapsed_ms=30_000).time_to_live_ms == 70_000
+    assert parking.restore(parked, 9_000_000, elapsed_ms=300_000).time_to_live_ms == 0
+
+
+def test_the_retired_sdks_forms_are_read() -> None:
+    ticks = b"\x81" + struct.pack(">q", 600_000_000)
+    span = b"\x00" + sections.encode_symbol("com.microsoft:timespan") + ticks
+    when = b"\x00" + sections.encode_symbol("com.microsoft:datetime-offset")
+    when += b"\x81" + struct.pack(">q", parking.EPOCH_TICKS + 10_000_000)
+    restored = parking.restore(
+        backlog(PATH, ("x-ms-timetolive", span), ("x-ms-scheduledenqueuetimeutc", when)), 0
+    )
+
+    assert (restored.time_to_live_ms, restored.scheduled_ms, restored.passport) == (60_000, 1_000, None)
+
+
+def test_an_unlimited_life_is_none() -> None:
+    unlimited = b"\x81" + struct.pack(">q", 2**63 - 1)
+
+    assert parking.restore(backlog(PATH, ("x-ms-timetolive", unlimited)), 0).time_to_live_ms is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason", "found"),
+    [
+        (backlog(), "NotFromPairedNamespace", "found nothing"),
+        (backlog(("x-ms-path", sections.encode_long(7))), "NotFromPairedNamespace", "found long"),
+        (backlog(("x-ms-path", sections.encode_text("/"))), "NotFromPairedNamespace", "names an entity"),
+        (backlog(PATH, ("x-ms-sessionid", sections.encode_long(7))), "InvalidParkedProperty", "found long"),
+        (
+            backlog(PATH, ("x-ms-timetolive", sections.encode_text("5s"))),
+            "InvalidParkedProperty",
+            "found string",
+        ),
+        (backlog(PATH, ("x-ms-timetolive", sections.encode_long(-1))), "InvalidParkedProperty", "found -1"),
+        (backlog(PATH, ("x-ms-scheduledenqueuetimeutc", b"\x41")), "InvalidParkedProperty", "found boolean"),
+        (
+            backlog(PATH, ("x-pairbus-passport", sections.encode_text("no"))),
+            "InvalidParkedProperty",
+            "a passport",
+        ),
+        (backlog(PATH, ("x-pairbus-partitionkey", b"\x42")), "InvalidParkedProperty", "found boolean"),
+        (b"\x00\x53\x74\xc1\xff", "InvalidParkedProperty", "cannot be read"),
+        (b"garbage", "InvalidParkedProperty", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_restored_says_what_was_expected_and_found(
+    payload: bytes, reason: str, found: str
+) -> None:
+    with pytest.raises(InvalidParkedPropertyError, match=found) as caught:
+        parking.restore(payload, 0)
+
+    assert caught.value.reason == reason
+
+
+def test_marks_of_the_dead_letter_queue_are_taken_off_before_a_redrive() -> None:
+    marked = backlog(
+        PATH, ("DeadLetterReason", sections.encode_text("why")), ("mine", sections.encode_long(1))
+    )
+
+    assert parking.dead_letter_reason(marked) == "why"
+    assert names(parking.without_dead_letter_marks(marked)) == ["x-ms-path", "mine"]
+
+
+def test_the_callers_object_is_never_changed() -> None:
+    message = ServiceBusMessage(b"x", application_properties={"b": b"bytes"})
+    before = repr(message), dict(message.application_properties or {})
+    wire.encoded(message)
+    wire.with_message_id(message)
+
+    assert (repr(message), dict(message.application_properties or {})) == before
+
+
+def test_P3_an_id_is_given_once_to_a_copy() -> None:
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+    raw = AmqpAnnotatedMessage(data_body=b"x")
+    fixed = wire.with_message_id(raw)
+
+    assert raw.properties is None
+    assert isinstance(fixed, AmqpAnnotatedMessage)
+    assert wire.message_id(fixed)
+    assert wire.with_message_id(fixed) is fixed
