@@ -370,7 +370,9 @@ def _print_report(told: CostReport) -> None:
 # -- what-if ------------------------------------------------------------------------------------------
 
 
-@cost.command("what-if")
+@cost.command(
+    "what-if", epilog="\b\nExample:\n  pairbus cost what-if /var/lib/pairbus/contoso --failover-interval 5m\n"
+)
 @usage_options
 @price_options
 @click.option("--failover-interval", metavar="TIME", callback=duration, help="Suppose this one.")

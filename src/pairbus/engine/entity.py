@@ -52,6 +52,7 @@ class Entity:
         "settings",
         "space",
         "subscriptions",
+        "subscriptions_by_id",
         "topic",
         "transfer_dead_letter",
     )
@@ -71,6 +72,7 @@ class Entity:
         # A topic's quota covers what lies in its subscriptions.
         self.space: Space = topic.space if topic is not None else Space()
         self.subscriptions: dict[str, Entity] = {}
+        self.subscriptions_by_id: dict[int, Entity] = {}
         self.index: TopicIndex[int] | None = None
         main_id = queue_id_of(entity_id, MAIN)
         self.main = Queue(context, main_id, path, settings, self.numbers, self.space, is_sub_queue=False)

@@ -302,6 +302,7 @@ class Namespace:
             self._queues[queue.queue_id] = queue
         if topic is not None:
             topic.subscriptions[canonical(entity.name)] = entity
+            topic.subscriptions_by_id[entity.entity_id] = entity
         return entity
 
     def _deleted(self, entity_id: int) -> None:
@@ -328,6 +329,7 @@ class Namespace:
             queue.abolish()
         if entity.topic is not None:
             entity.topic.subscriptions.pop(canonical(entity.name), None)
+            entity.topic.subscriptions_by_id.pop(entity.entity_id, None)
         self._router.disconnect(entity)
 
     def _namespace_put(self, record: NamespacePut) -> None:

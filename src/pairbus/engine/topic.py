@@ -100,7 +100,7 @@ def _fan_out(topic: Entity, incoming: Scanned, number: int, enqueued_at: int, ex
     if topic.index is None:
         return
     facts = MessageFacts(incoming, number, enqueued_at)
-    by_id = {entity.entity_id: entity for entity in topic.subscriptions.values()}
+    by_id = topic.subscriptions_by_id
     for entity_id, verdict in topic.index.match(facts):
         _copy_to(by_id[entity_id], verdict, facts, incoming, _copy_extra(extra, number))
 

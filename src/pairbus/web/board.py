@@ -120,10 +120,14 @@ class Board:
             raise UsageError(f"count must be from 1 to {SEND_COUNT_MAX}")
         is_topic = wish.get("kind") == "topic"
         make = self._client.get_topic_sender if is_topic else self._client.get_queue_sender
-        before = self._client.statistics().to_backlog
+        before = self._parked(path)
         with make(path) as sender:
             sender.send_messages([_message(wish) for _ in range(count)], timeout=SEND_SECONDS)
-        return {"sent": count, "parked": self._client.statistics().to_backlog - before}
+        # Others may park messages for the same entity meanwhile; ours went one way together.
+        return {"sent": count, "parked": min(count, self._parked(path) - before)}
+
+    def _parked(self, path: str) -> int:
+        return sum(report.parked for name, report in self._client.health().items() if entity_key(name) == entity_key(path))
 
 
 def _message(wish: Mapping[str, object]) -> ServiceBusMessage:
