@@ -129,7 +129,9 @@ class Browser:
             assert self._socket is not None
             number = next(self._ids)
             self._socket.send(
-                json.dumps({"id": number, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}})
+                json.dumps(
+                    {"id": number, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
+                )
             )
 
     # --- pages --------------------------------------------------------------------------------------
@@ -154,11 +156,15 @@ class Browser:
         try:
             wait_for(lambda: wanted in self.text(selector), "", seconds)
         except AssertionError:
-            raise AssertionError(f"{wanted!r} not in {selector}: {self.text(selector)!r}; {self.errors}") from None
+            raise AssertionError(
+                f"{wanted!r} not in {selector}: {self.text(selector)!r}; {self.errors}"
+            ) from None
 
     def wait(self, expression: str, seconds: float = WAIT_SECONDS) -> Any:
         """Wait until an expression is true."""
-        return wait_for(lambda: self.run(expression), f"{expression}; page says {self.text()!r}; {self.errors}", seconds)
+        return wait_for(
+            lambda: self.run(expression), f"{expression}; page says {self.text()!r}; {self.errors}", seconds
+        )
 
     def click(self, selector: str, containing: str = "") -> None:
         """Click the first visible element of this kind with this text."""
@@ -188,7 +194,13 @@ class Browser:
 
     def size(self, width: int, height: int, *, phone: bool = False) -> None:
         """The window's size."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2 if phone else 1, mobile=phone)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=2 if phone else 1,
+            mobile=phone,
+        )
 
     def dark(self, is_dark: bool) -> None:
         """The person's preference for dark or light."""

@@ -142,9 +142,13 @@ def descendants(pid: int) -> list[tuple[int, str]]:
     return found
 
 
+TASK_DAEMON = "pyspark.daemon pyspark.worker"
+"""What tasks run in; daemons with other names only plan."""
+
+
 def workers_of(pid: int) -> list[int]:
     """The Python workers of a Spark driver: daemons fork them, so they bear the same name one level deeper."""
-    family = {child for child, command in descendants(pid) if "pyspark.daemon" in command}
+    family = {child for child, command in descendants(pid) if TASK_DAEMON in command}
     return [child for child in family if _parent(child) in family]
 
 

@@ -50,7 +50,16 @@ def strike_and_heal(pair: Pair, kind: str) -> tuple[Callable[[], object], Callab
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["killed", "stopped", "silent", "cut"])
+# The short form kills and silences; `make integration` also stops and cuts.
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "killed",
+        pytest.param("stopped", marks=pytest.mark.slow),
+        "silent",
+        pytest.param("cut", marks=pytest.mark.slow),
+    ],
+)
 def test_P1_every_accepted_send_arrives_when_the_primary_is(kind: str, pair: Pair) -> None:
     strike, heal = strike_and_heal(pair, kind)
     accepted: dict[str, list[str]] = {"orders": [], "once": []}

@@ -106,7 +106,7 @@ def home(pair: Pair) -> int:
 
 
 def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: Pair) -> None:
-    messages, window = 2_000, 4
+    messages, window = 2_000, 8
     sent = fill(pair, messages)
     environment = {
         **os.environ,
@@ -120,7 +120,9 @@ def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: P
     )
     try:
         wait_until(lambda: home(pair) > 20, 120, "the first messages are home")
-        os.kill(workers_of(driver.pid)[0], signal.SIGKILL)
+        victim = workers_of(driver.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: victim not in workers_of(driver.pid), 10, "the worker that pumps is dead")
         before = home(pair)
         wait_until(
             lambda: home(pair) > min(before + 100, messages // 2 - 100),
@@ -139,8 +141,9 @@ def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: P
         assert set(found[name]) == sent[name], f"{name}: lost {sorted(sent[name] - set(found[name]))[:5]}"
     assert max(found["unique"].values()) == 1
     repeats = sum(sum(counts.values()) for counts in found.values()) - messages
-    kills, tasks, queues = 2, 2, len(BACKLOG)
-    assert repeats <= kills * tasks * queues * window
+    # P36: what was in flight at a kill, and room for locks that lapse on a busy machine.
+    kills, tasks, lapsed = 2, 2, 32
+    assert repeats <= kills * tasks * window + lapsed
 
 
 def test_P38_P39_one_run_tells_what_could_not_be_brought_home_and_why(pair: Pair) -> None:

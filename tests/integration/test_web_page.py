@@ -6,6 +6,7 @@ With PAIRBUS_SCREENSHOTS set to a directory the views are also photographed ther
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 import urllib.request
@@ -20,7 +21,7 @@ from tests.integration.chromium import Browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
-HOSTILE = "<img src=x onerror=\"window.__hit=1\"><script>window.__hit=1</script>'\"><svg onload=window.__hit=1>"
+HOSTILE = '<img src=x onerror="window.__hit=1"><script>window.__hit=1</script>\'"><svg onload=window.__hit=1>'
 LISTENER = "Endpoint=sb://x;SharedAccessKeyName=listener;EntityPath=orders;SharedAccessKey=" + "L" * 44
 CONFIG = {
     "Queues": [
@@ -29,7 +30,7 @@ CONFIG = {
             "AuthorizationRules": [{"Name": "listener", "Rights": ["Listen"], "PrimaryKey": "L" * 44}],
         },
         {"Name": "payments"},
-        {"Name": "hostile"},
+        {"Name": "inbox"},
         {"Name": "invoices", "Properties": {"RequiresSession": True}},
     ],
     "Topics": [{"Name": "events", "Subscriptions": [{"Name": "audit"}, {"Name": "billing"}]}],
@@ -62,11 +63,15 @@ def stock(client: ServiceBusClient) -> None:
     with client.get_topic_sender("events") as sender:
         sender.send_messages([ServiceBusMessage(f"event {number}") for number in range(12)])
     with client.get_queue_sender("payments") as sender:
-        sender.send_messages([ServiceBusMessage("card 4711", message_id=f"payment-{number}") for number in range(4)])
+        sender.send_messages(
+            [ServiceBusMessage("card 4711", message_id=f"payment-{number}") for number in range(4)]
+        )
     with client.get_queue_receiver("payments") as receiver:
         for message in receiver.receive_messages(max_message_count=3, max_wait_time=5):
-            receiver.dead_letter_message(message, reason="CardRefused", error_description="The bank refused the card twice.")
-    with client.get_queue_sender("hostile") as sender:
+            receiver.dead_letter_message(
+                message, reason="CardRefused", error_description="The bank refused the card twice."
+            )
+    with client.get_queue_sender("inbox") as sender:
         for _ in range(2):
             sender.send_messages(
                 ServiceBusMessage(
@@ -76,7 +81,7 @@ def stock(client: ServiceBusClient) -> None:
                     application_properties={HOSTILE: HOSTILE, "javascript:alert(1)": "x"},
                 )
             )
-    with client.get_queue_receiver("hostile") as receiver:
+    with client.get_queue_receiver("inbox") as receiver:
         message = receiver.receive_messages(max_message_count=1, max_wait_time=5)[0]
         receiver.dead_letter_message(message, reason=HOSTILE, error_description=HOSTILE)
 
@@ -117,7 +122,9 @@ def photograph(browser: Browser, name: str) -> None:
     browser.size(1280, 860)
 
 
-def test_M6_nothing_is_shown_before_sign_in_and_a_wrong_key_is_refused(browser: Browser, namespace: Namespace) -> None:
+def test_M6_nothing_is_shown_before_sign_in_and_a_wrong_key_is_refused(
+    browser: Browser, namespace: Namespace
+) -> None:
     browser.open(f"http://{namespace.http_address}/")
     browser.wait_text("Sign in")
     assert "contoso" not in browser.text()
@@ -136,7 +143,9 @@ def test_the_overview_shows_every_entity_and_asks_nobody_else(browser: Browser, 
     photograph(browser, "overview")
     assert {address.split("/")[2] for address in browser.requests} == {namespace.http_address}
     assert browser.run("document.cookie") == "", "the cookie is out of reach of scripts"
-    assert namespace.connection_string.split("SharedAccessKey=")[1].split(";")[0] not in browser.run("document.documentElement.outerHTML")
+    assert namespace.connection_string.split("SharedAccessKey=")[1].split(";")[0] not in browser.run(
+        "document.documentElement.outerHTML"
+    )
 
 
 def test_M15_the_page_and_the_management_api_agree(browser: Browser, namespace: Namespace) -> None:
@@ -144,10 +153,18 @@ def test_M15_the_page_and_the_management_api_agree(browser: Browser, namespace: 
     browser.wait_text("events › audit")
     read = "Object.fromEntries([...document.querySelectorAll('.entities tbody tr')].map((row) => [row.querySelector('a').textContent, [...row.querySelectorAll('td.number')].slice(0, 4).map((cell) => Number(cell.textContent))]))"
     administration = namespace.administration_client()
-    for name in ("orders", "payments", "hostile", "invoices"):
+    for name in ("orders", "payments", "inbox", "invoices"):
         told = administration.get_queue_runtime_properties(name)
-        wanted = [told.active_message_count, told.scheduled_message_count, told.total_message_count - told.active_message_count - told.scheduled_message_count - told.dead_letter_message_count, told.dead_letter_message_count]  # fmt: skip
-        assert browser.run(read)[name] == wanted
+        active, scheduled, dead, total = (
+            int(count or 0)
+            for count in (
+                told.active_message_count,
+                told.scheduled_message_count,
+                told.dead_letter_message_count,
+                told.total_message_count,
+            )
+        )
+        assert browser.run(read)[name] == [active, scheduled, total - active - scheduled - dead, dead]
     subscription = administration.get_subscription_runtime_properties("events", "audit")
     assert browser.run(read)["events › audit"][0] == subscription.active_message_count
 
@@ -158,7 +175,9 @@ def test_the_page_follows_by_itself(browser: Browser, namespace: Namespace) -> N
     browser.wait_text("late")
     with namespace.client() as client, client.get_queue_sender("late") as sender:
         sender.send_messages([ServiceBusMessage("x") for _ in range(7)])
-    browser.wait("[...document.querySelectorAll('.entities tr')].some((row) => row.innerText.includes('late') && row.innerText.includes('7'))")
+    browser.wait(
+        "[...document.querySelectorAll('.entities tr')].some((row) => row.innerText.includes('late') && row.innerText.includes('7'))"
+    )
 
 
 def test_looking_into_a_queue(browser: Browser, namespace: Namespace) -> None:
@@ -182,6 +201,28 @@ def test_looking_into_a_queue(browser: Browser, namespace: Namespace) -> None:
     photograph(browser, "settings")
 
 
+def test_charts_follow_a_queue_that_is_busy(browser: Browser, namespace: Namespace) -> None:
+    namespace.create_queue("telemetry")
+    seconds = 45 if os.environ.get("PAIRBUS_SCREENSHOTS") else 5
+    enter(browser, namespace)
+    browser.wait_text("telemetry")
+    with (
+        namespace.client() as client,
+        client.get_queue_sender("telemetry") as sender,
+        client.get_queue_receiver("telemetry", receive_mode="receiveanddelete") as receiver,
+    ):
+        begun = time.monotonic()
+        go(browser, "#/e/local/telemetry", "Depth")
+        while time.monotonic() < begun + seconds:
+            wave = 1 + math.sin((time.monotonic() - begun) / 4)
+            sender.send_messages([ServiceBusMessage("22.4 °C") for _ in range(1 + int(6 * wave))])
+            if wave < 1.3:
+                receiver.receive_messages(max_message_count=9, max_wait_time=0.1)
+    browser.wait("Number(document.querySelectorAll('.legend strong')[1].textContent) > 1")
+    browser.wait("document.querySelector('.chart .line.depth').getAttribute('d').split('L').length > 3")
+    photograph(browser, "busy-queue")
+
+
 def test_sending_a_test_message(browser: Browser, namespace: Namespace) -> None:
     enter(browser, namespace)
     go(browser, "#/e/local/invoices/send", "Session id")
@@ -193,7 +234,9 @@ def test_sending_a_test_message(browser: Browser, namespace: Namespace) -> None:
     go(browser, "#/e/local/invoices/messages", "boots")
 
 
-def test_a_messages_fate_redrive_and_purge_with_the_path_typed(browser: Browser, namespace: Namespace) -> None:
+def test_a_messages_fate_redrive_and_purge_with_the_path_typed(
+    browser: Browser, namespace: Namespace
+) -> None:
     enter(browser, namespace)
     go(browser, "#/e/local/payments/dead-letter", "CardRefused")
     browser.click(".message summary")
@@ -215,10 +258,10 @@ def test_a_messages_fate_redrive_and_purge_with_the_path_typed(browser: Browser,
 
 def test_M8_hostile_content_is_inert(browser: Browser, namespace: Namespace) -> None:
     enter(browser, namespace)
-    go(browser, "#/e/local/hostile/messages", "<img src=x")
+    go(browser, "#/e/local/inbox/messages", "<img src=x")
     browser.click(".message summary")
     browser.wait_text(HOSTILE, "pre")
-    go(browser, "#/e/local/hostile/dead-letter", "Dead-letter")
+    go(browser, "#/e/local/inbox/dead-letter", "Dead-letter")
     browser.click(".message summary")
     browser.wait_text(HOSTILE, ".reason")
     browser.wait_text("javascript:alert(1)", ".properties")
@@ -260,7 +303,9 @@ def test_the_fault_switchboard(browser: Browser, namespace: Namespace) -> None:
     browser.wait_text("All quiet")
 
 
-def test_M15_old_data_is_marked_when_the_broker_stops_answering(browser: Browser, namespace: Namespace) -> None:
+def test_M15_old_data_is_marked_when_the_broker_stops_answering(
+    browser: Browser, namespace: Namespace
+) -> None:
     enter(browser, namespace)
     browser.wait_text("orders")
     namespace.pause()
@@ -271,7 +316,9 @@ def test_M15_old_data_is_marked_when_the_broker_stops_answering(browser: Browser
         photograph(browser, "stale")
     finally:
         namespace.resume()
-    browser.wait("!document.body.innerText.includes('does not answer') && document.body.innerText.includes('Live')")
+    browser.wait(
+        "!document.body.innerText.includes('does not answer') && document.body.innerText.includes('Live')"
+    )
 
 
 def test_the_keyboard_is_enough(browser: Browser, namespace: Namespace) -> None:
@@ -288,7 +335,9 @@ def test_the_keyboard_is_enough(browser: Browser, namespace: Namespace) -> None:
     browser.wait("document.querySelector('.message').open")
     browser.run("document.querySelector('#tab-messages').focus()")
     browser.key("ArrowRight", 39)
-    browser.wait("document.activeElement.id === 'tab-dead-letter' && document.activeElement.getAttribute('aria-selected') === 'true'")
+    browser.wait(
+        "document.activeElement.id === 'tab-dead-letter' && document.activeElement.getAttribute('aria-selected') === 'true'"
+    )
     unnamed = browser.run(
         "[...document.querySelectorAll('button, a, input, select, textarea')].filter((e) => e.offsetParent && !(e.textContent.trim() || e.getAttribute('aria-label') || e.labels?.length || e.title)).length"
     )

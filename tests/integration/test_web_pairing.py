@@ -35,7 +35,7 @@ class Stage:
         journal = work / "journal"
         monkeypatch.setenv("PAIRBUS_JOURNAL", str(journal))
         monkeypatch.setenv("PAIRBUS_STATE_DIR", str(work / "state"))
-        queues = ["orders", "payments", Queue("invoices", requires_session=True)]
+        queues = [Queue("orders"), Queue("payments"), Queue("invoices", requires_session=True)]
         primary = Namespace("contoso", process=True, queues=queues, config=TOPICS)
         self.pair = stack.enter_context(Pair(primary, Namespace("contoso-backup", process=True)))
         options = SendAvailabilityOptions(
@@ -51,7 +51,13 @@ class Stage:
         self.client.pair()
         board = Board(self.client, journal)
         sides = [
-            Side(id=role, name=one.name, role=role, http=one.http_address, connection_string=one.connection_string)
+            Side(
+                id=role,
+                name=one.name,
+                role=role,
+                http=one.http_address,
+                connection_string=one.connection_string,
+            )
             for role, one in (("primary", self.pair.primary), ("secondary", self.pair.secondary))
         ]
         hub = Hub(sides, picture=board.picture, send=board.send)
@@ -64,7 +70,9 @@ class Stage:
         stack.callback(loop.call_soon_threadsafe, loop.stop)
         stack.callback(lambda: asyncio.run_coroutine_threadsafe(hub.stop(), loop).result(10))
         self._stop = threading.Event()
-        self._senders = [threading.Thread(target=self._send, args=(name,)) for name in ("orders", "payments", "events")]
+        self._senders = [
+            threading.Thread(target=self._send, args=(name,)) for name in ("orders", "payments", "events")
+        ]
         for sender in self._senders:
             sender.start()
         stack.callback(self._end)
@@ -80,7 +88,10 @@ class Stage:
             while not self._stop.wait(0.15):
                 number += 1
                 body = json.dumps({"order": number, "entity": name, "item": "boots"})
-                sender.send_messages(ServiceBusMessage(body, message_id=f"{name}-{number}", content_type="application/json"), timeout=30)
+                sender.send_messages(
+                    ServiceBusMessage(body, message_id=f"{name}-{number}", content_type="application/json"),
+                    timeout=30,
+                )
 
     def _end(self) -> None:
         self._stop.set()
@@ -111,10 +122,15 @@ def photograph(browser: Browser, name: str, *, wide: int = 1020) -> None:
 
 def ask(address: str, body: object = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
     content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(address, content, {"Content-Type": "application/json", **(headers or {})})
+    request = urllib.request.Request(
+        address, content, {"Content-Type": "application/json", **(headers or {})}
+    )
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, (json.loads(answer.read()), answer.headers.get("Set-Cookie", "").partition(";")[0])
+            return answer.status, (
+                json.loads(answer.read()),
+                answer.headers.get("Set-Cookie", "").partition(";")[0],
+            )
     except urllib.error.HTTPError as error:
         return error.code, error.read()
 
@@ -181,10 +197,14 @@ def test_the_hub_lets_nobody_in_without_a_key_and_changes_nothing_without_a_toke
     for path in ("session", "pairing"):
         assert ask(f"{stage.address}$page/api/{path}")[0] == 401
     assert ask(f"{stage.address}$page/ns/primary/overview")[0] == 401
-    assert ask(f"{stage.address}$page/sign-in", {"rule": "RootManageSharedAccessKey", "key": "wrong"})[0] == 401
+    assert (
+        ask(f"{stage.address}$page/sign-in", {"rule": "RootManageSharedAccessKey", "key": "wrong"})[0] == 401
+    )
 
     key = stage.pair.primary.connection_string.split("SharedAccessKey=")[1].split(";")[0]
-    status, (session, cookie) = ask(f"{stage.address}$page/sign-in", {"rule": "RootManageSharedAccessKey", "key": key})
+    status, (session, cookie) = ask(
+        f"{stage.address}$page/sign-in", {"rule": "RootManageSharedAccessKey", "key": key}
+    )
     assert status == 200
     assert [one["name"] for one in session["namespaces"]] == ["contoso", "contoso-backup"]
     assert key not in json.dumps(session)

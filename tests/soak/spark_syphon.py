@@ -218,7 +218,7 @@ def judge(running: Pair, sent: dict[str, set[str]], kills: int) -> int:
             print(f"{name}: lost {sorted(missing)[:10]}, unknown {sorted(strange)[:10]}, copies {extra}")
             if name in UNIQUE and extra:
                 lost += extra
-    bound = kills * TASKS * len(BACKLOG) * WINDOW
+    bound = kills * TASKS * WINDOW
     print(f"lost {lost}, repeats {repeats} (at most {bound} by P36)")
     return 0 if not lost and repeats <= bound else 1
 

@@ -27,8 +27,16 @@ Exit codes: 0 the certificate holds, 1 it does not, 2 wrong usage, 3 something d
 
 
 @click.command(epilog=EPILOG)
-@click.option("--messages", type=click.IntRange(100, 100_000), default=1_200, show_default=True, help="How many to send.")
-@click.option("--seed", type=int, default=7, show_default=True, help="Sizes, batches and sessions come from it.")
+@click.option(
+    "--messages",
+    type=click.IntRange(100, 100_000),
+    default=1_200,
+    show_default=True,
+    help="How many to send.",
+)
+@click.option(
+    "--seed", type=int, default=7, show_default=True, help="Sizes, batches and sessions come from it."
+)
 @click.option(
     "--engine",
     type=click.Choice(["spark", "local"]),
@@ -64,7 +72,10 @@ def demo(messages: int, seed: int, engine: str | None, as_json: bool) -> int:
 def _engine() -> tuple[str, str]:
     """Spark when it can run here, and why not otherwise."""
     if importlib.util.find_spec("pyspark") is None:
-        return "local", "Spark is not installed (pip install 'pairbus[spark]'): the backlog drains in this process."
+        return (
+            "local",
+            "Spark is not installed (pip install 'pairbus[spark]'): the backlog drains in this process.",
+        )
     from pairbus.spark.java import find_java
 
     try:

@@ -33,15 +33,38 @@ EXIT_REFUSED: Final = 3
 
 
 @click.command(epilog=EPILOG)
-@click.option("--data", metavar="DIR", help="Where the pair keeps its files.  [default: the user's data directory]")
+@click.option(
+    "--data", metavar="DIR", help="Where the pair keeps its files.  [default: the user's data directory]"
+)
 @click.option("--primary", default="primary", show_default=True, metavar="NAME", help="The primary's name.")
-@click.option("--secondary", default="secondary", show_default=True, metavar="NAME", help="The secondary's name.")
-@click.option("--primary-address", default="127.0.0.1:5672", show_default=True, metavar="HOST:PORT", help="Port 0: any free.")
-@click.option("--secondary-address", default="127.0.0.1:5673", show_default=True, metavar="HOST:PORT", help="Likewise.")
-@click.option("--page", "page_address", default="127.0.0.1:5300", show_default=True, metavar="HOST:PORT", help="The page.")
-@click.option("--config", type=click.Path(exists=True, dir_okay=False), help="Entities of the primary, as for serve.")
+@click.option(
+    "--secondary", default="secondary", show_default=True, metavar="NAME", help="The secondary's name."
+)
+@click.option(
+    "--primary-address",
+    default="127.0.0.1:5672",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Port 0: any free.",
+)
+@click.option(
+    "--secondary-address", default="127.0.0.1:5673", show_default=True, metavar="HOST:PORT", help="Likewise."
+)
+@click.option(
+    "--page",
+    "page_address",
+    default="127.0.0.1:5300",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The page.",
+)
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False), help="Entities of the primary, as for serve."
+)
 @click.option("--queues", type=click.IntRange(1, 100), default=10, show_default=True, help="Backlog queues.")
-@click.option("--failover-interval", type=click.FloatRange(0, 3600), default=10.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--failover-interval", type=click.FloatRange(0, 3600), default=10.0, show_default=True, metavar="SECONDS"
+)
 @click.option(
     "--restart-after",
     type=click.FloatRange(0, 3600),

@@ -121,7 +121,11 @@ class Sender(Actor):
         )
         details: dict[str, Any] = {"session_id": self._random.choice(SESSIONS)} if self._has_sessions else {}
         return ServiceBusMessage(
-            body, message_id=f"{self._entity}-{number:06d}", subject="demo", content_type="application/json", **details
+            body,
+            message_id=f"{self._entity}-{number:06d}",
+            subject="demo",
+            content_type="application/json",
+            **details,
         )
 
 
@@ -146,7 +150,9 @@ class Consumer(Actor):
     def _run(self) -> None:
         while not self._leave.is_set():
             try:
-                with ServiceBusClient.from_connection_string(self._connection_string, retry_total=0) as client:
+                with ServiceBusClient.from_connection_string(
+                    self._connection_string, retry_total=0
+                ) as client:
                     self._consume(client)
             except Exception:  # noqa: BLE001 - the primary is away, or the session went elsewhere: come again
                 self._leave.wait(PAUSE_SECONDS)
@@ -174,7 +180,9 @@ class Consumer(Actor):
 
     def _got(self, message: ServiceBusReceivedMessage) -> Got:
         body = b"".join(message.body)
-        return Got(self._place, str(message.message_id), _digest(body), int(message.sequence_number or 0), wall_ms())
+        return Got(
+            self._place, str(message.message_id), _digest(body), int(message.sequence_number or 0), wall_ms()
+        )
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:

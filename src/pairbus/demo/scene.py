@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.25
 LINES_MAX: Final = 200
 TOLD: Final = frozenset(
-    {"paired", "failed_over", "recovered", "refused", "queue_evicted", "set_aside", "drained", "faulted", "suspect"}
+    {
+        "paired",
+        "failed_over",
+        "recovered",
+        "refused",
+        "queue_evicted",
+        "set_aside",
+        "drained",
+        "faulted",
+        "suspect",
+    }
 )
 """Events that a person wants to read; pings are counted."""
 
@@ -129,7 +139,9 @@ def _take(side: SideView, overview: dict[str, object]) -> None:
     side.is_serving = True
     rows = overview["entities"]
     assert isinstance(rows, list)
-    side.entities = {row["path"]: row["active"] for row in rows if not row["backlog"] and row["kind"] != "topic"}
+    side.entities = {
+        row["path"]: row["active"] for row in rows if not row["backlog"] and row["kind"] != "topic"
+    }
     side.backlog = sum(row["active"] + row["scheduled"] for row in rows if row["backlog"])
     operations = overview["operations"]
     assert isinstance(operations, dict)

@@ -6,7 +6,6 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -95,16 +94,13 @@ class Screen:
         scene = self._scene
         if scene is None:
             return Text("Setting the stage …")
-        title = Text.assemble(("PairBus ", "bold bright_blue"), (scene.act, "bold"), (f"   {scene.seconds:5.1f} s", "dim"))
-        sides = Columns([_side(scene.primary), _side(scene.secondary)], equal=True, expand=True)
-        return Group(title, sides, self._middle(scene), _timeline(scene))
-
-    def _middle(self, scene: Scene) -> RenderableType:
-        grid = Table.grid(expand=True, padding=(0, 1))
-        grid.add_column(ratio=1)
-        grid.add_column(ratio=1)
-        grid.add_row(Panel(_health(scene), title="health", border_style="dim"), Panel(self._meters(scene), title="meters", border_style="dim"))
-        return grid
+        title = Text.assemble(
+            ("PairBus ", "bold bright_blue"), (scene.act, "bold"), (f"   {scene.seconds:5.1f} s", "dim")
+        )
+        sides = _beside(_side(scene.primary), _side(scene.secondary))
+        health = Panel(_health(scene), title="health", border_style="dim")
+        meters = Panel(self._meters(scene), title="meters", border_style="dim")
+        return Group(title, sides, _beside(health, meters), _timeline(scene))
 
     def _meters(self, scene: Scene) -> RenderableType:
         handed, accepted, awaited = scene.book.counts
@@ -119,7 +115,7 @@ class Screen:
             ("home", scene.home, max(parked, 1)),
         ):
             shown = f"{value:,} of {total if name == 'accepted' else parked:,}"
-            grid.add_row(name, ProgressBar(total=total, completed=value, width=24), shown)
+            grid.add_row(name, _bar(value, total), shown)
         rows = [
             ("parked", f"{parked:,}"),
             ("in flight", f"{handed - accepted:,}"),
@@ -130,6 +126,25 @@ class Screen:
         for name, text in rows:
             grid.add_row(name, "", text)
         return grid
+
+
+def _bar(value: int, total: int) -> ProgressBar:
+    return ProgressBar(
+        total=total,
+        completed=value,
+        width=24,
+        complete_style="bright_blue",
+        finished_style="green",
+        style="grey37",
+    )
+
+
+def _beside(left: RenderableType, right: RenderableType) -> Table:
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(ratio=1)
+    grid.add_column(ratio=1)
+    grid.add_row(left, right)
+    return grid
 
 
 def _side(side: SideView) -> Panel:
@@ -163,7 +178,12 @@ def _health(scene: Scene) -> RenderableType:
 def _timeline(scene: Scene) -> Panel:
     lines = list(scene.lines)[-TIMELINE_LINES:]
     texts = [Text.assemble((f"{line.at:6.1f} s  ", "dim"), (line.text, TONES[line.tone])) for line in lines]
-    return Panel(Group(*texts) if texts else Text(""), title="what happened", border_style="dim", height=TIMELINE_LINES + 2)
+    return Panel(
+        Group(*texts) if texts else Text(""),
+        title="what happened",
+        border_style="dim",
+        height=TIMELINE_LINES + 2,
+    )
 
 
 def final(console: Console, result: Result) -> None:
@@ -180,7 +200,7 @@ def final(console: Console, result: Result) -> None:
         ("cost", f"{result.cost} {result.currency}"),
     ):
         bill.add_row(name, text)
-    priced = Text(f"{result.price_source}; beyond what the base charge includes", "dim")
+    priced = Text(result.price_source, "dim")
     console.print(Panel(Group(bill, priced), title="the bill", border_style="dim", expand=False))
     proof = Table.grid(padding=(0, 2))
     proof.add_column()
@@ -197,7 +217,11 @@ def final(console: Console, result: Result) -> None:
         proof.add_row(name, f"{value:,}")
     if result.spark_certificate is not None:
         proof.add_row("Spark's certificate", str(result.spark_certificate.get("verdict")))
-    verdict = "THE CERTIFICATE HOLDS: nothing accepted was lost" if result.holds else "THE CERTIFICATE DOES NOT HOLD"
+    verdict = (
+        "THE CERTIFICATE HOLDS: nothing accepted was lost"
+        if result.holds
+        else "THE CERTIFICATE DOES NOT HOLD"
+    )
     console.print(
         Panel(proof, title=verdict, border_style="green" if result.holds else "bold red", expand=False)
     )

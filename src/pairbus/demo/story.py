@@ -277,7 +277,9 @@ class _Story:
     def _way_home(self, primary: Namespace, secondary: Namespace) -> float:
         scene = self._scene
         scene.look()
-        scene.act = f"The way home: {'Spark drains' if self._options.engine == 'spark' else 'the backlog drains'}"
+        scene.act = (
+            f"The way home: {'Spark drains' if self._options.engine == 'spark' else 'the backlog drains'}"
+        )
         scene.say(f"{scene.secondary.backlog:,} messages wait in the backlog", "accent")
         begun_at = time.monotonic()
         for _ in range(DRAINS_MAX):
@@ -366,7 +368,7 @@ class _Story:
             operations=self._scene.operations,
             cost=cost,
             currency=table.currency,
-            price_source=f"{table.tier} tier, {table.region}, first paid band; {table.source_date}",
+            price_source=f"{table.tier} tier, {table.region}, {table.source_date}: first paid band",
             certificate=_certificate(verdict),
             spark_certificate=spark,
         )
@@ -378,7 +380,9 @@ class _Story:
         self._scene.act = "The proof: Spark joins what was promised with what arrived"
         sent, received = self._book.write(self._work)
         ledgers = read_ledgers(
-            self._session.result(PATIENCE_SECONDS), {SENT: [str(sent)], RECEIVED: [str(received)]}, with_body=True
+            self._session.result(PATIENCE_SECONDS),
+            {SENT: [str(sent)], RECEIVED: [str(received)]},
+            with_body=True,
         )
         found: dict[str, object] = reconcile(ledgers, None, with_order=False).certificate.as_json()
         return found

@@ -23,6 +23,7 @@ from pairbus.cost.model import OPERATIONS as ALL_OPERATIONS
 from pairbus.cost.money import SCALE, quanta
 from pairbus.cost.prices import PriceTable, choose
 from pairbus.errors import UsageError
+from pairbus.server.clock import utc
 from pairbus.spark.cost_report import CostReport, DayRow, EntityRow, PurposeRow, Rows
 from pairbus.spark.cost_usage import Usage
 
@@ -115,8 +116,9 @@ def _hourly(counted: DataFrame, pricing: Pricing) -> DataFrame:
     """One pass over the rows; all else is computed from what it leaves: at most an hour's entities × operations."""
     billed = f.when(f.col("operation").isin(*pricing.unbilled), f.lit(0)).otherwise(f.col("units"))
     detour = (f.col("stage") == BACKLOG) & (f.col("operation") == SEND) & (f.col("count") > 0)
-    minute = f.expr("shiftleft(1L, minute(bucket))")
-    return counted.groupBy("hour", *KEY[1:]).agg(
+    minute = f.expr("shiftleft(1L, CAST(ms div 60000 % 60 AS INT))")
+    hour = f.expr("ms div 3600000").alias("hour_number")
+    sums = counted.groupBy(hour, *KEY[1:]).agg(
         f.sum("count").alias("count"),
         f.sum("bytes").alias("bytes"),
         f.sum("units").alias("units"),
@@ -125,6 +127,9 @@ def _hourly(counted: DataFrame, pricing: Pricing) -> DataFrame:
         f.sum("copies").alias("copies"),
         f.max("connection_peak").alias("peak"),
         f.bit_or(f.when(detour, minute).otherwise(f.lit(0).cast("long"))).alias("detours"),
+    )
+    return sums.withColumn(
+        "hour", f.expr("date_format(timestamp_seconds(hour_number * 3600), \"yyyy-MM-dd'T'HH\")")
     )
 
 
@@ -321,10 +326,10 @@ def operations_amount(
     counted: DataFrame, pricing: Pricing, recorded: int, supposed: int
 ) -> tuple[Decimal | None, Decimal | None]:
     """What two numbers of operations cost if they were done in the month of the first event; None where unknown."""
-    row = counted.agg(f.min("bucket").alias("first")).collect()[0]
-    if row["first"] is None:
+    first = counted.agg(f.min("ms").alias("first")).collect()[0]["first"]
+    if first is None:
         return Decimal(0), Decimal(0)
-    day = row["first"].date()
+    day = utc(int(first)).date()
     table = choose(pricing.tables, day, pricing.tier, pricing.region, pricing.currency)
     paid, would = (
         month_bill(MonthUsage(month=f"{day:%Y-%m}", operations=max(0, number)), table).of(OPERATIONS_METER)

@@ -52,12 +52,16 @@ _LINE_SCHEMA: Final = t.StructType(
     [t.StructField(name, t.StringType() if name == "bucket" else kind) for name, kind in _COLUMNS]
     + [t.StructField("part", t.StringType()), t.StructField("_raw", t.StringType())]
 )
-EVENT: Final = ("hour", "part", "bucket", "namespace", "entity", "operation", "stage")
-"""What makes an event one: a row of one life's part of one hour."""
-PART_PATTERN: Final = r"part-([^/]*)\.parquet$"
-HOUR_PATTERN: Final = r"hour=([0-9T-]+)/[^/]*$"
+EVENT: Final = ("part", "ms", "namespace", "entity", "operation", "stage")
+"""What makes an event one: a minute's row of one life's part of one hour. A part is known by the file that was chosen for it."""
+HOUR_MS: Final = 3_600_000
 COUNT_MAX: Final = 10**15
 """More in a minute is no count."""
+
+
+_HOUR_TEXT: Final = "substring_index(_metadata.file_path, '/hour=', -1)"
+_FILE_HOUR: Final = f"unix_date(try_cast(left({_HOUR_TEXT}, 10) AS DATE)) * 24L + try_cast(substring({_HOUR_TEXT}, 12, 2) AS INT)"
+"""The hour of a part by the name of its directory, counted from 1970; null where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,9 @@ class Usage:
 
     inputs: Inputs
     counted: DataFrame
-    """Each event once: EVENT, ``count``, ``bytes``, ``units``, ``connection_peak``, and ``copies``, how often it was found."""
+    """Each event once: EVENT, ``count``, ``bytes``, ``units``, ``connection_peak``, and ``copies``, how often it was found. ``ms`` is its
+    minute, in milliseconds since 1970.
+    """
     quarantined: DataFrame
     """``source``, ``reason``, ``raw``."""
     start: datetime | None = None
@@ -83,12 +89,10 @@ def read_usage(
         rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") >= f.lit(start)))
     if end is not None:
         rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") < f.lit(end)))
-    best = f.max(f.struct("count", "units", "bytes", "connection_peak")).alias("best")
+    # Copies that differ are of different age; counts only grow, so the largest is the newest.
+    newest = [f.max(name).alias(name) for name in ("count", "bytes", "units", "connection_peak")]
     counted = (
-        rows.where(f.col("reason").isNull())
-        .groupBy(*EVENT)
-        .agg(best, f.count(f.lit(1)).alias("copies"))
-        .select(*EVENT, "best.count", "best.bytes", "best.units", "best.connection_peak", "copies")
+        rows.where(f.col("reason").isNull()).groupBy(*EVENT).agg(*newest, f.count(f.lit(1)).alias("copies"))
     )
     quarantined = rows.where(f.col("reason").isNotNull()).select("source", "reason", "raw")
     return Usage(inputs, counted, quarantined, start, end)
@@ -105,8 +109,8 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
                 *_NAMES,
                 f.lit(None).cast("string").alias("broken"),
                 source.alias("source"),
-                f.regexp_extract(source, PART_PATTERN, 1).alias("part"),
-                f.regexp_extract(source, HOUR_PATTERN, 1).alias("file_hour"),
+                source.alias("part"),
+                f.expr(_FILE_HOUR).alias("file_hour"),
             )
         )
     if inputs.lines:
@@ -127,14 +131,15 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
                 f.col("_raw").alias("broken"),
                 source.alias("source"),
                 f.coalesce("part", f.lit("")).alias("part"),
-                f.lit("").alias("file_hour"),
+                f.lit(None).cast("long").alias("file_hour"),
             )
         )
     if not found:
         empty = t.StructType(
             [
                 *_SCHEMA.fields,
-                *(t.StructField(name, t.StringType()) for name in ("broken", "source", "part", "file_hour")),
+                *(t.StructField(name, t.StringType()) for name in ("broken", "source", "part")),
+                t.StructField("file_hour", t.LongType()),
             ]
         )
         return spark.createDataFrame([], empty)
@@ -142,7 +147,7 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def _with_reason(rows: DataFrame) -> DataFrame:
-    hour = f.date_format("bucket", "yyyy-MM-dd'T'HH")
+    ms = f.unix_millis("bucket")
     reasons: list[tuple[Column, str]] = [
         (f.col("broken").isNotNull(), "not a row of JSON with these columns"),
         (f.col("bucket").isNull(), "bucket is missing or no time"),
@@ -157,7 +162,7 @@ def _with_reason(rows: DataFrame) -> DataFrame:
         (f.col("units") < f.col("count"), "fewer units than operations"),
         ((f.col("operation") == CONNECTIONS) & (f.col("units") > 0), "a row of connections with operations"),
         (
-            (f.col("file_hour") != "") & (hour != f.col("file_hour")),
+            f.expr(f"unix_millis(bucket) div {HOUR_MS}") != f.col("file_hour"),
             "the minute is not in the hour of its part",
         ),
     ]
@@ -165,4 +170,4 @@ def _with_reason(rows: DataFrame) -> DataFrame:
     for condition, text in reasons[1:]:
         reason = reason.when(condition, text)
     raw = f.coalesce(f.col("broken"), f.to_json(f.struct(*_NAMES)))
-    return rows.withColumn("reason", reason).withColumn("raw", raw).withColumn("hour", hour)
+    return rows.withColumn("reason", reason).withColumn("raw", raw).withColumn("ms", ms)

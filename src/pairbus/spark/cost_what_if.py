@@ -49,7 +49,7 @@ def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -
 def _detours(counted: DataFrame, early_ms: int) -> tuple[Detour, ...]:
     minutes = (
         counted.where((f.col("operation") == SEND) & (f.col("stage") == BACKLOG) & (f.col("count") > 0))
-        .groupBy(f.unix_millis("bucket").alias("at"))
+        .groupBy(f.col("ms").alias("at"))
         .agg(f.sum("count").alias("count"), f.sum("units").alias("units"))
     )
     # One task sorts all minutes with detours: at most as many as there are minutes.
@@ -94,7 +94,7 @@ def supposed_outage(counted: DataFrame, start: datetime, end: datetime, failover
     """What was sent to the primary in a time in which it is supposed to be away."""
     first, last = int(start.timestamp()) * 1000, int(end.timestamp()) * 1000
     failover = min(last, first + failover_interval_ms)
-    at = f.unix_millis("bucket")
+    at = f.col("ms")
     refused, detoured = (
         _overlap(at, f.lit(first), f.lit(failover)),
         _overlap(at, f.lit(failover), f.lit(last)),

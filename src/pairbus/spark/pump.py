@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 100
 WINDOW: Final = 300
-"""Messages one task may have locked in one backlog queue: with the tasks, the bound of repeats after a kill."""
+"""Messages one task may have locked, over all its queues: times the tasks, the bound of repeats after a kill."""
 MESSAGES_MAX: Final = 50_000
 """What one task moves in a slice at the most: its ledger rows are held in memory until it ends."""
 SEND_SECONDS: Final = 15.0
@@ -90,9 +90,9 @@ class TaskPump:
     def __init__(self, settings: PumpSettings, queues: Sequence[str]) -> None:
         self._settings = settings
         self._queues = list(queues)
-        self._plan = DrainPlan(
-            not_found=settings.not_found, window=settings.window, ready_max=settings.window
-        )
+        # The plan counts per queue; the promise is per task.
+        window = max(1, settings.window // max(1, len(self._queues)))
+        self._plan = DrainPlan(not_found=settings.not_found, window=window, ready_max=window)
         self._rows: list[LedgerRow] = []
         self._received = 0
         self._reasons: dict[str, str] = {}

@@ -43,9 +43,10 @@ MEASURES: Final = (
     "backlog", "aside", "dead", "expired",
 )  # fmt: skip
 """How often each thing is said of a message; see ``_measures``."""
-_BACKLOG_PATH: Final = r"(?i)^[^/]+/x-servicebus-transfer/[0-9]+(/\$transfer)?(/\$deadletterqueue)?$"
-_DEAD_LETTER_PATH: Final = r"(?i)/\$deadletterqueue$"
-_SUBSCRIPTION_PATH: Final = r"(?i)/subscriptions/[^/]+(/.*)?$"
+_DEAD_LETTER: Final = "/$deadletterqueue"
+_SUBSCRIPTIONS: Final = "/subscriptions/"
+_TRANSFER: Final = "/x-servicebus-transfer/"
+_BACKLOG_PATH: Final = r"^[^/]+/x-servicebus-transfer/[0-9]+(/[$]transfer)?(/[$]deadletterqueue)?$"
 _TEXT: Final = ("string", "large_string", "dictionary")
 AUDIT: Final = Wanted(
     what="audit log of messages",
@@ -87,7 +88,7 @@ def read_ledgers(spark: SparkSession, locations: Mapping[str, Sequence[str]], wi
     raw = reduce(lambda one, other: one.unionByName(other), parts)
     judged = _judged(raw, with_body)
     quarantined = judged.where(f.col("reason").isNotNull()).select("role", "source", "reason", "raw")
-    by_topics = raw.where((f.col("role") == RECEIVED) & f.col("entity").rlike(_SUBSCRIPTION_PATH)).select(
+    by_topics = raw.where((f.col("role") == RECEIVED) & f.lower("entity").contains(_SUBSCRIPTIONS)).select(
         "entity"
     )
     return Ledgers(inputs, _said(judged, with_body), quarantined, bool(by_topics.head(1)))
@@ -131,8 +132,16 @@ def _type(name: str) -> t.DataType:
 def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
     """Kind, place and destination of every row, and why it cannot be true if it cannot."""
     default = " ".join(f"WHEN '{role}' THEN '{kind}'" for role, kind in KIND_DEFAULTS.items())
-    path = f"regexp_replace(regexp_replace(coalesce(entity, ''), r'{_DEAD_LETTER_PATH}', ''), r'{_SUBSCRIPTION_PATH}', '')"
-    marked = rows.selectExpr(
+    # Plain comparisons first: patterns cost more than all else here, and few rows need one.
+    placed = rows.selectExpr("*", "lower(entity) AS place").selectExpr(
+        "*",
+        f"coalesce(contains(place, '{_TRANSFER}') AND rlike(place, r'{_BACKLOG_PATH}'), false) AS is_backlog",
+        f"coalesce(endswith(place, '{_DEAD_LETTER}'), false) AS is_dead",
+        f"coalesce(contains(place, '{_SUBSCRIPTIONS}'), false) AS is_topic",
+    )
+    alive = f"CASE WHEN is_dead THEN left(place, length(place) - {len(_DEAD_LETTER)}) ELSE coalesce(place, '') END"
+    path = f"CASE WHEN is_topic THEN substring_index(place, '{_SUBSCRIPTIONS}', 1) ELSE {alive} END"
+    marked = placed.selectExpr(
         "role",
         "source",
         "broken",
@@ -140,13 +149,13 @@ def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
         "sequence_number",
         "time",
         "detail",
-        "lower(entity) AS place",
+        "place",
+        "is_backlog",
+        "is_dead",
+        "is_topic",
         f"CASE WHEN kind <> '' THEN lower(kind) ELSE CASE role {default} END END AS kind",
-        "coalesce(sha256, body_sha256) AS hash",
-        f"coalesce(rlike(entity, r'{_BACKLOG_PATH}'), false) AS is_backlog",
-        f"coalesce(rlike(entity, r'{_DEAD_LETTER_PATH}'), false) AS is_dead",
-        f"coalesce(rlike(entity, r'{_SUBSCRIPTION_PATH}'), false) AS is_topic",
-        f"lower(ltrim('/', CASE WHEN destination <> '' THEN destination ELSE {path} END)) AS destination",
+        "CASE WHEN length(coalesce(sha256, body_sha256)) = 64 THEN unhex(coalesce(sha256, body_sha256)) END AS hash",
+        f"ltrim('/', CASE WHEN destination <> '' THEN lower(destination) ELSE {path} END) AS destination",
         f"coalesce(broken, to_json(struct({', '.join(_COLUMNS)}))) AS raw",
     )
     reasons = [
@@ -157,13 +166,8 @@ def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
         ("destination = ''", "neither destination nor entity"),
     ]
     if with_body:
-        whole = "coalesce(rlike(hash, '^[0-9a-fA-F]{64}$'), false)"
-        reasons.append(
-            (
-                f"kind <> '{ENTITY_DELETED}' AND NOT {whole}",
-                "no SHA-256 of the body (--no-body-hash compares without)",
-            )
-        )
+        bad = f"kind <> '{ENTITY_DELETED}' AND hash IS NULL"
+        reasons.append((bad, "no SHA-256 of the body (--no-body-hash compares without)"))
     cases = " ".join(f"WHEN {condition} THEN '{text}'" for condition, text in reasons)
     return marked.withColumn("reason", f.expr(f"CASE {cases} END"))
 
@@ -214,7 +218,7 @@ def _said(judged: DataFrame, with_body: bool) -> DataFrame:
         "role",
         "destination",
         "message_id",
-        "unhex(hash) AS body" if with_body else "CAST(NULL AS BINARY) AS body",
+        "hash AS body" if with_body else "CAST(NULL AS BINARY) AS body",
         "unix_millis(time) AS ms",
         "sequence_number",
         "place",

@@ -1,6 +1,6 @@
 """Which files to read: each part once, the damaged ones named, journals that are still open made readable (D8).
 
-A part is known by its hour and its name, which carries the life of the broker that wrote it. A life writes a part anew as it grows, so of
+A part is known by its namespace, its hour and its name, which carries the life of the broker that wrote it. A life writes a part anew as it grows, so of
 several copies the one with the most rows, then the highest counts, is the newest complete one.
 """
 
@@ -114,7 +114,8 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
             is_found = True
             found.journals.append(str(journal))
             for made in _converted(journal):
-                _add_parquet(made, wanted, parts, found)
+                if not (journal.parent / made.parent.name / made.name).exists():
+                    _add_parquet(made, wanted, parts, found)
     for file in [root] if root.is_file() else sorted(root.rglob("*")):
         if any(name.startswith((".", "_")) for name in file.relative_to(root).parts) or not file.is_file():
             continue
@@ -132,20 +133,36 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
 def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
     try:
         with parquet.ParquetFile(file) as opened:
-            rows, schema = opened.metadata.num_rows, opened.schema_arrow
+            rows, schema, namespace = (
+                opened.metadata.num_rows,
+                opened.schema_arrow,
+                _namespace(opened.metadata),
+            )
     except (OSError, ValueError) as error:
         found.damaged[str(file)] = str(error).splitlines()[0]
         return
     _check_columns(file, schema, wanted)
     resolved = file.resolve()
-    key = (
-        f"{file.parent.name}/{file.name}"
-        if file.name.startswith("part-") and file.parent.name.startswith("hour=")
-        else str(resolved)
-    )
+    is_part = file.name.startswith("part-") and file.parent.name.startswith("hour=")
+    key = f"{namespace}\n{file.parent.name}/{file.name}" if is_part else str(resolved)
     copies = parts.setdefault(key, [])
     if all(part.path != str(resolved) for part in copies):
         copies.append(_Part(str(resolved), key, rows, file.stat().st_mtime_ns))
+
+
+def _namespace(metadata: parquet.FileMetaData) -> str:
+    """Whose part it is, by the statistics of its first rows."""
+    if metadata.num_row_groups:
+        group = metadata.row_group(0)
+        for at in range(group.num_columns):
+            column = group.column(at)
+            if (
+                column.path_in_schema == "namespace"
+                and column.statistics is not None
+                and column.statistics.has_min_max
+            ):
+                return str(column.statistics.min)
+    return ""
 
 
 def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:

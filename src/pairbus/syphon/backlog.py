@@ -21,7 +21,7 @@ from pairbus.syphon.plan import NotFoundPolicy
 from pairbus.syphon.pump import Told
 
 PAGE: Final = 100
-WAIT_SECONDS: Final = 2.0
+WAIT_SECONDS: Final = 1.0
 QUEUES_PROBED_MAX: Final = 1_000
 
 

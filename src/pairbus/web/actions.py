@@ -47,7 +47,11 @@ def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -
     given_id = text(wish, "message_id")
     messages = []
     for index in range(count):
-        message_id = broker.tracker.message_id() if given_id is None else given_id + (f"-{index + 1}" if count > 1 else "")
+        message_id = (
+            broker.tracker.message_id()
+            if given_id is None
+            else given_id + (f"-{index + 1}" if count > 1 else "")
+        )
         payload = encode_message(
             message_id=message_id,
             subject=text(wish, "subject"),
@@ -61,7 +65,11 @@ def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -
         )
         messages.append(scan(payload, entity.main.duplicates is not None))
     numbers = incoming.store(broker, entity, messages, meter.SCHEDULE if delay else meter.SEND, now)
-    return {"sent": len(numbers), "sequence_numbers": numbers, "duplicates": numbers.count(0) if entity.kind != TOPIC else 0}
+    return {
+        "sent": len(numbers),
+        "sequence_numbers": numbers,
+        "duplicates": numbers.count(0) if entity.kind != TOPIC else 0,
+    }
 
 
 def redrive(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -> dict[str, object]:
@@ -136,7 +144,9 @@ def _chosen(queue: Queue, wish: Mapping[str, object], limit: int) -> list[Messag
     for number in dict.fromkeys(numbers):
         message = queue.messages.get(number) if isinstance(number, int) else None
         if message is None:
-            raise MessageNotFound(f"No message in '{queue.path}' has the number {number}: it was received or moved meanwhile.")
+            raise MessageNotFound(
+                f"No message in '{queue.path}' has the number {number}: it was received or moved meanwhile."
+            )
         found.append(message)
     return found
 

@@ -102,7 +102,9 @@ class Board:
         rows = {entity_key(path): _own_row(report) for path, report in own.items() if path != "$close"}
         for key, row in entities_of(events, wall_ms()).items():
             mine = rows.get(key)
-            if mine is None or (mine["state"] == Health.HEALTHY.value and row["state"] != Health.HEALTHY.value):
+            if mine is None or (
+                mine["state"] == Health.HEALTHY.value and row["state"] != Health.HEALTHY.value
+            ):
                 rows[key] = row
         return {
             "entities": [rows[key] for key in sorted(rows)],
@@ -127,12 +129,18 @@ class Board:
         return {"sent": count, "parked": min(count, self._parked(path) - before)}
 
     def _parked(self, path: str) -> int:
-        return sum(report.parked for name, report in self._client.health().items() if entity_key(name) == entity_key(path))
+        return sum(
+            report.parked
+            for name, report in self._client.health().items()
+            if entity_key(name) == entity_key(path)
+        )
 
 
 def _message(wish: Mapping[str, object]) -> ServiceBusMessage:
     details: dict[str, Any] = {
-        name: str(wish[name]) for name in ("subject", "content_type", "session_id", "message_id") if wish.get(name)
+        name: str(wish[name])
+        for name in ("subject", "content_type", "session_id", "message_id")
+        if wish.get(name)
     }
     users = wish.get("properties")
     if isinstance(users, dict) and users:
@@ -199,7 +207,9 @@ def price() -> dict[str, object] | None:
         paid = [band.price for band in table.operations if band.price is not None and band.price > Decimal(0)]
         if table.tier == "standard" and table.currency == "USD" and paid:
             first = table.operations[0]
-            included = f", after the first {first.up_to:,} a month" if first.price == 0 and first.up_to else ""
+            included = (
+                f", after the first {first.up_to:,} a month" if first.price == 0 and first.up_to else ""
+            )
             label = f"standard tier, {table.region}{included}"
             return {"currency": table.currency, "per_million": float(paid[0]), "label": label}
     return None

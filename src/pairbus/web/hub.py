@@ -35,7 +35,9 @@ TOKEN_SECONDS: Final = 300
 UPSTREAM_SECONDS: Final = 3.0
 PICTURE_SECONDS: Final = 5.0
 _PASSED_ON: Final = ("content-type", "etag", "cache-control")
-_LISTED: Final = frozenset({"overview", "entity", "messages", "faults", "send", "redrive", "purge", "faults/clear"})
+_LISTED: Final = frozenset(
+    {"overview", "entity", "messages", "faults", "send", "redrive", "purge", "faults/clear"}
+)
 
 logger = logging.getLogger("pairbus.web")
 
@@ -114,7 +116,9 @@ class Hub:
             raise
         except Exception:
             logger.exception("request broke", extra={"event": "hub.broke"})
-            response = refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The page met a fault of its own; its log has more.")
+            response = refused(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "The page met a fault of its own; its log has more."
+            )
         answer = web.Response(status=response.status, body=response.body)
         for name, value in response.headers:
             answer.headers[name] = value
@@ -139,10 +143,14 @@ class Hub:
             return refused(HTTPStatus.UNAUTHORIZED, "Sign in: there is no session.")
         given = request.headers.get(TOKEN_HEADER, "").encode()
         if not is_safe and not hmac.compare_digest(given, session.token.encode()):
-            return refused(HTTPStatus.UNAUTHORIZED, "The request has no valid anti-forgery token: reload the page.")
+            return refused(
+                HTTPStatus.UNAUTHORIZED, "The request has no valid anti-forgery token: reload the page."
+            )
         return await self._serve(request, session, path, is_safe=is_safe)
 
-    async def _serve(self, request: web.Request, session: _Session, path: str, *, is_safe: bool) -> HttpResponse:
+    async def _serve(
+        self, request: web.Request, session: _Session, path: str, *, is_safe: bool
+    ) -> HttpResponse:
         if path == API + "/session" and is_safe:
             return told(await self._described(session))
         if path == API + "/pairing" and is_safe:
@@ -206,11 +214,15 @@ class Hub:
             return {side.id: parse_connection_string(side.connection_string) for side in self._sides.values()}
         return {side.id: Credentials(side.http, rule, key) for side in self._sides.values()}
 
-    async def _ask_session(self, side: Side, credentials: Credentials, entity: str) -> dict[str, object] | None:
+    async def _ask_session(
+        self, side: Side, credentials: Credentials, entity: str
+    ) -> dict[str, object] | None:
         assert self._client is not None, "asked while it serves"
         token = _token(side, credentials, entity)
         with suppress(aiohttp.ClientError, TimeoutError, OSError):
-            async with self._client.get(f"http://{side.http}{API}/session", headers={"Authorization": token}) as answer:
+            async with self._client.get(
+                f"http://{side.http}{API}/session", headers={"Authorization": token}
+            ) as answer:
                 if answer.status == HTTPStatus.OK:
                     found: dict[str, Any] = await answer.json()
                     namespace: dict[str, object] = found["namespaces"][0]
@@ -233,7 +245,14 @@ class Hub:
             faults = known["faults"] if known is not None else False
             base = f"{PREFIX}ns/{side.id}"
             namespaces.append(
-                {"id": side.id, "name": side.name, "role": side.role, "base": base, "rights": rights, "faults": faults}
+                {
+                    "id": side.id,
+                    "name": side.name,
+                    "role": side.role,
+                    "base": base,
+                    "rights": rights,
+                    "faults": faults,
+                }
             )
         return {
             "rule": session.rule,
@@ -271,7 +290,9 @@ class Hub:
         for side in self._sides.values():
             rights = session.described.get(side.id, {}).get("rights", [])
             if not isinstance(rights, list) or not {"Send", "Manage"} & set(rights):
-                return refused(HTTPStatus.FORBIDDEN, f"Sending through the pair needs the right to send in {side.name}.")
+                return refused(
+                    HTTPStatus.FORBIDDEN, f"Sending through the pair needs the right to send in {side.name}."
+                )
         wish = await _wish(request)
         try:
             return told(await asyncio.to_thread(self._send, wish))

@@ -112,7 +112,9 @@ def shown_parts(payload: bytes) -> dict[str, object]:
 def _body_of(decoded: DecodedMessage) -> dict[str, object]:
     if isinstance(decoded.body, bytes):
         return _body(decoded.body, decoded.body_kind)
-    return _body(("" if decoded.body is None else str(_text(decoded.body))).encode(), decoded.body_kind or "none")
+    return _body(
+        ("" if decoded.body is None else str(_text(decoded.body))).encode(), decoded.body_kind or "none"
+    )
 
 
 def _body(body: bytes, kind: str) -> dict[str, object]:
@@ -127,7 +129,13 @@ def _body(body: bytes, kind: str) -> dict[str, object]:
         text = shown[: error.start].decode("utf-8") if is_cut else None
     if text is not None and "\x00" in text:
         text = None
-    return {"kind": kind, "size": len(body), "text": text, "hex": shown.hex(), "is_cut": len(body) > len(shown)}
+    return {
+        "kind": kind,
+        "size": len(body),
+        "text": text,
+        "hex": shown.hex(),
+        "is_cut": len(body) > len(shown),
+    }
 
 
 def _short(text: str | None) -> str | None:

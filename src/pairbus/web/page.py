@@ -144,7 +144,9 @@ class Page:
         address = request.peer.rpartition(":")[0]
         wait_ms = self._sessions.must_wait_ms(address, now)
         if wait_ms:
-            answer = refused(HTTPStatus.TOO_MANY_REQUESTS, f"Too many wrong keys: try again in {wait_ms // 1000 + 1} s.")
+            answer = refused(
+                HTTPStatus.TOO_MANY_REQUESTS, f"Too many wrong keys: try again in {wait_ms // 1000 + 1} s."
+            )
             answer.headers.append(("Retry-After", str(wait_ms // 1000 + 1)))
             return answer
         name, key = actions.text(wish, "rule") or "", actions.text(wish, "key") or ""
@@ -171,7 +173,9 @@ class Page:
             return refused(HTTPStatus.METHOD_NOT_ALLOWED, "Sign out with POST.")
         self._sessions.close(_cookie(request, _cookie_name(broker)))
         answer = told({"signed_out": True})
-        answer.headers.append(("Set-Cookie", f"{_cookie_name(broker)}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
+        answer.headers.append(
+            ("Set-Cookie", f"{_cookie_name(broker)}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
+        )
         return answer
 
     def _who(self, broker: Broker, request: HttpRequest, now: int) -> tuple[Grant, Session | None]:
@@ -246,7 +250,14 @@ def _session_picture(broker: Broker, grant: Grant, session: Session | None, now:
         "token": session.forgery_token if session is not None else None,
         "pairing": False,
         "namespaces": [
-            {"id": "local", "name": name, "role": None, "base": API, "rights": rights, "faults": broker.offers_faults}
+            {
+                "id": "local",
+                "name": name,
+                "role": None,
+                "base": API,
+                "rights": rights,
+                "faults": broker.offers_faults,
+            }
         ],
     }
 
@@ -261,7 +272,9 @@ def _overview(asked: Asked) -> HttpResponse:
 def _entity(asked: Asked) -> HttpResponse:
     entity = asked.entity()
     rights = rights_of(asked.broker.access, asked.grant, entity.path, asked.now)
-    return picture(queries.entity_view(asked.broker, entity, rights, with_settings=MANAGE in rights), asked.picture)
+    return picture(
+        queries.entity_view(asked.broker, entity, rights, with_settings=MANAGE in rights), asked.picture
+    )
 
 
 def _messages(asked: Asked) -> HttpResponse:

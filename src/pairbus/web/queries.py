@@ -87,7 +87,9 @@ def operations(broker: Broker) -> dict[str, object]:
     return {name: {"units": sum(stage.values()), "by_operation": stage} for name, stage in stages.items()}
 
 
-def entity_view(broker: Broker, entity: Entity, rights: list[str], *, with_settings: bool) -> dict[str, object]:
+def entity_view(
+    broker: Broker, entity: Entity, rights: list[str], *, with_settings: bool
+) -> dict[str, object]:
     """One entity: counts for whoever has a right on it, settings for whoever may manage it."""
     row = entity_row(entity, _totals(broker))
     row["rights"] = rights

@@ -90,7 +90,9 @@ class Sessions:
         self._failures[address] = [*recent, now]
 
 
-def sign_in(access: Access, rules: tuple[AccessRule, ...], entity_path: str | None, name: str, key: str) -> Grant | None:
+def sign_in(
+    access: Access, rules: tuple[AccessRule, ...], entity_path: str | None, name: str, key: str
+) -> Grant | None:
     """The grant of a rule's name and one of its keys; ``entity_path`` when an entity holds the rule."""
     if entity_path is None:
         return access.log_in(name, key) or _compare(_NOBODY, None, key)

@@ -250,7 +250,10 @@ class RunningPair:
                         f"{member.role} {member.name} ended ({_ending(code)}); "
                         f"it is started again in {self._options.restart_seconds:g} s"
                     )
-                elif member.died_at is not None and time.monotonic() >= member.died_at + self._options.restart_seconds:
+                elif (
+                    member.died_at is not None
+                    and time.monotonic() >= member.died_at + self._options.restart_seconds
+                ):
                     await self._restart(member)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WATCH_SECONDS)

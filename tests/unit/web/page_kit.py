@@ -52,7 +52,9 @@ class Bench:
         namespace.create(QUEUE, "other", Settings(), NOW)
         namespace.create(TOPIC, "events", Settings(), NOW)
         everything = json.dumps(rule_to_json(Rule("$Default", TrueFilter())))
-        namespace.create(SUBSCRIPTION, "events/Subscriptions/all", replace(Settings(), rules=(everything,)), NOW)
+        namespace.create(
+            SUBSCRIPTION, "events/Subscriptions/all", replace(Settings(), rules=(everything,)), NOW
+        )
 
     def ask(
         self,

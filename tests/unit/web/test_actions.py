@@ -32,7 +32,14 @@ def done(bench: Bench, name: str, wish: dict[str, Any], status: int = 200) -> An
 
 
 def test_a_test_message_is_like_a_clients(bench: Bench) -> None:
-    wish = {"path": "orders", "body": '{"a":1}', "subject": "s", "content_type": "application/json", "message_id": "m", "properties": {"k": "v"}}
+    wish = {
+        "path": "orders",
+        "body": '{"a":1}',
+        "subject": "s",
+        "content_type": "application/json",
+        "message_id": "m",
+        "properties": {"k": "v"},
+    }
     assert done(bench, "send", wish)["sent"] == 1
     shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"][0]
 
@@ -65,11 +72,18 @@ def test_redrive_sends_to_the_source_as_new(bench: Bench) -> None:
     bench.kill_all("orders")
     numbers = list(entity(bench).dead_letter.messages)
 
-    assert done(bench, "redrive", {"path": "orders", "numbers": numbers[:1]}) == {"redriven": 1, "held": 0, "left": 1}
+    assert done(bench, "redrive", {"path": "orders", "numbers": numbers[:1]}) == {
+        "redriven": 1,
+        "held": 0,
+        "left": 1,
+    }
     assert done(bench, "redrive", {"path": "orders"}) == {"redriven": 1, "held": 0, "left": 0}
 
     shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"]
-    assert [(one["message_id"], one["delivery_count"], one["dead_letter_reason"]) for one in shown] == [("1", 0, None), ("2", 0, None)]
+    assert [(one["message_id"], one["delivery_count"], one["dead_letter_reason"]) for one in shown] == [
+        ("1", 0, None),
+        ("2", 0, None),
+    ]
     assert entity(bench).counts().total == 2
 
 

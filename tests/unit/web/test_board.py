@@ -7,7 +7,18 @@ from pairbus.web.board import EVENTS_MAX, JournalTail, entities_of, price
 
 
 def line(kind: str, subject: str = "orders", factory: str = "f1", at_ms: int = 1_000) -> str:
-    return json.dumps({"at_ms": at_ms, "factory": factory, "kind": f"pairing.{kind}", "subject": subject, "text": "because"}) + "\n"
+    return (
+        json.dumps(
+            {
+                "at_ms": at_ms,
+                "factory": factory,
+                "kind": f"pairing.{kind}",
+                "subject": subject,
+                "text": "because",
+            }
+        )
+        + "\n"
+    )
 
 
 def states(path: Path, now: int = 5_000) -> dict[str, object]:
@@ -28,7 +39,9 @@ def test_of_several_programs_the_worst_shows_and_closed_ones_are_forgotten(tmp_p
     journal = tmp_path / "journal"
     journal.write_text(line("failed_over", factory="a") + line("recovered", factory="b"))
     assert states(journal) == {"orders": "failed over"}
-    journal.write_text(line("failed_over", factory="a") + line("recovered", factory="b") + line("closed", "x", "a"))
+    journal.write_text(
+        line("failed_over", factory="a") + line("recovered", factory="b") + line("closed", "x", "a")
+    )
     assert states(journal) == {"orders": "healthy"}
 
 

@@ -24,7 +24,17 @@ WRITES = {
 ALLOWED = {
     "listener": {"session", "overview", "entity", "messages", "purge"},
     "sender": {"session", "overview", "entity", "send"},
-    "manager": {"session", "overview", "entity", "messages", "faults", "send", "redrive", "purge", "faults/clear"},
+    "manager": {
+        "session",
+        "overview",
+        "entity",
+        "messages",
+        "faults",
+        "send",
+        "redrive",
+        "purge",
+        "faults/clear",
+    },
 }
 
 
@@ -34,7 +44,12 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_everything_that_is_not_the_pages_is_left_to_the_broker(bench: Bench) -> None:
-    for method, target in (("GET", "/orders"), ("GET", "/?api-version=2021-05"), ("PUT", "/"), ("GET", "/$Resources/queues")):
+    for method, target in (
+        ("GET", "/orders"),
+        ("GET", "/?api-version=2021-05"),
+        ("PUT", "/"),
+        ("GET", "/$Resources/queues"),
+    ):
         assert bench.page(HttpRequest(method, target, {}, b"", "127.0.0.1:1", False), NOW) is None
     assert Page()(HttpRequest("GET", "/", {}, b"", "127.0.0.1:1", False), NOW) is None
 
@@ -56,7 +71,15 @@ def test_the_page_has_no_inline_script_no_outside_host_and_parses_no_markup(benc
         text = bench.ask("GET", f"/$page/{name}").body.decode()
         assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), name
         assert "https://" not in text, name
-        for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "onclick="):
+        for forbidden in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "onclick=",
+        ):
             assert forbidden not in text, f"{forbidden} in {name}"
     assert b"<script>" not in bench.ask("GET", "/").body
 
@@ -64,7 +87,11 @@ def test_the_page_has_no_inline_script_no_outside_host_and_parses_no_markup(benc
 @pytest.mark.parametrize("name", READS)
 def test_M6_nothing_is_told_before_sign_in(bench: Bench, name: str) -> None:
     bench.store("orders", b"canary")
-    for headers in ({}, {"cookie": "pairbus-contoso=guess"}, {"authorization": "SharedAccessSignature sr=x&sig=y&se=1&skn=z"}):
+    for headers in (
+        {},
+        {"cookie": "pairbus-contoso=guess"},
+        {"authorization": "SharedAccessSignature sr=x&sig=y&se=1&skn=z"},
+    ):
         answer = bench.ask("GET", f"{API}/{name}", None, headers)
         assert answer.status == 401
         assert b"orders" not in answer.body
@@ -88,7 +115,12 @@ def test_M10_get_changes_nothing(bench: Bench, name: str) -> None:
     bench.store("orders")
     before = visitor.read(f"{API}/overview")
 
-    bench.ask("GET", f"{API}/{name}?path=orders&confirm=orders", None, {"cookie": visitor.cookie, "x-pairbus-token": visitor.token})
+    bench.ask(
+        "GET",
+        f"{API}/{name}?path=orders&confirm=orders",
+        None,
+        {"cookie": visitor.cookie, "x-pairbus-token": visitor.token},
+    )
 
     assert visitor.read(f"{API}/overview")["entities"] == before["entities"]
 
@@ -174,7 +206,10 @@ def test_M12_wrong_keys_are_limited_and_M13_written_down(bench: Bench) -> None:
 @pytest.mark.parametrize("wish", [{"rule": "manager", "key": ""}, {"rule": "", "key": ""}, {"rule": "nobody", "key": "-" * 44}, {"rule": "own", "key": ENTITY_KEY}, {"rule": "own", "key": ENTITY_KEY, "entity": "other"}, {"rule": "own", "key": KEYS["manager"], "entity": "orders"}])  # fmt: skip
 def test_wrong_keys_are_refused_alike(bench: Bench, wish: dict[str, str]) -> None:
     answer = bench.ask("POST", "/$page/sign-in", wish)
-    assert (answer.status, json.loads(answer.body)) == (401, {"error": "The rule's name or its key is wrong."})
+    assert (answer.status, json.loads(answer.body)) == (
+        401,
+        {"error": "The rule's name or its key is wrong."},
+    )
 
 
 def test_M12_the_number_of_sessions_is_bounded(bench: Bench) -> None:
@@ -198,7 +233,12 @@ def test_a_program_signs_its_requests_instead(bench: Bench) -> None:
     wish = {"path": "orders", "body": "x"}
 
     assert bench.ask("POST", f"{API}/send", wish, {"authorization": token}).status == 200
-    assert bench.ask("POST", f"{API}/purge", {"path": "orders", "confirm": "orders"}, {"authorization": token}).status == 403
+    assert (
+        bench.ask(
+            "POST", f"{API}/purge", {"path": "orders", "confirm": "orders"}, {"authorization": token}
+        ).status
+        == 403
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"nonsense", b"\xff"])
@@ -231,6 +271,13 @@ def test_a_picture_that_has_not_changed_is_not_sent_again(bench: Bench) -> None:
     assert visitor.get(f"{API}/overview", **{"if-none-match": tag}).status == 200
 
 
-@pytest.mark.parametrize("target", ["messages?path=orders&from=x", "messages?path=orders&from=-1", "messages?path=orders&count=9999999999999999999"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "messages?path=orders&from=x",
+        "messages?path=orders&from=-1",
+        "messages?path=orders&count=9999999999999999999",
+    ],
+)
 def test_numbers_that_are_none_are_refused(bench: Bench, target: str) -> None:
     assert bench.sign_in().get(f"{API}/{target}").status == 400

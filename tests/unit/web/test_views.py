@@ -72,7 +72,9 @@ def test_peeking_pages_through_everything_once_and_changes_nothing(bench: Bench)
 
 
 def test_M8_foreign_text_leaves_as_inert_json(bench: Bench) -> None:
-    bench.store("orders", CANARY.encode(), subject=CANARY, message_id=CANARY, application_properties={CANARY: CANARY})
+    bench.store(
+        "orders", CANARY.encode(), subject=CANARY, message_id=CANARY, application_properties={CANARY: CANARY}
+    )
     bench.kill_all("orders", CANARY, CANARY)
     answer = bench.sign_in().get(f"{API}/messages?path=orders&place=dead-letter")
 
@@ -105,12 +107,26 @@ def test_bodies_are_text_where_they_are_text(bench: Bench, body: bytes, text: st
 
 
 def test_values_of_every_type_are_shown(bench: Bench) -> None:
-    users: dict[str, object] = {"n": Int(7), "u": Uuid(bytes(16)), "b": b"\x01\x02", "t": True, "z": None, "f": 1.5}
+    users: dict[str, object] = {
+        "n": Int(7),
+        "u": Uuid(bytes(16)),
+        "b": b"\x01\x02",
+        "t": True,
+        "z": None,
+        "f": 1.5,
+    }
     bench.store("orders", application_properties=users)
     shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"][0]["properties"]
 
     values = {one["name"]: one["value"] for one in shown}
-    assert values == {"n": "7", "u": "00000000-0000-0000-0000-000000000000", "b": "0102", "t": "true", "z": None, "f": "1.5"}
+    assert values == {
+        "n": "7",
+        "u": "00000000-0000-0000-0000-000000000000",
+        "b": "0102",
+        "t": "true",
+        "z": None,
+        "f": "1.5",
+    }
 
 
 def test_a_message_that_cannot_be_read_is_shown_as_bytes() -> None:

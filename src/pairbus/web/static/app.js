@@ -40,6 +40,7 @@ function drawTop() {
   const links = [["Overview", "#/"], ["Pairing", "#/pairing"]];
   if (store.places.some((one) => one.faults && one.can("Manage"))) links.push(["Faults", "#/faults"]);
   const pulse = h("span", { class: "pulse" });
+  const age = h("span", { class: "age" });
   const dot = h("i", { class: "dot", "aria-hidden": "true" });
   const who = `${store.session.rule}${store.session.scope ? ` on ${store.session.scope}` : ""}`;
   const leave = h("button", { class: "quiet", type: "button", on: { click: leavePage } }, "Sign out");
@@ -51,11 +52,11 @@ function drawTop() {
       { class: "bar" },
       h("a", { class: "brand", href: "#/" }, h("img", { src: "/$page/icon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "PairBus")),
       h("nav", { "aria-label": "Views" }, anchors),
-      h("div", { class: "who" }, h("span", { class: "live" }, dot, pulse), h("span", { class: "rule", title: "Signed in with this rule" }, icon("lock"), who), leave),
+      h("div", { class: "who" }, h("span", { class: "live" }, dot, pulse, age), h("span", { class: "rule", title: "Signed in with this rule" }, icon("lock"), who), leave),
     ),
   );
   top.hidden = false;
-  header = { anchors, pulse, dot };
+  header = { anchors, pulse, age, dot };
 }
 
 function drawNotices() {
@@ -63,7 +64,8 @@ function drawNotices() {
   const oldest = Math.max(0, ...store.places.map((one) => (one.answeredAt === null ? 0 : one.ageMs)));
   if (header) {
     const state = stale.length === 0 ? "Live" : stale.length < store.places.length ? "Partly live" : "Stale";
-    text(header.pulse, stale.length ? `${state} · ${duration(oldest)} old` : state);
+    text(header.pulse, state);
+    text(header.age, stale.length ? `· ${duration(oldest)} old` : "");
     attribute(header.dot, "class", `dot ${stale.length === 0 ? "good" : stale.length < store.places.length ? "warn" : "bad"}`);
     document.documentElement.classList.toggle("has-stale", stale.length > 0);
   }

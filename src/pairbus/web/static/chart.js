@@ -1,6 +1,7 @@
 // Small charts as inline SVG. Lines differ by dash as well as by colour.
 
 import { attribute, h, s, text } from "./dom.js";
+import { tick } from "./format.js";
 
 const WIDTH = 600;
 const HEIGHT = 150;
@@ -54,7 +55,7 @@ export function chart(title, series, format) {
     const x = (at) => LEFT + ((at - now + span) / span) * (WIDTH - LEFT);
     const y = (value) => TOP + (1 - value / top) * (HEIGHT - BOTTOM - TOP);
     [0, top / 2, top].forEach((value, index) => {
-      text(ticks[index], format(value));
+      text(ticks[index], tick(value));
       attribute(ticks[index], "y", y(value) + 4);
       attribute(grid[index], "y1", y(value));
       attribute(grid[index], "y2", y(value));

@@ -72,6 +72,7 @@ export function entityView(place, path, firstTab) {
     if (!panes.has(current)) panes.set(current, make(current));
     const pane = panes.get(current);
     put(body, pane.element);
+    known.scrollIntoView({ block: "nearest", inline: "nearest" });
     attribute(body, "role", "tabpanel");
     attribute(body, "aria-labelledby", known.id);
     pane.shown?.();

@@ -8,6 +8,10 @@ export function count(value) {
   return Math.abs(value) < 1_000_000 ? whole.format(value) : short.format(value);
 }
 
+export function tick(value) {
+  return value < 10_000 ? whole.format(value) : short.format(value);
+}
+
 export function rate(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";

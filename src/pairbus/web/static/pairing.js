@@ -133,10 +133,11 @@ function syphonCard() {
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Brought home" });
   const line = h("p", { class: "bignumber" });
   const facts = h("dl", { class: "facts" });
-  const element = h("div", {}, line, bar, facts);
+  const element = h("div", { class: "home" }, line, bar, facts);
   function update(statistics, waiting) {
     const parked = statistics.restored + waiting;
-    bar.value = parked ? statistics.restored / parked : 1;
+    bar.hidden = parked === 0;
+    bar.value = parked ? statistics.restored / parked : 0;
     put(line, h("strong", { class: "number big" }, count(statistics.restored)), h("span", {}, parked ? `home, ${waiting ? `${count(waiting)} still in the backlog` : "and the backlog is empty"}` : "brought home; nothing was parked"));
     const rows = [["Rate", `${rate(statistics.drain_rate_per_s)} / s`], ["Oldest waiting", statistics.oldest_undrained_age_ms === null ? "–" : duration(statistics.oldest_undrained_age_ms)], ["Set aside", count(statistics.set_aside)], ["In doubt", count(statistics.in_doubt)], ["Receives", count(statistics.receives)]];
     put(facts, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
@@ -157,7 +158,7 @@ function sendThrough() {
     text(result, `Told to the sender: ${where}.`);
     toast(`Sent through the pair: ${where}.`);
     refresh();
-  });
+  }, { canDelay: false });
   let shown = null;
   function update() {
     const paths = entities().map((row) => row.path);
@@ -169,7 +170,8 @@ function sendThrough() {
     }
     form.update();
   }
-  const element = h("details", { class: "card" }, h("summary", {}, h("h2", {}, "Send through the pair")), h("div", { class: "pane" }, h("p", { class: "soft" }, "As a paired program would: to the primary while it answers, to the backlog when it does not."), h("div", { class: "field" }, h("label", { for: "pair-target" }, "To"), target), form.element, result));
+  target.addEventListener("change", () => form.update());
+  const element = h("details", { class: "card" }, h("summary", {}, h("h2", {}, "Send through the pair")), h("div", { class: "pane" }, h("p", { class: "soft" }, "As a paired program would: to the primary while it answers, to the backlog when it does not."), h("div", { class: "field target" }, h("label", { for: "pair-target" }, "To"), target), form.element, result));
   return { element, update };
 }
 

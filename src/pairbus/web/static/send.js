@@ -13,7 +13,7 @@ function field(name, input, hint) {
   return h("div", { class: "field" }, h("label", { for: input.id }, name), input, hint && h("p", { class: "soft" }, hint));
 }
 
-export function sendForm(address, fixed, sessionsNeeded, after) {
+export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = true } = {}) {
   const body = h("textarea", { rows: 6, spellcheck: "false", value: '{"order": 1001, "item": "boots"}' });
   const subject = h("input", { autocomplete: "off" });
   const contentType = h("input", { autocomplete: "off", value: "application/json", spellcheck: "false" });
@@ -56,7 +56,7 @@ export function sendForm(address, fixed, sessionsNeeded, after) {
     "form",
     { class: "sendform", on: { submit } },
     field("Body", body),
-    h("div", { class: "grid" }, field("Subject", subject), field("Content type", contentType), sessionField, field("Message id", identity), field("Copies", amount), field("Deliver after, seconds", delay)),
+    h("div", { class: "grid" }, field("Subject", subject), field("Content type", contentType), sessionField, field("Message id", identity), field("Copies", amount), canDelay && field("Deliver after, seconds", delay)),
     field("Application properties, one per line", extra),
     error,
     h("div", { class: "buttons" }, button),
