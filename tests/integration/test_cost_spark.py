@@ -18,7 +18,9 @@ from pairbus.cli.cost import cost
 from pairbus.errors import UsageError
 from pairbus.gateway.meter import UsageRow
 from pairbus.server.usage import UsageWriter
-from pairbus.spark.session import spark_session
+from tests.integration.spark_kit import small_session
+
+pytestmark = pytest.mark.timeout(240)  # the first test of a process starts Java
 
 PRICES = {
     "format": 1,
@@ -37,7 +39,7 @@ QUEUE = "contoso/x-servicebus-transfer/{}"
 
 @pytest.fixture(scope="module", autouse=True)
 def _spark() -> None:
-    spark_session("tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    small_session()  # one session serves all Spark tests of a process, whichever comes first
 
 
 @pytest.fixture(scope="module")

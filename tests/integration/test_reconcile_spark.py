@@ -13,15 +13,16 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.reconcile import reconcile
 from pairbus.errors import UsageError
-from pairbus.spark.session import spark_session
 from tests.integration.ledger_kit import BACKLOG_QUEUE, NOON_MS, ledger, parked, row, write, write_table
+from tests.integration.spark_kit import small_session
 
 SENDS = 200_000
+pytestmark = pytest.mark.timeout(240)  # the first test of a process starts Java
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _spark() -> None:
-    spark_session("tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    small_session()  # one session serves all Spark tests of a process, whichever comes first
 
 
 def run(*arguments: str) -> tuple[int, dict[str, object]]:

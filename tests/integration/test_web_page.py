@@ -107,10 +107,11 @@ def go(browser: Browser, address: str, wanted: str) -> None:
     browser.wait_text(wanted)
 
 
-def photograph(browser: Browser, name: str) -> None:
+def photograph(browser: Browser, name: str, focus: str = "header") -> None:
     """Light and dark and as narrow as a phone, when somebody wants pictures; the width is checked in any case."""
     directory = os.environ.get("PAIRBUS_SCREENSHOTS")
     if directory:
+        browser.wait("performance.now() > 8000")  # rates and trends need a while to show something
         for is_dark in (False, True):
             browser.dark(is_dark)
             browser.screenshot(Path(directory) / f"{name}-{'dark' if is_dark else 'light'}.png")
@@ -118,6 +119,8 @@ def photograph(browser: Browser, name: str) -> None:
     browser.size(360, 760, phone=True)
     browser.wait("document.documentElement.scrollWidth <= window.innerWidth")
     if directory:
+        browser.run(f"document.querySelector({json.dumps(focus)})?.scrollIntoView()")
+        browser.run("window.scrollBy(0, -110)")
         browser.screenshot(Path(directory) / f"{name}-phone.png")
     browser.size(1280, 860)
 
@@ -187,7 +190,7 @@ def test_looking_into_a_queue(browser: Browser, namespace: Namespace) -> None:
     browser.click(".message summary", "order-1001")
     browser.wait_text('"country": "UK"', "pre")
     browser.wait_text("region")
-    photograph(browser, "queue")
+    photograph(browser, "queue", ".tabs")
     browser.click(".segments button", "Hex")
     browser.wait_text("7b 22 6f", "pre")
     browser.click("button", "Later")
@@ -198,7 +201,7 @@ def test_looking_into_a_queue(browser: Browser, namespace: Namespace) -> None:
     browser.wait("document.querySelectorAll('.chart .line').length >= 3")
     browser.click(".tabs a", "Settings")
     browser.wait_text("Lock duration")
-    photograph(browser, "settings")
+    photograph(browser, "settings", ".tabs")
 
 
 def test_charts_follow_a_queue_that_is_busy(browser: Browser, namespace: Namespace) -> None:
@@ -228,7 +231,7 @@ def test_sending_a_test_message(browser: Browser, namespace: Namespace) -> None:
     go(browser, "#/e/local/invoices/send", "Session id")
     browser.wait("document.querySelector('.sendform input:required') !== null")
     browser.run("document.querySelector('.sendform input:required').value = 'ada'")
-    photograph(browser, "send")
+    photograph(browser, "send", ".tabs")
     browser.click("button[type=submit]", "Send")
     browser.wait_text("1 message accepted by invoices")
     go(browser, "#/e/local/invoices/messages", "boots")
@@ -241,7 +244,7 @@ def test_a_messages_fate_redrive_and_purge_with_the_path_typed(
     go(browser, "#/e/local/payments/dead-letter", "CardRefused")
     browser.click(".message summary")
     browser.wait_text("The bank refused the card twice.")
-    photograph(browser, "dead-letter")
+    photograph(browser, "dead-letter", ".tabs")
     browser.click(".detail button", "Redrive")
     browser.wait_text("1 message sent to payments again")
     browser.click("button", "Purge…")
@@ -279,7 +282,7 @@ def test_M1_a_rule_with_too_few_rights_is_told_so(browser: Browser, namespace: N
     assert "Faults" not in browser.text("nav")
     go(browser, "#/e/local/orders/send", "Sending needs the right to send")
     go(browser, "#/e/local/orders/settings", "Settings need the right to manage")
-    photograph(browser, "too-few-rights")
+    photograph(browser, "too-few-rights", ".tabs")
     status = browser.run(
         "fetch('/$page/api/send', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{\"path\":\"orders\"}'}).then((answer) => answer.status)"
     )

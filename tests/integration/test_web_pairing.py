@@ -105,9 +105,10 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         yield Stage(tmp_path, stack, monkeypatch)
 
 
-def photograph(browser: Browser, name: str, *, wide: int = 1020) -> None:
+def photograph(browser: Browser, name: str, focus: str = "header", *, wide: int = 1020) -> None:
     directory = os.environ.get("PAIRBUS_SCREENSHOTS")
     if directory:
+        browser.run("window.scrollTo(0, 0)")
         browser.size(1280, wide)
         for is_dark in (False, True):
             browser.dark(is_dark)
@@ -116,6 +117,8 @@ def photograph(browser: Browser, name: str, *, wide: int = 1020) -> None:
     browser.size(360, 760, phone=True)
     browser.wait("document.documentElement.scrollWidth <= window.innerWidth")
     if directory:
+        browser.run(f"document.querySelector({json.dumps(focus)})?.scrollIntoView()")
+        browser.run("window.scrollBy(0, -110)")
         browser.screenshot(Path(directory) / f"{name}-phone.png")
     browser.size(1280, 860)
 
@@ -161,7 +164,7 @@ def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
         browser.wait_text("contoso does not answer")
         browser.wait_text("Failed over orders", ".timeline")
         browser.wait("document.getElementById('live').textContent !== ''")
-        browser.wait("Number(document.querySelector('.pair .side:last-child strong').textContent) > 20")
+        browser.wait("Number(document.querySelector('.pair .side:last-child strong').textContent) > 60")
         photograph(browser, "pairing-failed-over", wide=1500)
 
         browser.run("location.hash = '#/'")
@@ -174,7 +177,7 @@ def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
         browser.click(".message summary")
         browser.wait_text("As it will be when it is home")
         browser.wait_text("Goes to")
-        photograph(browser, "backlog", wide=1200)
+        photograph(browser, "backlog", ".tabs", wide=1200)
 
         browser.run("location.hash = '#/pairing'")
         browser.click("summary", "Send through the pair")

@@ -105,9 +105,10 @@ def _local(location: str) -> Path:
 def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> bool:
     if not root.exists():
         raise UsageError(f"there is no {wanted.what} at {root}: no such file or directory")
-    if (root / wanted.folder).is_dir():
+    # A broker's own folder may be empty: nothing has happened there yet.
+    is_found = (root / wanted.folder).is_dir()
+    if is_found:
         root = root / wanted.folder
-    is_found = False
     if root.is_dir():
         # Journals first: one that its broker turns into Parquet meanwhile is then found in that form.
         for journal in sorted(root.rglob(f"{JOURNALS}*.log")):

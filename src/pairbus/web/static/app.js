@@ -128,6 +128,8 @@ function navigate() {
   const here = parts[0] === "e" || !parts.length ? "#/" : `#/${parts[0]}`;
   for (const anchor of header.anchors) attribute(anchor, "aria-current", anchor.getAttribute("href") === here ? "page" : null);
   update();
+  const shown = view;
+  void shown.ask?.().then(() => shown === view && update());
   if (document.activeElement === document.body || document.activeElement?.closest("#top")) main.focus({ preventScroll: true });
   window.scrollTo(0, 0);
 }

@@ -38,7 +38,7 @@ export function entityView(place, path, firstTab) {
   const rates = chart("Messages / s", [{ name: "in", style: "in", of: (point) => point.inRate }, { name: "out", style: "out", of: (point) => point.outRate }], rate);
   const panes = new Map();
   const body = h("div", { id: "pane" });
-  const tabs = TABS.map(([id, name]) => h("a", { role: "tab", id: `tab-${id}`, "aria-controls": "pane", href: addressOf(place, path, id), "data-tab": id }, name, id === "dead-letter" && h("span", { class: "count" })));
+  const tabs = TABS.map(([id, name]) => h("a", { role: "tab", id: `tab-${id}`, "aria-controls": "pane", href: addressOf(place, path, id), "data-tab": id }, name, id === "dead-letter" && h("span", { class: "count", hidden: true })));
   const missing = h("div", { class: "empty", hidden: true }, icon("empty"), h("h3", {}, "No such entity"), h("p", {}, "It may have been deleted, or your rule has no right on it."), h("p", {}, h("a", { href: "#/" }, "Back to the overview")));
   const tile = (name, value, note) => h("div", { class: "tile" }, h("span", { class: "label" }, name), value, note);
   const content = h(
