@@ -22,8 +22,8 @@ PYTEST := $(BIN)/python -m pytest
 SHORT := -n $(JOBS) -m "not slow and not soak and not browser and not conformance_js" --ignore-glob="tests/conformance/test_proton*.py"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale fuzz compiled browser \
-        bench-broker bench-settle bench-pairing bench demo docs site dist lock clean
+.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale soak-spark fuzz compiled browser \
+        bench-broker bench-settle bench-pairing bench-spark bench demo docs site dist lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays
 soak: $(STAMP) ## Load while the broker is killed KILLS=n times, then proof that nothing was lost
 	$(BIN)/python tests/soak/kill.py --kills $(KILLS)
 
+soak-spark: $(STAMP) ## 100,000 parked messages brought home by Spark while its driver and workers are killed
+	PYTHONPATH=. $(BIN)/python tests/soak/spark_syphon.py
+
 soak-scale: $(STAMP) ## A million queued messages, a restart, 5,000 idle connections (needs a C compiler)
 	$(BIN)/python tests/soak/scale.py
 
@@ -103,10 +106,14 @@ bench-settle: $(STAMP) ## What waiting for each settlement costs
 bench-pairing: $(STAMP) ## What pairing costs and how fast it reacts, beside the official SDK alone
 	$(BIN)/python -m bench.pairing
 
-bench: bench-broker bench-settle bench-pairing ## All benchmarks
+bench-spark: $(STAMP) ## The Spark syphon beside the in-process one and the plain SDK; bill and certificate beside one process
+	$(BIN)/python -m bench.spark
+	$(BIN)/python -m bench.bill
 
-demo: $(STAMP) ## See it work: a namespace, one message there and back
-	@$(BIN)/python tools/first_message.py
+bench: bench-broker bench-settle bench-pairing bench-spark ## All benchmarks
+
+demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the way home, the bill, the proof
+	@$(BIN)/python -m pairbus demo
 
 docs: $(STAMP) ## Write the generated pages, check the documents: links hold, commands run
 	$(BIN)/python tools/reference.py

@@ -137,9 +137,7 @@ class SessionLockLost(Refusal):
     status = 410
 
     def __init__(self) -> None:
-        super().__init__(
-            "The session lock has expired on the MessageSession. Accept a new MessageSession."
-        )
+        super().__init__("The session lock has expired on the MessageSession. Accept a new MessageSession.")
 
 
 class SessionCannotBeLocked(Refusal):

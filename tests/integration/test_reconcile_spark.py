@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from pathlib import Path
 
 import pyarrow
@@ -13,7 +14,8 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.reconcile import reconcile
 from pairbus.errors import UsageError
-from tests.integration.ledger_kit import BACKLOG_QUEUE, NOON_MS, ledger, parked, row, write, write_table
+from pairbus.server.message_journal import BLOCK, MAGIC
+from tests.integration.ledger_kit import BACKLOG_QUEUE, NOON_MS, SHA, ledger, parked, row, write, write_table
 from tests.integration.spark_kit import small_session
 
 SENDS = 200_000
@@ -256,6 +258,18 @@ def test_D8_a_part_that_is_given_twice_counts_once(tmp_path: Path) -> None:
     code, found = run("--sent", older, "--sent", newer, "--sent", newer, "--received", received)
     assert code == 0
     assert (found["accepted"], found["repeated_parts"]) == (2, 1)
+
+
+def test_the_journal_of_the_hour_under_way_is_read_and_told(tmp_path: Path) -> None:
+    fields = [NOON_MS, "sent", "orders", 1, "a", 4, SHA, "", ""]
+    lines = json.dumps(fields).encode() + b"\n"
+    block = BLOCK.pack(MAGIC, 1, len(lines), zlib.crc32(lines)) + lines
+    (tmp_path / "messages-audit").mkdir()
+    # The last block was not written to its end.
+    (tmp_path / "messages-audit" / "journal-0000000000000001-life.log").write_bytes(block + block[:30])
+    code, found = run("--sent", str(tmp_path), "--received", str(tmp_path))
+    assert code == 0
+    assert (found["accepted"], found["arrived"], found["open_journals"]) == (1, 1, 1)
 
 
 def test_M8_foreign_text_is_inert_on_the_page_and_the_screen(tmp_path: Path) -> None:

@@ -220,7 +220,9 @@ def difference(before: Any, after: Any, where: str = "") -> str:
     """Where two snapshots part, for people."""
     if isinstance(before, dict) and isinstance(after, dict):
         parted = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
-        return "; ".join(sorted(difference(before.get(key), after.get(key), f"{where}/{key}") for key in parted))
+        return "; ".join(
+            sorted(difference(before.get(key), after.get(key), f"{where}/{key}") for key in parted)
+        )
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
         return "; ".join(difference(one, two, f"{where}[{at}]") for at, (one, two) in pairs if one != two)

@@ -94,7 +94,9 @@ def _refusing(entity: str, work: Callable[[], int]) -> int:
 @click.argument("entity")
 @click.argument("body", required=False)
 @click.option("--lines", is_flag=True, help="Send every line of standard input as a message.")
-@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="An application property.")
+@click.option(
+    "--property", "properties", metavar="NAME=VALUE", multiple=True, help="An application property."
+)
 @click.option("--session", metavar="ID", help="Session id.")
 @click.option("--message-id", metavar="ID", help="Message id.  [default: a new one]")
 @click.option("--subject", metavar="TEXT", help="Subject (label).")
@@ -158,7 +160,9 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _receiver(client: ServiceBusClient, path: str, session: str | None, deletes: bool, wait: float) -> ServiceBusReceiver:
+def _receiver(
+    client: ServiceBusClient, path: str, session: str | None, deletes: bool, wait: float
+) -> ServiceBusReceiver:
     from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 
     sub_queue = None
@@ -172,7 +176,9 @@ def _receiver(client: ServiceBusClient, path: str, session: str | None, deletes:
     settings: dict[str, Any] = {
         "max_wait_time": wait,
         "sub_queue": sub_queue,
-        "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK,
+        "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        if deletes
+        else ServiceBusReceiveMode.PEEK_LOCK,
     }
     if session is not None:
         settings["session_id"] = NEXT_AVAILABLE_SESSION if session == NEXT_SESSION else session
@@ -184,16 +190,30 @@ def _receiver(client: ServiceBusClient, path: str, session: str | None, deletes:
 
 @click.command(epilog=RECEIVE_EXAMPLES)
 @click.argument("entity")
-@click.option("--count", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many at the most.")
 @click.option(
-    "--settle", type=click.Choice(SETTLEMENTS), default="complete", show_default=True, help="What becomes of them."
+    "--count", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many at the most."
+)
+@click.option(
+    "--settle",
+    type=click.Choice(SETTLEMENTS),
+    default="complete",
+    show_default=True,
+    help="What becomes of them.",
 )
 @click.option("--session", metavar="ID", help="Session id; '*' takes the next available one.")
-@click.option("--wait", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="Seconds to wait.")
+@click.option(
+    "--wait", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="Seconds to wait."
+)
 @click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def receive(
-    entity: str, count: int, settle: str, session: str | None, wait: float, ready_file: str | None, as_json: bool
+    entity: str,
+    count: int,
+    settle: str,
+    session: str | None,
+    wait: float,
+    ready_file: str | None,
+    as_json: bool,
 ) -> int:
     """Receive messages from a queue, a subscription or a dead-letter queue."""
 
@@ -229,8 +249,12 @@ def _settle(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, ho
 
 @click.command(epilog=PEEK_EXAMPLES)
 @click.argument("entity")
-@click.option("--count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="How many at the most.")
-@click.option("--from", "from_number", type=int, default=1, show_default=True, help="The first sequence number.")
+@click.option(
+    "--count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="How many at the most."
+)
+@click.option(
+    "--from", "from_number", type=int, default=1, show_default=True, help="The first sequence number."
+)
 @click.option("--session", metavar="ID", help="Session id, on entities with sessions.")
 @click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
@@ -243,7 +267,9 @@ def peek(
         shown, number = 0, from_number
         with _client(ready_file) as client, _receiver(client, entity, session, False, 5.0) as receiver:
             while shown < count:
-                messages = receiver.peek_messages(max_message_count=min(count - shown, 250), sequence_number=number)
+                messages = receiver.peek_messages(
+                    max_message_count=min(count - shown, 250), sequence_number=number
+                )
                 if not messages:
                     break
                 for message in messages:
@@ -261,10 +287,18 @@ def _show(message: ServiceBusReceivedMessage, as_json: bool) -> None:
         click.echo(json.dumps(told, default=str))
         return
     marks = [f"#{told['sequence_number']}", str(told["state"]), f"deliveries {told['delivery_count']}"]
-    marks += [f"{name}={told[name]}" for name in ("message_id", "session_id", "subject", "dead_letter_reason") if told[name]]
+    marks += [
+        f"{name}={told[name]}"
+        for name in ("message_id", "session_id", "subject", "dead_letter_reason")
+        if told[name]
+    ]
     click.echo(click.style("  ".join(marks), dim=True))
     # Foreign text is shown as text: control characters could otherwise redraw the terminal (M8).
-    click.echo("".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in str(told["body"])))
+    click.echo(
+        "".join(
+            c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in str(told["body"])
+        )
+    )
 
 
 def _told(message: ServiceBusReceivedMessage) -> dict[str, object]:

@@ -117,5 +117,9 @@ class MessageFacts:
         """An identifier that no other message of the topic gets."""
         self._ids += 1
         # Six bytes each for time and number, four for the count: rules of one topic may ask very often for one message.
-        parts = (self.enqueued_at & _ID_TIME_MASK) << 80 | (self._ids & _ID_COUNT_MASK) << 48 | self._number & _ID_TIME_MASK
+        parts = (
+            (self.enqueued_at & _ID_TIME_MASK) << 80
+            | (self._ids & _ID_COUNT_MASK) << 48
+            | self._number & _ID_TIME_MASK
+        )
         return Uuid(parts.to_bytes(16, "big"))

@@ -78,7 +78,9 @@ def cancel_scheduled(queue: Queue, numbers: list[int]) -> None:
     for number in numbers:
         message = queue.messages.get(number)
         if message is None or message.state != SCHEDULED or message in found:
-            raise MessageNotFound(f"No scheduled message has the sequence number {number}: it was activated, cancelled, or never was.")
+            raise MessageNotFound(
+                f"No scheduled message has the sequence number {number}: it was activated, cancelled, or never was."
+            )
         found.append(message)
     for message in found:
         if queue.context.watcher is not None:

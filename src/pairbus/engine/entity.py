@@ -19,7 +19,13 @@ class Counts:
     __slots__ = ("active", "dead_letter", "deferred", "scheduled", "transfer", "transfer_dead_letter")
 
     def __init__(
-        self, active: int, dead_letter: int, scheduled: int, transfer: int, transfer_dead_letter: int, deferred: int
+        self,
+        active: int,
+        dead_letter: int,
+        scheduled: int,
+        transfer: int,
+        transfer_dead_letter: int,
+        deferred: int,
     ) -> None:
         self.active = active
         self.dead_letter = dead_letter
@@ -32,7 +38,12 @@ class Counts:
     def total(self) -> int:
         """All of them."""
         return (
-            self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter + self.deferred
+            self.active
+            + self.dead_letter
+            + self.scheduled
+            + self.transfer
+            + self.transfer_dead_letter
+            + self.deferred
         )
 
 
@@ -123,7 +134,8 @@ class Entity:
             dead_letter=self.dead_letter.active_count + self.dead_letter.deferred_count,
             scheduled=self.main.scheduled_count,
             transfer=0,
-            transfer_dead_letter=self.transfer_dead_letter.active_count + self.transfer_dead_letter.deferred_count,
+            transfer_dead_letter=self.transfer_dead_letter.active_count
+            + self.transfer_dead_letter.deferred_count,
             deferred=self.main.deferred_count,
         )
 

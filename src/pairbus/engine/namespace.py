@@ -118,11 +118,15 @@ class Namespace:
             if topic is None or topic.kind != TOPIC:
                 raise EntityNotFound(topic_path)
             if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
-                raise QuotaExceeded(f"Topic '{topic_path}' has {SUBSCRIPTIONS_MAX} subscriptions already: delete one first.")
+                raise QuotaExceeded(
+                    f"Topic '{topic_path}' has {SUBSCRIPTIONS_MAX} subscriptions already: delete one first."
+                )
         else:
             check_entity_name(path)
             if sum(1 for e in self._by_id.values() if e.kind != SUBSCRIPTION) >= ENTITIES_MAX:
-                raise QuotaExceeded(f"The namespace has {ENTITIES_MAX} queues and topics already: delete one first.")
+                raise QuotaExceeded(
+                    f"The namespace has {ENTITIES_MAX} queues and topics already: delete one first."
+                )
         if self.find(path) is not None:
             raise EntityAlreadyExists(path)
 

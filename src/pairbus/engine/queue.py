@@ -95,15 +95,23 @@ class Queue(QueueState):
                 "session support enabled can only receive messages that have the SessionId set to a valid value."
             )
         if session_id is not None and len(session_id) > ID_LENGTH_MAX:
-            raise ArgumentError(f"The session id has {len(session_id)} characters: at most {ID_LENGTH_MAX} are allowed.")
+            raise ArgumentError(
+                f"The session id has {len(session_id)} characters: at most {ID_LENGTH_MAX} are allowed."
+            )
         if len(incoming.message_id) > MESSAGE_ID_BYTES_MAX:
-            raise ArgumentError(f"The message id is too long: at most {ID_LENGTH_MAX} characters are allowed.")
+            raise ArgumentError(
+                f"The message id is too long: at most {ID_LENGTH_MAX} characters are allowed."
+            )
         partition_key = incoming.partition_key
         if partition_key is not None:
             if len(partition_key) > ID_LENGTH_MAX:
-                raise ArgumentError(f"The partition key is too long: at most {ID_LENGTH_MAX} characters are allowed.")
+                raise ArgumentError(
+                    f"The partition key is too long: at most {ID_LENGTH_MAX} characters are allowed."
+                )
             if session_id is not None and partition_key != session_id:
-                raise ArgumentError("The partition key differs from the session id: when both are set they must be equal.")
+                raise ArgumentError(
+                    "The partition key differs from the session id: when both are set they must be equal."
+                )
         if incoming.is_ping:
             # A ping speaks for any message that might follow it, so it must not pass where one would be refused.
             size = settings.max_message_kb * 1024
@@ -112,7 +120,9 @@ class Queue(QueueState):
                 f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{self.path}'."
             )
         if not self.context.journal.has_room(more_bytes + size):
-            raise QuotaExceeded(f"The disk has no room for a message to '{self.path}'. Free some space; receiving goes on.")
+            raise QuotaExceeded(
+                f"The disk has no room for a message to '{self.path}'. Free some space; receiving goes on."
+            )
 
     def send(self, incoming: Scanned, now: int) -> int:
         """Store one message (``check_send`` has passed). Its sequence number; 0 if nothing was stored."""
@@ -126,7 +136,11 @@ class Queue(QueueState):
         numbers = self.numbers
         numbers.accessed_at = now
         enqueued_at = now if now > numbers.last_enqueued_at else numbers.last_enqueued_at
-        if key and self.duplicates is not None and self.duplicates.holds(key, enqueued_at, self.settings.duplicate_window_ms):
+        if (
+            key
+            and self.duplicates is not None
+            and self.duplicates.holds(key, enqueued_at, self.settings.duplicate_window_ms)
+        ):
             return 0
         number = numbers.next_sequence_number
         if incoming.scheduled_at > now:
@@ -137,7 +151,11 @@ class Queue(QueueState):
             message.extra.ttl_ms = incoming.ttl_ms
         else:
             message = Message(
-                number, enqueued_at, self.expiry(incoming.ttl_ms, enqueued_at), len(incoming.blob), self.session_of(incoming)
+                number,
+                enqueued_at,
+                self.expiry(incoming.ttl_ms, enqueued_at),
+                len(incoming.blob),
+                self.session_of(incoming),
             )
             message.extra = extra
             if incoming.scheduled_at:
@@ -323,11 +341,15 @@ class Queue(QueueState):
         self.check_held(lock, now)
         self._end_lock(lock)
         message = lock.message
-        record = MessageDeferred(self.queue_id, message.sequence_number, message.delivery_count, changed_properties)
+        record = MessageDeferred(
+            self.queue_id, message.sequence_number, message.delivery_count, changed_properties
+        )
         self.context.journal.append(record)
         self.deferred(message.sequence_number, message.delivery_count, changed_properties)
 
-    def dead_letter(self, lock: Lock, reason: str | None, description: str | None, changed: bytes, now: int) -> None:
+    def dead_letter(
+        self, lock: Lock, reason: str | None, description: str | None, changed: bytes, now: int
+    ) -> None:
         """Move the message to the dead-letter queue on the receiver's word."""
         self.check_held(lock, now)
         self.check_dead_letter(reason, description)
@@ -340,7 +362,9 @@ class Queue(QueueState):
             raise NotAllowed(f"A message in '{self.path}' cannot be dead-lettered again.")
         for text in (reason, description):
             if text is not None and len(text) > DEAD_LETTER_TEXT_MAX:
-                raise ArgumentError(f"A dead-letter reason or description has at most {DEAD_LETTER_TEXT_MAX} characters.")
+                raise ArgumentError(
+                    f"A dead-letter reason or description has at most {DEAD_LETTER_TEXT_MAX} characters."
+                )
 
     def renew(self, lock: Lock, now: int) -> int:
         """Extend a lock by the entity's lock duration; when it ends now (B28)."""
@@ -398,7 +422,9 @@ class Queue(QueueState):
         if self.dead_letter_queue is not None and count >= self.settings.max_delivery_count:
             self._give_up_on(message, count, changed_properties)
             return
-        self.context.journal.append(DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties))
+        self.context.journal.append(
+            DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties)
+        )
         self.delivery_failed(message.sequence_number, count, changed_properties)
         self._expire_if_due(message, now)
 
@@ -418,25 +444,36 @@ class Queue(QueueState):
         self._expire_if_due(message, now)
 
     def _expire_if_due(self, message: Message, now: int) -> None:
-        if message.state == ACTIVE and message.expires_at and message.expires_at <= now and not self.is_sub_queue:
+        if (
+            message.state == ACTIVE
+            and message.expires_at
+            and message.expires_at <= now
+            and not self.is_sub_queue
+        ):
             self.expire(message)
 
     def expire(self, message: Message) -> None:
         """A message outlived its time: dead-letter or drop it (B41–B43)."""
         self.expired_count += 1
         if self.settings.dead_letter_on_expiration and self.dead_letter_queue is not None:
-            self.move_to_dead_letter(message, REASON_EXPIRED, "The message expired and was dead lettered.", b"")
+            self.move_to_dead_letter(
+                message, REASON_EXPIRED, "The message expired and was dead lettered.", b""
+            )
         else:
             if self.context.watcher is not None:
                 self.context.watcher.dropped(self, message, EXPIRED)
             self.remove(message)
 
-    def move_to_dead_letter(self, message: Message, reason: str | None, description: str | None, changed: bytes) -> None:
+    def move_to_dead_letter(
+        self, message: Message, reason: str | None, description: str | None, changed: bytes
+    ) -> None:
         """Dead-letter a message of this queue."""
         assert self.dead_letter_queue is not None, self.path
         self.move(message, self.dead_letter_queue, reason, description, changed)
 
-    def move(self, message: Message, target: Queue, reason: str | None, description: str | None, changed: bytes) -> None:
+    def move(
+        self, message: Message, target: Queue, reason: str | None, description: str | None, changed: bytes
+    ) -> None:
         """Record a move to another place of the entity; the bytes stay where they are (B38, B39)."""
         if self.context.watcher is not None:
             self.context.watcher.dead_lettered(self, message, reason)
@@ -525,4 +562,3 @@ class Queue(QueueState):
             if deadline and (not first or deadline < first):
                 first = deadline
         return first
-

@@ -81,7 +81,9 @@ class QueueState:
         """Locks outside sessions, in the order they will expire."""
         self.expiring: list[tuple[int, int]] = []
         self.due: list[tuple[int, int]] = []
-        self.duplicates = DuplicateHistory() if settings.requires_duplicate_detection and not is_sub_queue else None
+        self.duplicates = (
+            DuplicateHistory() if settings.requires_duplicate_detection and not is_sub_queue else None
+        )
         self.rotation: deque[Consumer] = deque()
         self.armed_at = 0
         self.active_count = 0
@@ -147,7 +149,11 @@ class QueueState:
     def moved_in(self, original: Message, extra: Extra) -> None:
         """Fold of MessageMoved, second half: a fresh object, since stale indexes may still hold the old one."""
         message = Message(
-            original.sequence_number, original.enqueued_at, original.expires_at, original.size, original.session_id
+            original.sequence_number,
+            original.enqueued_at,
+            original.expires_at,
+            original.size,
+            original.session_id,
         )
         message.location = original.location
         message.extra = extra

@@ -40,7 +40,9 @@ def accept(queue: Queue, consumer: Consumer, session_id: str | None, timeout_ms:
     queue.numbers.accessed_at = now
     if session_id is not None:
         if len(session_id) > SESSION_ID_MAX:
-            raise ArgumentError(f"The session id has {len(session_id)} characters: at most {SESSION_ID_MAX} are allowed.")
+            raise ArgumentError(
+                f"The session id has {len(session_id)} characters: at most {SESSION_ID_MAX} are allowed."
+            )
         session = table.get(session_id)
         if session.holder is not None and session.locked_until > now:
             raise SessionCannotBeLocked(session_id)
@@ -183,7 +185,9 @@ def _check_state_room(queue: Queue, size: int, before: int) -> None:
             f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{queue.path}'."
         )
     if not queue.context.journal.has_room(size):
-        raise QuotaExceeded(f"The disk has no room for a session state of '{queue.path}'. Free some space; receiving goes on.")
+        raise QuotaExceeded(
+            f"The disk has no room for a session state of '{queue.path}'. Free some space; receiving goes on."
+        )
 
 
 def list_sessions(queue: Queue, updated_since: int | None, skip: int, top: int) -> list[str]:

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 class Session:
     """One session: its deliverable messages, its holder, its state."""
 
-    __slots__ = ("holder", "locked_until", "locks", "message_count", "ready", "session_id", "state", "state_at")
+    __slots__ = (
+        "holder",
+        "locked_until",
+        "locks",
+        "message_count",
+        "ready",
+        "session_id",
+        "state",
+        "state_at",
+    )
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id

@@ -139,7 +139,11 @@ def _store(subscription: Entity, incoming: Scanned, blob: bytes, enqueued_at: in
     ttl_ms = _shorter(incoming.ttl_ms, topic.settings.default_ttl_ms)
     at = max(enqueued_at, subscription.numbers.last_enqueued_at)
     message = Message(
-        subscription.numbers.next_sequence_number, at, main.expiry(ttl_ms, at), len(blob), main.session_of(incoming)
+        subscription.numbers.next_sequence_number,
+        at,
+        main.expiry(ttl_ms, at),
+        len(blob),
+        main.session_of(incoming),
     )
     message.extra = extra
     main.store(message, blob, b"")

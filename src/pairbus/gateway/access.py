@@ -113,7 +113,11 @@ class Access:
         scope = _scope_of(fields["sr"])
         expiry = fields["se"]
         # The length first: Python refuses to read thousands of digits.
-        if len(expiry) > _EXPIRY_DIGITS or not (expiry.isascii() and expiry.isdigit()) or int(expiry) > _EXPIRY_MAX:
+        if (
+            len(expiry) > _EXPIRY_DIGITS
+            or not (expiry.isascii() and expiry.isdigit())
+            or int(expiry) > _EXPIRY_MAX
+        ):
             raise Unauthorized("MalformedToken: The token's expiry is not a number of seconds in range.")
         expires_at = int(expiry) * 1000
         found = self._find_rule(unquote(fields["skn"]), scope)
@@ -186,7 +190,9 @@ def _basic(header: str) -> tuple[str, str] | None:
 
 def missing_claim(right: str, path: str) -> str:
     """The service's wording for a right that is not there."""
-    return f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{path}'."
+    return (
+        f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{path}'."
+    )
 
 
 def _fields_of(token: str) -> dict[str, str]:
@@ -209,7 +215,12 @@ def _scope_of(resource: str) -> str:
     # Some clients quote with '+', others with '%20'; names hold neither, so both decode alike.
     text = unquote_plus(resource).partition("?")[0]
     scope = canonical(path_of(text if "://" in text else "sb://" + text))
-    if "%" in scope or "\\" in scope or any(part in ("", ".", "..") for part in scope.split("/")[1:]) or scope in (".", ".."):
+    if (
+        "%" in scope
+        or "\\" in scope
+        or any(part in ("", ".", "..") for part in scope.split("/")[1:])
+        or scope in (".", "..")
+    ):
         raise Unauthorized("InvalidAudience: The token's resource is not a plain path.")
     return scope
 

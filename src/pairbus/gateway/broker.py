@@ -48,7 +48,11 @@ class Broker:
     """The gateway's root."""
 
     def __init__(
-        self, name: str, journal: Journal, random_bytes: bytes, audit: Callable[[str, str, str, str, str], None] | None = None
+        self,
+        name: str,
+        journal: Journal,
+        random_bytes: bytes,
+        audit: Callable[[str, str, str, str, str], None] | None = None,
     ) -> None:
         """``random_bytes``: sixteen fresh ones, for lock tokens and tracking ids of this life."""
         self.journal = journal
@@ -100,7 +104,9 @@ class Broker:
         self._dirty.clear()
         return dirty
 
-    def accept_later(self, connection: GatewayConnection, session: Session, delivery_id: int, at: int) -> None:
+    def accept_later(
+        self, connection: GatewayConnection, session: Session, delivery_id: int, at: int
+    ) -> None:
         """Answer a send at an instant (the switchboard's delay)."""
         self._later_count += 1
         heappush(self._later, (at, self._later_count, connection, session, delivery_id))

@@ -33,7 +33,9 @@ def merged_changes(message: Message, changes: dict[str, object] | None) -> bytes
     except UsageError as error:
         raise ArgumentError(f"A changed property cannot be kept: {error}") from error
     if len(encoded) > CHANGES_BYTES_MAX:
-        raise ArgumentError(f"The changed properties have {len(encoded)} bytes: at most {CHANGES_BYTES_MAX} are allowed.")
+        raise ArgumentError(
+            f"The changed properties have {len(encoded)} bytes: at most {CHANGES_BYTES_MAX} are allowed."
+        )
     return encoded
 
 
@@ -41,7 +43,9 @@ def check_changes(queue: Queue, message: Message, changes: dict[str, object] | N
     """Refuse changes that cannot be kept, or that a full disk has no room for: its reserve is for settlements (B12)."""
     changed = merged_changes(message, changes)
     if changed and not queue.context.journal.has_room(len(changed)):
-        raise QuotaExceeded(f"The disk has no room for changed properties in '{queue.path}'. Settle without them.")
+        raise QuotaExceeded(
+            f"The disk has no room for changed properties in '{queue.path}'. Settle without them."
+        )
 
 
 def _unsigned(value: object) -> object:

@@ -39,15 +39,12 @@ if TYPE_CHECKING:
     from pairbus.gateway.transactions import Transaction
 
 
-
 NO_LINK_MS: Final = 300_000
 """How long a connection may go without any link."""
 STRANGER_LINKS_MAX: Final = 32
 """Links that a connection may ask for before it has shown any right: each takes memory, refused or not (M6)."""
 NOT_ARMED: Final = 1 << 62
 """An ``armed_at`` that no deadline comes after."""
-
-
 
 
 class GatewayConnection:
@@ -266,7 +263,9 @@ class GatewayConnection:
         try:
             if isinstance(attach.target, CoordinatorTarget):
                 if is_stranger:
-                    raise Unauthorized("A transaction needs a connection that has authenticated: put a token first.")  # M6
+                    raise Unauthorized(
+                        "A transaction needs a connection that has authenticated: put a token first."
+                    )  # M6
                 self._add(Coordinator(self, link, "", ""))
                 link.accept(max_message_size=self.broker.request_bytes_max)
                 return
@@ -292,7 +291,11 @@ class GatewayConnection:
             self._check_any_right(node_scope(address.scope))
             find_entity(self.broker.namespace, address)
             path = canonical(path_of(text))
-            self._add(Replies(self, link, path, "") if link.role_is_sender else ManagementRequests(self, link, path, address))
+            self._add(
+                Replies(self, link, path, "")
+                if link.role_is_sender
+                else ManagementRequests(self, link, path, address)
+            )
             link.accept(max_message_size=self.broker.request_bytes_max)
             return
         until = self.authorize(address.scope, right)
@@ -305,7 +308,9 @@ class GatewayConnection:
             outgoing.attach(self, link, entity, queue_at(entity, address), address.scope, until)
             return
         if entity.kind == SUBSCRIPTION or address.sub:
-            raise NotAllowed(f"Messages cannot be sent to '{address.path}' directly: it is filled by the broker.")
+            raise NotAllowed(
+                f"Messages cannot be sent to '{address.path}' directly: it is filled by the broker."
+            )
         incoming.check_attach(entity)
         context = SendLink(self, link, entity.path, right, entity)
         context.allowed_until = until

@@ -53,9 +53,13 @@ class Faults:
         kind = request.get("kind")
         if kind not in KINDS:
             raise ArgumentError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}.")
-        unknown = [key for key in request if key not in ("kind", "entity", "duration_ms", "count", "delay_ms")]
+        unknown = [
+            key for key in request if key not in ("kind", "entity", "duration_ms", "count", "delay_ms")
+        ]
         if unknown:
-            raise ArgumentError(f"Unknown keys {unknown}: a fault has kind, entity, duration_ms, count and delay_ms.")
+            raise ArgumentError(
+                f"Unknown keys {unknown}: a fault has kind, entity, duration_ms, count and delay_ms."
+            )
         entity = request.get("entity") or ""
         if not isinstance(entity, str):
             raise ArgumentError(f"entity is {entity!r}: it must be a path or null.")
@@ -82,7 +86,11 @@ class Faults:
         """The fault of this kind that hits a path now, counted; None if there is none."""
         path = canonical(path)
         for fault in self._faults:
-            if fault.kind == kind and (not fault.entity or fault.entity == path) and self._is_live(fault, now):
+            if (
+                fault.kind == kind
+                and (not fault.entity or fault.entity == path)
+                and self._is_live(fault, now)
+            ):
                 if fault.count > 0:
                     fault.count -= 1
                 return fault

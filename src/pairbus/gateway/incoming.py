@@ -66,7 +66,9 @@ def receive(
         entity = context.entity
         if entity.is_deleted:
             raise EntityNotFound(entity.path)
-        if connection.broker.faults.is_on and _is_hit(connection, context, delivery_id, settled, message_format, payload):
+        if connection.broker.faults.is_on and _is_hit(
+            connection, context, delivery_id, settled, message_format, payload
+        ):
             return
         if state is not None and state.txn_id is not None:
             messages = parse(connection, entity, message_format, payload)
@@ -92,7 +94,9 @@ def receive(
     except ProtocolError as error:
         if not settled:
             malformed = MalformedMessage(f"The message cannot be read: {error}")
-            session.reject_incoming(delivery_id, connection.broker.tracker.error(malformed, context.path, now))
+            session.reject_incoming(
+                delivery_id, connection.broker.tracker.error(malformed, context.path, now)
+            )
         return
     if not settled:
         session.accept_incoming(delivery_id)
@@ -113,7 +117,9 @@ def read(connection: GatewayConnection, payload: bytes, wants_id: bool) -> Scann
     message = scan(payload, wants_id)
     if not message.has_message_id and not message.is_ping:
         message_id = connection.broker.tracker.message_id()
-        message.blob = with_properties(message.blob, application_properties(message.blob), {MESSAGE_ID: message_id})
+        message.blob = with_properties(
+            message.blob, application_properties(message.blob), {MESSAGE_ID: message_id}
+        )
         if wants_id:
             message.message_id = encode_string(message_id)
     return message
@@ -139,7 +145,12 @@ def store_one(broker: Broker, entity: Entity, message: Scanned, operation: str, 
 
 
 def _is_hit(
-    connection: GatewayConnection, context: SendLink, delivery_id: int, settled: bool, message_format: int, payload: bytes
+    connection: GatewayConnection,
+    context: SendLink,
+    delivery_id: int,
+    settled: bool,
+    message_format: int,
+    payload: bytes,
 ) -> bool:
     """Let the switchboard spoil this send; True when it has been dealt with."""
     broker, entity, now = connection.broker, context.entity, connection.now
@@ -152,9 +163,13 @@ def _is_hit(
     if faults.strike(REFUSE, entity.path, now) is not None:
         raise Refusal(f"'{entity.path}' refuses because a fault was switched on.")
     if faults.strike(THROTTLE, entity.path, now) is not None:
-        raise ServerBusy("The request was terminated because the namespace is being throttled. Wait 10 seconds and try again.")
+        raise ServerBusy(
+            "The request was terminated because the namespace is being throttled. Wait 10 seconds and try again."
+        )
     if faults.strike(FILL, entity.path, now) is not None:
-        raise QuotaExceeded(f"The maximum entity size has been reached or exceeded for '{entity.path}' (a fault was switched on).")
+        raise QuotaExceeded(
+            f"The maximum entity size has been reached or exceeded for '{entity.path}' (a fault was switched on)."
+        )
     drop = faults.strike(DROP_ACKNOWLEDGEMENTS, entity.path, now)
     delay = faults.strike(DELAY, entity.path, now)
     if drop is None and delay is None:

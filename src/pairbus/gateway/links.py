@@ -48,7 +48,9 @@ class SendLink(LinkContext):
 
     __slots__ = ("entity", "pings", "sends")
 
-    def __init__(self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity) -> None:
+    def __init__(
+        self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity
+    ) -> None:
         super().__init__(connection, link, path, right)
         self.entity = entity
         self.sends = connection.broker.meter.tally(entity.path, meter.SEND)
@@ -58,10 +60,26 @@ class SendLink(LinkContext):
 class ReceiveLink(LinkContext):
     """A client receives from a place."""
 
-    __slots__ = ("consumer", "deliveries", "empty_receives", "entity", "flows", "is_polling", "queue", "settlements")
+    __slots__ = (
+        "consumer",
+        "deliveries",
+        "empty_receives",
+        "entity",
+        "flows",
+        "is_polling",
+        "queue",
+        "settlements",
+    )
 
     def __init__(
-        self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity, queue: Queue, deletes: bool
+        self,
+        connection: GatewayConnection,
+        link: Link,
+        path: str,
+        right: str,
+        entity: Entity,
+        queue: Queue,
+        deletes: bool,
     ) -> None:
         super().__init__(connection, link, path, right)
         self.entity = entity

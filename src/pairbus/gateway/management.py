@@ -87,7 +87,9 @@ def receive(
         description = connection.broker.tracker.describe(refusal.description, context.path, connection.now)
     except ProtocolError as error:
         status, condition = 400, "amqp:decode-error"
-        description = connection.broker.tracker.describe(f"The request cannot be read: {error}", context.path, connection.now)
+        description = connection.broker.tracker.describe(
+            f"The request cannot be read: {error}", context.path, connection.now
+        )
     _audit(connection, context, message, status)
     _answer(connection, context, message, status, description, condition, body)
 
@@ -123,7 +125,12 @@ def _perform(
         raise ArgumentError(f"The body of '{name}' is not a map.")
     txn_id = state.txn_id if state is not None else None
     request = Request(
-        connection, entity, queue_at(entity, context.address), message.body, message.application_properties, txn_id
+        connection,
+        entity,
+        queue_at(entity, context.address),
+        message.body,
+        message.application_properties,
+        txn_id,
     )
     if name not in RULE_OPERATIONS:
         return perform(request)  # counted by itself, under a name of its own

@@ -138,7 +138,9 @@ def update_disposition(request: Request) -> dict[str, object]:
     """Settle away from the link; all tokens or none."""
     status = request.text("disposition-status")
     if status not in ("completed", "abandoned", "defered", "suspended"):
-        raise ArgumentError(f"'disposition-status' is '{status}': completed, abandoned, defered and suspended are known.")
+        raise ArgumentError(
+            f"'disposition-status' is '{status}': completed, abandoned, defered and suspended are known."
+        )
     locks = [_lock(request, token) for token in dict.fromkeys(request.tokens())]
     changes = request.value("properties-to-modify")
     if changes is not None and not isinstance(changes, dict):

@@ -69,7 +69,9 @@ def add(request: Request) -> dict[str, object]:
     description = request.value("rule-description")
     if not isinstance(description, dict):
         raise ArgumentError("'rule-description' is not a map.")
-    _change(request, rules.with_rule(Rule(name, _filter_of(description), _action_of(description), request.now)))
+    _change(
+        request, rules.with_rule(Rule(name, _filter_of(description), _action_of(description), request.now))
+    )
     return {}
 
 
@@ -110,7 +112,9 @@ def _filter_of(description: dict[str, object]) -> RuleFilter:
             session_id=fields[5],
             reply_to_session_id=fields[6],
             content_type=fields[7],
-            properties={str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {},
+            properties={str(key): value for key, value in properties.items()}
+            if isinstance(properties, dict)
+            else {},
         )
     raise ArgumentError("'rule-description' needs a 'sql-filter' or a 'correlation-filter'.")
 
@@ -141,7 +145,8 @@ def _described(rule: Rule) -> Described:
     if rule.action is not None:
         action = Described(ULong(SQL_ACTION), [rule.action.expression, Int(COMPATIBILITY_LEVEL)])
     return Described(
-        ULong(RULE_DESCRIPTION), [_described_filter(rule.filter), action, rule.name, Timestamp(rule.created_at)]
+        ULong(RULE_DESCRIPTION),
+        [_described_filter(rule.filter), action, rule.name, Timestamp(rule.created_at)],
     )
 
 

@@ -80,7 +80,9 @@ def _session_id(value: object) -> str | None:
         value = value.value
     if value is None or isinstance(value, str):
         return value
-    raise ArgumentError(f"The session filter is a {type(value).__name__}: it must be a string, or null for any session.")
+    raise ArgumentError(
+        f"The session filter is a {type(value).__name__}: it must be a string, or null for any session."
+    )
 
 
 def flow(connection: GatewayConnection, context: ReceiveLink) -> None:

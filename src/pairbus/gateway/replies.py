@@ -34,7 +34,9 @@ def reply_link(connection: GatewayConnection, request: Link, path: str, reply_to
         if not isinstance(context, Replies) or context.path != path:
             continue
         target = link.attach.target
-        if reply_to is not None and (link.name == reply_to or (isinstance(target, Target) and target.address == reply_to)):
+        if reply_to is not None and (
+            link.name == reply_to or (isinstance(target, Target) and target.address == reply_to)
+        ):
             return link
         if fallback is None or (link.session is request.session and fallback.session is not request.session):
             fallback = link

@@ -112,6 +112,10 @@ class Request:
         session = session_ops.held_session(self.queue, None, session_id, self.now)
         name = self._properties.get("associated-link-name")
         for link, context in self.connection.links.items():
-            if isinstance(context, ReceiveLink) and context.consumer is session.holder and name in (None, link.name):
+            if (
+                isinstance(context, ReceiveLink)
+                and context.consumer is session.holder
+                and name in (None, link.name)
+            ):
                 return session
         raise SessionLockLost

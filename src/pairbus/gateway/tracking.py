@@ -37,7 +37,9 @@ class Tracker:
         prefix = self._prefix
         guid = f"{prefix[:8]}-{prefix[8:12]}-{prefix[12:16]}-{self._count >> 48:04x}-{self._count & 0xFFFFFFFFFFFF:012x}"
         instant = datetime.fromtimestamp(now / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return f"{text} TrackingId:{guid}_{_NODE}, SystemTracker:{self._namespace}:{path}, Timestamp:{instant}"
+        return (
+            f"{text} TrackingId:{guid}_{_NODE}, SystemTracker:{self._namespace}:{path}, Timestamp:{instant}"
+        )
 
     def refused(self, condition: str) -> None:
         """Count a refusal. Conditions are the broker's own words, so there are few."""

@@ -166,7 +166,12 @@ class StatusSettlement:
     __slots__ = ("_changes", "_description", "_reason", "_request", "_status")
 
     def __init__(
-        self, request: Request, status: str, reason: str | None, description: str | None, changes: dict[str, object] | None
+        self,
+        request: Request,
+        status: str,
+        reason: str | None,
+        description: str | None,
+        changes: dict[str, object] | None,
     ) -> None:
         self._request = request
         self._status = status
@@ -223,7 +228,9 @@ def receive(connection: GatewayConnection, context: Coordinator, delivery_id: in
         else:
             raise ArgumentError("A coordinator takes declare and discharge only.")
     except Refusal as refusal:
-        session.reject_incoming(delivery_id, connection.broker.tracker.error(refusal, "coordinator", connection.now))
+        session.reject_incoming(
+            delivery_id, connection.broker.tracker.error(refusal, "coordinator", connection.now)
+        )
     except ProtocolError as error:
         session.reject_incoming(delivery_id, AmqpError("amqp:decode-error", str(error)))
 
@@ -231,7 +238,9 @@ def receive(connection: GatewayConnection, context: Coordinator, delivery_id: in
 def _declare(connection: GatewayConnection, controller: Link) -> Transaction:
     _roll_back_expired(connection)
     if len(connection.transactions) >= TRANSACTIONS_MAX:
-        raise ArgumentError(f"{TRANSACTIONS_MAX} transactions are open on this connection: discharge one first.")
+        raise ArgumentError(
+            f"{TRANSACTIONS_MAX} transactions are open on this connection: discharge one first."
+        )
     txn_id = connection.broker.next_transaction_id()
     transaction = Transaction(txn_id, controller, connection.now + LIFETIME_MS)
     connection.transactions[txn_id] = transaction
@@ -292,7 +301,9 @@ def _check_size(connection: GatewayConnection, size: int) -> None:
     _roll_back_expired(connection)
     held = sum(transaction.size for transaction in connection.transactions.values())
     if held and held + size > WORK_BYTES_MAX:
-        raise ArgumentError(f"The open transactions of a connection hold at most {WORK_BYTES_MAX} bytes: discharge one first.")
+        raise ArgumentError(
+            f"The open transactions of a connection hold at most {WORK_BYTES_MAX} bytes: discharge one first."
+        )
 
 
 def _roll_back_expired(connection: GatewayConnection) -> None:
@@ -301,7 +312,12 @@ def _roll_back_expired(connection: GatewayConnection) -> None:
 
 
 def _plan_settlement(
-    connection: GatewayConnection, transaction: Transaction, queue: Queue, scope: str, lock: Lock, settlement: Settlement
+    connection: GatewayConnection,
+    transaction: Transaction,
+    queue: Queue,
+    scope: str,
+    lock: Lock,
+    settlement: Settlement,
 ) -> None:
     if lock.token in transaction.settled:
         transaction.is_failed = True
@@ -337,7 +353,11 @@ def add_schedule(request: Request, txn_id: bytes, messages: list[Scanned]) -> di
     """Plan scheduled messages. Their numbers are known only at the commit, so none are given back."""
     transaction = _find(request.connection, txn_id)
     for message in messages:
-        _plan(request.connection, transaction, PlannedSend(request.entity, node_scope(request.entity.path), message, SCHEDULE))
+        _plan(
+            request.connection,
+            transaction,
+            PlannedSend(request.entity, node_scope(request.entity.path), message, SCHEDULE),
+        )
     return {"sequence-numbers": Array([Long(0) for _ in messages])}
 
 

@@ -37,7 +37,9 @@ class AccessRule:
             raise InvalidEntity(f"Rule '{self.name}' grants Manage, which needs Send and Listen as well.")
         for key in (self.primary_key, self.secondary_key):
             if not key or len(key) > KEY_LENGTH_MAX:
-                raise InvalidEntity(f"A key of rule '{self.name}' is empty or longer than {KEY_LENGTH_MAX} characters.")
+                raise InvalidEntity(
+                    f"A key of rule '{self.name}' is empty or longer than {KEY_LENGTH_MAX} characters."
+                )
 
     def __repr__(self) -> str:
         # Keys appear in no log and no error (M7).

@@ -80,7 +80,9 @@ class Settings:
         out: dict[str, object] = {}
         for name, value in _values_of(self).items():
             if value != _DEFAULTS[name]:
-                out[name] = [rule.to_dict() for rule in self.access_rules] if name == "access_rules" else value
+                out[name] = (
+                    [rule.to_dict() for rule in self.access_rules] if name == "access_rules" else value
+                )
         return json.dumps(out, separators=(",", ":"))
 
     @staticmethod
@@ -151,13 +153,21 @@ def check_settings(kind: int, settings: Settings) -> None:
     if settings.status not in STATUSES:
         raise InvalidEntity(f"Status is '{settings.status}': it must be one of {', '.join(STATUSES)}.")
     if settings.user_metadata is not None and len(settings.user_metadata) > USER_METADATA_MAX:
-        raise InvalidEntity(f"UserMetadata has {len(settings.user_metadata)} characters: at most {USER_METADATA_MAX}.")
+        raise InvalidEntity(
+            f"UserMetadata has {len(settings.user_metadata)} characters: at most {USER_METADATA_MAX}."
+        )
     if len(settings.access_rules) > ACCESS_RULES_MAX:
-        raise InvalidEntity(f"{len(settings.access_rules)} authorization rules: at most {ACCESS_RULES_MAX} are allowed.")
+        raise InvalidEntity(
+            f"{len(settings.access_rules)} authorization rules: at most {ACCESS_RULES_MAX} are allowed."
+        )
     if kind != TOPIC and settings.requires_session and settings.forward_to is not None:
-        raise InvalidEntity("ForwardTo cannot be combined with RequiresSession: a session's order would be lost.")
+        raise InvalidEntity(
+            "ForwardTo cannot be combined with RequiresSession: a session's order would be lost."
+        )
     if settings.enable_partitioning:
-        raise InvalidEntity("EnablePartitioning is true: partitioned entities are not offered; leave it false.")
+        raise InvalidEntity(
+            "EnablePartitioning is true: partitioned entities are not offered; leave it false."
+        )
 
 
 def check_update(kind: int, old: Settings, new: Settings) -> None:

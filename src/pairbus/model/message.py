@@ -96,4 +96,3 @@ class Message:
         self.lock_token = 0
         """The lock that holds it, or 0."""
         self.extra: Extra | None = None
-

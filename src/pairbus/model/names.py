@@ -45,7 +45,9 @@ def subscription_path(topic: str, subscription: str) -> str:
 
 def _check(name: str, limit: int, kind: str, slashes: bool) -> None:
     if not name or len(name) > limit:
-        raise InvalidEntity(f"'{name[:80]}' is not a {kind} name: it needs 1 to {limit} characters, not {len(name)}.")
+        raise InvalidEntity(
+            f"'{name[:80]}' is not a {kind} name: it needs 1 to {limit} characters, not {len(name)}."
+        )
     allowed = _PUNCTUATION + "/" if slashes else _PUNCTUATION
     for character in name:
         if not (character.isascii() and character.isalnum()) and character not in allowed:

@@ -69,7 +69,9 @@ class Options:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("--tls-cert and --tls-key go together: give both or neither")
         if self.audit and self.store == MEMORY:
-            raise UsageError(f"--audit and --store {MEMORY} exclude each other: the audit log needs a store that lasts")
+            raise UsageError(
+                f"--audit and --store {MEMORY} exclude each other: the audit log needs a store that lasts"
+            )
         if self.ready_file is not None and not self.ready_file.parent.is_dir():
             raise UsageError(
                 f"--ready-file {self.ready_file}: the directory {self.ready_file.parent} does not exist; make it first"

@@ -62,7 +62,7 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
         delays=histogram_of(delays(known).collect()),
         reordered=histogram_of(reordered(known).collect()) if with_order else None,
         outages=_outages(known) if int(totals["detoured"]) else (),
-        journals=tuple(journal for found in ledgers.inputs.values() for journal in found.journals),
+        journals=tuple(sorted({path for found in ledgers.inputs.values() for path in found.journals})),
         repeated_parts=sum(len(found.repeated) for found in ledgers.inputs.values()),
         is_cut_off=until is not None,
     )

@@ -43,9 +43,8 @@ class Inputs:
     journals: list[str] = field(default_factory=list)
     """Journals of an hour that is not over; their last block was taken as durable."""
 
-    def is_empty(self) -> bool:
-        """No file at all."""
-        return not self.parquet and not self.lines and not self.damaged
+    kept: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list)
+    """Where such journals were made readable; gone with this object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
         for journal in sorted(root.rglob(f"{JOURNALS}*.log")):
             is_found = True
             found.journals.append(str(journal))
-            for made in _converted(journal):
+            for made in _converted(journal, found):
                 if not (journal.parent / made.parent.name / made.name).exists():
                     _add_parquet(made, wanted, parts, found)
     for file in [root] if root.is_file() else sorted(root.rglob("*")):
@@ -191,13 +190,14 @@ def _age(part: _Part, weight: str | None) -> tuple[int, int, int, str]:
     return part.rows, total, part.modified, part.path
 
 
-def _converted(journal: Path) -> list[Path]:
+def _converted(journal: Path, found: Inputs) -> list[Path]:
     """The rows of an open journal as Parquet, as its broker will write them; nothing if the broker just did."""
-    made = Path(tempfile.mkdtemp(prefix="pairbus-journal-"))
+    place = tempfile.TemporaryDirectory(prefix="pairbus-journal-", ignore_cleanup_errors=True)
+    found.kept.append(place)
+    made = Path(place.name)
     try:
         copy = Path(shutil.copy(journal, made / journal.name))
     except FileNotFoundError:
-        shutil.rmtree(made)
         return []
     convert(copy, made, namespace="")
     return sorted(made.rglob(f"*{PARQUET}"))

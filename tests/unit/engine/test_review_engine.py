@@ -54,7 +54,8 @@ def test_B58_more_fresh_ids_than_two_bytes_count_do_not_stop_a_publish() -> None
     topic = bench.topic()
     many = {"expression": "; ".join(f"SET p{i} = newid()" for i in range(32)), "parameters": {}}
     texts = [
-        json.dumps({"name": f"r{i}", "created_at": 0, "filter": {"kind": "true"}, "action": many}) for i in range(70)
+        json.dumps({"name": f"r{i}", "created_at": 0, "filter": {"kind": "true"}, "action": many})
+        for i in range(70)
     ]
     for i in range(30):
         bench.subscription(f"t/Subscriptions/s{i}", rules=texts)

@@ -109,7 +109,8 @@ def test_M3_receiver_that_says_nothing_loses_its_link_when_its_token_ends() -> N
     tokens = session.request_link("$cbs")
     bench.exchange(START)
     tokens.request(
-        {"operation": "put-token", "type": "jwt", "name": "sb://contoso/orders"}, token("orders", START // 1000 + 60)
+        {"operation": "put-token", "type": "jwt", "name": "sb://contoso/orders"},
+        token("orders", START // 1000 + 60),
     )
     bench.exchange(START)
     receiver = session.receiver("orders")
