@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt, Uuid
-from pairbus.model.access import LISTEN, MANAGE, SEND
+from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
 from tests.unit.gateway.wire_bench import START, WireBench, message, rule, token
 
@@ -81,37 +81,60 @@ def make_bench(path: str) -> WireBench:
     return bench
 
 
-def make_token(right: str, scope: str, path: str) -> str:
+def parts_of(right: str, scope: str, path: str) -> tuple[str, str, str]:
+    """Rule, key and resource of a token."""
     entity = path.partition("/")[0]
     name = RULES[right]
     match scope:
         case "namespace":
-            return token(name, f"{name}-1")
+            return name, f"{name}-1", ""
         case "this entity":
-            return token(name, f"{name}-1", path)
+            return name, f"{name}-1", path
         case "other entity":
-            return token(name, f"{name}-1", "other")
+            return name, f"{name}-1", "other"
         case "rule of this entity":
-            return token(f"own-{right}", f"own-{right}-1", entity)
+            return f"own-{right}", f"own-{right}-1", entity
         case _:
-            return token(f"own-{right}", "other", "other")
+            return f"own-{right}", "other", "other"
 
 
-def spoil(state: str, path: str) -> str | None:
-    """The strongest of tokens, spoilt."""
+def make_token(right: str, scope: str, path: str) -> str:
+    return token(*parts_of(right, scope, path))
+
+
+def spoil(state: str, right: str, scope: str, path: str) -> str | None:
+    """A token of this right and scope that is not good."""
+    name, key, resource = parts_of(right, scope, path)
     match state:
         case "expired":
-            return token("root", "root-1", expires_at=START - 1_000)
+            return token(name, key, resource, expires_at=START - 1_000)
         case "unknown name":
-            return token("stranger", "root-1")
-        case "replaced key" | "wrong signature":
-            return token("root", "an-earlier-key")
+            return token(f"{name}-stranger", key, resource)
+        case "wrong signature":
+            return token(name, "nobody's-key", resource)
         case "wrong audience":
-            return token("root", "root-1", path + "x")
+            return token(name, key, path + "x")
         case "malformed":
-            return token("root", "root-1").replace("&se=", "&xx=")
-        case _:
+            return token(name, key, resource).replace("&se=", "&xx=")
+        case "absent":
             return None
+        case _:
+            return token(name, key, resource)  # good, until its key is replaced
+
+
+def replace_keys(bench: WireBench) -> None:
+    """Every rule gets new keys."""
+    namespace = bench.namespace
+    namespace.set_access_rules(_renewed(namespace.access_rules), bench.now)
+    for path in ("q", "other", "t"):
+        entity = namespace.find(path)
+        assert entity is not None
+        settings = replace(entity.settings, access_rules=_renewed(entity.settings.access_rules))
+        namespace.update(entity, settings, bench.now)
+
+
+def _renewed(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
+    return tuple(replace(old, primary_key="new-1", secondary_key="new-2") for old in rules)
 
 
 def path_for(operation: str) -> str:
@@ -179,7 +202,15 @@ def test_M1_rights_and_scopes_are_as_the_table_says(operation: str) -> None:
 @pytest.mark.parametrize("operation", TABLE)
 def test_M1_a_token_that_is_not_good_gives_nothing(operation: str) -> None:
     path = path_for(operation)
-    wrong = [state for state in STATES if allows(make_bench(path), operation, path, spoil(state, path))]
+    bench, renewed = make_bench(path), make_bench(path)
+    replace_keys(renewed)
+    wrong = []
+    for right in RULES:
+        for scope in SCOPES:
+            for state in STATES:
+                where = renewed if state == "replaced key" else bench
+                if allows(where, operation, path, spoil(state, right, scope, path)):
+                    wrong.append((right, scope, state))
 
     assert wrong == []
 
@@ -189,7 +220,7 @@ def test_M1_authorization_comes_before_existence(operation: str) -> None:
     """Who may not touch an entity does not learn whether it is there."""
     bench = make_bench("q")
     missing = path_for(operation).replace("q", "missing").replace("t/", "missing/")
-    for text in (None, spoil("wrong signature", ""), token("nobody", "nobody-1")):
+    for text in (None, token("root", "nobody's-key"), token("nobody", "nobody-1")):
         assert not allows(bench, operation, missing, text)
 
 
