@@ -7,12 +7,15 @@ system before the action is answered, so it survives a kill of the process. Keys
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from pairbus.server.clock import BrokerClock, utc
+
+logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 FILES_MAX: Final = 16
@@ -45,7 +48,14 @@ class AuditLog:
         line = json.dumps(record).encode() + b"\n"
         if self._size + len(line) > FILE_BYTES_MAX:
             self._turn_page()
-        os.write(self._file, line)
+        try:
+            os.write(self._file, line)
+        except OSError as error:
+            # The action is done and cannot be taken back; a full disk must not make its answer a lie (M11).
+            logger.error(
+                "the audit log cannot be written", extra={"event": "audit.failed", "error": str(error)}
+            )
+            return
         self._size += len(line)
 
     def close(self) -> None:
