@@ -60,7 +60,6 @@ twins: $(STAMP) ## Check that the synchronous pairing client is the asynchronous
 	$(BIN)/python tools/unasync.py --check
 
 test: lint types imports twins ## Everything a change must pass (minutes)
-	@tools/system.sh chromium=chromium
 	$(PYTEST) $(SHORT)
 
 contract: $(STAMP) ## One suite over every store
@@ -76,6 +75,7 @@ conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and
 	$(PYTEST) -n $(JOBS) tests/conformance
 
 browser: $(STAMP) ## The live page in a real Chromium, which must be installed; SHOTS=dir keeps pictures
+	@tools/system.sh chromium=chromium
 	PAIRBUS_SCREENSHOTS=$(SHOTS) $(PYTEST) -m browser tests/integration
 
 sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays one

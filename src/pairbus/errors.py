@@ -9,7 +9,8 @@
     │   ├── EntityNotFound · EntityDisabled · EntityAlreadyExists · InvalidEntity · InvalidRule
     │   ├── MessageLockLost · SessionLockLost · MessageNotFound · SessionNotFound · SessionCannotBeLocked
     │   ├── QuotaExceeded · MessageTooLarge · Unauthorized · NotAllowed · ArgumentError · FilterFailed
-    │   ├── NotSupported · OperationTimedOut
+    │   ├── NotSupported · OperationTimedOut · MalformedMessage
+    │   ├── UnknownTransaction · TransactionRolledBack · TransactionTimedOut
     │   └── ServerBusy                       retryable
     ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed · StoreFull
     ├── BrokerNotReady                       a broker that was started did not come up, or ended
@@ -211,6 +212,34 @@ class NotSupported(Refusal):
 
     condition = "amqp:not-implemented"
     status = 501
+
+
+class MalformedMessage(Refusal):
+    """The message's bytes cannot be read."""
+
+    condition = "amqp:decode-error"
+    status = 400
+
+
+class UnknownTransaction(Refusal):
+    """The id names no open transaction of this connection."""
+
+    condition = "amqp:transaction:unknown-id"
+    status = 400
+
+
+class TransactionRolledBack(Refusal):
+    """The transaction could not be committed; nothing of it happened."""
+
+    condition = "amqp:transaction:rollback"
+    status = 400
+
+
+class TransactionTimedOut(Refusal):
+    """The transaction was not discharged in time; nothing of it happened."""
+
+    condition = "amqp:transaction:timeout"
+    status = 408
 
 
 class OperationTimedOut(Refusal):

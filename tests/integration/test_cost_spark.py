@@ -18,6 +18,8 @@ from pairbus.cli.cost import cost
 from pairbus.errors import UsageError
 from pairbus.gateway.meter import UsageRow
 from pairbus.server.usage import UsageWriter
+from pairbus.spark.reconcile_rows import AUDIT
+from pairbus.spark.report_inputs import Wanted, find_inputs
 from tests.integration.spark_kit import small_session
 
 pytestmark = pytest.mark.timeout(240)  # the first test of a process starts Java
@@ -259,3 +261,29 @@ def test_an_estimate_needs_no_spark_and_explains_every_figure() -> None:
     )
     assert values["pings"] == 1_441
     assert all(figure["why"] for figure in figures)
+
+
+def test_logs_of_several_brokers_below_one_directory_are_found_and_nothing_else_is_read(
+    tmp_path: Path,
+) -> None:
+    for place in ("primary", "secondary"):
+        data = tmp_path / place / "data"
+        (data / "store").mkdir(parents=True)
+        (data / "audit").mkdir()
+        (data / "audit" / "audit-000001.jsonl").write_text('{"action": "create"}\n')
+        usage = data / "usage" / "hour=2026-11-15T10"
+        usage.mkdir(parents=True)
+        table = pyarrow.table({"bucket": pyarrow.array([0], pyarrow.timestamp("ms", "UTC")), "count": [1]})
+        pyarrow.parquet.write_table(table, usage / f"part-{place}.parquet")
+    wanted = Wanted(what="usage log", folder="usage", columns={"bucket": ("timestamp",), "count": ("int",)})
+
+    found = find_inputs(small_session(), [str(tmp_path)], wanted)
+
+    assert (len(found.parquet), found.lines) == (2, [])
+
+
+def test_a_broker_without_the_log_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+
+    with pytest.raises(UsageError, match="run the broker with --audit"):
+        find_inputs(small_session(), [str(tmp_path)], AUDIT)

@@ -10,11 +10,24 @@ from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.queue import Queue
 from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record
-from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Extra, Message
+from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from pairbus.storage.faulty import SimulatedDisk
 from pairbus.storage.log import LogStore
 
 SEGMENT_BYTES = 4096
+
+
+EXTRA_FIELDS = (
+    "changed_properties",
+    "dead_letter_description",
+    "dead_letter_reason",
+    "dead_letter_source",
+    "enqueue_sequence_number",
+    "hops",
+    "scheduled_at",
+    "ttl_ms",
+)
+"""Every fact of ``Extra``, named here because compiled classes keep no list of them."""
 
 
 class Life:
@@ -189,7 +202,7 @@ class Life:
 
     def _message_values(self, message: Message) -> tuple[Any, ...]:
         extra = message.extra
-        values = None if extra is None else tuple(getattr(extra, name) for name in Extra.__slots__)
+        values = None if extra is None else tuple(getattr(extra, name) for name in EXTRA_FIELDS)
         return (
             message.enqueued_at,
             message.expires_at,

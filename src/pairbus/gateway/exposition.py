@@ -54,10 +54,17 @@ def render(metrics: Iterable[Metric]) -> str:
         for sample in metric.samples:
             labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
             lines.append(
-                f"{sample.name}{{{labels}}} {sample.value!r}" if labels else f"{sample.name} {sample.value!r}"
+                f"{sample.name}{{{labels}}} {_number(sample.value)}"
+                if labels
+                else f"{sample.name} {_number(sample.value)}"
             )
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    # Whole numbers without a fraction, whether they came as int or, compiled, as float.
+    return str(int(value)) if value == value // 1 else repr(value)

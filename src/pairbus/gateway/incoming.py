@@ -11,6 +11,7 @@ from pairbus.amqp.sections import scan, split_batch
 from pairbus.errors import (
     EntityDisabled,
     EntityNotFound,
+    MalformedMessage,
     ProtocolError,
     QuotaExceeded,
     Refusal,
@@ -33,13 +34,6 @@ BATCH_FORMAT: Final = 0x80013700
 """The message format of a batch: every data section is one encoded message."""
 MESSAGE_ID: Final = 0
 """The place of the message id among the properties."""
-
-
-class MalformedMessage(Refusal):
-    """The message's bytes cannot be read."""
-
-    condition = "amqp:decode-error"
-    status = 400
 
 
 def check_attach(entity: Entity) -> None:

@@ -12,7 +12,15 @@ from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.message import decode_message
 from pairbus.amqp.states import encode_accepted, encode_declared, encode_outcome_code, encode_transactional
 from pairbus.amqp.types import Array, Described, Long
-from pairbus.errors import ArgumentError, EntityNotFound, ProtocolError, Refusal
+from pairbus.errors import (
+    ArgumentError,
+    EntityNotFound,
+    ProtocolError,
+    Refusal,
+    TransactionRolledBack,
+    TransactionTimedOut,
+    UnknownTransaction,
+)
 from pairbus.gateway.addressing import node_scope
 from pairbus.gateway.meter import SCHEDULE, SEND, SETTLE
 from pairbus.model.access import LISTEN as LISTEN_RIGHT
@@ -46,27 +54,6 @@ _DESCRIPTORS: Final[dict[object, int]] = {
     "amqp:discharge:list": DISCHARGE,
 }
 """Both forms of a descriptor: Qpid Proton writes the symbols."""
-
-
-class UnknownTransaction(Refusal):
-    """The id names no open transaction of this connection."""
-
-    condition = "amqp:transaction:unknown-id"
-    status = 400
-
-
-class RolledBack(Refusal):
-    """The transaction could not be committed; nothing of it happened."""
-
-    condition = "amqp:transaction:rollback"
-    status = 400
-
-
-class TimedOut(Refusal):
-    """The transaction was not discharged in time; nothing of it happened."""
-
-    condition = "amqp:transaction:timeout"
-    status = 408
 
 
 class Work(Protocol):
@@ -255,14 +242,14 @@ def _discharge(connection: GatewayConnection, fields: list[object]) -> None:
     if is_failed:
         return
     if transaction.is_failed:
-        raise RolledBack("A part of the transaction was refused: it was rolled back.")
+        raise TransactionRolledBack("A part of the transaction was refused: it was rolled back.")
     now = connection.now
     size = 0
     try:
         for work in transaction.work:
             size += work.check(connection, size, now)
     except Refusal as refusal:
-        raise RolledBack(f"The transaction was rolled back: {refusal.description}") from refusal
+        raise TransactionRolledBack(f"The transaction was rolled back: {refusal.description}") from refusal
     for work in transaction.work:
         work.perform(connection.broker, now)
 
@@ -273,7 +260,9 @@ def _find(connection: GatewayConnection, txn_id: object) -> Transaction:
         raise UnknownTransaction("No open transaction of this connection has this id.")
     if transaction.deadline <= connection.now:
         roll_back(connection, transaction)
-        raise TimedOut(f"The transaction outlived its {LIFETIME_MS // 1000} seconds and was rolled back.")
+        raise TransactionTimedOut(
+            f"The transaction outlived its {LIFETIME_MS // 1000} seconds and was rolled back."
+        )
     return transaction
 
 

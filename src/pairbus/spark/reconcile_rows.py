@@ -52,6 +52,7 @@ AUDIT: Final = Wanted(
     what="audit log of messages",
     folder="messages-audit",
     columns={"message_id": _TEXT, "entity": _TEXT, "time": ("timestamp",)},
+    remedy="run the broker with --audit",
 )
 _COLUMNS: Final = (
     "kind", "message_id", "entity", "destination", "sequence_number", "time", "sha256", "body_sha256", "detail", "namespace"

@@ -28,6 +28,8 @@ FILES_MAX: Final = 200_000
 PARQUET: Final = ".parquet"
 LINES: Final = (".jsonl", ".ndjson")
 JOURNALS: Final = "journal-"
+STORE: Final = "store"
+"""The folder that tells a broker's data directory."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class Wanted:
     """Columns that must be there, and the first words of the types they may have."""
     weight: str | None = None
     """A column whose sum tells which copy of a part is the newest."""
+    remedy: str = "its broker has written none yet"
+    """What to do when a broker's data directory has no such folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,15 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
     is_found = (root / wanted.folder).is_dir()
     if is_found:
         root = root / wanted.folder
+    elif root.is_dir():
+        # Several brokers' data below one directory, as `pairbus up` keeps them: their own folders and nothing else.
+        below = sorted(folder for folder in root.rglob(wanted.folder) if folder.is_dir())
+        if below:
+            for folder in below:
+                _list_local(folder.parent, wanted, parts, found)
+            return True
+        if (root / STORE).is_dir():
+            raise UsageError(f"{root} has no {wanted.what}: {wanted.remedy}")
     if root.is_dir():
         # Journals first: one that its broker turns into Parquet meanwhile is then found in that form.
         for journal in sorted(root.rglob(f"{JOURNALS}*.log")):

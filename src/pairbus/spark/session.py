@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -61,7 +63,9 @@ def spark_session(
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError:
-        raise UsageError("Spark is not installed: pip install 'pairbus[spark]'") from None
+        raise UsageError(
+            "Spark is not installed: pip install 'pairbus[spark]' (in a clone: pip install '.[spark]')"
+        ) from None
     if SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         # Somebody else's session (spark-submit, a notebook): its settings are theirs.
         return SparkSession.builder.appName(name).getOrCreate()
@@ -75,9 +79,12 @@ def spark_session(
         builder = builder.config(key, value)
     try:
         with _stderr_to(log):
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Java, its gateway and Spark each have their own ways to fail
         raise PairbusError(f"Spark did not start: {_reason(error)}\n{_tail(log)}") from None
+    # Nothing is left behind; a session that did not start leaves its log for whoever looks for the reason.
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
+    return session
 
 
 def _settings(master: str | None, memory: str, work: Path) -> dict[str, str]:

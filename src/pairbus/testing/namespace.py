@@ -185,7 +185,9 @@ class Namespace:
         if self._data is not None:
             return self._data
         if self._work is None:
-            raise BrokerNotReady(f"namespace {self.name} has no data yet: start() it first")
+            raise BrokerNotReady(
+                f"namespace {self.name} has no data: it was not started, or is closed; start() it first"
+            )
         return self._work / "data"
 
     @property

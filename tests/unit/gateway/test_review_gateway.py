@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.amqp.encode import encode_list, encode_value
 from pairbus.amqp.message import encode_message
 from pairbus.amqp.states import MODIFIED_CODE, encode_accepted, encode_transactional
@@ -133,6 +135,7 @@ def test_B67_connections_that_have_gone_are_not_held_by_a_timer() -> None:
     assert len(bench.broker._timers) < 1_000
 
 
+@pytest.mark.uncompiled
 def test_B67_a_connection_has_one_timer_however_often_its_deadline_came_nearer() -> None:
     bench = WireBench()
     bench.queue()
@@ -214,6 +217,7 @@ def test_M3_expiry_with_thousands_of_digits_is_refused_and_audited() -> None:
     assert answer.status == 401
 
 
+@pytest.mark.uncompiled
 def test_M12_token_with_a_very_long_resource_costs_little() -> None:
     bench = WireBench()
     resource = "sb%3a%2f%2flocalhost%2f" + "a/" * 3_900
@@ -313,6 +317,7 @@ def _rfc(tag: bytes) -> bytes:
     return tag[3::-1] + tag[5:3:-1] + tag[7:5:-1] + tag[8:]
 
 
+@pytest.mark.uncompiled
 def test_B63_tokens_for_many_entities_on_one_connection_are_checked_one_by_one() -> None:
     bench = WireBench()
     count = 40
