@@ -26,6 +26,7 @@ from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.meter import MANAGEMENT, Meter
 from pairbus.gateway.metrics import broker_metrics
 from pairbus.gateway.outgoing import Deliveries
+from pairbus.gateway.rate import RateLimit
 from pairbus.gateway.tracking import Tracker
 from pairbus.model.access import MANAGE
 
@@ -41,6 +42,7 @@ REQUEST_BYTES_MAX: Final = 16_777_216
 STALE_TIMERS_SLACK: Final = 256
 """Timers out of date, beyond as many as there are connections, before they are swept."""
 FAULTS_PATH: Final = "/$faults"
+_BUSY: Final = "Too many management requests. Wait a second and try again."
 METRICS_PATH: Final = "/metrics"
 
 
@@ -58,6 +60,7 @@ class Broker:
         self.journal = journal
         self.faults = Faults()
         self.offers_faults = False
+        self._rate = RateLimit()
         self.meter = Meter()
         self.deliveries = Deliveries(self, random_bytes[:8])
         self.namespace = Namespace(name, journal, self.deliveries)
@@ -236,6 +239,11 @@ class Broker:
             return self._http_faults(request, now)
         if path == METRICS_PATH:
             return self._http_metrics(request, now)
+        if not self._rate.takes(now):
+            text = f"<Error><Code>503</Code><Detail>{self.tracker.describe(_BUSY, '', now)}</Detail></Error>"
+            return HttpResponse(
+                503, [("Content-Type", "application/xml"), ("Retry-After", "1")], text.encode()
+            )
         wanted = route_of(request.target).entity_path
         before = self.namespace.find(wanted)
         response = self.management.handle(request, now)

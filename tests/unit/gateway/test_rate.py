@@ -1,0 +1,34 @@
+"""A flood of management requests is told to wait, before anything is done for it (M12)."""
+
+from __future__ import annotations
+
+from pairbus.gateway.rate import BURST, RateLimit
+from tests.unit.gateway.wire_bench import WireBench, token
+
+
+def test_M12_bucket_gives_its_burst_then_the_rate_and_fills_up_again() -> None:
+    limit = RateLimit(per_second=10, burst=3)
+
+    taken = [limit.takes(now) for now in (1_000, 1_000, 1_000, 1_000, 1_099, 1_100, 1_100, 60_000)]
+
+    assert taken == [True, True, True, False, False, True, False, True]
+
+
+def test_M12_clock_that_stands_still_or_steps_back_gives_nothing_more() -> None:
+    limit = RateLimit(per_second=10, burst=1)
+
+    assert [limit.takes(now) for now in (5_000, 5_000, 4_000)] == [True, False, False]
+
+
+def test_M12_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait() -> None:
+    bench = WireBench()
+    target = "/$Resources/queues?api-version=2021-05"
+    good = token("root", "root-1")
+
+    statuses = [bench.http("GET", target, good).status for _ in range(BURST + 1)]
+    late = bench.http("GET", target, good)
+    bench.now += 1_000
+
+    assert statuses == [200] * BURST + [503]
+    assert ("Retry-After", "1") in late.headers
+    assert bench.http("GET", target, good).status == 200
