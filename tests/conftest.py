@@ -6,6 +6,10 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.undisturbed import keep_the_collector_out_of_parsing
+
+keep_the_collector_out_of_parsing()
+
 # No deadline: the machine may be shared, and a slow run is not a wrong one. Each test has its own time limit.
 settings.register_profile(
     "short", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
