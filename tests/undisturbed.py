@@ -32,4 +32,4 @@ def _parse_undisturbed(*args: Any, **kwargs: Any) -> Any:
 
 def keep_the_collector_out_of_parsing() -> None:
     if not _bears_nesting(sys.version_info[:3]):
-        ast.parse = _parse_undisturbed  # type: ignore[assignment]
+        ast.parse = _parse_undisturbed
