@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pairbus.demo.bill import Bill, billed, made, price_table
 from pairbus.errors import ManagementFailed
 from pairbus.testing.http import ManagementClient
 
@@ -45,10 +46,15 @@ class SideView:
     entities: dict[str, int] = field(default_factory=dict)
     """Messages in each."""
     backlog: int = 0
-    operations: int = 0
-    """Billed units of its present life."""
-    operations_before: int = 0
+    counted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Units by stage and operation, of its present life."""
+    counted_before: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Of lives that ended."""
+
+    @property
+    def operations(self) -> int:
+        """Billed, in every life."""
+        return billed(self.counted + self.counted_before).total()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ class Scene:
         self.told = 0
         self.home = 0
         self.client: PairedServiceBusClient | None = None
+        self._prices = price_table()
         self._clients: dict[str, ManagementClient] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -83,9 +90,16 @@ class Scene:
         return time.monotonic() - self.started_at
 
     @property
-    def operations(self) -> int:
-        """Billed units of both namespaces, every life of them."""
-        return sum(side.operations + side.operations_before for side in (self.primary, self.secondary))
+    def counted(self) -> Counter[tuple[str, str]]:
+        """Units of both namespaces by stage and operation, in every life of them."""
+        found: Counter[tuple[str, str]] = Counter()
+        for side in (self.primary, self.secondary):
+            found += side.counted + side.counted_before
+        return found
+
+    def bill(self) -> Bill:
+        """What it costs so far."""
+        return made(self.counted, self._prices)
 
     def say(self, text: str, tone: str = "") -> None:
         """Add a line to the timeline."""
@@ -145,7 +159,13 @@ def _take(side: SideView, overview: dict[str, object]) -> None:
     side.backlog = sum(row["active"] + row["scheduled"] for row in rows if row["backlog"])
     operations = overview["operations"]
     assert isinstance(operations, dict)
-    units = sum(int(stage["units"]) for stage in operations.values())
-    if units < side.operations:
-        side.operations_before += side.operations  # a new life counts from nought
-    side.operations = units
+    counted = Counter(
+        {
+            (stage, operation): units
+            for stage, row in operations.items()
+            for operation, units in row["by_operation"].items()
+        }
+    )
+    if counted.total() < side.counted.total():
+        side.counted_before += side.counted  # a new life counts from nought
+    side.counted = counted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -13,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pairbus.cost.money import shown
 from pairbus.demo.scene import Scene, SideView
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND: Final = 6
 TIMELINE_LINES: Final = 9
+FINAL_WIDTH: Final = 72
+ENGINES: Final = {"spark": "Spark", "local": "this process"}
 TONES: Final = {"good": "green", "warn": "yellow", "bad": "bold red", "accent": "bright_blue", "": ""}
 STATES: Final = {
     "healthy": ("✓ healthy", "green"),
@@ -106,6 +110,7 @@ class Screen:
         handed, accepted, awaited = scene.book.counts
         statistics = scene.client.statistics() if scene.client is not None else None
         parked = statistics.to_backlog if statistics is not None else 0
+        bill = scene.bill()
         grid = Table.grid(padding=(0, 1))
         grid.add_column(min_width=10)
         grid.add_column(width=24)
@@ -114,14 +119,16 @@ class Screen:
             ("accepted", accepted, self._messages),
             ("home", scene.home, max(parked, 1)),
         ):
-            shown = f"{value:,} of {total if name == 'accepted' else parked:,}"
-            grid.add_row(name, _bar(value, total), shown)
+            grid.add_row(
+                name, _bar(value, total), f"{value:,} of {total if name == 'accepted' else parked:,}"
+            )
         rows = [
             ("parked", f"{parked:,}"),
             ("in flight", f"{handed - accepted:,}"),
             ("delivered", f"{scene.book.deliveries:,}, {awaited:,} awaited"),
             ("pings", f"{statistics.pings if statistics is not None else 0:,}"),
-            ("operations", f"{scene.operations:,} billed"),
+            ("operations", f"{bill.operations:,}"),
+            ("cost", shown(bill.amount, bill.currency)),
         ]
         for name, text in rows:
             grid.add_row(name, "", text)
@@ -152,7 +159,7 @@ def _side(side: SideView) -> Panel:
     grid.add_column()
     grid.add_column(justify="right")
     state = Text("● serving", "green") if side.is_serving else Text("○ not answering", "bold red")
-    grid.add_row(state, Text(f"{side.operations + side.operations_before:,} operations", "dim"))
+    grid.add_row(state, Text(f"{side.operations:,} operations", "dim"))
     for path, active in sorted(side.entities.items()):
         grid.add_row(path.replace("/Subscriptions/", " › "), Text(f"{active:,}", "" if active else "dim"))
     if side.role == "secondary":
@@ -188,24 +195,59 @@ def _timeline(scene: Scene) -> Panel:
 
 def final(console: Console, result: Result) -> None:
     """The bill and the proof."""
-    bill = Table.grid(padding=(0, 2))
-    bill.add_column()
-    bill.add_column(justify="right")
-    for name, text in (
-        ("failover", f"{result.failover_seconds:.1f} s after the kill"),
-        ("failback", f"{result.failback_seconds:.1f} s after the return"),
-        ("drain", f"{result.drain_seconds:.1f} s on {result.engine}"),
-        ("pings", f"{result.pings:,}"),
-        ("operations", f"{result.operations:,}"),
-        ("cost", f"{result.cost} {result.currency}"),
-    ):
-        bill.add_row(name, text)
-    priced = Text(result.price_source, "dim")
-    console.print(Panel(Group(bill, priced), title="the bill", border_style="dim", expand=False))
-    proof = Table.grid(padding=(0, 2))
-    proof.add_column()
-    proof.add_column(justify="right")
-    for name, value in (
+    panels = (
+        ("what happened", _times(result), "dim"),
+        ("the bill", _bill(result), "dim"),
+        (
+            "THE CERTIFICATE HOLDS: nothing accepted was lost"
+            if result.holds
+            else "THE CERTIFICATE DOES NOT HOLD",
+            _proof(result),
+            "green" if result.holds else "bold red",
+        ),
+    )
+    for title, content, style in panels:
+        console.print(Panel(content, title=title, border_style=style, width=FINAL_WIDTH))
+
+
+def _rows(rows: Iterable[Sequence[str]], columns: int = 2) -> Table:
+    grid = Table.grid(expand=True, padding=(0, 2))
+    grid.add_column()
+    for _ in range(columns - 1):
+        grid.add_column(justify="right")
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _times(result: Result) -> RenderableType:
+    return _rows(
+        (
+            ("every sender went on", f"{result.failover_seconds:.1f} s after the kill"),
+            ("every sender was back", f"{result.failback_seconds:.1f} s after the return"),
+            (
+                "the backlog was home",
+                f"{result.drain_seconds:.1f} s later, brought by {ENGINES[result.engine]}",
+            ),
+        )
+    )
+
+
+def _bill(result: Result) -> RenderableType:
+    lines = [(str(line["purpose"]), f"{line['operations']:,}", str(line["cost"])) for line in result.bill]
+    lines.append(("together", f"{result.operations:,}", result.cost))
+    lines.append(("of it for the pairing", f"{result.pairing_operations:,}", result.pairing_cost))
+    places = max(len(cost.partition(".")[2]) for _, _, cost in lines)
+    grid = _rows(
+        [("", "operations", result.currency)]
+        + [(name, count, cost.ljust(cost.index(".") + 1 + places, "0")) for name, count, cost in lines],
+        3,
+    )
+    return Group(grid, Text(f"Prices: {result.price_source}.", "dim"))
+
+
+def _proof(result: Result) -> RenderableType:
+    rows = [
         ("accepted", result.accepted),
         ("unknown to the sender", result.unknown),
         ("parked", result.parked),
@@ -213,15 +255,8 @@ def final(console: Console, result: Result) -> None:
         ("lost", result.lost),
         ("duplicated", result.duplicated),
         ("delivered again", result.redelivered),
-    ):
-        proof.add_row(name, f"{value:,}")
+    ]
+    grid = _rows((name, f"{value:,}") for name, value in rows)
     if result.spark_certificate is not None:
-        proof.add_row("Spark's certificate", str(result.spark_certificate.get("verdict")))
-    verdict = (
-        "THE CERTIFICATE HOLDS: nothing accepted was lost"
-        if result.holds
-        else "THE CERTIFICATE DOES NOT HOLD"
-    )
-    console.print(
-        Panel(proof, title=verdict, border_style="green" if result.holds else "bold red", expand=False)
-    )
+        grid.add_row("the same question, asked on Spark", str(result.spark_certificate.get("verdict")))
+    return grid

@@ -15,10 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from pairbus.cost.bill import MonthUsage, month_bill
-from pairbus.cost.catalogue import builtin_tables
-from pairbus.cost.money import shown, total
-from pairbus.cost.prices import PriceTable
+from pairbus.cost.money import shown
 from pairbus.demo.actors import Consumer, Sender, wait_until
 from pairbus.demo.book import Book, Verdict
 from pairbus.demo.scene import Scene
@@ -26,7 +23,6 @@ from pairbus.errors import PairbusError
 from pairbus.pairing.health import Health
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.statistics import Counters
-from pairbus.server.clock import utc
 from pairbus.syphon.backlog import Backlog
 from pairbus.syphon.client import PairedServiceBusClient
 from pairbus.testing import Namespace, Queue
@@ -94,6 +90,10 @@ class Result:
     pings: int
     operations: int
     cost: str
+    pairing_operations: int
+    """Those that a single namespace would not have seen."""
+    pairing_cost: str
+    bill: list[dict[str, object]]
     currency: str
     price_source: str
     certificate: dict[str, object]
@@ -344,8 +344,8 @@ class _Story:
         verdict = self._book.verdict()
         spark = self._spark_certificate() if self._options.engine == "spark" else None
         statistics = client.statistics()
-        table = price_table()
-        cost = operations_cost(self._scene.operations, table)
+        bill = self._scene.bill()
+        pairing_operations, pairing_cost = bill.for_pairing()
         holds = verdict.holds and (spark is None or spark.get("verdict") == "holds")
         return Result(
             holds=holds,
@@ -365,10 +365,13 @@ class _Story:
             set_up_seconds=round(self._began_at - self._scene.started_at, 3),
             seconds=round(time.monotonic() - self._began_at, 3),
             pings=statistics.pings,
-            operations=self._scene.operations,
-            cost=cost,
-            currency=table.currency,
-            price_source=f"{table.tier} tier, {table.region}, {table.source_date}: first paid band",
+            operations=bill.operations,
+            cost=shown(bill.amount),
+            pairing_operations=pairing_operations,
+            pairing_cost=shown(pairing_cost),
+            bill=bill.as_json(),
+            currency=bill.currency,
+            price_source=bill.price_source,
             certificate=_certificate(verdict),
             spark_certificate=spark,
         )
@@ -401,17 +404,3 @@ def _all_in(client: PairedServiceBusClient, state: Health) -> bool:
 
 def _certificate(verdict: Verdict) -> dict[str, object]:
     return asdict(verdict)
-
-
-def price_table() -> PriceTable:
-    """The published prices that the demo's bill is made with."""
-    return next(table for table in builtin_tables() if table.tier == "standard" and table.currency == "USD")
-
-
-def operations_cost(operations: int, table: PriceTable) -> str:
-    """What these operations cost beyond those that the base charge includes: nothing here is for free."""
-    included = table.operations[0].up_to or 0
-    month = f"{utc(int(time.time() * 1000)):%Y-%m}"
-    whole = month_bill(MonthUsage(month=month, operations=included + operations), table)
-    amounts = [line.amount for line in whole.lines if line.meter == "operations" and line.amount is not None]
-    return shown(total(amounts))

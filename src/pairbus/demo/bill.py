@@ -1,0 +1,90 @@
+"""The demo's bill: what both namespaces counted, by purpose, with the published prices. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from pairbus.cost.bill import MonthUsage, month_bill
+from pairbus.cost.catalogue import builtin_tables
+from pairbus.cost.model import PAIRING_PURPOSES, PURPOSES, UNBILLED_DEFAULT, purpose
+from pairbus.cost.money import shares, shown, total
+from pairbus.cost.prices import PriceTable
+
+Counts = Mapping[tuple[str, str], int]
+"""Units of 64 KB by stage and operation."""
+ANY_MONTH: Final = "2000-01"
+"""The bands of a table do not depend on the month."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One purpose."""
+
+    purpose: str
+    operations: int
+    amount: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Every operation of the story, what it was for and what it costs beyond the operations that the base charge includes."""
+
+    lines: tuple[Line, ...]
+    currency: str
+    price_source: str
+
+    @property
+    def operations(self) -> int:
+        """All of them."""
+        return sum(line.operations for line in self.lines)
+
+    @property
+    def amount(self) -> Decimal:
+        """What they cost."""
+        return total([line.amount for line in self.lines])
+
+    def for_pairing(self) -> tuple[int, Decimal]:
+        """Operations that a single namespace would not have seen, and their cost."""
+        own = [line for line in self.lines if line.purpose in PAIRING_PURPOSES]
+        return sum(line.operations for line in own), total([line.amount for line in own])
+
+    def as_json(self) -> list[dict[str, object]]:
+        """For programs; amounts are text, so that they stay exact."""
+        return [
+            {"purpose": line.purpose, "operations": line.operations, "cost": shown(line.amount)}
+            for line in self.lines
+        ]
+
+
+def price_table() -> PriceTable:
+    """The published prices that the bill is made with."""
+    return next(table for table in builtin_tables() if table.tier == "standard" and table.currency == "USD")
+
+
+def billed(counts: Counts) -> Counter[str]:
+    """Billed operations by purpose; settling is part of receiving, as in ``pairbus cost report``."""
+    found: Counter[str] = Counter()
+    for (stage, operation), units in counts.items():
+        if operation not in UNBILLED_DEFAULT:
+            found[purpose(stage, operation)] += units
+    return found
+
+
+def made(counts: Counts, table: PriceTable) -> Bill:
+    """The bill of these counts, all in the first band that is paid for: nothing here is for free."""
+    found = billed(counts)
+    purposes = [name for name in PURPOSES if found[name]]
+    operations = [found[name] for name in purposes]
+    included = table.operations[0].up_to or 0
+    month = month_bill(MonthUsage(month=ANY_MONTH, operations=included + sum(operations)), table)
+    amounts = [line.amount for line in month.lines if line.meter == "operations" and line.amount is not None]
+    lines = zip(purposes, operations, shares(total(amounts), operations), strict=True)
+    return Bill(
+        lines=tuple(Line(*line) for line in lines),
+        currency=table.currency,
+        price_source=f"{table.tier} tier, {table.region}, {table.source_date}: first paid band",
+    )
