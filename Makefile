@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.dev.stamp
 CONFORMANCE_STAMP := $(VENV)/.conformance.stamp
 DOCS_STAMP := $(VENV)/.docs.stamp
+BROWSER_STAMP := $(VENV)/.browser.stamp
 
 # How many tests run beside each other.
 JOBS ?= 2
@@ -38,6 +39,10 @@ $(STAMP): requirements/dev.lock pyproject.toml tools/setup.sh
 
 $(CONFORMANCE_STAMP): $(STAMP) requirements/conformance.lock
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/conformance.lock
+	@touch $@
+
+$(BROWSER_STAMP): $(STAMP) requirements/browser.lock
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/browser.lock
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP) requirements/docs.lock
@@ -76,7 +81,7 @@ conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and
 	@command -v npm >/dev/null || { echo "make conformance runs the JavaScript SDK too: install Node.js 18 or newer with npm (Debian: apt install nodejs npm)"; exit 1; }
 	$(PYTEST) -n $(JOBS) tests/conformance
 
-browser: $(STAMP) ## The live page in a real Chromium, which must be installed; SHOTS=dir keeps pictures
+browser: $(BROWSER_STAMP) ## The live page in a real Chromium, which must be installed; SHOTS=dir keeps pictures
 	@tools/system.sh chromium=chromium
 	PAIRBUS_SCREENSHOTS=$(SHOTS) $(PYTEST) -m browser tests/integration
 
@@ -103,10 +108,10 @@ bench-broker: $(STAMP) ## Messages per second, beside the peers that are install
 	$(BIN)/python -m bench.broker
 
 bench-settle: $(STAMP) ## What waiting for each settlement costs
-	$(BIN)/python -m bench.settle
+	@$(BIN)/python -m pairbus bench settle
 
 bench-pairing: $(STAMP) ## What pairing costs and how fast it reacts, beside the official SDK alone
-	$(BIN)/python -m bench.pairing
+	@$(BIN)/python -m pairbus bench pairing
 
 bench-spark: $(STAMP) ## The Spark syphon beside the in-process one and the plain SDK; bill and certificate beside one process
 	$(BIN)/python -m bench.spark

@@ -1,1 +1,1 @@
-"""Benchmarks, each beside a baseline in the same run: `make bench-broker`, `make bench-settle`."""
+"""Benchmarks that need more than the package has: C, peers, Spark. `pairbus bench` and `make bench` run all of them."""

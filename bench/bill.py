@@ -2,8 +2,10 @@
 
     python -m bench.bill [--usage-rows N] [--sends N] [--memory 4g] [--master URL]
 
-Both engines must give the same answers, and those that were planted: a difference is an error. One process is the honest choice while the
-logs fit one machine's memory; Spark pays off beyond that, or where the logs already lie on a cluster.
+Ten million rows of usage and ten million sends unless told otherwise; each job runs once, in a process that is cold, as a user's is. Both engines
+must give the same answers, and those that were planted: a difference is an error. CPU seconds are told beside the time, because a machine may have
+other work. One process is the honest choice while the logs fit one machine's memory; Spark pays off beyond that, or where the logs already lie on
+a cluster.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +27,7 @@ import pyarrow.compute
 import pyarrow.dataset
 import pyarrow.parquet
 
+from pairbus.cli.spark_report import SETTINGS, driver_memory
 from pairbus.cost.catalogue import builtin_tables
 from pairbus.cost.model import UNBILLED_DEFAULT
 from pairbus.spark.cost_job import Pricing, cost_report
@@ -48,7 +52,7 @@ def main() -> int:
     )
     arguments.add_argument("--usage-rows", type=int, default=10_000_000)
     arguments.add_argument("--sends", type=int, default=10_000_000)
-    arguments.add_argument("--memory", default="4g", help="of Spark's driver")
+    arguments.add_argument("--memory", default=driver_memory(), help="of Spark's driver")
     arguments.add_argument("--master")
     arguments.add_argument("--directory", default="/var/tmp", help="where the data lies meanwhile")
     given = arguments.parse_args()
@@ -59,33 +63,47 @@ def main() -> int:
         shutil.rmtree(work, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one job gave, and what it took."""
+
+    found: Any
+    seconds: float
+    cpu_seconds: float
+
+
 def measure(work: Path, given: argparse.Namespace) -> int:
     print(f"making {given.usage_rows:,} usage rows and {given.sends:,} sends ...", file=sys.stderr)
     make_usage(work / "usage", given.usage_rows)
     planted = make_ledgers(work, given.sends)
-    one_bill, one_bill_s = timed(lambda: bill_in_process(work / "usage"))
-    one_answer, one_answer_s = timed(lambda: reconcile_in_process(work))
-    spark, session_s = timed(lambda: spark_session("bench", master=given.master, memory=given.memory))
-    spark_bill, bill_s = timed(lambda: bill_on_spark(spark, work / "usage"))
-    spark_answer, answer_s = timed(lambda: reconcile_on_spark(spark, work))
-    ordered, order_s = timed(lambda: reconcile_on_spark(spark, work, with_order=True))
+    arrow = pyarrow.default_memory_pool()
+    one_bill = timed(lambda: bill_in_process(work / "usage"), time.process_time)
+    one_answer = timed(lambda: reconcile_in_process(work), time.process_time)
+    one_memory = arrow.max_memory()
+    arrow.release_unused()
+    begun_at = time.perf_counter()
+    spark = spark_session("bench", master=given.master, memory=given.memory, settings=SETTINGS)
+    session_s = time.perf_counter() - begun_at
+    java = Java(spark)
+    bill = timed(lambda: bill_on_spark(spark, work / "usage"), java.cpu_seconds)
+    answer = timed(lambda: reconcile_on_spark(spark, work), java.cpu_seconds)
+    ordered = timed(lambda: reconcile_on_spark(spark, work, with_order=True), java.cpu_seconds)
     print(
-        f"\nload of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; Spark's session took {session_s:.1f} s more\n"
+        f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; memory: Spark {java.peak_mb():,} MB (heap {given.memory}), "
+        f"pyarrow {one_memory >> 20:,} MB; Spark's session took {session_s:.1f} s more\n"
     )
-    print(f"{'':34}{'Spark':>10}{'pyarrow':>10}{'ratio':>8}")
-    for name, on_spark, alone in (
-        (f"bill of {given.usage_rows:,} rows", bill_s, one_bill_s),
-        (f"certificate of {given.sends:,} sends", answer_s, one_answer_s),
-    ):
-        print(f"{name:34}{on_spark:>9.1f}s{alone:>9.1f}s{on_spark / alone:>7.1f}x")
-    print(f"{'... with order and delays':34}{order_s:>9.1f}s")
+    print(f"{'':36}{'Spark':>18}{'pyarrow':>18}{'ratio':>16}")
+    print(f"{'':36}{'s':>9}{'CPU s':>9}{'s':>9}{'CPU s':>9}{'time':>8}{'CPU':>8}")
+    show(f"bill of {given.usage_rows:,} rows", bill, one_bill)
+    show(f"certificate of {given.sends:,} sends", answer, one_answer)
+    show("... with the order of arrival, warm", ordered, None)
     wrong = [
         text
         for text, is_wrong in (
-            (f"bills differ: {spark_bill} and {one_bill}", spark_bill != one_bill),
+            (f"bills differ: {bill.found} and {one_bill.found}", bill.found != one_bill.found),
             (
-                f"certificates differ: {spark_answer}, {one_answer}, planted {planted}",
-                not spark_answer == one_answer == planted == ordered,
+                f"certificates differ: {answer.found}, {ordered.found}, {one_answer.found}, planted {planted}",
+                not answer.found == ordered.found == one_answer.found == planted,
             ),
         )
         if is_wrong
@@ -95,10 +113,50 @@ def measure(work: Path, given: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.perf_counter()
+def show(name: str, on_spark: Run, alone: Run | None) -> None:
+    line = f"{name:36}{on_spark.seconds:>9.1f}{on_spark.cpu_seconds:>9.1f}"
+    if alone is not None:
+        line += f"{alone.seconds:>9.1f}{alone.cpu_seconds:>9.1f}"
+        line += f"{on_spark.seconds / alone.seconds:>7.1f}x{on_spark.cpu_seconds / alone.cpu_seconds:>7.1f}x"
+    print(line, flush=True)
+
+
+def timed(work: Callable[[], Any], cpu_seconds: Callable[[], float]) -> Run:
+    start, cpu = time.perf_counter(), cpu_seconds()
     found = work()
-    return found, time.perf_counter() - start
+    return Run(found, time.perf_counter() - start, cpu_seconds() - cpu)
+
+
+class Java:
+    """What Spark's own process has used so far, where the system tells (Linux); tasks of a cluster are not in it."""
+
+    def __init__(self, spark: Any) -> None:
+        process = getattr(spark.sparkContext._gateway, "proc", None)
+        found = [] if process is None else [process.pid, *_children(process.pid)]
+        self._places = [Path(f"/proc/{pid}") for pid in found]
+
+    def cpu_seconds(self) -> float:
+        ticks = 0
+        for place in self._places:
+            if place.exists():
+                fields = (place / "stat").read_text().rsplit(")", 1)[1].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def peak_mb(self) -> int:
+        peaks = [
+            int(line.split()[1])
+            for place in self._places
+            if place.exists()
+            for line in (place / "status").read_text().splitlines()
+            if line.startswith("VmHWM")
+        ]
+        return sum(peaks) >> 10
+
+
+def _children(pid: int) -> list[int]:
+    place = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in place.read_text().split()] if place.exists() else []
 
 
 # -- data ---------------------------------------------------------------------------------------------

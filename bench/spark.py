@@ -147,6 +147,7 @@ def main() -> int:
         for _ in range(given.rounds):
             for way, drain in ways.items():
                 rates[way].append(measure(pair, messages, drain))
+                print(f"{way}: {rates[way][-1]:,.0f} messages/s", file=sys.stderr, flush=True)
     _print([Figure(way, found) for way, found in rates.items()], started_s, messages, as_json=given.json)
     return 0
 

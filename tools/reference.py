@@ -42,7 +42,7 @@ detach; on `$management` the number is the status code of the answer.
 COMMANDS_HEAD: Final = """# Commands
 
 Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 could not reach or was refused. Secrets come from the
-environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files. `-h` and `--help` work everywhere; `pairbus --version` prints the
+environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files (`PAIRBUS_PRIMARY_FILE`, `PAIRBUS_SECONDARY_FILE`). `-h` and `--help` work everywhere; `pairbus --version` prints the
 version. This page is written by `tools/reference.py`.
 
 The **ready file** of `pairbus serve` is one JSON object: `namespace`, `pid`, `amqp` and `http` (`host:port`), `connection_string` (with the

@@ -24,7 +24,20 @@ if [ ! -x .venv/bin/python ]; then
         exit 1
     fi
 fi
+pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
+alone=$(mktemp)
+trap 'rm -f "$alone"' EXIT
+# Install one package of the lock by itself: locked NAME [OPTION…]
+locked() {
+    local name=$1
+    shift
+    sed -n "/^$name==/,/[^\\\\]\$/p" requirements/dev.lock >"$alone"
+    "${pip[@]}" --require-hashes --no-deps "$@" -r "$alone"
+}
 echo "installing the locked requirements"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 # The build backend comes from the lock too, so nothing unpinned is fetched.
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+locked setuptools
+# PySpark comes as source alone: older pips would build it the legacy way and warn, and all would fetch a backend.
+locked pyspark --use-pep517 --no-build-isolation
+"${pip[@]}" --require-hashes -r requirements/dev.lock
+"${pip[@]}" --no-deps --no-build-isolation -e .

@@ -73,8 +73,14 @@ def administration_client(
     """The official client for a namespace; it trusts a local broker's own authority by itself."""
     from azure.servicebus.management import ServiceBusAdministrationClient
 
+    from pairbus.pairing._sync.transport import PlainHttpTransport
+    from pairbus.pairing.naming import parse_connection_string
+
     connection_string, ca_file = connection_of(connection_string, ready_file, ca_file, environment)
     settings = {"retry_total": 1, **({"connection_verify": ca_file} if ca_file else {}), **options}
+    if not ca_file and parse_connection_string(connection_string, "given").is_emulator:
+        # A namespace that is reached without TLS is asked without TLS too, as pairing does: `pairbus up` just works.
+        settings.setdefault("transport", PlainHttpTransport())
     try:
         return ServiceBusAdministrationClient.from_connection_string(connection_string, **settings)
     except (ValueError, UnboundLocalError) as error:

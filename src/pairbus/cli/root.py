@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Final
 
@@ -10,6 +11,7 @@ import click
 
 from pairbus import __version__
 from pairbus.cli.refusal import one_line, way_out
+from pairbus.cli.secrets import from_files
 from pairbus.errors import PairbusError, UsageError
 
 COMMANDS: Final = {
@@ -28,6 +30,8 @@ COMMANDS: Final = {
     "completion": "pairbus.cli.completion:completion",
     "cost": "pairbus.cli.cost:cost",
     "reconcile": "pairbus.cli.reconcile:reconcile",
+    "drill": "pairbus.cli.drill:drill",
+    "bench": "pairbus.cli.bench:bench",
 }
 """Each command's name and where it is; add a line and a module for a new one."""
 SUMMARIES: Final = {
@@ -46,8 +50,11 @@ SUMMARIES: Final = {
     "completion": "Print the script that completes commands in a shell.",
     "cost": "Metering and the bill: estimate, report, what-if.",
     "reconcile": "Prove what arrived, what is where and what came twice.",
+    "drill": "Hold a game day on a pair: an outage that ends by itself, and a report card.",
+    "bench": "Measure: settlement, pairing, the broker; each beside a baseline.",
 }
 """What the list of commands says of each, known without importing it."""
+HELP: Final = ("-h", "--help")
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 
@@ -76,7 +83,7 @@ class LazyGroup(click.Group):
 
 @click.command(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": list(HELP), "max_content_width": 110},
     epilog="Each command explains itself: pairbus COMMAND --help",
 )
 @click.version_option(__version__, prog_name="pairbus")
@@ -87,6 +94,8 @@ def root() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: runs a command and ends the process with its exit code."""
     try:
+        if not set(HELP).intersection(sys.argv[1:] if arguments is None else arguments):
+            from_files(os.environ)
         code = root.main(args=arguments, prog_name="pairbus", standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(130)

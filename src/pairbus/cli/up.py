@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -23,10 +24,12 @@ EPILOG: Final = """\b
 Examples:
   pairbus up
   pairbus up --config Config.json
+  pairbus up --audit
   pairbus up --primary-address 127.0.0.1:0 --secondary-address 127.0.0.1:0 --page 127.0.0.1:0 --json
 
 \b
-Sign in to the page with either connection string. The data stay: the next `pairbus up` goes on with them.
+Sign in to the page with either connection string. The data stay: the next `pairbus up` goes on with them. With --audit
+`pairbus reconcile` can prove afterwards what arrived; with the fault switchboard `pairbus drill` can hold a game day.
 Exit codes: 0 stopped by a signal, 2 wrong usage, 3 an address is taken or a namespace could not start.
 """
 EXIT_REFUSED: Final = 3
@@ -74,6 +77,7 @@ EXIT_REFUSED: Final = 3
     help="How long a namespace that died stays away.",
 )
 @click.option("--faults/--no-faults", default=True, show_default=True, help="Offer the fault switchboard.")
+@click.option("--audit", is_flag=True, help="Write the audit logs of messages, the input of reconcile.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of sentences.")
 def up(
     data: str | None,
@@ -87,6 +91,7 @@ def up(
     failover_interval: float,
     restart_after: float,
     faults: bool,
+    audit: bool,
     as_json: bool,
 ) -> int:
     """Run two paired namespaces, the syphon and a page for both, until stopped (SIGTERM or Ctrl-C)."""
@@ -107,13 +112,18 @@ def up(
         failover_interval=timedelta(seconds=failover_interval),
         restart_seconds=restart_after,
         faults=faults,
+        audit=audit,
     )
     try:
         return asyncio.run(_run(options, as_json=as_json))
     except BrokerNotReady as error:
-        click.echo(f"pairbus: {_told(str(error))}", err=True)
+        click.echo(f"pairbus: {error}", err=True)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = (
+            "another program listens there"
+            if error.errno == errno.EADDRINUSE
+            else (error.strerror or str(error)).lower()
+        )
         click.echo(f"pairbus: --page {page_address}: {reason}; choose another address, or port 0", err=True)
     return EXIT_REFUSED
 
@@ -135,6 +145,11 @@ async def _run(options: UpOptions, *, as_json: bool) -> int:
 
 
 def _sentences(info: UpInfo) -> str:
+    proof = f"""
+  afterwards, the proof of what arrived:
+  pairbus reconcile --sent {info.primary_data} --sent {info.secondary_data} \\
+      --received {info.primary_data} --backlog {info.secondary_data}
+"""
     return f"""PairBus is up.
 
   page       {info.page}   (sign in with either connection string)
@@ -142,13 +157,6 @@ def _sentences(info: UpInfo) -> str:
   export PAIRBUS_PRIMARY='{info.primary}'
   export PAIRBUS_SECONDARY='{info.secondary}'
   export PAIRBUS_JOURNAL='{info.journal}'
-
+{proof if info.audit else ""}
 Programs that run with these go through the pair, and their failovers show on the page.
 Ctrl-C stops everything; the data stay in {info.data}."""
-
-
-def _told(error: str) -> str:
-    """The broker's own last line, which says what to do, instead of how it was started."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    said = [line.removeprefix("pairbus: ") for line in lines if line.startswith("pairbus: ")]
-    return said[-1] if said else " ".join(lines)

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from pairbus.errors import BrokerNotReady
 from pairbus.server.ready import ReadyInfo
 
-START_SECONDS_MAX: Final = 30.0
-STOP_SECONDS_MAX: Final = 15.0
+START_SECONDS_MAX: Final = 90.0
+STOP_SECONDS_MAX: Final = 60.0
 _POLL_SECONDS: Final = 0.01
 _LOG_CHARACTERS_SHOWN: Final = 2_000
 
@@ -35,6 +35,8 @@ class Setup:
     amqp: str
     http: str
     faults: bool
+    audit: bool = False
+    """Whether it writes the audit log of messages."""
 
 
 class Host(Protocol):
@@ -77,6 +79,7 @@ class ProcessHost:
         ]
         command += ["--amqp", setup.amqp, "--http", setup.http, "--config", str(setup.config)]
         command += ["--ready-file", str(ready_file), *(["--faults"] if setup.faults else [])]
+        command += ["--audit"] if setup.audit else []
         log_file = setup.work / "broker.log"
         with log_file.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -61,6 +61,7 @@ class ThreadHost:
             amqp=parse_address(setup.amqp, "amqp"),
             http=parse_address(setup.http, "http"),
             faults=setup.faults,
+            audit=setup.audit,
             declarations=load_declarations(str(setup.config), {}),
         )
         server = Server(options, assemble=assemble, clock=self._clock)

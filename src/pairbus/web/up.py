@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from pairbus.errors import BrokerNotReady, UsageError
 from pairbus.pairing.journal import ENVIRONMENT
@@ -35,6 +36,7 @@ LOG_BYTES_MAX: Final = 10_000_000
 LEFTOVER_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 6.0
+_TAKEN: Final = "another program listens there"
 PRIMARY: Final = "primary"
 SECONDARY: Final = "secondary"
 
@@ -57,6 +59,7 @@ class UpOptions:
         failover_interval: How long sends must fail before they go to the backlog.
         restart_seconds: How long a namespace that died stays away before it is started again.
         faults: Whether both offer the fault switchboard.
+        audit: Whether both write the audit log of messages, the input of ``pairbus reconcile``.
     """
 
     data: Path
@@ -70,6 +73,7 @@ class UpOptions:
     failover_interval: timedelta = timedelta(seconds=10)
     restart_seconds: float = 15.0
     faults: bool = True
+    audit: bool = False
 
     def __post_init__(self) -> None:
         if self.primary.lower() == self.secondary.lower():
@@ -91,6 +95,10 @@ class UpInfo:
     page: str
     journal: str
     data: str
+    primary_data: str
+    """What ``pairbus cost report`` and ``pairbus reconcile`` read."""
+    secondary_data: str
+    audit: bool
     pids: dict[str, int]
 
 
@@ -116,7 +124,18 @@ class _Member:
             amqp=address,
             http="127.0.0.1:0",
             faults=options.faults,
+            audit=options.audit,
         )
+
+    @property
+    def title(self) -> str:
+        """How people are told of it."""
+        return f"the {self.role}" if self.name.lower() == self.role else f"the {self.role} {self.name}"
+
+    @property
+    def data(self) -> Path:
+        """Where its broker keeps its files."""
+        return self._setup.data
 
     def start(self) -> ReadyInfo:
         """Start or restart it where its clients left it."""
@@ -126,9 +145,21 @@ class _Member:
             log.replace(log.with_name("broker.log.1"))
         if self.ready is not None:
             self._setup = Setup(**{**asdict(self._setup), "amqp": self.ready.amqp, "http": self.ready.http})
-        self.ready = self.host.start(self._setup)
+        try:
+            self.ready = self.host.start(self._setup)
+        except BrokerNotReady as error:
+            raise BrokerNotReady(self._reason(str(error))) from error
         self.died_at = None
         return self.ready
+
+    def _reason(self, error: str) -> str:
+        """The broker's own last line, which says what to do, in the words of ``up``'s options."""
+        lines = [line.strip() for line in error.splitlines() if line.strip()]
+        said = [line.removeprefix("pairbus: ") for line in lines if line.startswith("pairbus: ")]
+        told = said[-1] if said else " ".join(lines)
+        if _TAKEN in told:
+            return f"--{self.role}-address {self._setup.amqp}: {_TAKEN}; choose another address, or port 0"
+        return f"{self.title} did not start: {told}"
 
     def has_died(self) -> int | None:
         """The exit code of a process that ended by itself, told once."""
@@ -168,6 +199,25 @@ def end_leftover(ready_file: Path, data: Path) -> None:
             time.sleep(0.05)
 
 
+def take_data(data: Path) -> IO[str]:
+    """Hold the pair's directory: what another ``up`` runs there is no leftover. Raises BrokerNotReady."""
+    file = (data / "up.lock").open("a+", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read(20).strip() or "unknown"
+        file.close()
+        raise BrokerNotReady(
+            f"another `pairbus up` runs with {data} (process {holder}): stop that one, or give --data another directory, "
+            "and other addresses"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
 class RunningPair:
     """The pair, from start to stop. ``say`` hears what a person should know."""
 
@@ -195,6 +245,7 @@ class RunningPair:
     async def _start(self) -> None:
         options = self._options
         options.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._stack.callback(take_data(options.data).close)
         journal = options.data / "journal"
         os.environ[ENVIRONMENT] = str(journal)
         for role, name, address in (
@@ -221,6 +272,9 @@ class RunningPair:
             page=f"http://{format_address(host, port)}/",
             journal=str(journal),
             data=str(options.data),
+            primary_data=str(self._members[0].data),
+            secondary_data=str(self._members[1].data),
+            audit=options.audit,
             pids={member.name: member.host.pid for member in self._members},
         )
 
@@ -247,7 +301,7 @@ class RunningPair:
                 code = await asyncio.to_thread(member.has_died)
                 if code is not None:
                     self._say(
-                        f"{member.role} {member.name} ended ({_ending(code)}); "
+                        f"{member.title} ended ({_ending(code)}); "
                         f"it is started again in {self._options.restart_seconds:g} s"
                     )
                 elif (
@@ -261,10 +315,10 @@ class RunningPair:
     async def _restart(self, member: _Member) -> None:
         try:
             await asyncio.to_thread(member.start)
-            self._say(f"{member.role} {member.name} serves again")
+            self._say(f"{member.title} serves again")
         except BrokerNotReady as error:
             member.died_at = time.monotonic()
-            self._say(f"{member.role} {member.name} could not be started: {error}")
+            self._say(f"{error}; it is tried again in {self._options.restart_seconds:g} s")
 
 
 def _side(member: _Member) -> Side:

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-READ_BYTES = 1 << 16
-IN_FLIGHT_BYTES_MAX = 64 << 20
+READ_BYTES: Final = 1 << 16
+IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 
 
 class DelayLine:
@@ -30,6 +30,7 @@ class DelayLine:
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
+        """Carry until the reader's end."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._take_in())
             tasks.create_task(self._give_out())
@@ -80,6 +81,7 @@ class LatencyProxy:
         return int(self._server.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
+        """Listen no more."""
         if self._server is not None:
             self._server.close()
 

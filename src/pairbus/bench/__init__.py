@@ -1,0 +1,1 @@
+"""Measurements that anybody can repeat, each beside a baseline in the same run: read the ratios."""

@@ -1,0 +1,260 @@
+"""What pairing costs and how fast it reacts, as ratios from one run.
+
+1. A healthy paired send beside a plain send of the official SDK, interleaved (target: at most 1.02).
+2. The in-process drain beside what the official SDK can do with receive + send + complete (target: at least 0.8).
+3. From the kill of the primary to the first parked message, beyond the failover interval.
+4. From the primary's recovery to failback, beyond the ping interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient as AsyncClient
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.errors import PairingError
+from pairbus.pairing.health import Health
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.syphon.client import PairedServiceBusClient
+from pairbus.testing import Pair
+
+QUEUE: Final = "bench"
+PLAIN: Final = "plain"
+CHUNK: Final = 10
+PAGE: Final = 100
+WARM_UP: Final = 20
+DRAIN_ROUNDS: Final = 5
+BODY: Final = b"x" * 1024
+FAILOVER_S: Final = 1.0
+PING_S: Final = 1.0
+PATIENCE_S: Final = 120.0
+HEALTHY_RATIO_MAX: Final = 1.02
+DRAIN_RATIO_MIN: Final = 0.8
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """Milliseconds of one send, and the median of neighbours' ratios."""
+
+    plain_ms: float
+    paired_ms: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Messages a second."""
+
+    sdk_per_s: float
+    syphon_per_s: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """Seconds from the kill and from the return."""
+
+    kill_to_parked_s: float
+    beyond_interval_s: float
+    recovery_to_failback_s: float
+    beyond_ping_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Everything, from one run on one pair."""
+
+    healthy: Healthy
+    drain: Drain
+    reaction: Reaction
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        healthy, drain, reaction = self.healthy, self.drain, self.reaction
+        lines = []
+        lines.append(
+            f"healthy send: plain SDK {healthy.plain_ms:.3f} ms, paired {healthy.paired_ms:.3f} ms, "
+            f"ratio {healthy.ratio:.3f} (target <= {HEALTHY_RATIO_MAX})"
+        )
+        lines.append(
+            f"drain: plain SDK {drain.sdk_per_s:.0f}/s, syphon {drain.syphon_per_s:.0f}/s, "
+            f"ratio {drain.ratio:.2f} (target >= {DRAIN_RATIO_MIN})"
+        )
+        lines.append(
+            f"kill to first parked message: {reaction.kill_to_parked_s:.2f} s, "
+            f"{reaction.beyond_interval_s:+.2f} s beyond the failover interval"
+        )
+        lines.append(
+            f"recovery to failback: {reaction.recovery_to_failback_s:.2f} s, "
+            f"{reaction.beyond_ping_s:+.2f} s beyond the ping interval"
+        )
+        return lines
+
+
+def pairing(rounds: int, messages: int, state: Path, tell: Tell) -> Pairing:
+    """Measure. ``state`` is a directory for ledgers; ``tell`` hears what is under way."""
+    with Pair(queues=[QUEUE]) as pair:
+        pair.secondary.create_queue(PLAIN)
+        tell("healthy sends, in turns with the plain SDK")
+        healthy = _healthy(pair, rounds, state)
+        tell("the drain, in turns with the plain SDK")
+        drained = _drain(pair, messages, state)
+        tell("a kill, a failover, a return")
+        return Pairing(healthy, drained, _reaction(pair, state))
+
+
+def _paired(pair: Pair, state: Path, **changes: Any) -> PairedServiceBusClient:
+    options: dict[str, Any] = {
+        "backlog_queue_count": 4,
+        "failover_interval": timedelta(seconds=FAILOVER_S),
+        "ping_primary_interval": timedelta(seconds=PING_S),
+        **changes,
+    }
+    client = PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string,
+        pair.secondary.connection_string,
+        options=SendAvailabilityOptions(**options),
+        retry_total=0,
+    )
+    client.ledger = state
+    return client
+
+
+def _healthy(pair: Pair, rounds: int, state: Path) -> Healthy:
+    """Chunks of plain and paired sends take turns, so that foreign load meets both alike."""
+    with (
+        pair.primary.client() as plain_client,
+        _paired(pair, state) as client,
+        plain_client.get_queue_sender(QUEUE) as plain,
+        client.get_queue_sender(QUEUE) as ours,
+    ):
+        senders: list[tuple[str, Any]] = [("plain", plain), ("paired", ours)]
+        for _, sender in senders:
+            _send(sender, WARM_UP)
+        times: dict[str, list[float]] = {"plain": [], "paired": []}
+        for turn in range(rounds):
+            for name, sender in senders if turn % 2 else reversed(senders):
+                times[name].append(_send(sender, CHUNK))
+    # Neighbours in time are compared with each other; the median leaves out the turns that a foreign load hit.
+    ratios = [ours / plain for plain, ours in zip(times["plain"], times["paired"], strict=True)]
+    return Healthy(
+        statistics.median(times["plain"]) * 1000,
+        statistics.median(times["paired"]) * 1000,
+        statistics.median(ratios),
+    )
+
+
+def _send(sender: Any, count: int) -> float:
+    messages = [ServiceBusMessage(BODY) for _ in range(count)]
+    begun = time.perf_counter()
+    for message in messages:
+        sender.send_messages(message)
+    return (time.perf_counter() - begun) / count
+
+
+def _reaction(pair: Pair, state: Path) -> Reaction:
+    """Kill, park, restart, fail back."""
+    with _paired(pair, state) as client, client.get_queue_sender(QUEUE) as sender:
+        sender.send_messages(ServiceBusMessage(BODY))
+        pair.primary.kill()
+        killed = time.monotonic()
+        while client.statistics().to_backlog == 0:
+            _check_patience(killed, "a failover")
+            try:
+                sender.send_messages(ServiceBusMessage(BODY), timeout=5)
+            except ServiceBusError:
+                continue
+        parked = time.monotonic()
+        pair.primary.restart()
+        recovered = time.monotonic()
+        while client.health()[QUEUE].state is not Health.HEALTHY:
+            _check_patience(recovered, "a failback")
+            time.sleep(0.005)
+        back = time.monotonic()
+    return Reaction(
+        parked - killed, parked - killed - FAILOVER_S, back - recovered, back - recovered - PING_S
+    )
+
+
+def _drain(pair: Pair, messages: int, state: Path) -> Drain:
+    """The same messages through the SDK alone and through the in-process syphon, in turns."""
+    plain: list[float] = []
+    ours: list[float] = []
+    options = {
+        "failover_interval": timedelta(0),
+        "enable_syphon": True,
+        "ping_primary_interval": timedelta(minutes=5),
+    }
+    with _paired(pair, state, **options) as client, client.get_queue_sender(QUEUE) as sender:
+        for _ in range(DRAIN_ROUNDS):
+            plain.append(asyncio.run(_plain_drain(pair, messages)))
+            ours.append(_our_drain(client, sender, messages))
+    ratios = [mine / theirs for mine, theirs in zip(ours, plain, strict=True)]
+    return Drain(statistics.median(plain), statistics.median(ours), statistics.median(ratios))
+
+
+def _our_drain(client: PairedServiceBusClient, sender: Any, messages: int) -> float:
+    before = client.statistics().restored
+    client.fail_over(QUEUE)
+    for _ in range(messages // PAGE):
+        sender.send_messages([ServiceBusMessage(BODY) for _ in range(PAGE)])
+    client.mark_healthy(QUEUE)
+    # As with the SDK alone, the links are open when the time starts.
+    first = _wait_for(client, before + 1)
+    begun = time.perf_counter()
+    _wait_for(client, before + messages)
+    return max(1, before + messages - first) / (time.perf_counter() - begun)
+
+
+def _wait_for(client: PairedServiceBusClient, count: int) -> int:
+    begun = time.monotonic()
+    while (restored := client.statistics().restored) < count:
+        _check_patience(begun, "a drain")
+        time.sleep(0.002)
+    return restored
+
+
+def _check_patience(begun: float, what: str) -> None:
+    if time.monotonic() > begun + PATIENCE_S:
+        raise PairingError(
+            f"the benchmark waited {PATIENCE_S:.0f} s for {what} in vain: is this machine very busy?"
+        )
+
+
+async def _plain_drain(pair: Pair, messages: int) -> float:
+    """Receive from a queue of the secondary, send to the primary, complete: what the SDK can do without us."""
+    async with (
+        AsyncClient.from_connection_string(pair.secondary.connection_string) as secondary,
+        AsyncClient.from_connection_string(pair.primary.connection_string) as primary,
+    ):
+        async with secondary.get_queue_sender(PLAIN) as filler:
+            for _ in range(messages // PAGE):
+                await filler.send_messages([ServiceBusMessage(BODY) for _ in range(PAGE)])
+        async with (
+            secondary.get_queue_receiver(PLAIN) as receiver,
+            primary.get_queue_sender(QUEUE) as sender,
+        ):
+            begun = time.perf_counter()
+            done = 0
+            while done < messages:
+                received = await receiver.receive_messages(max_message_count=PAGE, max_wait_time=5)
+                await sender.send_messages([ServiceBusMessage(b"".join(item.body)) for item in received])
+                for item in received:
+                    await receiver.complete_message(item)
+                done += len(received)
+            return messages / (time.perf_counter() - begun)

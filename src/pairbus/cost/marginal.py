@@ -1,0 +1,21 @@
+"""What some operations cost beyond those that a month's base charge includes: nothing is reckoned as free."""
+
+from __future__ import annotations
+
+from pairbus.cost.bill import OPERATIONS, MonthUsage, month_bill
+from pairbus.cost.catalogue import builtin_tables
+from pairbus.cost.money import shown, total
+from pairbus.cost.prices import PriceTable
+
+
+def standard_table() -> PriceTable:
+    """The published prices of the standard tier, in US dollars."""
+    return next(table for table in builtin_tables() if table.tier == "standard" and table.currency == "USD")
+
+
+def operations_cost(operations: int, table: PriceTable, month: str) -> str:
+    """The price of these operations in a month (``2026-11``), in the first band that is paid for."""
+    included = table.operations[0].up_to or 0
+    whole = month_bill(MonthUsage(month=month, operations=included + operations), table)
+    amounts = [line.amount for line in whole.lines if line.meter == OPERATIONS and line.amount is not None]
+    return shown(total(amounts))

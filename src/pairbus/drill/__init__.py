@@ -1,0 +1,1 @@
+"""A game day on a pair: scheduled, bounded, self-ending, with a report card."""

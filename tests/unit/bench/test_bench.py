@@ -1,0 +1,139 @@
+"""The benchmarks of the package: their bounds, their tools, and what they say where a clone is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.message import encode_message
+from pairbus.bench import checkout
+from pairbus.bench.far import LatencyProxy
+from pairbus.bench.link import PipelinedLink
+from pairbus.bench.pairing import Drain, Healthy, Pairing, Reaction
+from pairbus.bench.settle import ONE_BY_ONE_S_MIN, Settle, judged
+from pairbus.cli import main
+from pairbus.testing import Namespace
+
+BODY = encode_message(body=b"x")
+
+
+@pytest.mark.parametrize(
+    ("alone", "some", "every", "kept"),
+    [
+        (8.5, 0.9, 0.1, [True, True, True]),
+        (7.9, 0.9, 0.1, [False, True, True]),
+        (8.5, 8.6, 0.1, [True, False, True]),
+        (8.5, 0.9, 1.0, [True, False, False]),
+    ],
+)
+def test_a_figure_that_cannot_be_is_an_error(
+    alone: float, some: float, every: float, kept: list[bool]
+) -> None:
+    figures = judged(alone, some, every)
+
+    assert [figure.is_kept for figure in figures] == kept
+    result = Settle(messages=100, round_trip_ms=70, store_ms=10, figures=figures)
+    assert result.holds == all(kept)
+    assert ("NOT SO" in "\n".join(result.lines())) != all(kept)
+
+
+def test_the_bounds_are_those_of_the_specification() -> None:
+    assert pytest.approx(8.0) == ONE_BY_ONE_S_MIN
+
+
+@pytest.mark.parametrize("in_flight", [1, 3, 50])
+def test_a_pipelined_link_has_so_many_in_flight_and_no_more(in_flight: int) -> None:
+    with (
+        Namespace("contoso", queues=["q"]) as namespace,
+        PipelinedLink(namespace.amqp_address, namespace.connection_string, "q") as link,
+    ):
+        send, unanswered = link._sender.send, []
+
+        def counted(payload: bytes) -> int:
+            unanswered.append(link._sender.session.next_delivery_id + 1 - len(link._sender.outcomes))
+            return send(payload)
+
+        link._sender.send = counted  # type: ignore[method-assign, assignment]
+        seconds = link.send(BODY, 50, in_flight)
+        with namespace.administration_client() as admin:
+            assert admin.get_queue_runtime_properties("q").active_message_count == 50
+
+    assert max(unanswered) == in_flight
+    assert seconds > 0
+
+
+async def test_the_proxy_adds_its_distance_and_changes_nothing() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        proxy = LatencyProxy("127.0.0.1", port, there_s=0.05, back_s=0.05)
+        reader, writer = await asyncio.open_connection("127.0.0.1", await proxy.start())
+        begun = time.monotonic()
+        writer.write(b"hello")
+        assert await reader.read() == b"hello"
+        assert time.monotonic() - begun >= 0.1
+        writer.close()
+        proxy.stop()
+
+
+def test_figures_of_pairing_are_told_to_people_and_programs() -> None:
+    result = Pairing(Healthy(1.0, 1.01, 1.01), Drain(100, 90, 0.9), Reaction(1.5, 0.5, 1.2, 0.2))
+
+    assert "ratio 1.010 (target <= 1.02)" in result.lines()[0]
+    assert json.loads(json.dumps(result.as_json()))["drain"]["ratio"] == 0.9
+
+
+def test_a_clone_is_found_by_its_benchmarks() -> None:
+    root = checkout.root()
+
+    assert root is not None
+    assert {file.stem for file in (root / checkout.FOLDER).glob("*.py")} >= set(checkout.NEEDS)
+
+
+@pytest.mark.parametrize("name", checkout.NEEDS)
+def test_without_a_clone_one_line_says_what_is_missing(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checkout, "root", lambda: None)
+
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", name])
+
+    assert ended.value.code == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert checkout.NEEDS[name] in said.err
+    assert "clone" in said.err
+
+
+def test_options_reach_the_benchmark_of_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        ran.append(command)
+        if "bench.broker" in command:
+            Path(command[-1]).write_text('{"runs": []}')
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for arguments in (
+        ["broker", "--quick", "--only", "ours", "--json"],
+        ["spark", "--messages", "100", "--json"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", *arguments])
+        assert ended.value.code == 1, "its exit code is ours"
+
+    assert ran[0][1:-1] == ["-m", "bench.broker", "--quick", "--only", "ours", "--json"]
+    assert ran[1][1:] == ["-m", "bench.spark", "--messages", "100", "--json"]
