@@ -190,6 +190,28 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **parameters)
         self.call("Input.dispatchKeyEvent", type="keyUp", **parameters)
 
+    def type(self, text: str) -> None:
+        """Type into whatever has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def tab_to(self, wanted: str, presses: int = 60) -> None:
+        """Press Tab until an expression about the focused element ``e`` is true. Where the focus stops it must show."""
+        for _ in range(presses):
+            self.key("Tab", 9)
+            found = self.run(
+                "(() => { const e = document.activeElement; const ring = e.closest('.choice') ?? e; "
+                "const style = getComputedStyle(ring); "
+                "return {is: Boolean(" + wanted + "), name: e.outerHTML.slice(0, 200), "
+                "shows: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0}; })()"
+            )
+            # After the last stop the focus leaves the page for a moment.
+            assert found["shows"] or found["name"].startswith("<body"), (
+                f"the focus cannot be seen on {found['name']}"
+            )
+            if found["is"]:
+                return
+        raise AssertionError(f"Tab does not lead to {wanted}; page says {self.text()!r}")
+
     # --- looks --------------------------------------------------------------------------------------
 
     def size(self, width: int, height: int, *, phone: bool = False) -> None:
@@ -204,15 +226,14 @@ class Browser:
 
     def dark(self, is_dark: bool) -> None:
         """The person's preference for dark or light."""
-        value = "dark" if is_dark else "light"
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
+        self.prefer("prefers-color-scheme", "dark" if is_dark else "light")
+
+    def prefer(self, name: str, value: str) -> None:
+        """One preference of the person."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": name, "value": value}])
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
         """A picture of what is shown."""
         file.parent.mkdir(parents=True, exist_ok=True)
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(answer["data"]))
-
-    def is_within_width(self) -> bool:
-        """Whether nothing makes the page scroll sideways."""
-        return bool(self.run("document.documentElement.scrollWidth <= window.innerWidth"))

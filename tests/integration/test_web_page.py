@@ -1,7 +1,4 @@
-"""The page of one namespace in a real Chromium: each view, rights, hostile content, keyboard, phone.
-
-With PAIRBUS_SCREENSHOTS set to a directory the views are also photographed there.
-"""
+"""The page of one namespace in a real Chromium: each view, rights, hostile content, phone."""
 
 from __future__ import annotations
 
@@ -11,79 +8,40 @@ import os
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 
 from pairbus.testing import Namespace
 from tests.integration.chromium import Browser
+from tests.integration.web_kit import (
+    HOSTILE,
+    LISTENER,
+    Traffic,
+    enter,
+    go,
+    photograph,
+    stocked,
+    wait_quiet,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
-
-HOSTILE = '<img src=x onerror="window.__hit=1"><script>window.__hit=1</script>\'"><svg onload=window.__hit=1>'
-LISTENER = "Endpoint=sb://x;SharedAccessKeyName=listener;EntityPath=orders;SharedAccessKey=" + "L" * 44
-CONFIG = {
-    "Queues": [
-        {
-            "Name": "orders",
-            "AuthorizationRules": [{"Name": "listener", "Rights": ["Listen"], "PrimaryKey": "L" * 44}],
-        },
-        {"Name": "payments"},
-        {"Name": "inbox"},
-        {"Name": "invoices", "Properties": {"RequiresSession": True}},
-    ],
-    "Topics": [{"Name": "events", "Subscriptions": [{"Name": "audit"}, {"Name": "billing"}]}],
-}
 
 
 @pytest.fixture(scope="module")
 def namespace() -> Iterator[Namespace]:
-    with Namespace("contoso", process=True, config=CONFIG) as running:
-        with running.client() as client:
-            stock(client)
+    """For tests that change little."""
+    with stocked() as running:
         yield running
 
 
-def stock(client: ServiceBusClient) -> None:
-    details = {"order": 1000, "item": "boots", "price": 89.5, "customer": {"name": "Ada", "country": "UK"}}
-    orders = [
-        ServiceBusMessage(
-            json.dumps({**details, "order": 1000 + number}),
-            message_id=f"order-{1000 + number}",
-            content_type="application/json",
-            subject="order.created",
-            application_properties={"region": "north", "priority": 3},
-        )
-        for number in range(45)
-    ]
-    with client.get_queue_sender("orders") as sender:
-        sender.send_messages(orders)
-        sender.send_messages(ServiceBusMessage(bytes(range(256)), message_id="binary"))
-    with client.get_topic_sender("events") as sender:
-        sender.send_messages([ServiceBusMessage(f"event {number}") for number in range(12)])
-    with client.get_queue_sender("payments") as sender:
-        sender.send_messages(
-            [ServiceBusMessage("card 4711", message_id=f"payment-{number}") for number in range(4)]
-        )
-    with client.get_queue_receiver("payments") as receiver:
-        for message in receiver.receive_messages(max_message_count=3, max_wait_time=5):
-            receiver.dead_letter_message(
-                message, reason="CardRefused", error_description="The bank refused the card twice."
-            )
-    with client.get_queue_sender("inbox") as sender:
-        for _ in range(2):
-            sender.send_messages(
-                ServiceBusMessage(
-                    HOSTILE,
-                    message_id=HOSTILE[:100],
-                    subject=HOSTILE,
-                    application_properties={HOSTILE: HOSTILE, "javascript:alert(1)": "x"},
-                )
-            )
-    with client.get_queue_receiver("inbox") as receiver:
-        message = receiver.receive_messages(max_message_count=1, max_wait_time=5)[0]
-        receiver.dead_letter_message(message, reason=HOSTILE, error_description=HOSTILE)
+@pytest.fixture
+def fresh() -> Iterator[Namespace]:
+    """For tests that change what the others show."""
+    with stocked() as running:
+        yield running
 
 
 @pytest.fixture
@@ -92,37 +50,6 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         running.size(1280, 860)
         yield running
         assert running.errors == []
-
-
-def enter(browser: Browser, namespace: Namespace, connection_string: str | None = None) -> None:
-    browser.open(f"http://{namespace.http_address}/")
-    browser.wait_text("Sign in")
-    browser.fill("#key", connection_string or namespace.connection_string)
-    browser.click("button[type=submit]")
-    browser.wait_text("Overview", "nav")
-
-
-def go(browser: Browser, address: str, wanted: str) -> None:
-    browser.run(f"location.hash = {json.dumps(address)}")
-    browser.wait_text(wanted)
-
-
-def photograph(browser: Browser, name: str, focus: str = "header") -> None:
-    """Light and dark and as narrow as a phone, when somebody wants pictures; the width is checked in any case."""
-    directory = os.environ.get("PAIRBUS_SCREENSHOTS")
-    if directory:
-        browser.wait("performance.now() > 8000")  # rates and trends need a while to show something
-        for is_dark in (False, True):
-            browser.dark(is_dark)
-            browser.screenshot(Path(directory) / f"{name}-{'dark' if is_dark else 'light'}.png")
-    browser.dark(False)
-    browser.size(360, 760, phone=True)
-    browser.wait("document.documentElement.scrollWidth <= window.innerWidth")
-    if directory:
-        browser.run(f"document.querySelector({json.dumps(focus)})?.scrollIntoView()")
-        browser.run("window.scrollBy(0, -110)")
-        browser.screenshot(Path(directory) / f"{name}-phone.png")
-    browser.size(1280, 860)
 
 
 def test_M6_nothing_is_shown_before_sign_in_and_a_wrong_key_is_refused(
@@ -146,7 +73,6 @@ def test_the_overview_shows_every_entity_and_asks_nobody_else(browser: Browser, 
         active = administration.get_queue_runtime_properties("orders").active_message_count
     read = "[...document.querySelectorAll('.entities tbody tr')].find((row) => row.querySelector('a').textContent === 'orders')"
     browser.wait(f"Number({read}.querySelector('td.number').textContent) === {active}")
-    photograph(browser, "overview")
     assert {address.split("/")[2] for address in browser.requests} == {namespace.http_address}
     assert browser.run("document.cookie") == "", "the cookie is out of reach of scripts"
     assert namespace.connection_string.split("SharedAccessKey=")[1].split(";")[0] not in browser.run(
@@ -154,32 +80,84 @@ def test_the_overview_shows_every_entity_and_asks_nobody_else(browser: Browser, 
     )
 
 
-def test_M15_the_page_and_the_management_api_agree(browser: Browser, namespace: Namespace) -> None:
-    enter(browser, namespace)
-    browser.wait_text("events › audit")
-    read = "Object.fromEntries([...document.querySelectorAll('.entities tbody tr')].map((row) => [row.querySelector('a').textContent, [...row.querySelectorAll('td.number')].slice(0, 4).map((cell) => Number(cell.textContent))]))"
-    administration = namespace.administration_client()
-    for name in ("orders", "payments", "inbox", "invoices"):
-        told = administration.get_queue_runtime_properties(name)
-        active, scheduled, dead, total = (
-            int(count or 0)
-            for count in (
-                told.active_message_count,
-                told.scheduled_message_count,
-                told.dead_letter_message_count,
-                told.total_message_count,
-            )
+def test_the_overview_while_programs_work(browser: Browser, fresh: Namespace) -> None:
+    with Traffic(fresh):
+        enter(browser, fresh)
+        rates = "[...document.querySelectorAll('.tile')].filter((one) => /^(In|Out)/.test(one.textContent)).map((one) => Number(one.querySelector('strong').textContent))"
+        browser.wait(f"{rates}.every((rate) => rate > 0)")
+        if os.environ.get("PAIRBUS_SCREENSHOTS"):
+            browser.wait("performance.now() > 30_000", seconds=40)
+        photograph(browser, "overview")
+
+
+def test_M15_the_page_and_the_management_api_agree(browser: Browser, fresh: Namespace) -> None:
+    administration = fresh.administration_client()
+    administration.create_queue("relay-target")
+    administration.create_queue("relay", forward_to="relay-target")
+    administration.delete_queue("relay-target")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with fresh.client() as client:
+        with client.get_queue_sender("orders") as orders, client.get_topic_sender("events") as events:
+            orders.schedule_messages([ServiceBusMessage("later") for _ in range(3)], later)
+            events.schedule_messages([ServiceBusMessage("later") for _ in range(2)], later)
+        with client.get_queue_sender("relay") as relay:
+            relay.send_messages(ServiceBusMessage("nowhere to go"))
+        with client.get_queue_receiver("orders") as receiver:
+            for message in receiver.receive_messages(max_message_count=2, max_wait_time=5):
+                receiver.defer_message(message)
+        with client.get_subscription_receiver("events", "billing") as receiver:
+            for message in receiver.receive_messages(max_message_count=4, max_wait_time=5):
+                receiver.dead_letter_message(message, reason="Unreadable")
+    enter(browser, fresh)
+    browser.wait_text("1 transfer dead letter")
+    browser.wait_text("2 deferred")
+    read = "Object.fromEntries([...document.querySelectorAll('.entities tbody tr')].map((row) => [row.querySelector('a').textContent, ['active', 'scheduled', 'dead_letter'].map((state) => Number(row.querySelector(`td.${state}`).textContent))]))"
+    told: dict[str, list[int | None]] = {}
+    for queue in administration.list_queues_runtime_properties():
+        told[str(queue.name)] = [
+            queue.active_message_count,
+            queue.scheduled_message_count,
+            queue.dead_letter_message_count,
+        ]
+    for topic in administration.list_topics_runtime_properties():
+        told[str(topic.name)] = [0, topic.scheduled_message_count, 0]
+        for one in administration.list_subscriptions_runtime_properties(str(topic.name)):
+            told[f"{topic.name} › {one.name}"] = [
+                one.active_message_count,
+                0,
+                one.dead_letter_message_count,
+            ]
+    browser.wait(
+        f"JSON.stringify(Object.entries({read}).sort()) === JSON.stringify(Object.entries({json.dumps(told)}).sort())"
+    )
+    assert told["orders"] == [46, 3, 0]
+    assert told["events"] == [0, 2, 0]
+    assert told["events › billing"] == [8, 0, 4]
+
+    sums = "Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) => [tile.querySelector('.label').textContent, tile.querySelector('strong').textContent]))"
+    for path, counts in (
+        ("orders", told["orders"]),
+        ("events/Subscriptions/billing", told["events › billing"]),
+    ):
+        go(browser, f"#/e/local/{path.replace('/', '%2F')}", path)
+        wanted = [str(count) for count in counts]
+        browser.wait(
+            f"JSON.stringify(Object.values({sums}).slice(0, 3)) === JSON.stringify({json.dumps(wanted)})"
         )
-        assert browser.run(read)[name] == [active, scheduled, total - active - scheduled - dead, dead]
-    subscription = administration.get_subscription_runtime_properties("events", "audit")
-    assert browser.run(read)["events › audit"][0] == subscription.active_message_count
+    go(browser, "#/e/local/relay", "Transfer dead-letter")
+    lost = administration.get_queue_runtime_properties("relay").transfer_dead_letter_message_count
+    browser.wait(f"({sums})['Transfer dead-letter'] === '{lost}'")
+    browser.click(".tabs a", "Transfer dead-letter")
+    browser.click(".message summary")
+    browser.wait_text("relay-target", ".reason")
+    photograph(browser, "transfer-dead-letter", ".tabs")
 
 
-def test_the_page_follows_by_itself(browser: Browser, namespace: Namespace) -> None:
-    enter(browser, namespace)
-    namespace.create_queue("late")
+def test_the_page_follows_by_itself(browser: Browser, fresh: Namespace) -> None:
+    enter(browser, fresh)
+    fresh.create_queue("late")
     browser.wait_text("late")
-    with namespace.client() as client, client.get_queue_sender("late") as sender:
+    with fresh.client() as client, client.get_queue_sender("late") as sender:
         sender.send_messages([ServiceBusMessage("x") for _ in range(7)])
     browser.wait(
         "[...document.querySelectorAll('.entities tr')].some((row) => row.innerText.includes('late') && row.innerText.includes('7'))"
@@ -193,7 +171,7 @@ def test_looking_into_a_queue(browser: Browser, namespace: Namespace) -> None:
     browser.click(".message summary", "order-1001")
     browser.wait_text('"country": "UK"', "pre")
     browser.wait_text("region")
-    photograph(browser, "queue", ".tabs")
+    photograph(browser, "queue", ".tabs", height=1200)
     browser.click(".segments button", "Hex")
     browser.wait_text("7b 22 6f", "pre")
     browser.click("button", "Later")
@@ -234,22 +212,21 @@ def test_sending_a_test_message(browser: Browser, namespace: Namespace) -> None:
     go(browser, "#/e/local/invoices/send", "Session id")
     browser.wait("document.querySelector('.sendform input:required') !== null")
     browser.run("document.querySelector('.sendform input:required').value = 'ada'")
-    photograph(browser, "send", ".tabs")
+    photograph(browser, "send", ".tabs", height=1040)
     browser.click("button[type=submit]", "Send")
     browser.wait_text("1 message accepted by invoices")
     go(browser, "#/e/local/invoices/messages", "boots")
 
 
-def test_a_messages_fate_redrive_and_purge_with_the_path_typed(
-    browser: Browser, namespace: Namespace
-) -> None:
-    enter(browser, namespace)
+def test_a_messages_fate_redrive_and_purge_with_the_path_typed(browser: Browser, fresh: Namespace) -> None:
+    enter(browser, fresh)
     go(browser, "#/e/local/payments/dead-letter", "CardRefused")
     browser.click(".message summary")
     browser.wait_text("The bank refused the card twice.")
-    photograph(browser, "dead-letter", ".tabs")
+    photograph(browser, "dead-letter", ".tabs", height=1180)
     browser.click(".detail button", "Redrive")
     browser.wait_text("1 message sent to payments again")
+    wait_quiet(browser)
     browser.click("button", "Purge…")
     browser.wait_text("payments/$DeadLetterQueue", "dialog")
     assert browser.run("document.querySelector('dialog button.danger').disabled") is True
@@ -258,7 +235,7 @@ def test_a_messages_fate_redrive_and_purge_with_the_path_typed(
     browser.click("dialog button", "Purge")
     browser.wait_text("2 messages purged")
     browser.wait_text("Nothing is dead-lettered")
-    counts = namespace.administration_client().get_queue_runtime_properties("payments")
+    counts = fresh.administration_client().get_queue_runtime_properties("payments")
     assert (counts.active_message_count, counts.dead_letter_message_count) == (2, 0)
 
 
@@ -292,16 +269,17 @@ def test_M1_a_rule_with_too_few_rights_is_told_so(browser: Browser, namespace: N
     assert status == 401, "M10: without the token nothing changes"
 
 
-def test_the_fault_switchboard(browser: Browser, namespace: Namespace) -> None:
-    enter(browser, namespace)
+def test_the_fault_switchboard(browser: Browser, fresh: Namespace) -> None:
+    enter(browser, fresh)
     go(browser, "#/faults", "Black hole")
     browser.run("document.querySelector('input[value=delay]').click()")
     browser.fill("select", "orders")
     browser.click("button[type=submit]", "Switch on")
     browser.wait_text("Delay is on for orders.")
     browser.wait_text("left", ".faultlist")
+    wait_quiet(browser)
     photograph(browser, "faults")
-    with namespace.client() as client, client.get_queue_sender("orders") as sender:
+    with fresh.client() as client, client.get_queue_sender("orders") as sender:
         begun = time.monotonic()
         sender.send_messages(ServiceBusMessage("late"))
         assert time.monotonic() - begun >= 1.5, "the fault is on"
@@ -309,45 +287,20 @@ def test_the_fault_switchboard(browser: Browser, namespace: Namespace) -> None:
     browser.wait_text("All quiet")
 
 
-def test_M15_old_data_is_marked_when_the_broker_stops_answering(
-    browser: Browser, namespace: Namespace
-) -> None:
-    enter(browser, namespace)
+def test_M15_old_data_is_marked_when_the_broker_stops_answering(browser: Browser, fresh: Namespace) -> None:
+    enter(browser, fresh)
     browser.wait_text("orders")
-    namespace.pause()
+    fresh.pause()
     try:
         browser.wait_text("does not answer. What is shown of it is")
         browser.wait_text("Stale")
         browser.wait("document.getElementById('live').textContent.includes('does not answer')")
         photograph(browser, "stale")
     finally:
-        namespace.resume()
+        fresh.resume()
     browser.wait(
         "!document.body.innerText.includes('does not answer') && document.body.innerText.includes('Live')"
     )
-
-
-def test_the_keyboard_is_enough(browser: Browser, namespace: Namespace) -> None:
-    browser.open(f"http://{namespace.http_address}/")
-    browser.wait_text("Sign in")
-    browser.fill("#key", namespace.connection_string)
-    browser.key("Enter", 13, "\r")
-    browser.wait_text("orders")
-    browser.run("document.querySelector('.entities a[href$=orders]').focus()")
-    browser.key("Enter", 13, "\r")
-    browser.wait_text("order-1000")
-    browser.run("document.querySelector('.message summary').focus()")
-    browser.key("Enter", 13, "\r")
-    browser.wait("document.querySelector('.message').open")
-    browser.run("document.querySelector('#tab-messages').focus()")
-    browser.key("ArrowRight", 39)
-    browser.wait(
-        "document.activeElement.id === 'tab-dead-letter' && document.activeElement.getAttribute('aria-selected') === 'true'"
-    )
-    unnamed = browser.run(
-        "[...document.querySelectorAll('button, a, input, select, textarea')].filter((e) => e.offsetParent && !(e.textContent.trim() || e.getAttribute('aria-label') || e.labels?.length || e.title)).length"
-    )
-    assert unnamed == 0, "everything that can be used has a name"
 
 
 def test_a_namespace_alone_says_how_to_pair(browser: Browser, namespace: Namespace) -> None:

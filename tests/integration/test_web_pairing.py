@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from pairbus.testing import Namespace, Pair, Queue
 from pairbus.web.board import Board
 from pairbus.web.hub import Hub, Side
 from tests.integration.chromium import Browser
+from tests.integration.web_kit import HOSTILE, photograph, wait_quiet
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
@@ -32,7 +34,7 @@ class Stage:
     """A pair with a hub on a loop of its own, and a program that sends all the time."""
 
     def __init__(self, work: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-        journal = work / "journal"
+        self.journal = journal = work / "journal"
         monkeypatch.setenv("PAIRBUS_JOURNAL", str(journal))
         monkeypatch.setenv("PAIRBUS_STATE_DIR", str(work / "state"))
         queues = [Queue("orders"), Queue("payments"), Queue("invoices", requires_session=True)]
@@ -40,8 +42,8 @@ class Stage:
         self.pair = stack.enter_context(Pair(primary, Namespace("contoso-backup", process=True)))
         options = SendAvailabilityOptions(
             backlog_queue_count=3,
-            failover_interval=timedelta(seconds=3),
-            ping_primary_interval=timedelta(seconds=2),
+            failover_interval=timedelta(seconds=6),
+            ping_primary_interval=timedelta(seconds=3),
             enable_syphon=True,
             while_suspect="wait",
         )
@@ -105,24 +107,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         yield Stage(tmp_path, stack, monkeypatch)
 
 
-def photograph(browser: Browser, name: str, focus: str = "header", *, wide: int = 1020) -> None:
-    directory = os.environ.get("PAIRBUS_SCREENSHOTS")
-    if directory:
-        browser.run("window.scrollTo(0, 0)")
-        browser.size(1280, wide)
-        for is_dark in (False, True):
-            browser.dark(is_dark)
-            browser.screenshot(Path(directory) / f"{name}-{'dark' if is_dark else 'light'}.png")
-    browser.dark(False)
-    browser.size(360, 760, phone=True)
-    browser.wait("document.documentElement.scrollWidth <= window.innerWidth")
-    if directory:
-        browser.run(f"document.querySelector({json.dumps(focus)})?.scrollIntoView()")
-        browser.run("window.scrollBy(0, -110)")
-        browser.screenshot(Path(directory) / f"{name}-phone.png")
-    browser.size(1280, 860)
-
-
 def ask(address: str, body: object = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
@@ -140,36 +124,31 @@ def ask(address: str, body: object = None, headers: dict[str, str] | None = None
 
 def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
-        browser.size(1280, 860)
-        browser.open(stage.address)
-        browser.wait_text("Sign in")
-        assert "contoso" not in browser.text(), "M6"
-        browser.fill("#key", stage.pair.secondary.connection_string)
-        browser.click("button[type=submit]")
-        browser.wait_text("contoso-backup")
-        browser.wait_text("orders")
+        sign_in(browser, stage)
+        if os.environ.get("PAIRBUS_SCREENSHOTS"):
+            browser.wait("performance.now() > 20_000", seconds=30)
         photograph(browser, "pair-overview")
         browser.run("location.hash = '#/pairing'")
         browser.wait_text("All healthy")
         browser.wait_text("orders", ".health")
-        photograph(browser, "pairing-healthy")
+        photograph(browser, "pairing-healthy", height=1240)
 
         stage.pair.primary.kill()
         browser.wait_text("Suspect", ".health")
         browser.wait_text("fails over in", ".health")
-        photograph(browser, "pairing-suspect")
+        photograph(browser, "pairing-suspect", height=1240)
         browser.wait_text("Failed over", ".health")
         browser.wait_text("3 entities failed over")
         browser.wait_text("ping in", ".health")
         browser.wait_text("contoso does not answer")
         browser.wait_text("Failed over orders", ".timeline")
         browser.wait("document.getElementById('live').textContent !== ''")
-        browser.wait("Number(document.querySelector('.pair .side:last-child strong').textContent) > 60")
-        photograph(browser, "pairing-failed-over", wide=1500)
+        browser.wait("Number(document.querySelector('.pair .side:last-child strong').textContent) > 100")
+        photograph(browser, "pairing-failed-over", height=1240)
 
         browser.run("location.hash = '#/'")
         browser.wait_text("waiting to go home")
-        photograph(browser, "pair-overview-outage")
+        photograph(browser, "pair-overview-outage", height=1020)
         # Senders choose their backlog queues at random: take one that holds something.
         busy = "[...document.querySelectorAll('.backlog tbody tr')].find((row) => row.querySelector('td.number').textContent !== '0')"
         browser.wait(f"{busy} !== undefined")
@@ -177,20 +156,22 @@ def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
         browser.click(".message summary")
         browser.wait_text("As it will be when it is home")
         browser.wait_text("Goes to")
-        photograph(browser, "backlog", ".tabs", wide=1200)
+        photograph(browser, "backlog", ".tabs", height=1120)
 
         browser.run("location.hash = '#/pairing'")
         browser.click("summary", "Send through the pair")
         browser.fill("#pair-target", "payments")
         browser.click(".sendform button", "Send")
         browser.wait_text("parked in the backlog (1 message)")
+        browser.click("summary", "Send through the pair")
 
         stage.pair.primary.restart()
         browser.wait_text("All healthy", seconds=40)
         browser.wait_text("Recovered orders", ".timeline")
         browser.wait_text("and the backlog is empty", seconds=40)
         browser.wait("!document.body.innerText.includes('does not answer')")
-        photograph(browser, "pairing-home", wide=1500)
+        wait_quiet(browser)
+        photograph(browser, "pairing-home", height=1240)
         assert browser.errors == []
     statistics = stage.client.statistics()
     assert statistics.to_backlog == statistics.restored > 20
@@ -217,3 +198,53 @@ def test_the_hub_lets_nobody_in_without_a_key_and_changes_nothing_without_a_toke
     assert ask(f"{stage.address}$page/ns/primary/send", wish, with_token)[0] == 200
     assert ask(f"{stage.address}$page/ns/primary/nonsense", wish, with_token)[0] == 404
     assert ask(f"{stage.address}$page/ns/other/send", wish, with_token)[0] == 404
+
+
+def test_M8_a_journal_of_hostile_text_is_shown_as_text(stage: Stage, tmp_path: Path) -> None:
+    at = time.time_ns() // 1_000_000
+    kinds = ["pairing.suspect", "pairing.constructor", "pairing.__proto__", f"pairing.{HOSTILE}", "unseen"]
+    with stage.journal.open("a") as file:
+        for kind in kinds:
+            event = {"at_ms": at, "factory": HOSTILE, "kind": kind, "subject": HOSTILE, "text": HOSTILE}
+            file.write(json.dumps(event) + "\n")
+    with Browser(tmp_path / "profile") as browser:
+        sign_in(browser, stage)
+        browser.run("location.hash = '#/pairing'")
+        browser.wait_text(HOSTILE, ".timeline")
+        browser.wait_text(HOSTILE, ".health")
+        for wanted in ("constructor", "proto", "unseen"):
+            browser.wait_text(wanted, ".timeline")
+        browser.wait(f"document.querySelectorAll('.timeline li').length >= {len(kinds)}")
+        assert (
+            browser.run("document.querySelectorAll('main img, main script, .timeline .unseen').length") == 0
+        )
+        assert browser.run("window.__hit") is None
+        assert browser.errors == []
+
+
+def test_M15_a_namespace_that_hangs_does_not_make_the_other_look_old(stage: Stage, tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        sign_in(browser, stage)
+        browser.run("location.hash = '#/e/primary/orders'")
+        browser.wait_text("orders-")
+        browser.run(
+            "window.__stale = new Set(); setInterval(() => document.querySelectorAll('#notices strong').forEach((one) => window.__stale.add(one.textContent)), 100)"
+        )
+        stage.pair.primary.pause()
+        try:
+            browser.wait_text("12 s old", "#notices", seconds=40)
+        finally:
+            stage.pair.primary.resume()
+        browser.wait("document.querySelector('.pulse').textContent === 'Live'", seconds=40)
+        assert browser.run("[...window.__stale]") == ["contoso"]
+
+
+def sign_in(browser: Browser, stage: Stage) -> None:
+    browser.size(1280, 860)
+    browser.open(stage.address)
+    browser.wait_text("Sign in")
+    assert "contoso" not in browser.text(), "M6"
+    browser.fill("#key", stage.pair.secondary.connection_string)
+    browser.click("button[type=submit]")
+    browser.wait_text("contoso-backup")
+    browser.wait_text("orders")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message import encode_message
@@ -31,6 +32,8 @@ NUMBERS_MAX: Final = 250
 REDRIVE_MAX: Final = 1_000
 """Messages set on their way again by one request; the answer says how many are left."""
 REDRIVE_BYTES_MAX: Final = 16_777_216
+PURGE_MAX: Final = 4_000
+"""Messages deleted by one request, as by the management link's batch delete; the answer says how many are left."""
 DELAY_SECONDS_MAX: Final = 30 * 86_400
 
 
@@ -106,16 +109,15 @@ def _count_redriven(broker: Broker, entity: Entity, message: Message) -> None:
     broker.meter.tally(place, meter.SETTLE).add(0)
 
 
-def purge(broker: Broker, queue: Queue, wish: Mapping[str, object], now: int) -> dict[str, object]:
-    """Delete messages for good. All of a place only when its path was typed."""
-    if wish.get("numbers") is not None:
-        removed, held = _purge_chosen(queue, _chosen(queue, wish, NUMBERS_MAX))
-    else:
+def purge(broker: Broker, queue: Queue, wish: Mapping[str, object]) -> dict[str, object]:
+    """Delete messages for good, whatever their state. All of a place only when its path was typed."""
+    if wish.get("numbers") is None:
+        queue.check_receive()
         if wish.get("confirm") != queue.path:
             raise ArgumentError(f"Purging deletes everything: type the path '{queue.path}' to confirm.")
-        removed, held = browse.delete_batch(queue, browse.DELETE_COUNT_MAX, now + 1, None), 0
+    removed, held = _purge_chosen(queue, _chosen(queue, wish, PURGE_MAX))
     broker.meter.tally(queue.path, meter.DELETE).add(0)
-    return {"purged": removed, "held": held, "left": queue.active_count}
+    return {"purged": removed, "held": held, "left": len(queue.messages) - len(queue.locks)}
 
 
 def _purge_chosen(queue: Queue, chosen: list[Message]) -> tuple[int, int]:
@@ -135,20 +137,26 @@ def _purge_chosen(queue: Queue, chosen: list[Message]) -> tuple[int, int]:
 
 
 def _chosen(queue: Queue, wish: Mapping[str, object], limit: int) -> list[Message]:
+    """The messages of these numbers, or the first ones that nobody holds."""
     numbers = wish.get("numbers")
     if numbers is None:
-        return [message for message in list(queue.messages.values())[:limit] if not message.lock_token]
-    if not isinstance(numbers, list) or not 0 < len(numbers) <= NUMBERS_MAX:
+        free = (message for message in queue.messages.values() if not message.lock_token)
+        return list(islice(free, limit))
+    if not isinstance(numbers, list) or not 0 < len(numbers) <= NUMBERS_MAX or not _are_whole(numbers):
         raise ArgumentError(f"numbers needs 1 to {NUMBERS_MAX} sequence numbers.")
     found: list[Message] = []
     for number in dict.fromkeys(numbers):
-        message = queue.messages.get(number) if isinstance(number, int) else None
+        message = queue.messages.get(number)
         if message is None:
             raise MessageNotFound(
                 f"No message in '{queue.path}' has the number {number}: it was received or moved meanwhile."
             )
         found.append(message)
     return found
+
+
+def _are_whole(values: list[object]) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 def add_fault(broker: Broker, wish: Mapping[str, object], now: int) -> dict[str, object]:

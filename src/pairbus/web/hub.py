@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import secrets
 import time
@@ -23,17 +22,22 @@ from aiohttp import web
 
 from pairbus.errors import PairbusError
 from pairbus.gateway.http import HttpResponse
-from pairbus.model.access import ROOT_RULE
+from pairbus.gateway.rate import RateLimit
+from pairbus.model.access import MANAGE, ROOT_RULE, SEND
 from pairbus.testing.http import Credentials, parse_connection_string, sas_token
-from pairbus.web.answers import content, refused, told
+from pairbus.web.answers import content, refused, told, wish_of
 from pairbus.web.assets import INDEX, load
 from pairbus.web.page import API, BODY_BYTES_MAX, PREFIX, TOKEN_HEADER
-from pairbus.web.sessions import FAILURES_MAX, FAILURES_WINDOW_MS, LIFE_MS, SESSIONS_MAX
+from pairbus.web.sessions import FAILURES_MAX, FAILURES_WINDOW_MS, LIFE_MS, RIGHTS, SESSIONS_MAX
 
 COOKIE: Final = "pairbus-pair"
 TOKEN_SECONDS: Final = 300
 UPSTREAM_SECONDS: Final = 3.0
 PICTURE_SECONDS: Final = 5.0
+PICTURE_MOMENT_SECONDS: Final = 0.4
+"""How long one look at the pairing serves all pages: less than their interval."""
+SENDS_MAX: Final = 2
+"""Test sends through the pair at once: each may wait for a timeout, and the page needs threads too."""
 _PASSED_ON: Final = ("content-type", "etag", "cache-control")
 _LISTED: Final = frozenset(
     {"overview", "entity", "messages", "faults", "send", "redrive", "purge", "faults/clear"}
@@ -62,6 +66,8 @@ class _Session:
     rule: str
     scope: str | None
     is_owner: bool
+    refused: set[str] = field(default_factory=set)
+    """Sides that took the key once and do so no more: it was replaced (M5)."""
 
 
 class Hub:
@@ -86,6 +92,10 @@ class Hub:
         self._assets = load()
         self._sessions: dict[str, _Session] = {}
         self._failures: list[float] = []
+        self._rate = RateLimit()
+        self._looking: asyncio.Task[Mapping[str, object]] | None = None
+        self._seen: tuple[float, Mapping[str, object]] | None = None
+        self._sending = 0
         self._client: aiohttp.ClientSession | None = None
         self._runner: web.AppRunner | None = None
 
@@ -112,8 +122,8 @@ class Hub:
             response = await self._route(request)
         except PairbusError as error:
             response = refused(HTTPStatus.BAD_REQUEST, str(error))
-        except web.HTTPException:
-            raise
+        except web.HTTPException as error:
+            response = refused(error.status, error.reason)
         except Exception:
             logger.exception("request broke", extra={"event": "hub.broke"})
             response = refused(
@@ -131,21 +141,21 @@ class Hub:
         if is_safe and name in self._assets and (path == "/" or path.startswith(PREFIX)):
             asset = self._assets[name]
             return content(asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match"))
+        if not self._rate.takes(int(time.monotonic() * 1000)):
+            return refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
         if path == PREFIX + "sign-in" and method == "POST":
             return await self._sign_in(request)
         session = self._find(request)
-        if path == PREFIX + "sign-out" and method == "POST":
-            self._sessions.pop(request.cookies.get(COOKIE, ""), None)
-            answer = told({"signed_out": True})
-            answer.headers.append(("Set-Cookie", f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
-            return answer
-        if session is None:
-            return refused(HTTPStatus.UNAUTHORIZED, "Sign in: there is no session.")
-        given = request.headers.get(TOKEN_HEADER, "").encode()
-        if not is_safe and not hmac.compare_digest(given, session.token.encode()):
+        is_leaving = path == PREFIX + "sign-out" and method == "POST"
+        if session is None and not is_leaving:
+            return refused(HTTPStatus.UNAUTHORIZED, "Sign in: there is no session, or its key was replaced.")
+        given = request.headers.get(TOKEN_HEADER, "").encode(errors="replace")
+        if session is not None and not is_safe and not hmac.compare_digest(given, session.token.encode()):
             return refused(
                 HTTPStatus.UNAUTHORIZED, "The request has no valid anti-forgery token: reload the page."
             )
+        if session is None or is_leaving:
+            return self._sign_out(request)
         return await self._serve(request, session, path, is_safe=is_safe)
 
     async def _serve(
@@ -154,7 +164,7 @@ class Hub:
         if path == API + "/session" and is_safe:
             return told(await self._described(session))
         if path == API + "/pairing" and is_safe:
-            return told(await asyncio.wait_for(asyncio.to_thread(self._picture), PICTURE_SECONDS))
+            return await self._pairing(session)
         if path == API + "/pairing/send" and not is_safe and self._send is not None:
             return await self._send_through(request, session)
         side_id, _, name = path.removeprefix(PREFIX + "ns/").partition("/")
@@ -166,7 +176,15 @@ class Hub:
 
     def _find(self, request: web.Request) -> _Session | None:
         session = self._sessions.get(request.cookies.get(COOKIE, ""))
-        return session if session is not None and session.ends_at > time.monotonic() else None
+        if session is None or session.ends_at <= time.monotonic():
+            return None
+        return session if session.refused != set(self._sides) else None
+
+    def _sign_out(self, request: web.Request) -> HttpResponse:
+        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+        answer = told({"signed_out": True})
+        answer.headers.append(("Set-Cookie", f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
+        return answer
 
     async def _sign_in(self, request: web.Request) -> HttpResponse:
         now = time.monotonic()
@@ -241,7 +259,7 @@ class Hub:
             if known is None and not session.is_owner:
                 continue
             # A side that is down is shown all the same to who owns the pair.
-            rights = known["rights"] if known is not None else ["Listen", "Send", "Manage"]
+            rights = known["rights"] if known is not None else list(RIGHTS)
             faults = known["faults"] if known is not None else False
             base = f"{PREFIX}ns/{side.id}"
             namespaces.append(
@@ -258,9 +276,45 @@ class Hub:
             "rule": session.rule,
             "scope": session.scope,
             "token": session.token,
-            "pairing": len(namespaces) == len(self._sides) and session.scope is None,
+            "pairing": self._sees_pair(session),
             "namespaces": namespaces,
         }
+
+    # -- the pair ------------------------------------------------------------------------------
+
+    def _sees_pair(self, session: _Session, *, right: str | None = None) -> bool:
+        """Whether a session may see the pair, or do with it: its rule must hold in all of both namespaces, still."""
+        if session.scope is not None or session.refused:
+            return False
+        for side in self._sides:
+            known = session.described.get(side)
+            rights = known["rights"] if known is not None else list(RIGHTS) if session.is_owner else []
+            if (
+                not isinstance(rights, list)
+                or not rights
+                or not (right is None or {right, MANAGE} & {*rights})
+            ):
+                return False
+        return True
+
+    async def _pairing(self, session: _Session) -> HttpResponse:
+        if not self._sees_pair(session):
+            return refused(HTTPStatus.FORBIDDEN, "The pair is shown to rules that hold in both namespaces.")
+        seen = self._seen
+        if seen is not None and time.monotonic() - seen[0] < PICTURE_MOMENT_SECONDS:
+            return told(seen[1])
+        if self._looking is None or self._looking.done():
+            # However many pages are open, the pairing is looked at by one thread.
+            self._looking = asyncio.create_task(self._look())
+        try:
+            return told(await asyncio.wait_for(asyncio.shield(self._looking), PICTURE_SECONDS))
+        except TimeoutError:
+            return refused(HTTPStatus.GATEWAY_TIMEOUT, "The pairing does not answer.")
+
+    async def _look(self) -> Mapping[str, object]:
+        found = await asyncio.to_thread(self._picture)
+        self._seen = (time.monotonic(), found)
+        return found
 
     # -- on the person's behalf ----------------------------------------------------------------
 
@@ -280,26 +334,35 @@ class Hub:
                 own = [pair for pair in response.headers if pair[0].lower() not in _PASSED_ON]
                 status = answer.status
                 if status == HTTPStatus.UNAUTHORIZED:
+                    session.refused.add(side.id)
                     status = HTTPStatus.FORBIDDEN  # this page's session is good; the namespace's rule is not
+                else:
+                    session.refused.discard(side.id)
                 return HttpResponse(status, passed + own, await answer.read())
         except (aiohttp.ClientError, TimeoutError, OSError):
             return refused(HTTPStatus.BAD_GATEWAY, f"Namespace {side.name} does not answer.")
 
     async def _send_through(self, request: web.Request, session: _Session) -> HttpResponse:
         assert self._send is not None, "offered only with a way to send"
-        for side in self._sides.values():
-            rights = session.described.get(side.id, {}).get("rights", [])
-            if not isinstance(rights, list) or not {"Send", "Manage"} & set(rights):
-                return refused(
-                    HTTPStatus.FORBIDDEN, f"Sending through the pair needs the right to send in {side.name}."
-                )
+        if not self._sees_pair(session, right=SEND):
+            return refused(
+                HTTPStatus.FORBIDDEN, "Sending through the pair needs the right to send in both namespaces."
+            )
         wish = await _wish(request)
+        if self._sending >= SENDS_MAX:
+            return refused(
+                HTTPStatus.SERVICE_UNAVAILABLE, "Other test messages are on their way: wait for them."
+            )
+        self._sending += 1
         try:
             return told(await asyncio.to_thread(self._send, wish))
         except PairbusError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the client says is what the person must read
-            return refused(HTTPStatus.BAD_GATEWAY, f"The send failed: {str(error).splitlines()[0][:300]}")
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            return refused(HTTPStatus.BAD_GATEWAY, f"The send failed: {said[:300]}")
+        finally:
+            self._sending -= 1
 
 
 def _token(side: Side, credentials: Credentials, entity: str) -> str:
@@ -311,9 +374,6 @@ async def _wish(request: web.Request) -> dict[str, object]:
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise PairbusError("The body must be application/json.")
     try:
-        wish = json.loads(await request.read())
-    except ValueError:
-        raise PairbusError("The body is not JSON.") from None
-    if not isinstance(wish, dict):
-        raise PairbusError("The body is not a JSON object.")
-    return wish
+        return wish_of(await request.read())
+    except ValueError as error:
+        raise PairbusError(str(error)) from None

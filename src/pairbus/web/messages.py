@@ -21,20 +21,26 @@ if TYPE_CHECKING:
 PAGE_MAX: Final = 50
 """Messages in one answer."""
 BODY_BYTES_SHOWN_MAX: Final = 16_384
+BODY_BYTES_WHOLE_MAX: Final = 1_048_576
+"""Of one message, when somebody wants to see all of it."""
 TEXT_CHARACTERS_MAX: Final = 2_048
 PROPERTIES_SHOWN_MAX: Final = 100
 _STATES: Final = {ACTIVE: "active", DEFERRED: "deferred"}
 
 
-def page_of(broker: Broker, queue: Queue, from_number: int, count: int, now: int) -> dict[str, object]:
-    """Messages from a number on, in order. One more than asked for tells whether there is a next page."""
-    wanted = max(1, min(count, PAGE_MAX))
+def page_of(
+    broker: Broker, queue: Queue, from_number: int, count: int, now: int, *, is_whole: bool = False
+) -> dict[str, object]:
+    """Messages from a number on, in order; ``is_whole``: one of them, with its body as far as a page can show it."""
+    limit = BODY_BYTES_WHOLE_MAX if is_whole else BODY_BYTES_SHOWN_MAX
+    wanted = 1 if is_whole else max(1, min(count, PAGE_MAX))
+    # One more than asked for tells whether there is a next page.
     found = browse.peek(queue, from_number, wanted + 1, None)
     shown, rest = found[:wanted], found[wanted:]
     broker.meter.peeked(queue.path, shown)
     is_backlog = stage_of(queue.path) == BACKLOG
     return {
-        "messages": [_row(broker, queue, message, now, is_backlog=is_backlog) for message in shown],
+        "messages": [_row(broker, queue, message, now, limit, is_backlog=is_backlog) for message in shown],
         "next": rest[0].sequence_number if rest else _after(queue, shown),
     }
 
@@ -47,7 +53,9 @@ def _after(queue: Queue, shown: list[Message]) -> int | None:
     return more[0].sequence_number if more else None
 
 
-def _row(broker: Broker, queue: Queue, message: Message, now: int, *, is_backlog: bool) -> dict[str, object]:
+def _row(
+    broker: Broker, queue: Queue, message: Message, now: int, limit: int, *, is_backlog: bool
+) -> dict[str, object]:
     blob = broker.journal.read(message.location, message.size)
     payload = b"".join(encode_delivery(queue, message, blob, 0, b""))
     extra = message.extra
@@ -63,19 +71,19 @@ def _row(broker: Broker, queue: Queue, message: Message, now: int, *, is_backlog
         "dead_letter_reason": _short(extra.dead_letter_reason) if extra is not None else None,
         "dead_letter_description": _short(extra.dead_letter_description) if extra is not None else None,
         "dead_letter_source": extra.dead_letter_source if extra is not None else None,
-        "original": _original(payload, now) if is_backlog else None,
+        "original": _original(payload, now, limit) if is_backlog else None,
     }
-    return row | shown_parts(payload)
+    return row | shown_parts(payload, limit)
 
 
-def _original(payload: bytes, now: int) -> dict[str, object]:
+def _original(payload: bytes, now: int, limit: int) -> dict[str, object]:
     """A backlog message as it will be when it is home (specification of pairing, 5)."""
     try:
         restored = parking.restore(payload, now)
     except InvalidParkedPropertyError as error:
         return {"error": str(error)}
     passport = restored.passport
-    return shown_parts(restored.payload) | {
+    return shown_parts(restored.payload, limit) | {
         "path": restored.path,
         "time_to_live_ms": restored.time_to_live_ms,
         "scheduled_at": restored.scheduled_ms,
@@ -84,12 +92,12 @@ def _original(payload: bytes, now: int) -> dict[str, object]:
     }
 
 
-def shown_parts(payload: bytes) -> dict[str, object]:
+def shown_parts(payload: bytes, limit: int = BODY_BYTES_SHOWN_MAX) -> dict[str, object]:
     """Properties and body of an encoded message."""
     try:
         decoded = decode_message(payload)
     except ProtocolError as error:
-        return {"unreadable": str(error), "body": _body(payload, "bytes"), "properties": []}
+        return {"unreadable": str(error), "body": _body(payload, "bytes", limit), "properties": []}
     properties = decoded.properties
     users = list(decoded.application_properties.items())
     return {
@@ -105,21 +113,20 @@ def shown_parts(payload: bytes) -> dict[str, object]:
             for name, value in users[:PROPERTIES_SHOWN_MAX]
         ],
         "properties_not_shown": max(0, len(users) - PROPERTIES_SHOWN_MAX),
-        "body": _body_of(decoded),
+        "body": _body_of(decoded, limit),
     }
 
 
-def _body_of(decoded: DecodedMessage) -> dict[str, object]:
+def _body_of(decoded: DecodedMessage, limit: int) -> dict[str, object]:
     if isinstance(decoded.body, bytes):
-        return _body(decoded.body, decoded.body_kind)
-    return _body(
-        ("" if decoded.body is None else str(_text(decoded.body))).encode(), decoded.body_kind or "none"
-    )
+        return _body(decoded.body, decoded.body_kind, limit)
+    text = "" if decoded.body is None else str(_text(decoded.body, limit))
+    return _body(text.encode(errors="replace"), decoded.body_kind or "none", limit)
 
 
-def _body(body: bytes, kind: str) -> dict[str, object]:
+def _body(body: bytes, kind: str, limit: int) -> dict[str, object]:
     """Text where it is text; always the bytes, as hexadecimal digits."""
-    shown = body[:BODY_BYTES_SHOWN_MAX]
+    shown = body[:limit]
     text: str | None
     try:
         text = shown.decode("utf-8")
@@ -142,7 +149,7 @@ def _short(text: str | None) -> str | None:
     return None if text is None else text[:TEXT_CHARACTERS_MAX]
 
 
-def _text(value: object) -> str | None:
+def _text(value: object, limit: int = TEXT_CHARACTERS_MAX) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool):
@@ -155,8 +162,8 @@ def _text(value: object) -> str | None:
     if isinstance(value, Sized | Float | Double):
         return str(value.value)
     if isinstance(value, bytes):
-        return value.hex()[:TEXT_CHARACTERS_MAX]
-    return str(value)[:TEXT_CHARACTERS_MAX]
+        return value.hex()[:limit]
+    return str(value)[:limit]
 
 
 def _type(value: object) -> str:

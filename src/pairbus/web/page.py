@@ -7,21 +7,21 @@ sends by itself (M10).
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, unquote
 
-from pairbus.errors import EntityNotFound, Refusal, Unauthorized
+from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import missing_claim
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.gateway.rate import RateLimit
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.names import canonical
 from pairbus.web import actions, messages, queries
-from pairbus.web.answers import content, picture, refused, told
+from pairbus.web.answers import Album, content, picture, refused, told, wish_of
 from pairbus.web.assets import INDEX, load
 from pairbus.web.sessions import COOKIE_PREFIX, LIFE_MS, Sessions, rights_of, sign_in
 
@@ -39,6 +39,8 @@ API: Final = PREFIX + "api"
 TOKEN_HEADER: Final = "x-pairbus-token"  # noqa: S105 - the header's name
 BODY_BYTES_MAX: Final = 1_048_576
 SECRET_BYTES: Final = 32
+SHARED_FROM: Final = 100
+"""An overview of so many entities costs enough to be shared by all pages that show it."""
 PLACES: Final = ("main", "dead-letter", "transfer-dead-letter")
 
 Answer = Callable[["Asked"], HttpResponse]
@@ -47,11 +49,18 @@ Answer = Callable[["Asked"], HttpResponse]
 class Asked:
     """One authenticated question."""
 
-    __slots__ = ("broker", "grant", "now", "query", "request", "session", "wish")
+    __slots__ = ("album", "broker", "grant", "now", "query", "request", "session", "wish")
 
     def __init__(
-        self, broker: Broker, request: HttpRequest, grant: Grant, session: Session | None, now: int
+        self,
+        broker: Broker,
+        request: HttpRequest,
+        grant: Grant,
+        session: Session | None,
+        now: int,
+        album: Album,
     ) -> None:
+        self.album = album
         self.broker = broker
         self.request = request
         self.grant = grant
@@ -79,8 +88,10 @@ class Asked:
 
     def place(self, entity: Entity) -> Queue:
         """Which of an entity's places is asked for."""
-        name = str(self.wish.get("place") or self.query.get("place") or PLACES[0])
-        return entity.queues[PLACES.index(name)] if name in PLACES else entity.main
+        name = self.wish.get("place") or self.query.get("place") or PLACES[0]
+        if name not in PLACES:
+            raise ArgumentError(f"place is not one of {', '.join(PLACES)}.")
+        return entity.queues[PLACES.index(str(name))]
 
     @property
     def picture(self) -> str | None:
@@ -94,6 +105,8 @@ class Page:
     def __init__(self, new_secret: Callable[[], str] | None = None) -> None:
         self._assets = load()
         self._sessions = Sessions(new_secret or _new_secret)
+        self._album = Album()
+        self._rate = RateLimit()
         self._broker: Broker | None = None
 
     def assembling(self, assemble: Assemble) -> Assemble:
@@ -120,11 +133,15 @@ class Page:
         broker.let_in(now)
         if request.method in ("GET", "HEAD") and path[len(PREFIX) :] in self._assets:
             return self._file(path[len(PREFIX) :], request)
+        if not self._rate.takes(now):
+            answer = refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
+            answer.headers.append(("Retry-After", "1"))
+            return answer
         try:
             if path == PREFIX + "sign-in":
                 return self._sign_in(broker, request, now)
             if path == PREFIX + "sign-out":
-                return self._sign_out(broker, request)
+                return self._sign_out(broker, request, now)
             return self._api(broker, path, request, now)
         except Refusal as refusal:
             return refused(refusal.status, refusal.description)
@@ -168,10 +185,14 @@ class Page:
         ))  # fmt: skip
         return answer
 
-    def _sign_out(self, broker: Broker, request: HttpRequest) -> HttpResponse:
+    def _sign_out(self, broker: Broker, request: HttpRequest, now: int) -> HttpResponse:
         if request.method != "POST":
             return refused(HTTPStatus.METHOD_NOT_ALLOWED, "Sign out with POST.")
-        self._sessions.close(_cookie(request, _cookie_name(broker)))
+        cookie = _cookie(request, _cookie_name(broker))
+        session = self._sessions.find(cookie, now)
+        if session is not None:
+            _check_token(request, session)
+            self._sessions.close(cookie)
         answer = told({"signed_out": True})
         answer.headers.append(
             ("Set-Cookie", f"{_cookie_name(broker)}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
@@ -186,9 +207,7 @@ class Page:
         if session is None or not rights_of(broker.access, session.grant, session.grant.path, now):
             raise Unauthorized("Sign in: there is no session, or its key was replaced.")
         if request.method not in ("GET", "HEAD"):
-            given = request.headers.get(TOKEN_HEADER, "")
-            if not secrets.compare_digest(given.encode(), session.forgery_token.encode()):
-                raise Unauthorized("The request has no valid anti-forgery token: reload the page.")
+            _check_token(request, session)
         return session.grant, session
 
     # -- questions and wishes ------------------------------------------------------------------
@@ -200,7 +219,7 @@ class Page:
             if request.method not in ("GET", "HEAD") or request.headers.get("authorization"):
                 broker.audit("page.request", path[len(PREFIX) :], "", str(refusal.status), request.peer)
             return refused(HTTPStatus.UNAUTHORIZED, refusal.description)
-        asked = Asked(broker, request, grant, session, now)
+        asked = Asked(broker, request, grant, session, now, self._album)
         name = path[len(API) + 1 :] if path.startswith(API + "/") else ""
         if request.method in ("GET", "HEAD"):
             answer = _QUESTIONS.get(name)
@@ -263,9 +282,17 @@ def _session_picture(broker: Broker, grant: Grant, session: Session | None, now:
 
 
 def _overview(asked: Asked) -> HttpResponse:
-    shown = queries.overview(asked.broker, asked.grant, asked.now)
+    grant, now = asked.grant, asked.now
+    key = (grant.path, grant.rule_path, grant.rule_name, grant.key)
+    known = asked.album.find(key, now, asked.picture)
+    if known is not None:
+        return known
+    shown = queries.overview(asked.broker, grant, now)
     # The instant would make every picture a new one; the answer's date header tells it.
     del shown["at_ms"]
+    rows = shown["entities"]
+    if isinstance(rows, list) and len(rows) >= SHARED_FROM:
+        return asked.album.keep(key, shown, now, asked.picture)
     return picture(shown, asked.picture)
 
 
@@ -280,7 +307,9 @@ def _entity(asked: Asked) -> HttpResponse:
 def _messages(asked: Asked) -> HttpResponse:
     entity = asked.entity(LISTEN)
     from_number, count = (int(asked.query.get(name, text)) for name, text in (("from", "0"), ("count", "20")))
-    return told(messages.page_of(asked.broker, asked.place(entity), from_number, count, asked.now))
+    is_whole = asked.query.get("whole") == "1"
+    place = asked.place(entity)
+    return told(messages.page_of(asked.broker, place, from_number, count, asked.now, is_whole=is_whole))
 
 
 def _numbers_checked(answer: Answer) -> Answer:
@@ -320,7 +349,7 @@ def _redrive(asked: Asked) -> HttpResponse:
 
 def _purge(asked: Asked) -> HttpResponse:
     entity = asked.entity(LISTEN)
-    return told(actions.purge(asked.broker, asked.place(entity), asked.wish, asked.now))
+    return told(actions.purge(asked.broker, asked.place(entity), asked.wish))
 
 
 _QUESTIONS: Final[dict[str, Answer]] = {
@@ -349,12 +378,15 @@ def _wish(request: HttpRequest) -> dict[str, object]:
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise _BadBody("The body must be application/json.")
     try:
-        wish = json.loads(request.body)
-    except ValueError:
-        raise _BadBody("The body is not JSON.") from None
-    if not isinstance(wish, dict):
-        raise _BadBody("The body is not a JSON object.")
-    return wish
+        return wish_of(request.body)
+    except ValueError as error:
+        raise _BadBody(str(error)) from None
+
+
+def _check_token(request: HttpRequest, session: Session) -> None:
+    given = request.headers.get(TOKEN_HEADER, "").encode(errors="replace")
+    if not secrets.compare_digest(given, session.forgery_token.encode()):
+        raise Unauthorized("The request has no valid anti-forgery token: reload the page.")
 
 
 def _cookie_name(broker: Broker) -> str:

@@ -24,15 +24,16 @@ def overview(broker: Broker, grant: Grant, now: int) -> dict[str, object]:
     totals = _totals(broker)
     rows: list[dict[str, object]] = []
     hidden = 0
+    sees_all = bool(rights_of(broker.access, grant, "", now))
     for kind in (QUEUE, TOPIC, SUBSCRIPTION):
         for entity in broker.namespace.entities(kind):
-            if not rights_of(broker.access, grant, entity.path, now):
+            # A right on the whole namespace is one on every path; anything less is held against each.
+            if not sees_all and not rights_of(broker.access, grant, entity.path, now):
                 continue
             if len(rows) >= ENTITIES_SHOWN_MAX:
                 hidden += 1
                 continue
             rows.append(entity_row(entity, totals))
-    sees_all = bool(rights_of(broker.access, grant, "", now))
     return {
         "namespace": broker.namespace.name,
         "at_ms": now,
@@ -52,6 +53,7 @@ def entity_row(entity: Entity, totals: dict[tuple[str, str], int]) -> dict[str, 
     """One line of the overview."""
     counts = entity.counts()
     path = entity.path
+    is_backlog = stage_of(path) == BACKLOG
     if entity.kind == SUBSCRIPTION:
         arrived = entity.main.stored_ever  # a subscription is never sent to; its topic is
     else:
@@ -59,13 +61,15 @@ def entity_row(entity: Entity, totals: dict[tuple[str, str], int]) -> dict[str, 
     return {
         "path": path,
         "kind": KIND_NAMES[entity.kind],
-        "backlog": stage_of(path) == BACKLOG,
+        "backlog": is_backlog,
         "sessions": entity.settings.requires_session,
         "status": entity.settings.status,
-        "active": counts.active,
+        # As the management API counts: what is deferred is among the active.
+        "active": counts.active + counts.deferred,
         "scheduled": counts.scheduled,
         "deferred": counts.deferred,
         "dead_letter": counts.dead_letter,
+        "transfer": counts.transfer,
         "transfer_dead_letter": counts.transfer_dead_letter,
         "size_bytes": None if entity.kind == SUBSCRIPTION else entity.size_bytes,
         "size_bytes_max": None if entity.kind == SUBSCRIPTION else entity.settings.max_size_mb * 1_048_576,
@@ -73,7 +77,14 @@ def entity_row(entity: Entity, totals: dict[tuple[str, str], int]) -> dict[str, 
         "received": totals.get((path, RECEIVE), 0),
         "pings": totals.get((path, PING), 0),
         "accessed_at": entity.accessed_at or None,
+        "oldest_at": _oldest_at(entity) if is_backlog else None,
     }
+
+
+def _oldest_at(entity: Entity) -> int | None:
+    """Since when the first message of a backlog queue waits to go home."""
+    first = next(iter(entity.main.messages.values()), None)
+    return None if first is None else first.enqueued_at
 
 
 def operations(broker: Broker) -> dict[str, object]:

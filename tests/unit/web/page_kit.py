@@ -91,6 +91,15 @@ class Bench:
         for message in list(entity.main.messages.values()):
             entity.main.move_to_dead_letter(message, reason, description, b"")
 
+    def defer_one(self, path: str) -> None:
+        """Receive the first message of a queue and put it off."""
+        entity = self.broker.namespace.find(path)
+        assert entity is not None
+        message = entity.main.ready.first()
+        assert message is not None
+        entity.main.ready.take(message)
+        entity.main.defer(entity.main.lock(message, None, self.now), b"", self.now)
+
 
 class Visitor:
     """A signed-in browser."""

@@ -9,6 +9,7 @@ import pytest
 
 from pairbus.engine.entity import Entity
 from pairbus.model.entity import QUEUE, Settings
+from pairbus.web.actions import PURGE_MAX
 from tests.unit.web.page_kit import NOW, Bench
 
 API = "/$page/api"
@@ -170,3 +171,42 @@ def test_a_broker_without_switchboard_offers_none(tmp_path: Path) -> None:
     assert visitor.get(f"{API}/faults").status >= 400
     assert visitor.post(f"{API}/faults", {"kind": "refuse"}).status >= 400
     assert not bench.broker.faults.is_on
+
+
+def test_purging_takes_what_is_scheduled_and_deferred_too(bench: Bench) -> None:
+    bench.store("orders")
+    bench.store("orders")
+    done(bench, "send", {"path": "orders", "body": "x", "delay_seconds": 60})
+    bench.defer_one("orders")
+    assert entity(bench).counts().deferred == 1
+
+    assert done(bench, "purge", {"path": "orders", "confirm": "orders"}) == {
+        "purged": 3,
+        "held": 0,
+        "left": 0,
+    }
+    assert entity(bench).counts().total == 0
+
+
+def test_M12_one_request_deletes_a_bounded_number_and_says_what_is_left(bench: Bench) -> None:
+    for _ in range(PURGE_MAX + 3):
+        bench.store("orders")
+    wish = {"path": "orders", "confirm": "orders"}
+
+    assert done(bench, "purge", wish) == {"purged": PURGE_MAX, "held": 0, "left": 3}
+    assert done(bench, "purge", wish) == {"purged": 3, "held": 0, "left": 0}
+
+
+@pytest.mark.parametrize("numbers", [[], [1.5], [True], [[1]], [{"a": 1}], ["1"], "1", 1, [1] * 251])
+@pytest.mark.parametrize("name", ["purge", "redrive"])
+def test_numbers_that_are_no_sequence_numbers_are_refused(bench: Bench, name: str, numbers: object) -> None:
+    bench.store("orders")
+    done(bench, name, {"path": "orders", "numbers": numbers, "confirm": "orders"}, 400)
+    assert entity(bench).counts().active == 1
+
+
+@pytest.mark.parametrize("place", ["nonsense", ["main"], 7, {"a": 1}])
+def test_a_place_that_is_none_is_refused_and_nothing_is_purged(bench: Bench, place: object) -> None:
+    bench.store("orders")
+    done(bench, "purge", {"path": "orders", "place": place, "confirm": "orders"}, 400)
+    assert entity(bench).counts().active == 1

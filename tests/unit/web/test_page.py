@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from pairbus.gateway.http import HttpRequest
+from pairbus.gateway.rate import BURST
+from pairbus.model.entity import QUEUE, Settings
 from pairbus.testing.http import sas_token
-from pairbus.web.page import Page
+from pairbus.web.answers import MOMENT_MS
+from pairbus.web.page import SHARED_FROM, Page
 from pairbus.web.sessions import FAILURES_MAX, LIFE_MS, SESSIONS_MAX
 from tests.unit.web.page_kit import ENTITY_KEY, KEYS, NOW, Bench
 
@@ -281,3 +284,91 @@ def test_a_picture_that_has_not_changed_is_not_sent_again(bench: Bench) -> None:
 )
 def test_numbers_that_are_none_are_refused(bench: Bench, target: str) -> None:
     assert bench.sign_in().get(f"{API}/{target}").status == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b'{"rule": "manager", "key": "\\ud800"}',
+        b'{"rule": "\\udfff", "key": "x"}',
+        b'{"rule": "own", "key": "\\ud800", "entity": "orders"}',
+        b'{"\\ud800": 1}',
+        b"1" * 10_000,
+    ],
+)
+def test_M12_a_body_that_would_break_the_broker_is_refused_before_sign_in(bench: Bench, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    answer = bench.page(HttpRequest("POST", "/$page/sign-in", headers, body, "127.0.0.1:1", False), NOW)
+    assert answer is not None
+    assert answer.status == 400
+
+
+def test_M10_signing_out_needs_the_token_too(bench: Bench) -> None:
+    visitor = bench.sign_in()
+    assert bench.ask("POST", "/$page/sign-out", {}, {"cookie": visitor.cookie}).status == 401
+    assert visitor.get(f"{API}/overview").status == 200
+    assert visitor.post("/$page/sign-out", {}).status == 200
+    assert visitor.get(f"{API}/overview").status == 401
+    assert bench.ask("POST", "/$page/sign-out", {}, {"cookie": visitor.cookie}).status == 200, "idempotent"
+
+
+def test_a_token_of_strange_bytes_is_only_wrong(bench: Bench) -> None:
+    visitor = bench.sign_in()
+    headers = {"cookie": visitor.cookie, "x-pairbus-token": "\xff\udcff"}
+    assert bench.ask("POST", f"{API}/send", {"path": "orders"}, headers).status == 401
+
+
+def test_M8_the_policy_allows_nothing_inline_and_no_text_to_become_script(bench: Bench) -> None:
+    for target in ("/", "/$page/app.js", "/$page/app.css", f"{API}/overview"):
+        policy = dict(bench.ask("GET", target).headers)["Content-Security-Policy"]
+        assert "unsafe" not in policy, target
+        for directive in (
+            "default-src 'none'",
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+            "trusted-types 'none'",
+        ):
+            assert directive in policy, target
+
+
+def test_no_file_of_the_page_names_another_host_or_builds_markup(bench: Bench) -> None:
+    for name, asset in bench.page._assets.items():
+        text = asset.body.decode()
+        for address in ("http://", "https://", "//cdn"):
+            assert address not in text.replace("http://www.w3.org/2000/svg", ""), name
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ):
+            assert word not in text, name
+
+
+def test_M12_an_overview_of_many_entities_is_made_once_for_many_pages(bench: Bench) -> None:
+    for number in range(SHARED_FROM):
+        bench.broker.namespace.create(QUEUE, f"q{number}", Settings(), NOW)
+    pages = [bench.sign_in() for _ in range(3)]
+    tags = {dict(page.get(f"{API}/overview").headers)["ETag"] for page in pages}
+    bench.store("orders")
+    assert {dict(page.get(f"{API}/overview").headers)["ETag"] for page in pages} == tags, "within a moment"
+    narrow = bench.sign_in("own", ENTITY_KEY, "orders")
+    assert [row["path"] for row in narrow.read(f"{API}/overview")["entities"]] == ["orders"], "M1: not shared"
+
+    bench.now += MOMENT_MS
+    shown = pages[0].read(f"{API}/overview")["entities"]
+    assert next(row for row in shown if row["path"] == "orders")["active"] == 1
+
+
+def test_M12_requests_to_the_page_have_a_rate_limit(bench: Bench) -> None:
+    answers = [bench.ask("GET", f"{API}/overview") for _ in range(BURST + 1)]
+    assert {answer.status for answer in answers[:-1]} == {401}
+    assert answers[-1].status == 503
+    assert dict(answers[-1].headers)["Retry-After"] == "1"
+    assert bench.ask("GET", "/").status == 200, "the page's own files are not counted"
+    bench.now += 1_000
+    assert bench.ask("GET", f"{API}/overview").status == 401

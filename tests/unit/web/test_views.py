@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pairbus.amqp.types import Int, Timestamp, Uuid
+from pairbus.gateway.http import HttpRequest
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.pairing.parking import Passport, park
-from pairbus.web.messages import BODY_BYTES_SHOWN_MAX, PAGE_MAX, shown_parts
-from tests.unit.web.page_kit import NOW, Bench
+from pairbus.testing.http import sas_token
+from pairbus.web.messages import BODY_BYTES_SHOWN_MAX, BODY_BYTES_WHOLE_MAX, PAGE_MAX, shown_parts
+from tests.unit.web.page_kit import KEYS, NOW, Bench
 
 API = "/$page/api"
 CANARY = "<img src=x onerror=alert(1)></script>\u2028&"
@@ -27,24 +31,53 @@ def row(bench: Bench, path: str) -> dict[str, Any]:
     return found
 
 
-def test_M15_counts_are_the_engines_own(bench: Bench) -> None:
+def managed(bench: Bench, path: str) -> dict[str, int]:
+    """The counts that the management API tells of an entity."""
+    token = sas_token("http://localhost", "manager", KEYS["manager"], NOW // 1000 + 60)
+    target = f"/{path}?api-version=2021-05"
+    headers = {"authorization": token}
+    answer = bench.broker.http(HttpRequest("GET", target, headers, b"", "127.0.0.1:1", False), bench.now)
+    assert answer.status == 200, answer.body
+    found = re.findall(rb"<(?:\w+:)?(\w*MessageCount)[^>]*>(\d+)<", answer.body)
+    return {name.decode(): int(number) for name, number in found}
+
+
+def test_M15_counts_are_those_of_the_management_api(bench: Bench) -> None:
+    later = {"x-opt-scheduled-enqueue-time": Timestamp(NOW + 60_000)}
     for _ in range(5):
         bench.store("orders")
+        bench.store("events")
     bench.kill_all("orders")
-    bench.store("orders", b"12345")
-    bench.store("orders", message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(NOW + 60_000)})
-    entity = bench.broker.namespace.find("orders")
-    assert entity is not None
-    counts, shown = entity.counts(), row(bench, "orders")
+    bench.kill_all("events/Subscriptions/all")
+    for path in ("orders", "events"):
+        bench.store(path, b"12345")
+        bench.store(path)
+        bench.store(path, message_annotations=later)
+    queue = bench.broker.namespace.find("orders")
+    assert queue is not None
+    bench.defer_one("orders")
+    bench.broker.namespace.create(QUEUE, "target", replace(Settings(), requires_session=True), NOW)
+    bench.broker.namespace.create(QUEUE, "relay", replace(Settings(), forward_to="target"), NOW)
+    bench.store("relay")
+    bench.broker.pump(NOW)
 
-    assert (shown["active"], shown["dead_letter"], shown["scheduled"]) == (1, 5, 1)
-    assert (shown["active"], shown["dead_letter"], shown["scheduled"], shown["deferred"]) == (
-        counts.active,
-        counts.dead_letter,
-        counts.scheduled,
-        counts.deferred,
-    )
-    assert shown["size_bytes"] == entity.size_bytes
+    names = {
+        "active": "ActiveMessageCount",
+        "scheduled": "ScheduledMessageCount",
+        "dead_letter": "DeadLetterMessageCount",
+        "transfer": "TransferMessageCount",
+        "transfer_dead_letter": "TransferDeadLetterMessageCount",
+    }
+    for path in ("orders", "other", "events", "events/Subscriptions/all", "relay", "target"):
+        shown, told = row(bench, path), managed(bench, path)
+        assert {name: shown[name] for name in names} == {
+            name: told[there] for name, there in names.items()
+        }, path
+    assert (row(bench, "orders")["active"], row(bench, "orders")["deferred"]) == (2, 1)
+    assert row(bench, "events/Subscriptions/all")["dead_letter"] == 5
+    assert row(bench, "events")["scheduled"] == 1
+    assert row(bench, "relay")["transfer_dead_letter"] == 1
+    assert row(bench, "orders")["size_bytes"] == queue.size_bytes
 
 
 def test_sends_and_receives_are_counted_for_rates(bench: Bench) -> None:
@@ -163,3 +196,31 @@ def test_settings_are_written_for_people(bench: Bench) -> None:
     assert values["Lock duration"] == "1 min"
     assert values["Default time to live"] is None
     assert values["Max size"] == "1,024 MB"
+
+
+def test_M12_a_large_body_is_shown_whole_when_asked_for_one_at_a_time(bench: Bench) -> None:
+    settings = replace(Settings(), max_message_kb=2_048)
+    bench.broker.namespace.create(QUEUE, "large", settings, NOW)
+    bench.store("large", b"a" * 200_000)
+    bench.store("large", b"b" * (BODY_BYTES_WHOLE_MAX + 5))
+    visitor = bench.sign_in()
+    read = "messages?path=large&count=20"
+
+    for shown in visitor.read(f"{API}/{read}")["messages"]:
+        assert (len(shown["body"]["text"]), shown["body"]["is_cut"]) == (BODY_BYTES_SHOWN_MAX, True)
+    (first,) = visitor.read(f"{API}/{read}&whole=1")["messages"]
+    assert (first["body"]["text"], first["body"]["is_cut"]) == ("a" * 200_000, False)
+    (second,) = visitor.read(f"{API}/{read}&whole=1&from={first['sequence_number'] + 1}")["messages"]
+    assert (len(second["body"]["text"]), second["body"]["is_cut"]) == (BODY_BYTES_WHOLE_MAX, True)
+
+
+def test_a_backlog_queue_tells_since_when_its_first_message_waits(bench: Bench) -> None:
+    path = "fabrikam/x-servicebus-transfer/1"
+    bench.broker.namespace.create(QUEUE, path, Settings(), NOW)
+    assert row(bench, path)["oldest_at"] is None
+    bench.store(path)
+    bench.now += 5_000
+    bench.store(path)
+    bench.store("orders")
+    assert row(bench, path)["oldest_at"] == NOW
+    assert row(bench, "orders")["oldest_at"] is None

@@ -1,7 +1,7 @@
 // The fault switchboard: bad days on request, each with an end.
 
 import { get, post } from "./api.js";
-import { toast } from "./app.js";
+import { toast } from "./live.js";
 import { h, icon, keyed, put, text } from "./dom.js";
 import { duration } from "./format.js";
 import { store } from "./store.js";
@@ -20,12 +20,12 @@ const NAMES = new Map(KINDS.map(([id, name]) => [id, name]));
 
 function board(place) {
   const list = h("ul", { class: "faultlist" });
-  const none = h("p", { class: "soft" }, "All quiet: no fault is on.");
+  const none = h("p", { class: "allquiet" }, icon("healthy"), "All quiet: no fault is on.");
   const entity = h("select", { id: `fault-entity-${place.id}` });
   const seconds = h("input", { id: `fault-seconds-${place.id}`, type: "number", min: 1, max: 86400, value: 30 });
   const times = h("input", { id: `fault-count-${place.id}`, type: "number", min: 1, placeholder: "no limit" });
   const delay = h("input", { id: `fault-delay-${place.id}`, type: "number", min: 1, max: 600000, value: 2000 });
-  const delayField = h("div", { class: "field", hidden: true }, h("label", { for: delay.id }, "Delay, ms"), delay);
+  const delayField = h("div", { class: "field", hidden: true }, h("label", { for: delay.id }, "Delay (milliseconds)"), delay);
   const clear = h("button", { type: "button", on: { click: () => change("faults/clear", {}, "All faults are off.") } }, "Switch all off");
   const radios = KINDS.map(([id, name, what], index) => {
     const input = h("input", { type: "radio", name: `kind-${place.id}`, id: `kind-${place.id}-${id}`, value: id });
@@ -42,6 +42,7 @@ function board(place) {
       at = performance.now();
       toast(told);
       update();
+      if (document.activeElement === document.body) list.closest("section").querySelector("button[type=submit]").focus();
     } catch (refusal) {
       toast(refusal.status === 0 ? "No answer." : refusal.message, "failed");
     }
@@ -86,13 +87,13 @@ function board(place) {
   const element = h(
     "section",
     { class: "card" },
-    h("header", {}, h("div", {}, place.role && h("span", { class: "role" }, place.role), h("h2", {}, place.name)), clear),
-    h("div", { class: "pane" }, none, list),
+    h("header", {}, h("div", { class: "title" }, h("h2", {}, place.name), place.role && h("span", { class: "role" }, place.role)), clear),
+    h("div", { class: "pane quietable" }, none, list),
     h(
       "form",
       { class: "pane faultform", on: { submit } },
       h("fieldset", {}, h("legend", {}, "Switch a fault on"), h("div", { class: "choices" }, radios.map((one) => one.element))),
-      h("div", { class: "grid" }, h("div", { class: "field" }, h("label", { for: entity.id }, "Where"), entity), h("div", { class: "field" }, h("label", { for: seconds.id }, "For, seconds"), seconds), h("div", { class: "field" }, h("label", { for: times.id }, "At most, times"), times), delayField),
+      h("div", { class: "grid" }, h("div", { class: "field" }, h("label", { for: entity.id }, "Where"), entity), h("div", { class: "field" }, h("label", { for: seconds.id }, "For (seconds)"), seconds), h("div", { class: "field" }, h("label", { for: times.id }, "At most (times)"), times), delayField),
       h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Switch on")),
     ),
   );
@@ -102,7 +103,7 @@ function board(place) {
 export function faultsView() {
   const places = store.places.filter((place) => place.faults && place.can("Manage"));
   const boards = places.map(board);
-  const none = h("div", { class: "card empty" }, icon("info"), h("h3", {}, "The switchboard is not offered"), h("p", {}, "Start the broker with ", h("code", {}, "--faults"), ", and sign in with a rule that may manage."));
+  const none = h("div", { class: "card empty" }, icon("info"), h("h2", {}, "The switchboard is not offered"), h("p", {}, "Start the broker with ", h("code", {}, "--faults"), ", and sign in with a rule that may manage."));
   const element = h("div", { class: "view" }, h("div", { class: "head" }, h("div", {}, h("h1", {}, "Faults"), h("p", { class: "soft" }, "See what your programs do on a bad day. Every fault ends by itself."))), boards.length ? h("div", { class: "namespaces" }, boards.map((one) => one.element)) : none);
-  return { title: "Faults", element, ask: () => Promise.all(boards.map((one) => one.ask())), update: () => boards.forEach((one) => one.update()) };
+  return { title: "Faults", element, ask: () => Promise.all(boards.map((one) => one.ask())), update: () => boards.forEach((one) => one.update()), tick: () => boards.forEach((one) => one.update()) };
 }

@@ -26,7 +26,14 @@ export function bytes(value) {
     value /= 1024;
     unit += 1;
   }
-  return `${unit && value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  return `${unit && value < 10 ? value.toFixed(1).replace(/\.0$/, "") : whole.format(Math.round(value))} ${units[unit]}`;
+}
+
+// How old something is, in whole seconds: a tenth more or less says nothing about an age.
+export function age(milliseconds) {
+  if (milliseconds === null || milliseconds === undefined) return "–";
+  const seconds = Math.floor(Math.max(0, milliseconds) / 1000);
+  return seconds < 120 ? `${seconds} s` : duration(seconds * 1000);
 }
 
 export function duration(milliseconds) {
@@ -51,8 +58,12 @@ export function precise(milliseconds) {
   return milliseconds ? new Date(milliseconds).toISOString() : "–";
 }
 
-export function plural(number, noun) {
-  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+export function stamp(milliseconds) {
+  return milliseconds ? `${new Date(milliseconds).toISOString().replace("T", " ").replace("Z", "")} UTC` : "–";
+}
+
+export function plural(number, noun, nouns = `${noun}s`) {
+  return `${count(number)} ${number === 1 ? noun : nouns}`;
 }
 
 export function hexLines(hex) {

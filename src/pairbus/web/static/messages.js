@@ -1,191 +1,84 @@
-// Looking into a queue: pages of messages, bodies as text, JSON or bytes; their fate.
+// Looking into a queue: pages of messages; their fate.
 
 import { get, post } from "./api.js";
-import { refresh, toast } from "./app.js";
-import { confirmPlain, confirmTyped } from "./dialog.js";
+import { refresh } from "./app.js";
+import { confirmPlain, confirmTyped, working } from "./dialog.js";
 import { h, icon, keyed, put, text } from "./dom.js";
-import { bytes, clock, count, duration, hexLines, plural, precise } from "./format.js";
+import { count, plural } from "./format.js";
+import { announce, toast } from "./live.js";
+import { messageItem } from "./message.js";
 
 const PAGE = 20;
 const PATIENCE_MS = 2000;
+const EMPTY = new Map([
+  ["main", ["No messages", "Send one from the Send tab, or from a program."]],
+  ["dead-letter", ["Nothing is dead-lettered", "Messages that fail too often, expire or are refused by their receiver come here."]],
+  ["transfer-dead-letter", ["Nothing is dead-lettered in transfer", "Messages that could not be forwarded to where they should go come here."]],
+]);
+const SUFFIX = new Map([["main", ""], ["dead-letter", "/$DeadLetterQueue"], ["transfer-dead-letter", "/$Transfer/$DeadLetterQueue"]]);
+const COUNTED = new Map([["dead-letter", "dead_letter"], ["transfer-dead-letter", "transfer_dead_letter"]]);
 
-function pretty(source) {
-  try {
-    return JSON.stringify(JSON.parse(source), null, 2);
-  } catch {
-    return null;
-  }
-}
-
-function bodyBox(body) {
-  const json = body.text !== null && !body.is_cut && /^\s*[[{]/.test(body.text) ? pretty(body.text) : null;
-  const modes = [];
-  if (json !== null) modes.push(["JSON", json]);
-  if (body.text !== null) modes.push(["Text", body.text]);
-  modes.push(["Hex", hexLines(body.hex)]);
-  const box = h("pre", { tabindex: 0, "aria-label": "Message body" });
-  const buttons = modes.map(([name, shown]) => h("button", { type: "button", "aria-pressed": "false", on: { click: () => choose(name, shown) } }, name));
-  function choose(name, shown) {
-    text(box, shown);
-    box.classList.toggle("hex", name === "Hex");
-    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === name)));
-  }
-  choose(...modes[0]);
-  const note = body.size === 0 ? "no body" : `${bytes(body.size)}${body.is_cut ? `, the first ${bytes(body.hex.length / 2)} shown` : ""}`;
-  return h("div", { class: "body" }, h("div", { class: "bodyhead" }, h("h4", {}, "Body"), h("span", { class: "soft" }, note), h("div", { class: "segments", role: "group", "aria-label": "Show body as" }, buttons)), box);
-}
-
-function facts(rows) {
-  return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-}
-
-function properties(list, more) {
-  if (!list?.length) return null;
-  return h(
-    "div",
-    {},
-    h("h4", {}, "Application properties"),
-    h("table", { class: "properties" }, h("tbody", {}, list.map((one) => h("tr", {}, h("th", { scope: "row" }, one.name), h("td", {}, one.value ?? "null"), h("td", { class: "soft" }, one.type))))),
-    more ? h("p", { class: "soft" }, `${count(more)} more not shown`) : null,
-  );
-}
-
-function parts(message) {
-  return [
-    facts([
-      ["Message id", message.message_id],
-      ["Session", message.session_id],
-      ["Subject", message.subject],
-      ["Correlation id", message.correlation_id],
-      ["Content type", message.content_type],
-      ["To", message.to],
-      ["Reply to", message.reply_to],
-    ]),
-    properties(message.properties, message.properties_not_shown),
-    bodyBox(message.body),
-  ];
-}
-
-function original(message) {
-  const restored = message.original;
-  if (!restored) return null;
-  if (restored.error) {
-    return h("div", { class: "restored bad" }, h("h4", {}, icon("warning"), "Cannot be brought home"), h("p", {}, restored.error));
-  }
-  return h(
-    "div",
-    { class: "restored" },
-    h("h4", {}, icon("home"), "As it will be when it is home"),
-    facts([
-      ["Goes to", h("strong", {}, restored.path)],
-      ["Detoured because", restored.detoured_because],
-      ["First sent", restored.first_sent_at ? precise(restored.first_sent_at) : null],
-      ["Time to live", restored.time_to_live_ms ? duration(restored.time_to_live_ms) : null],
-      ["Scheduled for", restored.scheduled_at ? precise(restored.scheduled_at) : null],
-    ]),
-    parts(restored),
-  );
-}
-
-function preview(message) {
-  const shown = message.original && !message.original.error ? message.original : message;
-  const body = shown.body;
-  if (body.size === 0) return "(no body)";
-  return body.text === null ? `${body.hex.slice(0, 64)}…` : body.text.slice(0, 160);
-}
-
-function item(place, path, where, actions) {
-  return (first) => {
-    const detail = h("div", { class: "detail" });
-    const summaryBadges = h("span", { class: "badges" });
-    const shown = first.original && !first.original.error ? first.original : first;
-    const element = h(
-      "details",
-      { class: "message" },
-      h(
-        "summary",
-        {},
-        h("span", { class: "number seq" }, count(first.sequence_number)),
-        h("span", { class: "what" }, h("span", { class: "id" }, shown.message_id ?? "no id"), h("span", { class: "preview" }, preview(first))),
-        summaryBadges,
-        h("time", { datetime: precise(first.enqueued_at) }, clock(first.enqueued_at)),
-      ),
-      detail,
-    );
-    let data = first;
-    let isFilled = false;
-    function fillDetail() {
-      isFilled = true;
-      put(
-        detail,
-        first.dead_letter_reason !== null && h("div", { class: "reason" }, h("h4", {}, icon("warning"), "Dead-lettered: ", first.dead_letter_reason), first.dead_letter_description && h("p", {}, first.dead_letter_description), first.dead_letter_source && h("p", { class: "soft" }, `from ${first.dead_letter_source}`)),
-        facts([
-          ["Sequence number", count(data.sequence_number)],
-          ["Enqueued", precise(data.enqueued_at)],
-          ["Scheduled for", data.state === "scheduled" ? precise(data.scheduled_at) : null],
-          ["Expires", data.expires_at ? precise(data.expires_at) : null],
-          ["Failed deliveries", count(data.delivery_count)],
-          ["Size", bytes(data.size)],
-        ]),
-        original(data) ?? parts(data),
-        original(data) && h("details", { class: "wire" }, h("summary", {}, "As it lies in the backlog"), parts(data)),
-        place.can("Listen") && h("div", { class: "buttons" }, where === "dead-letter" && place.can("Send") && h("button", { type: "button", on: { click: () => actions.redrive([data.sequence_number]) } }, "Redrive"), h("button", { class: "danger quiet", type: "button", on: { click: () => actions.remove(data) } }, "Delete")),
-      );
-    }
-    element.addEventListener("toggle", () => element.open && !isFilled && fillDetail());
-    function update(row) {
-      data = row;
-      const wanted = `${row.state}|${row.is_locked}|${row.delivery_count}`;
-      if (summaryBadges.dataset.shown === wanted) return;
-      summaryBadges.dataset.shown = wanted;
-      put(summaryBadges, row.state !== "active" && h("span", { class: "badge" }, row.state), row.is_locked && h("span", { class: "badge warn" }, icon("lock"), "locked"), row.delivery_count > 0 && h("span", { class: "badge" }, `${row.delivery_count}× failed`), row.dead_letter_reason !== null && h("span", { class: "badge bad" }, row.dead_letter_reason.slice(0, 40)));
-    }
-    return { element, update };
-  };
+function amountIn(data, where) {
+  return COUNTED.has(where) ? data[COUNTED.get(where)] : data.active + data.scheduled;
 }
 
 export function messagesPane(place, path, where, entity) {
   const list = h("div", { class: "messages" });
   const nothing = h("div", { class: "empty", hidden: true });
   const error = h("p", { class: "error", role: "alert" });
-  const range = h("span", { class: "soft", role: "status" });
+  const range = h("span", { class: "soft range" });
   const newer = h("button", { type: "button", on: { click: () => turn(-1) } }, "Earlier");
   const older = h("button", { type: "button", on: { click: () => turn(1) } }, "Later");
-  const again = h("button", { type: "button", on: { click: () => load() } }, "Refresh");
-  const redriveAll = h("button", { type: "button", hidden: true, on: { click: () => redrive(null) } }, "Redrive all");
+  const again = h("button", { type: "button", on: { click: () => load(true) } }, "Refresh");
+  const redriveAll = h("button", { type: "button", hidden: true, on: { click: () => redrive(null) } }, "Redrive all…");
   const purgeAll = h("button", { class: "danger quiet", type: "button", hidden: true, on: { click: purge } }, "Purge…");
   const element = h("div", { class: "pane" }, h("div", { class: "tools" }, range, h("div", { class: "buttons" }, again, redriveAll, purgeAll)), error, nothing, list, h("div", { class: "tools pages" }, newer, older));
   const starts = [0];
+  const act = { redrive: where === "dead-letter" && place.can("Send") ? (message) => redrive([message.sequence_number]) : null, remove: place.can("Listen") ? remove : null, whole };
   let next = null;
   let asked = 0;
   let shownCount = null;
   let isBusy = false;
-  const full = where === "dead-letter" ? (name) => `${name}/$DeadLetterQueue` : (name) => name;
 
-  async function load() {
+  function address(from, rest) {
+    return `${place.base}/messages?path=${encodeURIComponent(path)}&place=${where}&from=${from}&${rest}`;
+  }
+
+  async function whole(message) {
+    const found = await get(address(message.sequence_number, "whole=1"));
+    return found.messages.find((one) => one.sequence_number === message.sequence_number) ?? null;
+  }
+
+  function drawEmpty(isEmpty) {
+    nothing.hidden = !isEmpty;
+    if (!isEmpty) return;
+    const [title, line] = starts.length > 1 ? ["No later messages", "Go back to the earlier ones."] : EMPTY.get(where);
+    put(nothing, icon("empty"), h("h2", {}, title), h("p", {}, line));
+  }
+
+  async function load(isWanted = false) {
     if (isBusy) return;
     isBusy = true;
     asked = performance.now();
     try {
-      const query = `path=${encodeURIComponent(path)}&place=${where}&from=${starts.at(-1)}&count=${PAGE}`;
-      const found = await get(`${place.base}/messages?${query}`);
+      const found = await get(address(starts.at(-1), `count=${PAGE}`));
       next = found.next;
-      keyed(list, found.messages, (one) => one.sequence_number, item(place, path, where, { redrive, remove }));
+      keyed(list, found.messages, (one) => one.sequence_number, messageItem(act));
       text(error, "");
-      const isEmpty = found.messages.length === 0;
-      nothing.hidden = !isEmpty;
-      if (isEmpty) put(nothing, icon("empty"), h("h3", {}, where === "dead-letter" ? "Nothing is dead-lettered" : starts.length > 1 ? "No later messages" : "No messages"), h("p", {}, where === "dead-letter" ? "Messages that fail too often, expire or are refused by their receiver come here." : "Send one from the Send tab, or from a program."));
-      text(range, isEmpty ? "" : `Messages ${count(found.messages[0].sequence_number)} – ${count(found.messages.at(-1).sequence_number)}, page ${starts.length}`);
+      drawEmpty(found.messages.length === 0);
+      const first = found.messages[0];
+      text(range, first ? `Messages ${count(first.sequence_number)} – ${count(found.messages.at(-1).sequence_number)}, page ${starts.length}` : "");
       newer.disabled = starts.length === 1;
       older.disabled = next === null;
       newer.parentElement.hidden = newer.disabled && older.disabled;
     } catch (refusal) {
       if (refusal.status === 403) {
         nothing.hidden = false;
-        put(nothing, icon("lock"), h("h3", {}, "Looking into a queue needs the right to listen"), h("p", {}, "Sign in with a rule that holds Listen on this entity."));
-        put(list);
-        list.kept?.clear();
-      } else {
+        put(nothing, icon("lock"), h("h2", {}, "Looking into a queue needs the right to listen"), h("p", {}, "Sign in with a rule that holds Listen on this entity."));
+        keyed(list, [], (one) => one, messageItem(act));
+        again.hidden = newer.parentElement.hidden = true;
+      } else if (refusal.status !== 0 || isWanted) {
+        // A namespace that is silent is told of at the top of the page already.
         text(error, refusal.status === 0 ? "No answer; what is shown may be old." : refusal.message);
       }
     } finally {
@@ -193,50 +86,83 @@ export function messagesPane(place, path, where, entity) {
     }
   }
 
-  function turn(step) {
+  async function turn(step) {
     if (step > 0 && next !== null) starts.push(next);
     else if (step < 0 && starts.length > 1) starts.pop();
-    void load();
+    await load(true);
+    announce(range.textContent || "No messages");
+    if (document.activeElement === document.body) (step > 0 ? newer : older).focus();
   }
 
-  async function act(name, wish, told) {
+  // What had the focus may be gone with its message.
+  function keepFocus() {
+    if (document.activeElement === document.body || document.activeElement === null) (list.querySelector("summary") ?? again).focus();
+  }
+
+  // The broker does a bounded piece at a time, so that nobody waits for it; the rest follows, up to what there was.
+  async function carryOut(name, wish, done, title, amount) {
+    let progress = null;
+    let sum = 0;
+    let held = 0;
+    let isFailed = false;
     try {
-      toast(told(await post(`${place.base}/${name}`, { path, place: where, ...wish })));
+      for (;;) {
+        const step = await post(`${place.base}/${name}`, { path, place: where, ...wish });
+        sum += step[done];
+        held = step.held;
+        if (wish.numbers || !step[done] || !step.left || sum >= amount || progress?.isCancelled()) break;
+        progress ??= working(title);
+        progress.update(`${count(sum)} of ${plural(amount, "message")}`);
+      }
     } catch (refusal) {
+      isFailed = true;
       toast(refusal.status === 0 ? "No answer: look again before you repeat it." : refusal.message, "failed");
+    } finally {
+      progress?.close();
     }
     await load();
     refresh();
+    keepFocus();
+    return isFailed && !sum ? null : { sum, held };
   }
 
   async function redrive(numbers) {
-    const question = `${plural(entity()?.dead_letter ?? 0, "message")} will be sent to ${path} again, as new messages.`;
+    const amount = entity()?.dead_letter ?? 0;
+    const question = `${plural(amount, "message")} will be sent to ${path} again, as new messages.`;
     if (numbers === null && !(await confirmPlain("Redrive all dead letters?", question, "Redrive all"))) return;
-    await act("redrive", { numbers }, (done) => `${plural(done.redriven, "message")} sent to ${path} again${done.held ? `, ${done.held} held by a receiver` : ""}.`);
+    const done = await carryOut("redrive", { numbers }, "redriven", "Redriving…", amount);
+    if (done) toast(`${plural(done.sum, "message")} sent to ${path} again${done.held ? `, ${count(done.held)} held by a receiver` : ""}.`);
   }
 
   async function remove(message) {
-    if (!(await confirmPlain("Delete this message?", `Message ${message.sequence_number} will be gone for good.`, "Delete"))) return;
-    await act("purge", { numbers: [message.sequence_number] }, (done) => (done.purged ? "The message is gone." : "A receiver holds the message: it decides."));
+    if (!(await confirmPlain("Delete this message?", `Message ${message.sequence_number} will be gone for good.`, "Delete", "danger"))) return;
+    const done = await carryOut("purge", { numbers: [message.sequence_number] }, "purged", "", 1);
+    if (done) toast(done.sum ? "The message is gone." : "A receiver holds the message: it decides.");
   }
 
   async function purge() {
-    const wanted = full(entity()?.path ?? path);
-    const amount = where === "dead-letter" ? entity()?.dead_letter : entity()?.active;
-    if (!(await confirmTyped("Purge this queue?", [`${plural(amount ?? 0, "message")} will be gone for good. Nothing brings them back.`], wanted, "Purge"))) return;
-    await act("purge", { confirm: wanted }, (done) => `${plural(done.purged, "message")} purged${done.left ? `, ${count(done.left)} left: purge again` : ""}.`);
+    const data = entity();
+    const wanted = `${data?.path ?? path}${SUFFIX.get(where)}`;
+    const amount = data ? amountIn(data, where) : 0;
+    const lines = [`${plural(amount, "message")} will be gone for good. Nothing brings them back.`];
+    if (where === "main" && data?.scheduled) lines.push(`${count(data.scheduled)} of them are scheduled for later.`);
+    if (!(await confirmTyped(where === "main" ? "Purge this queue?" : "Purge these dead letters?", lines, wanted, "Purge"))) return;
+    const done = await carryOut("purge", { confirm: wanted }, "purged", "Purging…", amount);
+    if (done) toast(`${plural(done.sum, "message")} purged.`);
   }
 
   function update(data) {
     if (!data) return;
-    const amount = where === "dead-letter" ? data.dead_letter : data.active + data.scheduled + data.deferred;
+    const amount = amountIn(data, where);
+    // A button that goes leaves the focus to one that stays.
+    if (amount === 0 && (document.activeElement === purgeAll || document.activeElement === redriveAll)) again.focus();
     purgeAll.hidden = !place.can("Listen") || amount === 0;
-    redriveAll.hidden = where !== "dead-letter" || !place.can("Send") || amount === 0;
+    redriveAll.hidden = where !== "dead-letter" || !place.can("Send") || !place.can("Listen") || amount === 0;
     const isOpen = list.querySelector("details[open]") !== null;
     if (amount !== shownCount && !isOpen && performance.now() - asked > PATIENCE_MS && place.can("Listen")) {
       shownCount = amount;
       void load();
     }
   }
-  return { element, update, shown: load };
+  return { element, update, shown: () => load() };
 }

@@ -1,35 +1,42 @@
 // Every namespace with its entities: counts by state, rates, sizes.
 
 import { spark } from "./chart.js";
-import { attribute, h, icon, keyed, put, text } from "./dom.js";
+import { h, icon, keyed, put, text } from "./dom.js";
 import { bytes, count, plural, rate } from "./format.js";
 import { store } from "./store.js";
 
-const STATES = ["active", "scheduled", "deferred", "dead_letter"];
-const LABELS = { active: "Active", scheduled: "Scheduled", deferred: "Deferred", dead_letter: "Dead-letter" };
+const STATES = ["active", "scheduled", "dead_letter"];
+const LABELS = { active: "Active", scheduled: "Scheduled", dead_letter: "Dead-letter" };
+const ROWS_FIRST = 200;
 
 export function addressOf(place, path, tab) {
   return `#/e/${encodeURIComponent(place.id)}/${encodeURIComponent(path)}${tab ? `/${tab}` : ""}`;
 }
 
-function tile(name) {
+export function tile(name) {
   const value = h("strong", { class: "number" }, "–");
   const note = h("span", { class: "note" });
   return { element: h("div", { class: "tile" }, h("span", { class: "label" }, name), value, note), value, note };
+}
+
+// Queues first; then each topic with its subscriptions below it.
+function inOrder(rows) {
+  const key = (row) => `${row.kind === "queue" ? 0 : 1}${row.path.toLowerCase()}`;
+  return rows.map((row) => [key(row), row]).sort(([a], [b]) => (a < b ? -1 : 1)).map(([, row]) => row);
 }
 
 function row(place) {
   return (first) => {
     const link = h("a", { href: addressOf(place, first.path) });
     const badges = h("span", { class: "badges" });
-    const cells = STATES.map((state) => h("td", { class: "number", "data-label": LABELS[state] }));
+    const cells = STATES.map((state) => h("td", { class: `number ${state}`, "data-label": LABELS[state] }));
     const line = spark();
     const inRate = h("td", { class: "number", "data-label": "In / s" });
     const outRate = h("td", { class: "number", "data-label": "Out / s" });
     const size = h("td", { class: "number size", "data-label": "Size" });
     const element = h(
       "tr",
-      {},
+      { class: first.kind },
       h("th", { scope: "row" }, h("div", { class: "cell" }, icon(first.kind), h("span", { class: "name" }, link), badges)),
       h("td", { class: "trend" }, line.element),
       cells,
@@ -53,10 +60,18 @@ function row(place) {
       text(size, data.size_bytes === null ? "–" : bytes(data.size_bytes));
       size.classList.toggle("zero", !data.size_bytes);
       line.update(place.points(data.path), performance.now());
-      const wanted = `${data.kind}|${data.sessions}|${data.status}`;
+      const lost = data.transfer_dead_letter;
+      const wanted = `${data.sessions}|${data.status}|${data.deferred}|${lost}`;
       if (wanted !== shownBadges) {
         shownBadges = wanted;
-        put(badges, h("span", { class: "badge" }, data.kind), data.sessions && h("span", { class: "badge" }, "sessions"), data.status !== "Active" && h("span", { class: "badge warn" }, data.status));
+        put(
+          badges,
+          h("span", { class: "badge" }, data.kind),
+          data.sessions && h("span", { class: "badge" }, "sessions"),
+          data.status !== "Active" && h("span", { class: "badge warn" }, data.status),
+          data.deferred > 0 && h("span", { class: "badge", title: "Deferred messages; they are among the active ones" }, `${count(data.deferred)} deferred`),
+          lost > 0 && h("span", { class: "badge bad" }, plural(lost, "transfer dead letter")),
+        );
       }
     }
     return { element, update };
@@ -65,19 +80,34 @@ function row(place) {
 
 function table(place, caption) {
   const body = h("tbody");
-  const heads = ["Active", "Scheduled", "Deferred", "Dead-letter", "In / s", "Out / s", "Size"];
+  const heads = ["Active", "Scheduled", "Dead-letter", "In / s", "Out / s", "Size"];
+  const all = h("button", { type: "button", class: "quiet", on: { click: () => { isWhole = true; draw(); } } });
+  const more = h("div", { class: "more", hidden: true }, all);
   const element = h(
     "div",
-    { class: "scroll" },
+    {},
     h(
-      "table",
-      { class: "entities" },
-      h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Entity"), h("th", { scope: "col", class: "trend" }, "Trend"), heads.map((name) => h("th", { scope: "col", class: "number" }, name)))),
-      body,
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+      h(
+        "table",
+        { class: "entities" },
+        h("caption", { class: "unseen" }, caption),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Entity"), h("th", { scope: "col", class: "trend" }, "Trend"), heads.map((name) => h("th", { scope: "col", class: "number" }, name)))),
+        body,
+      ),
     ),
+    more,
   );
-  return { element, update: (rows) => keyed(body, rows, (one) => one.path, row(place)) };
+  let rows = [];
+  let isWhole = false;
+  function draw() {
+    const isCut = !isWhole && rows.length > ROWS_FIRST;
+    keyed(body, isCut ? rows.slice(0, ROWS_FIRST) : rows, (one) => one.path, row(place));
+    more.hidden = !isCut;
+    if (isCut) text(all, `Show all ${count(rows.length)}`);
+  }
+  return { element, update: (wanted) => { rows = inOrder(wanted); draw(); } };
 }
 
 function namespaceCard(place, filter) {
@@ -87,12 +117,13 @@ function namespaceCard(place, filter) {
   const backlogTitle = h("span");
   const backlog = h("details", { class: "backlog" }, h("summary", {}, icon("detour"), backlogTitle), parked.element);
   const nothing = h("div", { class: "empty" });
-  const state = h("span", { class: "state" });
+  const dot = h("i", { class: "dot", "aria-hidden": "true" });
+  const state = h("span");
   const more = h("p", { class: "soft pad" });
   const element = h(
     "section",
     { class: "card namespace", "aria-label": `Namespace ${place.name}` },
-    h("header", {}, h("div", {}, place.role && h("span", { class: "role" }, place.role), h("h2", {}, place.name)), state),
+    h("header", {}, h("div", { class: "title" }, h("h2", {}, place.name), place.role && h("span", { class: "role" }, place.role)), h("span", { class: "state" }, dot, state)),
     h("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element)),
     nothing,
     plain.element,
@@ -100,23 +131,34 @@ function namespaceCard(place, filter) {
     more,
   );
   let wasOpened = false;
+  function drawState() {
+    element.classList.toggle("stale", place.isStale && place.overview !== null);
+    const isWaiting = place.overview === null && !place.error;
+    dot.className = `dot ${isWaiting ? "" : place.isStale ? "bad" : "good"}`;
+    text(state, isWaiting ? "Asking…" : !place.isStale ? "Serving" : place.isRefused ? "Key refused" : "Not answering");
+  }
+  function drawNothing(overview, wanted) {
+    const code = h("code", {}, "pairbus entity create queue orders");
+    const unseen = h("p", {}, "It may be one of those that are not listed: ", h("a", { href: addressOf(place, wanted) }, `open ${wanted}`), ".");
+    if (!overview.entities.length) put(nothing, icon("empty"), h("h2", {}, "No entities yet"), h("p", {}, "Create a queue with an administration client, or with ", code, "."));
+    else put(nothing, icon("empty"), h("h2", {}, "No entity of that name"), overview.not_shown ? unseen : h("p", {}, "Clear the filter to see all of them."));
+  }
   function update() {
-    element.classList.toggle("stale", place.isStale);
+    drawState();
     const overview = place.overview;
-    const tone = place.isStale ? "bad" : "good";
-    put(state, h("i", { class: `dot ${tone}`, "aria-hidden": "true" }), overview === null && !place.error ? "Asking…" : place.isStale ? "Not answering" : "Serving");
     if (overview === null) {
-      put(nothing, h("h3", {}, place.error ? "No answer yet" : "Asking…"), place.error && h("p", {}, "The page keeps asking, and shows the namespace as soon as it answers."));
-      plain.element.hidden = backlog.hidden = true;
+      put(nothing, icon("clock"), h("h2", {}, place.error ? "No answer yet" : "Asking…"), place.error && h("p", {}, "The page keeps asking, and shows the namespace as soon as it answers."));
+      plain.element.hidden = backlog.hidden = more.hidden = true;
       return;
     }
     const rows = overview.entities;
     const sum = (key) => rows.reduce((total, one) => total + (one[key] ?? 0), 0);
     const latest = place.latest("");
     text(tiles.active.value, count(sum("active")));
-    text(tiles.active.note, sum("scheduled") ? `${count(sum("scheduled"))} scheduled` : "");
+    text(tiles.active.note, sum("scheduled") ? `and ${count(sum("scheduled"))} scheduled` : "");
     text(tiles.dead.value, count(sum("dead_letter")));
     tiles.dead.element.classList.toggle("alarm", sum("dead_letter") > 0);
+    text(tiles.dead.note, sum("transfer_dead_letter") ? `and ${count(sum("transfer_dead_letter"))} in transfer` : "");
     text(tiles.in.value, rate(latest.inRate));
     text(tiles.out.value, rate(latest.outRate));
     text(tiles.connections.value, count(overview.connections));
@@ -130,10 +172,7 @@ function namespaceCard(place, filter) {
     plain.element.hidden = others.length === 0;
     const isEmpty = shown.length === 0;
     nothing.hidden = !isEmpty;
-    if (isEmpty) {
-      const code = h("code", {}, "pairbus entity create queue orders");
-      put(nothing, rows.length ? [h("h3", {}, "No entity of that name"), h("p", {}, "Clear the filter to see all of them.")] : [icon("empty"), h("h3", {}, "No entities yet"), h("p", {}, "Create a queue with an administration client, or with ", code, ".")]);
-    }
+    if (isEmpty) drawNothing(overview, wanted);
     backlog.hidden = queues.length === 0;
     if (queues.length) {
       const waiting = queues.reduce((total, one) => total + one.active + one.scheduled, 0);
@@ -142,10 +181,10 @@ function namespaceCard(place, filter) {
       if (waiting && !wasOpened) backlog.open = wasOpened = true;
       parked.update(queues);
     }
-    text(more, overview.not_shown ? `${plural(overview.not_shown, "further entity").replace("entitys", "entities")} not shown.` : "");
+    text(more, overview.not_shown ? `${plural(overview.not_shown, "further entity", "further entities")} not listed: type the path of one into the filter to open it.` : "");
     more.hidden = !overview.not_shown;
   }
-  return { element, update };
+  return { element, update, tick: drawState };
 }
 
 export function overviewView() {
@@ -155,5 +194,5 @@ export function overviewView() {
   const update = () => cards.forEach((card) => card.update());
   search.addEventListener("input", update);
   const element = h("div", { class: "view" }, h("div", { class: "head" }, h("h1", {}, "Overview"), search), h("div", { class: "namespaces" }, cards.map((card) => card.element)));
-  return { title: "Overview", element, update };
+  return { title: "Overview", element, update, tick: () => cards.forEach((card) => card.tick()) };
 }

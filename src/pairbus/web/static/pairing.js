@@ -1,21 +1,23 @@
 // The pair: both sides, every entity's health with its timers, the backlog, the way home, the bill, what happened when.
 
 import { post } from "./api.js";
-import { refresh, toast } from "./app.js";
+import { refresh } from "./app.js";
+import { toast } from "./live.js";
 import { chart } from "./chart.js";
 import { attribute, h, icon, keyed, put, text } from "./dom.js";
-import { clock, count, duration, plural, precise, rate } from "./format.js";
+import { age, clock, count, duration, plural, precise, rate, stamp } from "./format.js";
 import { addressOf } from "./overview.js";
 import { sendForm } from "./send.js";
-import { backlogDepth, backlogRows, STALE_MS, store } from "./store.js";
+import { backlogDepth, backlogRows, oldestInBacklog, STALE_MS, store } from "./store.js";
 
-const HEALTH = {
+// Kinds and states come from other programs' journals: looked up in maps, for an object knows words of its own.
+const HEALTH = new Map(Object.entries({
   healthy: ["good", "healthy", "Healthy", "sends go to the primary"],
   suspect: ["warn", "warning", "Suspect", "sends fail; failing over soon"],
   "failed over": ["accent", "detour", "Failed over", "sends go to the backlog"],
   refusing: ["bad", "failed", "Refusing", "the entity is gone; sends are refused"],
-};
-const KINDS = {
+}));
+const KINDS = new Map(Object.entries({
   paired: ["healthy", "Paired"],
   queue_created: ["queue", "Queue created"],
   property_difference: ["warning", "Difference"],
@@ -35,49 +37,57 @@ const KINDS = {
   set_aside: ["warning", "Set aside"],
   closed: ["info", "Closed"],
   faulted: ["failed", "Faulted"],
-};
+}));
 const OPERATIONS = { send: "sends", receive: "receives", empty_receive: "idle receives", settle: "settlements", ping: "pings", peek: "peeks", renew: "renewals", schedule: "scheduled", cancel: "cancelled", delete: "deletes", session: "sessions", management: "management" };
 
 function side(place) {
-  const state = h("span", { class: "state" });
+  const dot = h("i", { class: "dot", "aria-hidden": "true" });
+  const state = h("span");
   const depth = h("strong", { class: "number" });
   const note = h("span", { class: "soft" });
-  const element = h("div", { class: "side" }, h("span", { class: "role" }, place.role), h("h3", {}, place.name), state, h("p", {}, depth, " ", note));
+  const element = h("div", { class: "side" }, h("div", { class: "title" }, h("h2", {}, place.name), h("span", { class: "role" }, place.role)), h("span", { class: "state" }, dot, state), h("p", {}, depth, " ", note));
   function update() {
-    put(state, h("i", { class: `dot ${place.isStale ? "bad" : "good"}`, "aria-hidden": "true" }), place.isStale ? (place.answeredAt === null ? "Not answering" : `Silent for ${duration(Math.floor(place.ageMs / 1000) * 1000)}`) : "Serving");
-    attribute(element, "class", `side ${place.isStale ? "down" : ""}`);
+    attribute(dot, "class", `dot ${place.isStale ? "bad" : "good"}`);
+    text(state, place.isStale ? (place.answeredAt === null ? "Not answering" : `Silent for ${age(place.ageMs)}`) : "Serving");
+    attribute(element, "class", `side${place.isStale ? " down" : ""}`);
     const rows = place.overview?.entities ?? [];
     const isBacklog = place.role === "secondary";
     const waiting = rows.filter((row) => row.backlog === isBacklog).reduce((sum, row) => sum + row.active + row.scheduled, 0);
-    text(depth, count(waiting));
-    text(note, isBacklog ? "in the backlog" : "in its entities");
+    text(depth, place.overview === null ? "–" : count(waiting));
+    text(note, isBacklog ? "in the backlog" : place.isStale ? "in its entities when last seen" : "in its entities");
   }
   return { element, update };
 }
 
+function nextOf(row, passed) {
+  const [due, soon, now] = row.failover_in_ms !== null ? [row.failover_in_ms, "fails over in", "failing over"] : row.next_ping_in_ms !== null ? [row.next_ping_in_ms, "ping in", "pinging"] : [null];
+  if (due === null) return "–";
+  return due > passed ? `${soon} ${duration(due - passed)}` : now;
+}
+
 function healthTable() {
   const body = h("tbody");
-  const none = h("div", { class: "empty" }, icon("info"), h("h3", {}, "No sends through the pair yet"), h("p", {}, "An entity appears here with its first send. Programs of your own join when they run with ", h("code", {}, "PAIRBUS_JOURNAL"), " set as ", h("code", {}, "pairbus up"), " prints it."));
-  const element = h("div", {}, none, h("div", { class: "scroll" }, h("table", { class: "health" }, h("caption", { class: "unseen" }, "Health of each entity"), h("thead", {}, h("tr", {}, ["Entity", "Health", "For", "Next", "Parked", "Pings", "Why"].map((name) => h("th", { scope: "col", class: ["Parked", "Pings"].includes(name) ? "number" : "" }, name)))), body)));
+  const none = h("div", { class: "empty" }, icon("info"), h("h2", {}, "No sends through the pair yet"), h("p", {}, "An entity appears here with its first send. Programs of your own join when they run with ", h("code", {}, "PAIRBUS_JOURNAL"), " set as ", h("code", {}, "pairbus up"), " prints it."));
+  const element = h("div", {}, none, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Health of each entity" }, h("table", { class: "health" }, h("caption", { class: "unseen" }, "Health of each entity"), h("thead", {}, h("tr", {}, ["Entity", "Health", "For", "Next", "Parked", "Pings", "Why"].map((name) => h("th", { scope: "col", class: ["Parked", "Pings"].includes(name) ? "number" : "" }, name)))), body)));
   function update(rows, passed) {
     none.hidden = rows.length > 0;
     element.lastElementChild.hidden = rows.length === 0;
     keyed(body, rows, (one) => one.path, () => {
-      const cells = { path: h("th", { scope: "row" }), health: h("td", { "data-label": "Health" }), since: h("td", { "data-label": "For" }), next: h("td", { "data-label": "Next" }), parked: h("td", { class: "number", "data-label": "Parked" }), pings: h("td", { class: "number", "data-label": "Pings" }), why: h("td", { class: "why", "data-label": "Why" }) };
+      const cells = { path: h("th", { scope: "row" }), health: h("td", { "data-label": "Health" }), since: h("td", { "data-label": "For" }), next: h("td", { "data-label": "Next" }), parked: h("td", { class: "number", "data-label": "Parked" }), pings: h("td", { class: "number", "data-label": "Pings" }), why: h("td", { class: "why", "data-label": "Why" }, h("span", { class: "clamp" })) };
       let shown = null;
       function one(row) {
         text(cells.path, row.path);
-        const [tone, symbol, name, meaning] = HEALTH[row.state] ?? ["", "info", row.state, ""];
+        const [tone, symbol, name, meaning] = HEALTH.get(row.state) ?? ["", "info", row.state, ""];
         if (shown !== row.state) {
           shown = row.state;
           put(cells.health, h("span", { class: `pill ${tone}`, title: meaning }, icon(symbol), name));
         }
-        text(cells.since, duration(row.since_age_ms + passed));
-        const due = row.failover_in_ms !== null ? ["fails over in", row.failover_in_ms] : row.next_ping_in_ms !== null ? ["ping in", row.next_ping_in_ms] : null;
-        text(cells.next, due ? `${due[0]} ${duration(due[1] - passed)}` : "–");
+        text(cells.since, age(row.since_age_ms + passed));
+        text(cells.next, nextOf(row, passed));
         text(cells.parked, count(row.parked));
         text(cells.pings, count(row.pings));
-        text(cells.why, row.why || "–");
+        text(cells.why.firstElementChild, row.why || "–");
+        attribute(cells.why.firstElementChild, "title", row.why || null);
       }
       return { element: h("tr", {}, Object.values(cells)), update: one };
     });
@@ -86,25 +96,38 @@ function healthTable() {
 }
 
 function timeline() {
-  const list = h("ol", { class: "timeline" });
+  const list = h("ol", { class: "timeline", tabindex: 0, "aria-label": "What happened, newest first" });
+  const none = h("p", { class: "soft" }, "Nothing yet.");
   const pings = h("input", { type: "checkbox", id: "show-pings" });
-  const element = h("div", {}, h("div", { class: "tools" }, h("span", { class: "soft" }, "newest first"), h("label", { for: "show-pings", class: "check" }, pings, "Show pings")), list);
+  const element = h("div", {}, h("div", { class: "tools" }, h("span", { class: "soft" }, "newest first"), h("label", { for: "show-pings", class: "check" }, pings, "Show pings")), none, list);
+  let told = [];
+  pings.addEventListener("change", () => update(told));
   function update(events) {
+    told = events;
     const shown = events.filter((event) => pings.checked || !event.kind.startsWith("ping_")).slice(-60).reverse();
+    none.hidden = shown.length > 0;
+    list.hidden = shown.length === 0;
     keyed(list, shown, (event) => event.id, (event) => {
-      const [symbol, name] = KINDS[event.kind] ?? ["info", event.kind.replaceAll("_", " ")];
-      const row = h("li", { class: `event ${event.kind}${event.is_loud ? " loud" : ""}` }, h("time", { datetime: precise(event.at_ms) }, clock(event.at_ms)), icon(symbol), h("div", {}, h("strong", {}, name), " ", h("span", { class: "subject" }, event.subject), h("p", { class: "soft" }, event.text)));
+      const [symbol, name] = KINDS.get(event.kind) ?? ["info", event.kind.replaceAll("_", " ")];
+      const row = h("li", { class: `event ${KINDS.has(event.kind) ? event.kind : ""}${event.is_loud ? " loud" : ""}` }, h("time", { datetime: precise(event.at_ms), title: stamp(event.at_ms) }, clock(event.at_ms)), icon(symbol), h("div", {}, h("strong", {}, name), " ", h("span", { class: "subject" }, event.subject), h("p", { class: "soft" }, event.text)));
       return { element: row, update: () => undefined };
     });
   }
   return { element, update };
 }
 
+// As the price list has it: "standard tier, uksouth, after the first 13,000,000 a month".
+function priced(units, price) {
+  const amount = (units * price.per_million) / 1_000_000;
+  const shown = amount === 0 ? "0" : amount < 0.0001 ? "less than 0.0001" : amount < 1 ? amount.toFixed(4) : amount.toFixed(2);
+  return `${price.currency} ${shown}, at ${price.currency} ${price.per_million.toFixed(2)} per million operations (${price.label}).`;
+}
+
 function costMeter() {
   const total = h("strong", { class: "number big" });
-  const money = h("span", { class: "soft" });
+  const money = h("p", { class: "soft small" });
   const body = h("tbody");
-  const element = h("div", {}, h("p", { class: "bignumber" }, total, h("span", {}, "billed operations since the brokers started")), h("p", {}, money), h("div", { class: "scroll" }, h("table", { class: "plain" }, h("caption", { class: "unseen" }, "Operations by stage"), h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Operation"), h("th", { scope: "col", class: "number" }, "Primary stage"), h("th", { scope: "col", class: "number" }, "Backlog stage"))), body)));
+  const element = h("div", {}, h("p", { class: "bignumber" }, total, h("span", {}, "billed operations since the brokers started")), money, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operations by stage" }, h("table", { class: "plain" }, h("caption", { class: "unseen" }, "Operations by stage"), h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Operation"), h("th", { scope: "col", class: "number" }, "Primary stage"), h("th", { scope: "col", class: "number" }, "Backlog stage"))), body)));
   function update() {
     const sums = new Map();
     let all = 0;
@@ -120,7 +143,7 @@ function costMeter() {
     }
     text(total, count(all));
     const price = store.pairing?.price;
-    text(money, price ? `${price.currency} ${((all * price.per_million) / 1_000_000).toFixed(4)} at ${price.currency} ${price.per_million} per million (${price.label})` : "Operations of 64 KB begun, as the service bills them.");
+    text(money, price ? priced(all, price) : "Operations of 64 KB begun, as the service bills them.");
     keyed(body, [...sums.values()].sort((a, b) => b.primary + b.backlog - a.primary - a.backlog), (row) => row.name, (row) => {
       const cells = [h("td", { class: "number" }), h("td", { class: "number" })];
       return { element: h("tr", {}, h("th", { scope: "row" }, OPERATIONS[row.name] ?? row.name), cells), update: (one) => [one.primary, one.backlog].forEach((value, index) => { text(cells[index], count(value)); cells[index].classList.toggle("zero", !value); }) };
@@ -131,16 +154,23 @@ function costMeter() {
 
 function syphonCard() {
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Brought home" });
-  const line = h("p", { class: "bignumber" });
-  const facts = h("dl", { class: "facts" });
-  const element = h("div", { class: "home" }, line, bar, facts);
+  const home = h("strong", { class: "number big" });
+  const line = h("span");
+  const values = new Map(["Rate", "Oldest waiting", "Set aside", "In doubt", "Receives"].map((name) => [name, h("dd", { class: "number" })]));
+  const facts = h("dl", { class: "facts" }, [...values].map(([name, value]) => h("div", {}, h("dt", {}, name), value)));
+  const element = h("div", { class: "home" }, h("p", { class: "bignumber" }, home, line), bar, facts);
   function update(statistics, waiting) {
     const parked = statistics.restored + waiting;
     bar.hidden = parked === 0;
     bar.value = parked ? statistics.restored / parked : 0;
-    put(line, h("strong", { class: "number big" }, count(statistics.restored)), h("span", {}, parked ? `home, ${waiting ? `${count(waiting)} still in the backlog` : "and the backlog is empty"}` : "brought home; nothing was parked"));
-    const rows = [["Rate", `${rate(statistics.drain_rate_per_s)} / s`], ["Oldest waiting", statistics.oldest_undrained_age_ms === null ? "–" : duration(statistics.oldest_undrained_age_ms)], ["Set aside", count(statistics.set_aside)], ["In doubt", count(statistics.in_doubt)], ["Receives", count(statistics.receives)]];
-    put(facts, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    text(home, count(statistics.restored));
+    text(line, parked ? `home, ${waiting ? `${count(waiting)} still in the backlog` : "and the backlog is empty"}` : "brought home; nothing was parked");
+    text(values.get("Rate"), `${rate(statistics.drain_rate_per_s)} / s`);
+    text(values.get("Oldest waiting"), age(oldestInBacklog()));
+    text(values.get("Set aside"), count(statistics.set_aside));
+    text(values.get("In doubt"), count(statistics.in_doubt));
+    text(values.get("Receives"), count(statistics.receives));
+    values.get("Set aside").classList.toggle("alarm", statistics.set_aside > 0);
   }
   return { element, update };
 }
@@ -177,7 +207,7 @@ function sendThrough() {
 
 function pairedView() {
   const sides = store.places.map(side);
-  const flow = h("div", { class: "flow", role: "status" });
+  const flow = h("div", { class: "flow" });
   const health = healthTable();
   const depth = chart("Backlog depth", [{ name: "messages", style: "depth", of: (point) => point.active }], count);
   const syphon = syphonCard();
@@ -192,35 +222,46 @@ function pairedView() {
     stale,
     h("div", { class: "card pair" }, sides[0]?.element, flow, sides[1]?.element),
     card("Health", health.element, "health-title"),
-    h("div", { class: "charts" }, depth.element, card("The way home", syphon.element, "syphon-title")),
+    h("div", { class: "charts fill" }, depth.element, card("The way home", syphon.element, "syphon-title")),
     h("div", { class: "charts" }, card("What happened", events.element, "timeline-title"), card("Cost meter", cost.element, "cost-title")),
     send?.element,
   );
   let shownFlow = null;
-  function update() {
+  // Timers and ages, which go on between two answers.
+  function tick() {
     sides.forEach((one) => one.update());
+    if (!store.pairing) return;
+    const old = performance.now() - store.pairingAt;
+    stale.hidden = old < STALE_MS;
+    text(stale, `What is shown of the pairing is ${age(old)} old.`);
+    health.update(store.pairing.entities, old);
+  }
+  function update() {
+    tick();
     cost.update();
     send?.update();
     const pairing = store.pairing;
     if (!pairing) return;
-    const age = performance.now() - store.pairingAt;
-    stale.hidden = age < STALE_MS;
-    text(stale, `What is shown of the pairing is ${duration(Math.floor(age / 1000) * 1000)} old.`);
-    health.update(pairing.entities, age);
     depth.update(store.pairingHistory, performance.now());
     syphon.update(pairing.statistics, backlogDepth());
     events.update(pairing.events);
     const over = pairing.entities.filter((one) => one.state === "failed over").length;
     const suspect = pairing.entities.filter((one) => one.state === "suspect").length;
     const waiting = backlogDepth();
-    const wanted = over ? ["detour", "accent", `${plural(over, "entity").replace("entitys", "entities")} failed over`, "Sends go to the backlog"] : suspect ? ["warning", "warn", "The primary is suspect", "Sends fail; failover is near"] : waiting ? ["home", "accent", "On the way home", `${plural(waiting, "message")} left in the backlog`] : ["healthy", "good", "All healthy", "Sends go to the primary"];
+    const wanted = over ? ["detour", "accent", `${plural(over, "entity", "entities")} failed over`, "Sends go to the backlog"] : suspect ? ["warning", "warn", "The primary is suspect", "Sends fail; failover is near"] : waiting ? ["home", "accent", "On the way home", `${plural(waiting, "message")} left in the backlog`] : ["healthy", "good", "All healthy", "Sends go to the primary"];
     if (shownFlow !== wanted.join()) {
       shownFlow = wanted.join();
       put(flow, h("span", { class: `flowicon ${wanted[1]}` }, icon(wanted[0])), h("strong", {}, wanted[2]), h("span", { class: "soft" }, wanted[3]));
     }
   }
-  return { title: "Pairing", element, update };
+  return { title: "Pairing", element, update, tick };
 }
+
+const STEPS = [
+  ["warning", "The primary stops answering", "Sends fail for a while: the entity is suspect."],
+  ["detour", "Sends go to the backlog", "They are parked in queues of a secondary namespace, and the program goes on."],
+  ["home", "Messages come home", "Pings find the primary back, and a syphon brings it what is its own."],
+];
 
 function aloneView() {
   const list = h("ul", { class: "queues" });
@@ -233,12 +274,19 @@ function aloneView() {
     if (wanted === shown) return;
     shown = wanted;
     if (!rows.length) {
-      put(body, icon("detour"), h("h3", {}, "This namespace is not part of a pair"), h("p", {}, "A paired client keeps sending when its primary is gone: it parks messages in backlog queues of a secondary namespace, and brings them home later."), h("p", {}, h("code", {}, "pairbus up"), " starts a pair on this machine, and a page that shows both sides."));
+      put(
+        body,
+        icon("detour"),
+        h("h2", {}, "This namespace is not part of a pair"),
+        h("p", {}, "A paired client keeps sending when its primary namespace is gone."),
+        h("ol", { class: "steps" }, STEPS.map(([symbol, title, line]) => h("li", {}, icon(symbol), h("strong", {}, title), h("span", {}, line)))),
+        h("p", {}, h("code", {}, "pairbus up"), " starts a pair on this machine, and a page that shows both sides."),
+      );
       put(list);
       return;
     }
     const primaries = [...new Set(rows.map(({ row }) => row.path.split("/")[0]))];
-    put(body, icon("detour"), h("h3", {}, `The backlog of ${primaries.join(", ")}`), h("p", {}, `This namespace is a secondary: ${plural(rows.length, "backlog queue")}, ${plural(backlogDepth(), "message")} waiting to go home.`), h("p", {}, "Health, timers and the timeline live in the paired programs; ", h("code", {}, "pairbus up"), " shows them beside both namespaces."));
+    put(body, icon("detour"), h("h2", {}, `The backlog of ${primaries.join(", ")}`), h("p", {}, `This namespace is a secondary: ${plural(rows.length, "backlog queue")}, ${plural(backlogDepth(), "message")} waiting to go home.`), h("p", {}, "Health, timers and the timeline live in the paired programs; ", h("code", {}, "pairbus up"), " shows them beside both namespaces."));
     put(list, rows.map(({ place, row }) => h("li", { class: "card" }, h("a", { href: addressOf(place, row.path) }, row.path), h("span", { class: "number" }, count(row.active + row.scheduled)), row.dead_letter > 0 && h("span", { class: "badge bad" }, `${count(row.dead_letter)} set aside`))));
   }
   return { title: "Pairing", element, update };

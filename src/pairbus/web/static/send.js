@@ -1,8 +1,9 @@
 // A form that sends test messages.
 
 import { post } from "./api.js";
-import { refresh, toast } from "./app.js";
-import { h, icon, put, text } from "./dom.js";
+import { refresh } from "./app.js";
+import { toast } from "./live.js";
+import { attribute, h, icon, put, text } from "./dom.js";
 import { plural } from "./format.js";
 
 let fieldNumber = 0;
@@ -10,15 +11,16 @@ let fieldNumber = 0;
 function field(name, input, hint) {
   fieldNumber += 1;
   input.id = `field-${fieldNumber}`;
-  return h("div", { class: "field" }, h("label", { for: input.id }, name), input, hint && h("p", { class: "soft" }, hint));
+  if (hint) input.setAttribute("aria-describedby", `${input.id}-hint`);
+  return h("div", { class: "field" }, h("label", { for: input.id }, name), input, hint && h("p", { class: "hint", id: `${input.id}-hint` }, hint));
 }
 
 export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = true } = {}) {
-  const body = h("textarea", { rows: 6, spellcheck: "false", value: '{"order": 1001, "item": "boots"}' });
+  const body = h("textarea", { rows: 4, spellcheck: "false", value: '{"order": 1001, "item": "boots"}' });
   const subject = h("input", { autocomplete: "off" });
   const contentType = h("input", { autocomplete: "off", value: "application/json", spellcheck: "false" });
   const session = h("input", { autocomplete: "off", spellcheck: "false" });
-  const identity = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "made for you" });
+  const identity = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "a new one each" });
   const amount = h("input", { type: "number", min: 1, max: 100, value: 1 });
   const delay = h("input", { type: "number", min: 0, max: 2592000, value: 0 });
   const extra = h("textarea", { rows: 2, spellcheck: "false", placeholder: "region = north" });
@@ -26,7 +28,7 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
   const error = h("p", { class: "error", role: "alert" });
 
   function propertyMap() {
-    const found = {};
+    const found = Object.create(null); // any name is a name here, __proto__ too
     for (const line of extra.value.split("\n")) {
       const at = line.indexOf("=");
       if (at > 0) found[line.slice(0, at).trim()] = line.slice(at + 1).trim();
@@ -36,7 +38,8 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
 
   async function submit(event) {
     event.preventDefault();
-    button.disabled = true;
+    if (isBusy) return;
+    setBusy(true);
     text(error, "");
     const wish = { ...fixed(), body: body.value, subject: subject.value, content_type: contentType.value, session_id: session.value, message_id: identity.value, count: Number(amount.value) || 1, delay_seconds: Number(delay.value) || 0, properties: propertyMap() };
     try {
@@ -44,20 +47,29 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
     } catch (refusal) {
       text(error, refusal.status === 0 ? "No answer in time: the message may or may not have arrived." : refusal.message);
     } finally {
-      button.disabled = false;
+      setBusy(false);
     }
+  }
+
+  // Not disabled: that would take the focus away from who uses the keyboard.
+  let isBusy = false;
+  function setBusy(value) {
+    isBusy = value;
+    attribute(button, "aria-disabled", value ? "true" : null);
   }
 
   const sessionField = field("Session id", session);
   function update(data) {
-    session.required = sessionsNeeded(data);
+    const isNeeded = sessionsNeeded(data);
+    session.required = isNeeded;
+    text(sessionField.querySelector("label"), isNeeded ? "Session id (needed here)" : "Session id");
   }
   const element = h(
     "form",
     { class: "sendform", on: { submit } },
     field("Body", body),
-    h("div", { class: "grid" }, field("Subject", subject), field("Content type", contentType), sessionField, field("Message id", identity), field("Copies", amount), canDelay && field("Deliver after, seconds", delay)),
-    field("Application properties, one per line", extra),
+    h("div", { class: "grid" }, field("Subject", subject), field("Content type", contentType), sessionField, field("Message id", identity), field("Copies", amount), canDelay && field("Deliver after (seconds)", delay)),
+    field("Application properties", extra, "One per line: name = value."),
     error,
     h("div", { class: "buttons" }, button),
   );
@@ -71,6 +83,6 @@ export function sendPane(place, path) {
     refresh();
   });
   if (place.can("Send")) put(element, form.element);
-  else put(element, h("div", { class: "empty" }, icon("lock"), h("h3", {}, "Sending needs the right to send"), h("p", {}, "Sign in with a rule that holds Send on this entity.")));
+  else put(element, h("div", { class: "empty" }, icon("lock"), h("h2", {}, "Sending needs the right to send"), h("p", {}, "Sign in with a rule that holds Send on this entity.")));
   return { element, update: form.update };
 }

@@ -1,7 +1,7 @@
 // Sign-in with a rule's name and key, or with a whole connection string.
 
 import * as api from "./api.js";
-import { h, icon, text } from "./dom.js";
+import { attribute, h, icon, text } from "./dom.js";
 
 const ROOT = "RootManageSharedAccessKey";
 
@@ -26,20 +26,25 @@ export function signInView(done, reason) {
   const error = h("p", { class: "error", role: "alert" }, reason ?? "");
   const button = h("button", { class: "primary wide", type: "submit" }, "Sign in");
 
+  let isBusy = false;
   async function submit(event) {
     event.preventDefault();
     const pasted = fromConnectionString(key.value);
     const wish = pasted ?? { rule: rule.value.trim(), key: key.value.trim(), entity: entity.value.trim() };
     if (pasted) rule.value = pasted.rule;
-    button.disabled = true;
+    if (isBusy) return;
+    isBusy = true;
+    attribute(button, "aria-disabled", "true");
     text(error, "");
     try {
       done(await api.signIn(wish.rule, wish.key, wish.entity));
     } catch (refusal) {
       text(error, refusal.status === 0 ? "The namespace does not answer. Is it running?" : refusal.message);
+      key.focus();
       key.select();
     } finally {
-      button.disabled = false;
+      isBusy = false;
+      attribute(button, "aria-disabled", null);
     }
   }
 

@@ -25,6 +25,10 @@ export class Place {
     return this.ageMs > STALE_MS;
   }
 
+  get isRefused() {
+    return this.error?.status === 403;
+  }
+
   can(right) {
     return this.rights.includes(right) || this.rights.includes("Manage");
   }
@@ -106,10 +110,18 @@ export function begin(session) {
   store.places = session.namespaces.map((described) => new Place(described));
   store.pairing = null;
   store.pairingHistory = [];
+  store.pairingAt = null;
 }
 
 export function place(id) {
   return store.places.find((one) => one.id === id);
+}
+
+// Once a round, from the same numbers that the tables show.
+export function rememberBacklog() {
+  if (!store.pairing || !store.places.some((one) => one.overview !== null)) return;
+  store.pairingHistory.push({ at: performance.now(), active: backlogDepth() });
+  if (store.pairingHistory.length > HISTORY_MAX) store.pairingHistory.shift();
 }
 
 export async function askAll() {
@@ -127,8 +139,6 @@ async function askPairing() {
   try {
     store.pairing = await get("/$page/api/pairing");
     store.pairingAt = performance.now();
-    store.pairingHistory.push({ at: store.pairingAt, active: backlogDepth(), restored: store.pairing.statistics.restored });
-    if (store.pairingHistory.length > HISTORY_MAX) store.pairingHistory.shift();
   } catch {
     // Its age shows on the page.
   } finally {
@@ -142,6 +152,11 @@ export function backlogRows() {
     for (const row of one.overview?.entities ?? []) if (row.backlog) found.push({ place: one, row });
   }
   return found;
+}
+
+export function oldestInBacklog() {
+  const times = backlogRows().map(({ row }) => row.oldest_at).filter(Boolean);
+  return times.length ? Math.max(0, Date.now() - Math.min(...times)) : null;
 }
 
 export function backlogDepth() {

@@ -1,0 +1,282 @@
+"""The page of a pair, before two namespaces that are played: who may see the pair, and what many pages cost."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from pairbus.web.hub import Hub, Side
+from pairbus.web.sessions import FAILURES_MAX
+
+KEY = "K" * 44
+ROOT = "RootManageSharedAccessKey"
+ALL = ["Listen", "Send", "Manage"]
+
+
+class Played:
+    """A namespace that answers as told: which rights each rule has."""
+
+    def __init__(self) -> None:
+        self.rights: dict[str, list[str]] = {}
+        self.is_down = False
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.is_down:
+            raise web.HTTPServiceUnavailable
+        token = request.headers.get("authorization", "")
+        rule = next((name for name in self.rights if f"skn={name}" in token), None)
+        if rule is None:
+            return web.json_response({"error": "no"}, status=401)
+        name = request.path.rpartition("/")[2]
+        if name == "session":
+            return web.json_response({"namespaces": [{"rights": self.rights[rule], "faults": True}]})
+        return web.json_response({"entities": []})
+
+
+class Stage:
+    """A hub with two played namespaces, and a browser before it."""
+
+    def __init__(
+        self, hub: Hub, address: str, sides: dict[str, Played], client: aiohttp.ClientSession
+    ) -> None:
+        self.hub = hub
+        self.sides = sides
+        self._address = address
+        self._client = client
+        self.token = ""
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, token: str | None = None
+    ) -> tuple[int, Any]:
+        headers = {"X-PairBus-Token": self.token if token is None else token}
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        async with self._client.request(
+            method,
+            f"{self._address}$page/{path}",
+            data=None if data is None else io.BytesIO(data),
+            headers=headers,
+        ) as got:
+            assert "default-src 'none'" in got.headers["Content-Security-Policy"]
+            return got.status, json.loads(await got.read() or b"null")
+
+    async def sign_in(self, rule: str, key: str = KEY, entity: str = "") -> int:
+        status, told = await self.ask("POST", "sign-in", {"rule": rule, "key": key, "entity": entity})
+        self.token = told.get("token", "")
+        return status
+
+
+@asynccontextmanager
+async def staged(
+    picture: Callable[[], Mapping[str, object]] = dict,
+    send: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda wish: {"sent": 1, "parked": 0},
+) -> AsyncIterator[Stage]:
+    sides, played, runners = [], {}, []
+    for role in ("primary", "secondary"):
+        one = played[role] = Played()
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", one.answer)
+        runner = web.AppRunner(application)
+        runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        http = f"127.0.0.1:{runner.addresses[0][1]}"
+        string = f"Endpoint=sb://{http};SharedAccessKeyName={ROOT};SharedAccessKey={role[0] * 44}"
+        sides.append(Side(id=role, name=role, role=role, http=http, connection_string=string))
+    hub = Hub(sides, picture=picture, send=send)
+    port = await hub.start("127.0.0.1", 0)
+    jar = aiohttp.CookieJar(unsafe=True)
+    try:
+        async with aiohttp.ClientSession(cookie_jar=jar) as client:
+            yield Stage(hub, f"http://127.0.0.1:{port}/", played, client)
+    finally:
+        await hub.stop()
+        for runner in runners:
+            await runner.cleanup()
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_M1_a_rule_of_one_entity_sees_nothing_of_the_pair() -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            for side in stage.sides.values():
+                side.rights["own"] = ALL
+            assert await stage.sign_in("own", entity="orders") == 200
+            assert (await stage.ask("GET", "api/session"))[1]["pairing"] is False
+            assert (await stage.ask("GET", "api/pairing"))[0] == 403
+            assert (await stage.ask("POST", "api/pairing/send", {"path": "payments"}))[0] == 403
+            assert (await stage.ask("GET", "ns/primary/overview"))[0] == 200, "its own it sees"
+
+    run(story)
+
+
+@pytest.mark.parametrize(("rights", "sees", "sends"), [(["Listen"], 200, 403), (["Send"], 200, 200), (ALL, 200, 200)])  # fmt: skip
+def test_M1_the_pair_is_used_with_rights_in_both_namespaces(rights: list[str], sees: int, sends: int) -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            stage.sides["primary"].rights["team"] = ALL
+            stage.sides["secondary"].rights["team"] = rights
+            await stage.sign_in("team")
+            assert (await stage.ask("GET", "api/pairing"))[0] == sees
+            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == sends
+            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}, token="x"))[0] == 401
+
+    run(story)
+
+
+def test_M1_a_rule_of_one_side_sees_that_side_only() -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            stage.sides["primary"].rights["team"] = ALL
+            await stage.sign_in("team")
+            session = (await stage.ask("GET", "api/session"))[1]
+            assert [one["id"] for one in session["namespaces"]] == ["primary"]
+            assert (await stage.ask("GET", "api/pairing"))[0] == 403
+            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 403
+
+    run(story)
+
+
+def test_who_owns_the_pair_signs_in_and_sends_while_a_side_is_away() -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            stage.sides["primary"].is_down = True
+            stage.sides["secondary"].rights[ROOT] = ALL
+            assert await stage.sign_in(ROOT, "s" * 44) == 200
+            session = (await stage.ask("GET", "api/session"))[1]
+            assert [one["id"] for one in session["namespaces"]] == ["primary", "secondary"]
+            assert session["pairing"] is True
+            assert (await stage.ask("GET", "api/pairing"))[0] == 200
+            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 200
+
+    run(story)
+
+
+def test_M5_a_key_that_was_replaced_ends_what_it_opened() -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            primary, secondary = stage.sides.values()
+            primary.rights["team"] = secondary.rights["team"] = ALL
+            await stage.sign_in("team")
+            del primary.rights["team"]
+            assert (await stage.ask("GET", "ns/primary/overview"))[0] == 403
+            assert (await stage.ask("GET", "api/pairing"))[0] == 403, "one side refuses: the pair is closed"
+            assert (await stage.ask("POST", "api/pairing/send", {"path": "orders"}))[0] == 403
+            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 200
+            del secondary.rights["team"]
+            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 403
+            assert (await stage.ask("GET", "ns/secondary/overview"))[0] == 401, "both do: sign in again"
+
+    run(story)
+
+
+def test_M10_signing_out_needs_the_token() -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            stage.sides["primary"].rights["team"] = ALL
+            await stage.sign_in("team")
+            assert (await stage.ask("POST", "sign-out", {}, token="wrong"))[0] == 401
+            assert (await stage.ask("GET", "api/session"))[0] == 200
+            assert (await stage.ask("POST", "sign-out", {}))[0] == 200
+            assert (await stage.ask("GET", "api/session"))[0] == 401
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"[" * 200_000, 400), (b'{"key": "\\ud800"}', 400), (b"[]", 400), (b"{", 400), (b'{"a":"' + b"x" * 1_100_000 + b'"}', 413)],
+)  # fmt: skip
+def test_M12_bodies_that_are_none_are_refused(body: bytes, status: int) -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            assert (await stage.ask("POST", "sign-in", body))[0] == status
+
+    run(story)
+
+
+def test_M12_wrong_keys_are_limited() -> None:
+    async def story() -> None:
+        async with staged() as stage:
+            answers = [await stage.sign_in("nobody") for _ in range(FAILURES_MAX + 1)]
+            assert answers == [401] * FAILURES_MAX + [429]
+
+    run(story)
+
+
+def test_M12_many_pages_look_at_the_pairing_once() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    looks: list[int] = []
+
+    def picture() -> dict[str, object]:
+        looks.append(1)
+        begun.set()
+        assert go_on.wait(20)
+        return {"look": len(looks)}
+
+    async def story() -> None:
+        async with staged(picture) as stage:
+            for side in stage.sides.values():
+                side.rights["team"] = ALL
+            await stage.sign_in("team")
+            pages = [asyncio.create_task(stage.ask("GET", "api/pairing")) for _ in range(20)]
+            await asyncio.to_thread(begun.wait, 20)
+            go_on.set()
+            assert {(status, told["look"]) for status, told in await asyncio.gather(*pages)} == {(200, 1)}
+
+    run(story)
+
+
+def test_M12_test_sends_that_wait_do_not_pile_up() -> None:
+    waiting = threading.Semaphore(0)
+    go_on = threading.Event()
+
+    def send(wish: Mapping[str, object]) -> Mapping[str, object]:
+        waiting.release()
+        assert go_on.wait(20)
+        return {"sent": 1, "parked": 0}
+
+    async def story() -> None:
+        async with staged(send=send) as stage:
+            for side in stage.sides.values():
+                side.rights["team"] = ALL
+            await stage.sign_in("team")
+            first = [
+                asyncio.create_task(stage.ask("POST", "api/pairing/send", {"path": "q"})) for _ in range(2)
+            ]
+            for _ in first:
+                await asyncio.to_thread(waiting.acquire)
+            assert (await stage.ask("POST", "api/pairing/send", {"path": "q"}))[0] == 503
+            assert (await stage.ask("GET", "api/pairing"))[0] == 200, "the page goes on meanwhile"
+            go_on.set()
+            assert [status for status, _ in await asyncio.gather(*first)] == [200, 200]
+
+    run(story)
+
+
+def test_a_send_that_fails_says_why() -> None:
+    def send(wish: Mapping[str, object]) -> Mapping[str, object]:
+        raise TimeoutError
+
+    async def story() -> None:
+        async with staged(send=send) as stage:
+            for side in stage.sides.values():
+                side.rights["team"] = ALL
+            await stage.sign_in("team")
+            status, told = await stage.ask("POST", "api/pairing/send", {"path": "q"})
+            assert (status, told["error"]) == (502, "The send failed: TimeoutError")
+
+    run(story)
