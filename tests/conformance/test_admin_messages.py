@@ -15,7 +15,7 @@ from azure.servicebus.management import AccessRights, SqlRuleFilter
 from tests.conformance.admin_cases import access_rule
 from tests.conformance.admin_kit import Admin
 
-WAIT_SECONDS = 5
+WAIT_SECONDS = 45
 
 
 @pytest.fixture

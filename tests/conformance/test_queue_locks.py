@@ -11,14 +11,16 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError
 
-from tests.conformance.sdk import Bus, eventually, spec, take, texts
-
-LOCK_SECONDS = 5
-
-
-@pytest.fixture
-def brief(make_queue: Callable[..., str]) -> str:
-    return make_queue(lock_duration=dt.timedelta(seconds=LOCK_SECONDS))
+from tests.conformance.sdk import (
+    LOCK_END_SECONDS_MAX,
+    LOCK_SECONDS,
+    Bus,
+    eventually,
+    spec,
+    take,
+    texts,
+    with_short_locks,
+)
 
 
 def now() -> dt.datetime:
@@ -45,48 +47,58 @@ def test_B28_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
     "service-bus-protocol §4.7, invariants B31, B27",
     "expiry: available again, count +1, the old token does nothing",
 )
-def test_B31_expired_lock_frees_the_message_and_its_token_is_void(bus: Bus, brief: str) -> None:
-    bus.send(brief, ServiceBusMessage("a"), ServiceBusMessage("b"))
+def test_B31_expired_lock_frees_the_message_and_its_token_is_void(
+    bus: Bus, make_queue: Callable[..., str]
+) -> None:
+    def scenario(duration: dt.timedelta) -> None:
+        queue = make_queue(lock_duration=duration)
+        bus.send(queue, ServiceBusMessage("a"))
 
-    with bus.receiver(brief) as holder, bus.receiver(brief) as other:
-        lost = take(holder, 1)[0]
-        other.dead_letter_message(take(other, 1)[0])
-        start = now()
-        again = take(other, 1, seconds=LOCK_SECONDS + 4)[0]
+        with bus.receiver(queue) as holder, bus.receiver(queue) as other:
+            lost = take(holder, 1)[0]
+            locked_until = lost.locked_until_utc
+            again = take(other, 1, seconds=LOCK_END_SECONDS_MAX)[0]
 
-        assert (str(again), again.delivery_count) == ("a", 1)
-        assert (now() - start).total_seconds() < LOCK_SECONDS + 2
-        assert again.lock_token != lost.lock_token
-        with pytest.raises(MessageLockLostError):
-            holder.complete_message(lost)
-        # The client refuses by its own clock; the broker must refuse as well.
-        lost.raw_amqp_message.annotations[b"x-opt-locked-until"] = int((now().timestamp() + 60) * 1000)
-        lost._expiry = None
-        with pytest.raises(MessageLockLostError):
-            holder.complete_message(lost)
-        with pytest.raises(MessageLockLostError):
-            holder.renew_message_lock(lost)
-        other.complete_message(again)
-    assert bus.peek(brief) == []
+            assert (str(again), again.delivery_count) == ("a", 1)
+            assert now() >= locked_until
+            assert again.lock_token != lost.lock_token
+            with pytest.raises(MessageLockLostError):
+                holder.complete_message(lost)
+            # The client refuses by its own clock; the broker must refuse as well.
+            lost.raw_amqp_message.annotations[b"x-opt-locked-until"] = int((now().timestamp() + 60) * 1000)
+            lost._expiry = None
+            with pytest.raises(MessageLockLostError):
+                holder.complete_message(lost)
+            with pytest.raises(MessageLockLostError):
+                holder.renew_message_lock(lost)
+            other.complete_message(again)
+        assert bus.peek(queue) == []
+
+    with_short_locks(scenario, MessageLockLostError)
 
 
 @spec(
     "service-bus-protocol §6.2 renew-lock",
     "a renewed message is still ours after its first lock would have ended",
 )
-def test_B26_auto_renewed_message_outlives_its_first_lock(bus: Bus, brief: str) -> None:
-    bus.send(brief, ServiceBusMessage("a"))
-    renewer = bus.renewer()
+def test_B26_auto_renewed_message_outlives_its_first_lock(bus: Bus, make_queue: Callable[..., str]) -> None:
+    def scenario(duration: dt.timedelta) -> None:
+        queue = make_queue(lock_duration=duration)
+        bus.send(queue, ServiceBusMessage("a"))
+        renewer = bus.renewer()
 
-    with bus.receiver(brief, auto_lock_renewer=renewer) as receiver:
-        message = take(receiver, 1)[0]
-        first = message.locked_until_utc
-        eventually(lambda: now() > first + dt.timedelta(seconds=0.5), seconds=LOCK_SECONDS + 3)
+        with bus.receiver(queue, auto_lock_renewer=renewer) as receiver:
+            message = take(receiver, 1)[0]
+            first = message.locked_until_utc
+            eventually(lambda: now() > first + dt.timedelta(seconds=0.5), seconds=LOCK_END_SECONDS_MAX)
 
-        assert message.auto_renew_error is None
-        assert message.locked_until_utc > first
-        receiver.complete_message(message)
-    assert bus.peek(brief) == []
+            renewed = message.locked_until_utc
+            receiver.complete_message(message)
+            assert message.auto_renew_error is None
+            assert renewed > first
+        assert bus.peek(queue) == []
+
+    with_short_locks(scenario, MessageLockLostError)
 
 
 @spec(
@@ -112,7 +124,7 @@ def test_B27_token_settled_elsewhere_is_lost(bus: Bus, queue: str) -> None:
 
 @spec("service-bus-protocol §10.3, invariants B30", "lock expiry counts towards the maximum")
 def test_B30_expired_lock_counts_towards_the_maximum(bus: Bus, make_queue: Callable[..., str]) -> None:
-    queue = make_queue(lock_duration=dt.timedelta(seconds=LOCK_SECONDS), max_delivery_count=1)
+    queue = make_queue(lock_duration=dt.timedelta(seconds=LOCK_SECONDS[0]), max_delivery_count=1)
     bus.send(queue, ServiceBusMessage("a"))
 
     with bus.receiver(queue) as receiver:
@@ -124,23 +136,29 @@ def test_B30_expired_lock_counts_towards_the_maximum(bus: Bus, make_queue: Calla
 
 def bus_take_dead(bus: Bus, queue: str) -> Any:
     with bus.receiver(queue, sub_queue="deadletter", receive_mode="receiveanddelete") as receiver:
-        return take(receiver, 1, seconds=LOCK_SECONDS + 4)[0]
+        return take(receiver, 1, seconds=LOCK_END_SECONDS_MAX)[0]
 
 
 @spec("service-bus-protocol §6.2", "the lock of a deferred message expires too and leaves it deferred")
-def test_deferred_message_stays_deferred_when_its_lock_expires(bus: Bus, brief: str) -> None:
-    bus.send(brief, ServiceBusMessage("a"))
-    with bus.receiver(brief) as receiver:
-        receiver.defer_message(take(receiver, 1)[0])
-        receiver.receive_deferred_messages(1)
+def test_deferred_message_stays_deferred_when_its_lock_expires(
+    bus: Bus, make_queue: Callable[..., str]
+) -> None:
+    def scenario(duration: dt.timedelta) -> None:
+        queue = make_queue(lock_duration=duration)
+        bus.send(queue, ServiceBusMessage("a"))
+        with bus.receiver(queue) as receiver:
+            receiver.defer_message(take(receiver, 1)[0])
+            receiver.receive_deferred_messages(1)
 
-        def free() -> Any:
-            try:
-                return receiver.receive_deferred_messages(1)
-            except MessageNotFoundError:  # still locked
-                return None
+            def free() -> Any:
+                try:
+                    return receiver.receive_deferred_messages(1)
+                except MessageNotFoundError:  # still locked
+                    return None
 
-        again = eventually(free, seconds=LOCK_SECONDS + 4, every=0.3)[0]
-        assert texts([again]) == ["a"]
-        receiver.complete_message(again)
-    assert bus.peek(brief) == []
+            again = eventually(free, seconds=LOCK_END_SECONDS_MAX, every=0.3)[0]
+            assert texts([again]) == ["a"]
+            receiver.complete_message(again)
+        assert bus.peek(queue) == []
+
+    with_short_locks(scenario, MessageLockLostError)

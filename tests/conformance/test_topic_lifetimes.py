@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.management import SqlRuleFilter
 
 from tests.conformance.haste import make_haste
-from tests.conformance.sdk import FACES, Bus, endpoint_for, spec, texts
+from tests.conformance.sdk import FACES, RECEIVE_SECONDS_MAX, Bus, endpoint_for, spec, texts
 from tests.conformance.topic_kit import consume, look, peek, publish, reasons
 
 SECOND, MINUTE, HOUR = dt.timedelta(seconds=1), dt.timedelta(minutes=1), dt.timedelta(hours=1)
@@ -244,7 +244,7 @@ def test_waiting_receiver_keeps_a_subscription_alive(
         with client.get_topic_sender("t") as sender:
             sender.send_messages(ServiceBusMessage("x"))
         with client.get_subscription_receiver("t", "watched", prefetch_count=5) as receiver:
-            assert texts(receiver.receive_messages(1, max_wait_time=5)) == ["x"]
+            assert texts(receiver.receive_messages(1, max_wait_time=RECEIVE_SECONDS_MAX)) == ["x"]
             for _ in range(4):
                 # Looking is a sign of life of the connection, which would else be closed as idle.
                 wait(2 * MINUTE_MS)

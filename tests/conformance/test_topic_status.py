@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from tests.conformance.sdk import Bus, spec, take, texts
+from tests.conformance.sdk import RECEIVE_SECONDS_MAX, Bus, spec, take, texts
 from tests.conformance.topic_kit import consume, peek, publish
 
 
@@ -74,7 +74,7 @@ def test_disabled_subscription_detaches_its_receivers(
         receiver.complete_message(take(receiver, 1)[0])
         set_subscription(admin, topic, "one", status)
         with pytest.raises(MessagingEntityDisabledError):
-            receiver.receive_messages(1, max_wait_time=5)
+            receiver.receive_messages(1, max_wait_time=RECEIVE_SECONDS_MAX)
 
     assert texts(consume(bus, topic, "two", 1)) == ["a"]
     publish(bus, topic, ServiceBusMessage("b"))
@@ -98,7 +98,7 @@ def test_deleted_subscription_detaches_its_receivers(
         assert receiver.peek_messages(1) == [] == other.peek_messages(1)
         admin.delete_subscription(topic, "one")
         with pytest.raises(MessagingEntityNotFoundError):
-            receiver.receive_messages(1, max_wait_time=5)
+            receiver.receive_messages(1, max_wait_time=RECEIVE_SECONDS_MAX)
 
         publish(bus, topic, ServiceBusMessage("x"))
         assert texts(take(other, 1)) == ["x"]
