@@ -302,6 +302,19 @@ def test_close_is_idempotent(kind: StoreKind) -> None:
     store.close()
 
 
+def test_B62_a_store_tells_how_much_waits_for_its_batch(kind: StoreKind) -> None:
+    store = ready(kind)
+    assert store.staged_bytes() == 0
+    for number in range(1, 40):
+        store.append(stored(number, bytes(1_000)))
+    assert 39_000 < store.staged_bytes() < 50_000
+
+    batch = store.seal()
+    assert batch is not None
+    assert store.staged_bytes() == 0
+    store.commit(batch)
+
+
 def test_there_is_room_in_an_ordinary_store(kind: StoreKind) -> None:
     store = ready(kind)
     assert store.has_room(1024)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import json
 import uuid
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +17,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking, sections
 from pairbus.pairing.parking import Passport
 
@@ -206,3 +209,43 @@ def test_P8_what_the_broker_adds_on_the_way_is_taken_off() -> None:
 
     assert restored.payload == bytes(output)
     assert ServiceBusReceivedMessage.from_bytes(restored.payload).message_id == restored.message_id_text
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(originals(), st.data())
+def test_P39_whatever_a_backlog_message_holds_it_is_restored_or_refused(
+    original: bytes, data: st.DataObject
+) -> None:
+    spoilt = bytearray(parking.park(original, "orders", PASSPORT))
+    for _ in range(data.draw(st.integers(1, 4))):
+        spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(st.integers(0, 255))
+
+    with suppress(InvalidParkedPropertyError):
+        parking.restore(bytes(spoilt), 0, elapsed_ms=data.draw(st.integers(0, 10**9)))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["f", "t", "n", "r", "h", "abs", "at", "pk", "ttl", "x-opt-partition-key"]),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=8,
+    )
+)
+def test_P39_whatever_a_passport_says_the_message_is_restored_or_refused(value: object) -> None:
+    items = [
+        (sections.encode_text(parking.ALIAS_PATH), sections.encode_text("orders")),
+        (sections.encode_text(parking.ALIAS_PARTITION), sections.encode_text("p")),
+        (sections.encode_text(parking.ALIAS_LIFE), sections.encode_long(10_000_000)),
+        (sections.encode_text(parking.ALIAS_PASSPORT), sections.encode_text(json.dumps(value))),
+    ]
+    payload = sections.join([sections.Section(sections.APPLICATION_PROPERTIES, sections.encode_map(items))])
+
+    with suppress(InvalidParkedPropertyError):
+        parking.restore(payload, 0)

@@ -32,7 +32,7 @@ def live(seed: int, *, bugs: Bugs | None = None, inspects: bool = True) -> World
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_B1_B3_B5_B13_B19_B22_B25_B29_B31_B32_B41_B44_B47_B51_B53_B66_worlds(seed: int) -> None:
+def test_B1_B3_B5_B13_B14_B16_B19_B22_B25_B29_B31_B32_B41_B44_B47_B51_B53_B66_M5_worlds(seed: int) -> None:
     world = live(seed)
     if _SEED:
         print("\n".join(world.history))
@@ -71,6 +71,15 @@ class TestTheSimulator:
             "decides to dead-letter",
             "gives session",
             "is not completed",
+            "the transactor crashed",
+            "rolls back",
+            "is told ok for the transaction",
+            "is told failed for the transaction",
+            "is told unknown for the transaction",
+            "administrator: never learns",
+            ": Disabled",
+            ": ReceiveDisabled",
+            ": SendDisabled",
         ):
             assert event in history, event
 
@@ -94,6 +103,8 @@ class TestTheSimulator:
             (Bugs(loses_removals=True), "B5"),
             (Bugs(reuses_numbers=True), "B19|B25"),
             (Bugs(hands_out_twice=True), "B25"),
+            (Bugs(commits_rollbacks=True), "B14"),
+            (Bugs(forgets_changes=True), "B16"),
         ],
     )
     @pytest.mark.parametrize("inspects", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import MessageNotFound
@@ -17,6 +18,8 @@ PEEK_BYTES_MAX: Final = 1_048_576
 """A peek answer stays below this, so that it fits in what clients accept; at least one message is given."""
 NUMBERS_MAX: Final = 1_000
 """Sequence numbers in one request."""
+STALE_WALK_MAX: Final = 4_096
+"""Numbers without a message that a look passes over before they are swept."""
 DELETE_COUNT_MAX: Final = 4_000
 CANCELLED: Final = "cancelled"
 PURGED: Final = "purged"
@@ -25,11 +28,12 @@ PURGED: Final = "purged"
 def peek(queue: Queue, from_number: int, count: int, session_id: str | None) -> list[Message]:
     """Messages from a number on, in order, whatever their state. Changes nothing (B33)."""
     found: list[Message] = []
-    size = 0
-    order = queue.order
-    for index in range(queue.index_from(from_number), len(order)):
+    size = stale = 0
+    order = queue.numbers_of(session_id)
+    for index in range(bisect_left(order, from_number), len(order)):
         message = queue.messages.get(order[index])
-        if message is None or (session_id is not None and message.session_id != session_id):
+        if message is None:
+            stale += 1
             continue
         size += message.size
         if found and size > PEEK_BYTES_MAX:
@@ -37,6 +41,8 @@ def peek(queue: Queue, from_number: int, count: int, session_id: str | None) -> 
         found.append(message)
         if len(found) >= min(count, PEEK_COUNT_MAX):
             break
+    if stale > STALE_WALK_MAX:
+        queue.drop_stale()  # so that the next look does not walk there again
     return found
 
 
@@ -92,11 +98,9 @@ def delete_batch(queue: Queue, count: int, enqueued_before: int, session_id: str
     """Delete up to ``count`` active, unlocked messages enqueued before an instant, oldest first; how many."""
     queue.check_receive()
     doomed: list[Message] = []
-    for number in queue.order:
+    for number in queue.numbers_of(session_id):
         message = queue.messages.get(number)
         if message is None or message.state != ACTIVE or message.lock_token:
-            continue
-        if session_id is not None and message.session_id != session_id:
             continue
         if message.enqueued_at >= enqueued_before or len(doomed) >= min(count, DELETE_COUNT_MAX):
             break

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pairbus.engine.ports import Journal, Outbox, Watcher
 
+DUE_BURST_MAX: Final = 1_000
+"""Messages of one queue that expire, fall due or come back in one tick, and sessions that are lost; the rest follows in the
+next, so that nobody waits long (B63)."""
 _STALE_SLACK: Final = 256
 """Timers that may be out of date, beyond as many as are not, before they are swept."""
 

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 ENTITIES_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 2_000
+SMALL_RECORD_BYTES: Final = 4_096
+"""A change of settings up to this long needs no room on a full disk: disabling an entity, rotating keys and the like are ways out."""
 _SUBSCRIPTIONS: Final = "/subscriptions/"
 
 
@@ -61,7 +63,7 @@ class Namespace:
         self.context = Context(journal, outbox)
         self.created_at = 0
         self.version = 0
-        """Rises with every change of configuration."""
+        """Rises with every change that may end a link or take a right away; new entities and other filters do not."""
         self.access_rules: tuple[AccessRule, ...] = ()
         self._next_entity_id = 1
         self._entities: dict[str, Entity] = {}
@@ -103,6 +105,7 @@ class Namespace:
         if kind == SUBSCRIPTION:
             topics.check_rules(self._topic_of(path), self._next_entity_id, settings)
         record = EntityPut(self._next_entity_id, kind, path, settings.to_json())
+        self._check_room(record, 0)
         self.context.journal.append(record)
         self.fold(record)
         entity = self._entities[canonical(path)]
@@ -130,6 +133,14 @@ class Namespace:
         if self.find(path) is not None:
             raise EntityAlreadyExists(path)
 
+    def _check_room(self, record: EntityPut, unasked_bytes: int) -> None:
+        """Refuse what the disk has no room for; the reserve is for settlements (B12)."""
+        size = len(record.settings) + len(record.path)
+        if size > unasked_bytes and not self.context.journal.has_room(size):
+            raise QuotaExceeded(
+                f"The disk has no room for '{record.path}' with these settings. Free some space; receiving goes on."
+            )
+
     def update(self, entity: Entity, settings: Settings, now: int) -> None:
         """Change settings. Locks of the entity are lost, as Service Bus documents."""
         check_update(entity.kind, entity.settings, settings)
@@ -142,6 +153,7 @@ class Namespace:
         only_rules = replace(entity.settings, rules=(), access_rules=(), updated_at=0) == replace(
             settings, rules=(), access_rules=(), updated_at=0
         )
+        self._check_room(record, max(SMALL_RECORD_BYTES, len(entity.settings.to_json()) + len(entity.path)))
         is_stricter = settings.max_delivery_count < entity.settings.max_delivery_count
         self.context.journal.append(record)
         self.fold(record)
@@ -251,7 +263,14 @@ class Namespace:
 
     def fold(self, record: Record) -> None:
         """Change state by one record: the only way state comes back after a restart."""
-        if isinstance(record, EntityPut):
+        # A restart folds a million of these and few others.
+        if isinstance(record, MessageStored):
+            queue = self._queues.get(record.queue_id)
+            if queue is not None:
+                queue.stored(record.message, record.duplicate_key)
+            else:
+                self._orphans.setdefault(record.queue_id // 4, []).append(record)
+        elif isinstance(record, EntityPut):
             self._put(record)
         elif isinstance(record, EntityDeleted):
             self._deleted(record.entity_id)
@@ -274,7 +293,6 @@ class Namespace:
         self.context.dirty.update((queue_id, None) for queue_id in self._queues)
 
     def _put(self, record: EntityPut) -> None:
-        self.version += 1
         self._next_entity_id = max(self._next_entity_id, record.entity_id + 1)
         topic_path = canonical(record.path).rpartition(_SUBSCRIPTIONS)[0]
         if record.kind == SUBSCRIPTION and topic_path not in self._entities:
@@ -285,6 +303,8 @@ class Namespace:
         if entity is None:
             entity = self._add(record, settings)
         else:
+            if not _differ_in_rules_only(entity.settings, settings):
+                self.version += 1
             entity.use(settings)
         self._router.connect(entity)
         self._watch_idleness(entity)
@@ -413,6 +433,10 @@ class Namespace:
                 yield queue.queue_id, message.location, message.size
 
 
+def _differ_in_rules_only(old: Settings, new: Settings) -> bool:
+    return replace(old, rules=(), updated_at=0) == replace(new, rules=(), updated_at=0)
+
+
 def _is_in_use(entity: Entity) -> bool:
     """Whether somebody receives from it at this moment."""
     if any(queue.rotation or queue.locks for queue in entity.queues):
@@ -427,17 +451,14 @@ def _access_rules_of(record: NamespacePut) -> tuple[AccessRule, ...]:
 
 def _fold_into(
     queue: Queue,
-    record: MessageStored
-    | MessageRemoved
+    record: MessageRemoved
     | DeliveryFailed
     | MessageDeferred
     | DuplicateSeen
     | SequenceAdvanced
     | SessionStateSet,
 ) -> None:
-    if isinstance(record, MessageStored):
-        queue.stored(record.message, record.duplicate_key)
-    elif isinstance(record, MessageRemoved):
+    if isinstance(record, MessageRemoved):
         queue.removed(record.sequence_number)
     elif isinstance(record, DeliveryFailed):
         queue.delivery_failed(record.sequence_number, record.delivery_count, record.changed_properties)

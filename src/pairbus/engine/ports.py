@@ -63,5 +63,6 @@ class Watcher(Protocol):
 class Relay(Protocol):
     """Takes messages that become deliverable in one queue to where they belong."""
 
-    def relay(self, queue: Queue, message: Message, now: int) -> None:
-        """Move one message on; whatever comes of it, it is no longer in ``queue`` afterwards."""
+    def relay(self, queue: Queue, message: Message, now: int) -> bool:
+        """Move one message on; whatever comes of it, it is no longer in ``queue`` afterwards. False: the disk has no room for
+        that just now, and nothing has changed."""

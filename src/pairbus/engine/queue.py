@@ -11,11 +11,11 @@ rises when a delivery fails (abandon, lock expiry), and that is recorded.
 
 from __future__ import annotations
 
-from heapq import heappop
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine import session_ops
+from pairbus.engine import due, session_ops
 from pairbus.engine.consumer import Consumer, Lock
+from pairbus.engine.context import DUE_BURST_MAX
 from pairbus.engine.queue_state import QueueState
 from pairbus.engine.records import (
     DeliveryFailed,
@@ -229,6 +229,7 @@ class Queue(QueueState):
             self._deliver_sessions(now)
             return
         rotation, ready = self.rotation, self.ready
+        expired = 0
         while rotation:
             consumer = rotation[0]
             if consumer.credit <= 0 or consumer.is_suspended or not consumer.is_attached:
@@ -240,6 +241,10 @@ class Queue(QueueState):
                 return
             if message.expires_at and message.expires_at <= now and not self.is_sub_queue:
                 self.expire(message)
+                expired += 1
+                if expired >= DUE_BURST_MAX:
+                    self.context.dirty[self.queue_id] = None  # the rest in the next burst, as for a tick
+                    return
                 continue
             ready.take(message)
             self.hand_over(consumer, message, None, now)
@@ -256,12 +261,16 @@ class Queue(QueueState):
                 self.expire(message)
                 continue
             self.ready.take(message)
-            self.relay.relay(self, message, now)
+            if not self.relay.relay(self, message, now):
+                self.ready.put_back(message)
+                due.ask_room_later(self, now)
+                return
         self.context.dirty[self.queue_id] = None  # the rest in the next burst, so that nobody waits long
 
     def _deliver_sessions(self, now: int) -> None:
         assert self.sessions is not None, self.path
         session_ops.serve_waiting(self, now)
+        expired = 0
         for session in self.sessions.take_awake():
             consumer = session.holder
             while consumer is not None and consumer.credit > 0 and not consumer.is_suspended:
@@ -269,7 +278,12 @@ class Queue(QueueState):
                 if message is None:
                     break
                 if message.expires_at and message.expires_at <= now:
+                    if expired >= DUE_BURST_MAX:
+                        self.sessions.wake(session)
+                        self.context.dirty[self.queue_id] = None
+                        break
                     self.expire(message)
+                    expired += 1
                     continue
                 session.ready.take(message)
                 self.hand_over(consumer, message, session, now)
@@ -321,25 +335,25 @@ class Queue(QueueState):
     def complete(self, lock: Lock, now: int) -> None:
         """The receiver is done with the message: it is gone for good (B5)."""
         self.check_held(lock, now)
-        self._end_lock(lock)
+        self.end_lock(lock)
         self.remove(lock.message)
 
     def abandon(self, lock: Lock, changed_properties: bytes, now: int) -> None:
         """The receiver gives the message back as failed."""
         self.check_held(lock, now)
-        self._end_lock(lock)
+        self.end_lock(lock)
         self.fail(lock.message, changed_properties, now)
 
     def release(self, lock: Lock, now: int) -> None:
         """The receiver gives the message back unused: the delivery count stays."""
         self.check_held(lock, now)
-        self._end_lock(lock)
+        self.end_lock(lock)
         self.give_back(lock.message, now)
 
     def defer(self, lock: Lock, changed_properties: bytes, now: int) -> None:
         """Set the message aside, to be received by its number."""
         self.check_held(lock, now)
-        self._end_lock(lock)
+        self.end_lock(lock)
         message = lock.message
         record = MessageDeferred(
             self.queue_id, message.sequence_number, message.delivery_count, changed_properties
@@ -353,7 +367,7 @@ class Queue(QueueState):
         """Move the message to the dead-letter queue on the receiver's word."""
         self.check_held(lock, now)
         self.check_dead_letter(reason, description)
-        self._end_lock(lock)
+        self.end_lock(lock)
         self.move_to_dead_letter(lock.message, reason, description, changed)
 
     def check_dead_letter(self, reason: str | None, description: str | None) -> None:
@@ -376,7 +390,8 @@ class Queue(QueueState):
         self.locks[lock.token] = lock
         return lock.locked_until
 
-    def _end_lock(self, lock: Lock) -> None:
+    def end_lock(self, lock: Lock) -> None:
+        """A lock ends; its message is the caller's business."""
         lock.is_held = False
         if lock.session is not None:
             del lock.session.locks[lock.token]
@@ -493,72 +508,4 @@ class Queue(QueueState):
 
     def tick(self, now: int) -> None:
         """Do what fell due: expired locks, expired messages, scheduled messages, session locks and waits."""
-        self.armed_at = 0
-        self._expire_locks(now)
-        self._expire_messages(now)
-        self._activate_due(now)
-        if self.sessions is not None:
-            session_ops.expire(self, now)
-        deadline = self._first_deadline()
-        if deadline:
-            self.arm(deadline)
-
-    def _expire_locks(self, now: int) -> None:
-        expired: list[Lock] = []
-        for lock in self.locks.values():
-            if lock.locked_until > now:
-                break
-            expired.append(lock)
-        for lock in expired:
-            if self.context.watcher is not None:
-                self.context.watcher.lock_expired(self)
-            self._end_lock(lock)
-            self.fail(lock.message, b"", now)
-
-    def _expire_messages(self, now: int) -> None:
-        expiring = self.expiring
-        while expiring and expiring[0][0] <= now:
-            message = self.messages.get(heappop(expiring)[1])
-            # A locked message expires when its lock ends; a deferred one does not expire (B34).
-            if message is not None and message.state == ACTIVE and not message.lock_token:
-                self.expire(message)
-
-    def _activate_due(self, now: int) -> None:
-        due = self.due
-        while due and due[0][0] <= now:
-            message = self.messages.get(heappop(due)[1])
-            if message is not None and message.state == SCHEDULED:
-                self.activate(message, now)
-
-    def activate(self, message: Message, now: int) -> None:
-        """A scheduled message arrives: it is stored anew, under a new number (B24, B44)."""
-        numbers = self.numbers
-        enqueued_at = max(now, numbers.last_enqueued_at)
-        blob = self.context.journal.read(message.location, message.size)
-        extra = message.extra
-        assert extra is not None, message.sequence_number
-        arrived = Message(
-            numbers.next_sequence_number,
-            enqueued_at,
-            self.expiry(extra.ttl_ms, enqueued_at),
-            message.size,
-            message.session_id,
-        )
-        arrived.extra = extra.copy()
-        self.remove(message)
-        self.store(arrived, blob, b"")
-
-    def _first_deadline(self) -> int:
-        """The earliest instant at which ``tick`` has something to do; 0: none."""
-        first = 0
-        if self.locks:
-            first = next(iter(self.locks.values())).locked_until
-        if self.expiring and (not first or self.expiring[0][0] < first):
-            first = self.expiring[0][0]
-        if self.due and (not first or self.due[0][0] < first):
-            first = self.due[0][0]
-        if self.sessions is not None:
-            deadline = self.sessions.next_deadline()
-            if deadline and (not first or deadline < first):
-                first = deadline
-        return first
+        due.tick(self, now)

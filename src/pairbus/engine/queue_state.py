@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.duplicates import DuplicateHistory
 from pairbus.engine.ready import GONE, Ready
+from pairbus.engine.session_order import SessionOrder
 from pairbus.engine.sessions import SessionTable
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Extra, Message
 
@@ -46,8 +47,10 @@ class QueueState:
         "path",
         "queue_id",
         "ready",
+        "retry_at",
         "rotation",
         "scheduled_count",
+        "session_order",
         "sessions",
         "settings",
         "space",
@@ -77,6 +80,7 @@ class QueueState:
         """Sequence numbers in ascending order, stale ones among them, for browsing."""
         self.ready = Ready()
         self.sessions = SessionTable() if settings.requires_session and not is_sub_queue else None
+        self.session_order = SessionOrder() if settings.requires_session else None
         self.locks: dict[int, Lock] = {}
         """Locks outside sessions, in the order they will expire."""
         self.expiring: list[tuple[int, int]] = []
@@ -86,6 +90,8 @@ class QueueState:
         )
         self.rotation: deque[Consumer] = deque()
         self.armed_at = 0
+        self.retry_at = 0
+        """While the disk has no room for what moves by itself: when it is asked again; else 0."""
         self.active_count = 0
         self.deferred_count = 0
         self.scheduled_count = 0
@@ -203,6 +209,8 @@ class QueueState:
             if index == len(order) or order[index] != number:
                 order.insert(index, number)
         self.space.stored_bytes += message.size
+        if self.session_order is not None and message.session_id is not None:
+            self.session_order.add(message.session_id, number)
         if message.state == ACTIVE:
             self.active_count += 1
             self.watch_expiry(message)
@@ -243,6 +251,8 @@ class QueueState:
             session.ready.trim(session.message_count)
             self.sessions.offer(session)
             self.sessions.forget_if_empty(session)
+        if self.session_order is not None and message.session_id is not None:
+            self.session_order.remove(message.session_id, self.messages)
         self._removals += 1
         if self._removals >= _TIDY_EVERY:
             self._tidy()
@@ -251,8 +261,9 @@ class QueueState:
         """Drop stale index entries once they outnumber the live ones, so memory follows what is stored (B62)."""
         self._removals = 0
         limit = 2 * len(self.messages) + _TIDY_EVERY
+        self._trim_order()
         if len(self.order) > limit:
-            self.order = [number for number in self.order if number in self.messages]
+            self.drop_stale()
         if len(self.expiring) > limit:
             self.expiring = [entry for entry in self.expiring if entry[1] in self.messages]
             heapify(self.expiring)
@@ -260,6 +271,19 @@ class QueueState:
             self.due = [entry for entry in self.due if entry[1] in self.messages]
             heapify(self.due)
         self.ready.trim(self.active_count)
+
+    def _trim_order(self) -> None:
+        """What is consumed in order leaves at the front: that is cheap to drop, however much stands behind it."""
+        order, messages = self.order, self.messages
+        stale = 0
+        while stale < len(order) and order[stale] not in messages:
+            stale += 1
+        if stale:
+            del order[:stale]
+
+    def drop_stale(self) -> None:
+        """Rid ``order`` of every number whose message has left."""
+        self.order = [number for number in self.order if number in self.messages]
 
     def _change_properties(self, message: Message, changed_properties: bytes) -> None:
         if changed_properties:
@@ -281,6 +305,8 @@ class QueueState:
             self.armed_at = deadline
             self.context.arm(deadline, self.queue_id)
 
-    def index_from(self, sequence_number: int) -> int:
-        """Where in ``order`` the numbers from this one on begin."""
-        return bisect_left(self.order, sequence_number)
+    def numbers_of(self, session_id: str | None) -> list[int]:
+        """The numbers of a session, or of everything, in ascending order; some of messages that left."""
+        if session_id is None:
+            return self.order
+        return [] if self.session_order is None else self.session_order.numbers(session_id)

@@ -92,10 +92,13 @@ class TopicRelay:
     def __init__(self, entity: Entity) -> None:
         self._topic = entity
 
-    def relay(self, queue: Queue, message: Message, now: int) -> None:
+    def relay(self, queue: Queue, message: Message, now: int) -> bool:
         """Publish one message that was kept at the topic."""
         assert queue is self._topic.main, queue.path
+        if not topic.has_disk_room(self._topic, message.size):
+            return False
         topic.publish_due(self._topic, message, now)
+        return True
 
 
 class Forwarder:
@@ -108,28 +111,30 @@ class Forwarder:
         self._entity = entity
         self._target = target
 
-    def relay(self, queue: Queue, message: Message, now: int) -> None:
+    def relay(self, queue: Queue, message: Message, now: int) -> bool:
         """One hop: out of here and into the target, or set aside with the reason."""
         extra = message.extra.copy() if message.extra is not None else Extra()
         set_aside = self._entity.transfer_dead_letter
         if extra.hops >= HOPS_MAX:
             text = f"The message was forwarded {HOPS_MAX} times already, which is the most that is allowed."
             queue.move(message, queue.dead_letter_queue or set_aside, REASON_HOPS, text, b"")
-            return
+            return True
         extra.hops += 1
         extra.enqueue_sequence_number = message.sequence_number
         incoming = incoming_of(queue.context.journal.read(message.location, message.size))
         incoming.scheduled_at = 0  # it has been due here already
-        if queue.is_sub_queue:
-            incoming.ttl_ms = 0  # a dead letter does not expire, least of all a second time (B40)
+        if queue.is_sub_queue or extra.dead_letter_source is not None:
+            incoming.ttl_ms = (
+                0  # a dead letter does not expire by its own time again, however far it is sent (B40)
+            )
         try:
             target = self._router.target(self._target)
+            if not topic.has_disk_room(target, len(incoming.blob)):
+                return False  # an entity that is full sets it aside; the disk's trouble is nobody's fault and passes (B12)
             target.main.check_send(incoming, 0)
-            if target.kind == TOPIC:
-                topic.check_room(target, len(incoming.blob))
         except Refusal as refusal:
             queue.move(message, set_aside, type(refusal).__name__, refusal.description, b"")
-            return
+            return True
         if queue.context.watcher is not None:
             queue.context.watcher.forwarded(queue, message, target.path)
         queue.remove(message)
@@ -137,3 +142,4 @@ class Forwarder:
             topic.publish(target, incoming, extra, now)
         else:
             target.main.send_with(incoming, extra, now)
+        return True

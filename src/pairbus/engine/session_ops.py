@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.context import DUE_BURST_MAX
 from pairbus.engine.records import SessionStateSet
 from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 
@@ -54,7 +55,7 @@ def accept(queue: Queue, consumer: Consumer, session_id: str | None, timeout_ms:
     consumer.accept_deadline = now + timeout_ms
     if len(table.waiting) >= WAITING_MAX:
         raise NotAllowed(f"{WAITING_MAX} receivers already wait for a session of '{queue.path}'.")
-    table.waiting.append(consumer)
+    table.wait(consumer)
     serve_waiting(queue, now)
     if consumer.session is not None:
         return True
@@ -75,6 +76,7 @@ def serve_waiting(queue: Queue, now: int) -> None:
     """Give available sessions to receivers that wait, in the order they came."""
     table = queue.sessions
     assert table is not None, queue.path
+    expired = 0
     while table.waiting and table.available:
         session = next(iter(table.available.values()))
         first = session.ready.first()
@@ -82,9 +84,14 @@ def serve_waiting(queue: Queue, now: int) -> None:
             table.offer(session)
             continue
         if first.expires_at and first.expires_at <= now:
+            if expired >= DUE_BURST_MAX:
+                queue.context.dirty[queue.queue_id] = None
+                return
             queue.expire(first)
+            expired += 1
             continue
-        _hold(queue, session, table.waiting.popleft(), now)
+        consumer, _ = table.waiting.popitem(last=False)
+        _hold(queue, session, consumer, now)
 
 
 def held_session(queue: Queue, consumer: Consumer | None, session_id: str, now: int) -> Session:
@@ -106,8 +113,7 @@ def renew(queue: Queue, session: Session, now: int) -> int:
 def give_up(queue: Queue, consumer: Consumer, now: int) -> None:
     """The receiver's link ended: the session is free at once, its unsettled messages uncounted (B29)."""
     table = _table(queue)
-    if consumer in table.waiting:
-        table.waiting.remove(consumer)
+    table.waiting.pop(consumer, None)
     session = consumer.session
     if session is None:
         return
@@ -124,12 +130,18 @@ def give_up(queue: Queue, consumer: Consumer, now: int) -> None:
 def expire(queue: Queue, now: int) -> None:
     """End the holds and waits whose time has come."""
     table = _table(queue)
-    for session in [s for s in table.held.values() if s.locked_until <= now]:
+    for _ in range(DUE_BURST_MAX):
+        session = table.first_to_end()
+        if session is None or session.locked_until > now:
+            break
         if queue.context.watcher is not None:
             queue.context.watcher.lock_expired(queue)
         _lose(queue, session, now)
-    for consumer in [c for c in table.waiting if c.accept_deadline <= now]:
-        table.waiting.remove(consumer)
+    for _ in range(DUE_BURST_MAX):
+        consumer = table.first_to_give_up()
+        if consumer is None or consumer.accept_deadline > now:
+            break
+        del table.waiting[consumer]
         queue.context.outbox.detach(consumer, "com.microsoft:timeout", _TIMED_OUT)
 
 
@@ -194,6 +206,8 @@ def list_sessions(queue: Queue, updated_since: int | None, skip: int, top: int) 
     """Sessions with messages or state; or those whose state was written after an instant."""
     found: list[str] = []
     for session in _table(queue).sessions.values():
+        if len(found) >= skip + top:
+            break
         if updated_since is None:
             if session.message_count or session.state is not None:
                 found.append(session.session_id)

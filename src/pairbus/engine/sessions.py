@@ -3,17 +3,24 @@
 A session is *available* while nobody holds it and a message of it could be delivered. Available ones are
 offered in the order in which they became so; one that is given up with messages left goes to the end, so
 none starves (B54). Waiting receivers are served in the order they came.
+
+When holds and waits end is kept in two heaps whose entries may be out of date: a renewed hold is put back where it belongs when
+its old end comes up, so renewing costs nothing.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.ready import Ready
 
 if TYPE_CHECKING:
     from pairbus.engine.consumer import Consumer, Lock
+
+_STALE_SLACK: Final = 256
+"""Ends that may be out of date, beyond as many as are not, before they are swept."""
 
 
 class Session:
@@ -28,6 +35,7 @@ class Session:
         "session_id",
         "state",
         "state_at",
+        "watched_until",
     )
 
     def __init__(self, session_id: str) -> None:
@@ -40,6 +48,8 @@ class Session:
         self.locks: dict[int, Lock] = {}
         self.state: bytes | None = None
         self.state_at = 0
+        self.watched_until = 0
+        """The instant under which the table has it among the ends of holds; 0: it has not."""
 
     @property
     def is_forgettable(self) -> bool:
@@ -50,7 +60,17 @@ class Session:
 class SessionTable:
     """All sessions of a queue."""
 
-    __slots__ = ("_awake", "available", "held", "sessions", "state_bytes", "waiting")
+    __slots__ = (
+        "_awake",
+        "_hold_ends",
+        "_pushes",
+        "_wait_ends",
+        "available",
+        "held",
+        "sessions",
+        "state_bytes",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
@@ -58,7 +78,11 @@ class SessionTable:
         self.held: dict[str, Session] = {}
         self._awake: dict[str, Session] = {}
         """Held sessions whose messages or credit changed since deliveries were last made."""
-        self.waiting: deque[Consumer] = deque()
+        self.waiting: OrderedDict[Consumer, None] = OrderedDict()
+        """In the order they came; not a deque, for any of them may leave."""
+        self._hold_ends: list[tuple[int, int, Session]] = []
+        self._wait_ends: list[tuple[int, int, Consumer]] = []
+        self._pushes = 0
         self.state_bytes = 0
         """What the states of all sessions take: they stay in memory."""
 
@@ -97,6 +121,12 @@ class SessionTable:
         self.available.pop(session.session_id, None)
         self.held[session.session_id] = session
         self._awake[session.session_id] = session
+        if not session.watched_until or locked_until < session.watched_until:
+            session.watched_until = locked_until
+            self._pushes += 1
+            heappush(self._hold_ends, (locked_until, self._pushes, session))
+            if len(self._hold_ends) > 2 * len(self.held) + _STALE_SLACK:
+                self._sweep_holds()
 
     def release(self, session: Session) -> None:
         """Take the session from its holder; its messages are the caller's business."""
@@ -115,13 +145,58 @@ class SessionTable:
             self.sessions.pop(session.session_id, None)
             self.available.pop(session.session_id, None)
 
+    def wait(self, consumer: Consumer) -> None:
+        """A receiver waits for a session until its ``accept_deadline``."""
+        self.waiting[consumer] = None
+        self._pushes += 1
+        heappush(self._wait_ends, (consumer.accept_deadline, self._pushes, consumer))
+        if len(self._wait_ends) > 2 * len(self.waiting) + _STALE_SLACK:
+            self._wait_ends = [entry for entry in self._wait_ends if entry[2] in self.waiting]
+            heapify(self._wait_ends)
+
+    def first_to_end(self) -> Session | None:
+        """The held session whose hold ends before all others."""
+        ends = self._hold_ends
+        while ends:
+            until, _, session = ends[0]
+            if until != session.watched_until:
+                heappop(ends)  # it is watched under an earlier instant
+            elif session.holder is None:
+                heappop(ends)
+                session.watched_until = 0
+            elif session.locked_until > until:  # renewed, or held anew
+                session.watched_until = session.locked_until
+                self._pushes += 1
+                heapreplace(ends, (session.locked_until, self._pushes, session))
+            else:
+                return session
+        return None
+
+    def first_to_give_up(self) -> Consumer | None:
+        """The waiting receiver whose wait ends before all others."""
+        ends = self._wait_ends
+        while ends:
+            until, _, consumer = ends[0]
+            if consumer in self.waiting and consumer.accept_deadline == until:
+                return consumer
+            heappop(ends)
+        return None
+
     def next_deadline(self) -> int:
         """When the next session lock or wait ends; 0: never."""
-        first = 0
-        for session in self.held.values():
-            if not first or session.locked_until < first:
-                first = session.locked_until
-        for consumer in self.waiting:
-            if not first or consumer.accept_deadline < first:
-                first = consumer.accept_deadline
+        session, consumer = self.first_to_end(), self.first_to_give_up()
+        first = 0 if session is None else session.locked_until
+        if consumer is not None and (not first or consumer.accept_deadline < first):
+            first = consumer.accept_deadline
         return first
+
+    def _sweep_holds(self) -> None:
+        """Keep the ends of those that are held, and no other (B62)."""
+        for _, _, session in self._hold_ends:
+            session.watched_until = 0
+        self._hold_ends = []
+        for session in self.held.values():
+            session.watched_until = session.locked_until
+            self._pushes += 1
+            self._hold_ends.append((session.locked_until, self._pushes, session))
+        heapify(self._hold_ends)

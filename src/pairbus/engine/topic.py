@@ -58,10 +58,16 @@ def disconnect(subscription: Entity) -> None:
 def check_room(topic: Entity, size: int) -> None:
     """Refuse what the disk could not take once for each subscription (B12, B15)."""
     copies = len(topic.subscriptions)
-    if copies > 1 and not topic.main.context.journal.has_room(size * copies):
+    if copies > 1 and not has_disk_room(topic, size):
         raise QuotaExceeded(
             f"The disk has no room for {copies} copies of a message to '{topic.path}'. Free some space; receiving goes on."
         )
+
+
+def has_disk_room(entity: Entity, size: int) -> bool:
+    """Whether the disk can take a message to an entity, once for each subscription of a topic."""
+    copies = len(entity.subscriptions)
+    return entity.main.context.journal.has_room(size * copies if copies > 1 else size)
 
 
 def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> int:
@@ -123,7 +129,11 @@ def _copy_to(
         except FilterFailed as error:
             failure = failure or error
             continue
-        _store(subscription, incoming_of(changed), changed, facts.enqueued_at, extra.copy())
+        arriving = incoming_of(changed)
+        arriving.ttl_ms = (
+            incoming.ttl_ms
+        )  # what counts here, which for a forwarded dead letter is not what its header says
+        _store(subscription, arriving, changed, facts.enqueued_at, extra.copy())
     if failure is not None and subscription.settings.dead_letter_on_filter_error:
         _set_aside(subscription, incoming, facts.enqueued_at, extra, REASON_FILTER, failure.description)
 

@@ -121,8 +121,12 @@ class Broker:
 
     # -- bursts and time -----------------------------------------------------------------------
 
-    def serve(self, trail: Trail | None) -> None:
-        """The journal has been replayed: from now on what happens is counted, and told if there is a trail."""
+    def serve(self, trail: Trail | None, journal: Journal | None = None) -> None:
+        """The journal has been replayed: from now on what happens is counted, and told if there is a trail; and it goes
+        through another ``journal``, if one is given.
+        """
+        if journal is not None:
+            self.journal = self.namespace.context.journal = journal
         self.trail = self.counters.trail = trail
         self.namespace.context.watcher = self.counters
 

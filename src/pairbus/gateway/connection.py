@@ -340,6 +340,11 @@ class GatewayConnection:
         """The peer detached, or its session or connection ended."""
         self._forget_link(link)
 
+    def dropped(self, link: Link) -> None:
+        """The engine has ended a receiver: its link is no longer one of ours."""
+        if self.links.pop(link, None) is not None and not self.links:
+            self._linked_at = self.now = max(self.now, self.broker.counters.now)
+
     def _forget_link(self, link: Link) -> None:
         context = self.links.pop(link, None)
         if isinstance(context, ReceiveLink):

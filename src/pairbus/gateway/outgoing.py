@@ -159,7 +159,7 @@ class Deliveries:
         context = consumer.owner
         assert isinstance(context, ReceiveLink), context
         broker, connection = self._broker, context.connection
-        connection.links.pop(context.link, None)
+        connection.dropped(context.link)
         if condition == TIMED_OUT:
             context.empty_receives.add(0)  # it waited for a session and got none
         context.end_receive()

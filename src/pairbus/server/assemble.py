@@ -7,6 +7,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.records import SequenceAdvanced
 from pairbus.errors import Refusal, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.trail import Trail
@@ -57,9 +58,16 @@ def assemble(options: Options, now: int) -> Assembly:
         kept: Store = store
         if trail is not None:
             directory = options.data / MESSAGE_AUDIT_DIRECTORY
-            messages = MessageAudit(directory, options.namespace, audited, boot_id, BrokerClock())
+            messages = MessageAudit(
+                directory,
+                options.namespace,
+                audited,
+                boot_id,
+                BrokerClock(),
+                retention_days=options.audit_days,
+            )
             kept = AuditedStore(store, trail, messages, audited)
-        broker.serve(trail)
+        broker.serve(trail, kept)
         root_key = declare(broker.namespace, options.declarations, now)
     except BaseException:
         if audit is not None:
@@ -99,13 +107,13 @@ def recover(namespace: Namespace, store: Store) -> tuple[int, int]:
     the last batch that was audited.
     """
     count = audited = 0
+    fold = namespace.fold
     for record in store.replay():
         count += 1
-        number = witnessed(record)
-        if number:
+        if isinstance(record, SequenceAdvanced) and (number := witnessed(record)):
             audited = max(audited, number)
         else:
-            namespace.fold(record)
+            fold(record)
     namespace.replayed()
     store.live(namespace.stored())
     return count, audited

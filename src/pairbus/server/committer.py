@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS_MAX: Final = 30.0
 """How long a stop waits for a sync that is under way."""
+QUICK_NS_MAX: Final = 1_000_000
+"""A commit up to this long is quick."""
+QUICK_COMMITS_MIN: Final = 8
+"""So many quick commits in a row, and the disk is trusted to be quick once more. One that is not, and it must prove itself anew."""
+SMALL_BYTES_MAX: Final = 2_048
+"""With no more than this there is nothing worth doing beside a commit."""
+SMALL_COMMITS_MIN: Final = 64
+"""So many small commits in a row, and the next is taken to be small too: a busy broker has small ones among large ones."""
 
 
 class Speaker(Protocol):
@@ -53,7 +61,7 @@ class Commit:
         """None: nothing was staged, the words rest on what is durable already."""
         self.speeches = speeches
         self.received_bytes = received_bytes
-        """How much input it stands for; the measure of back-pressure."""
+        """How much input it stands for, or how much is written if that is more; the measure of back-pressure."""
         self.error: BaseException | None = None
         self.sync_ns = 0
 
@@ -64,11 +72,18 @@ class CommitQueue:
     Args:
         collect: Takes the words that wait in the connections.
         seal: Takes what the store has staged as one batch.
+        staged_bytes: How much it has staged: a little input may be stored many times over, once for each subscription.
     """
 
-    def __init__(self, collect: Callable[[], list[Speech]], seal: Callable[[], Batch | None]) -> None:
+    def __init__(
+        self,
+        collect: Callable[[], list[Speech]],
+        seal: Callable[[], Batch | None],
+        staged_bytes: Callable[[], int] | None = None,
+    ) -> None:
         self._collect = collect
         self._seal = seal
+        self._staged_bytes = _nothing if staged_bytes is None else staged_bytes
         self._running: Commit | None = None
         self._received_bytes = 0
         self.is_failed = False
@@ -80,9 +95,10 @@ class CommitQueue:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Input that is applied and not yet durable."""
+        """What is applied and not yet durable."""
         running = self._running
-        return self._received_bytes + (running.received_bytes if running is not None else 0)
+        waiting = max(self._received_bytes, self._staged_bytes())
+        return waiting + (running.received_bytes if running is not None else 0)
 
     def received(self, count: int) -> None:
         """So many bytes of input were applied."""
@@ -97,8 +113,11 @@ class CommitQueue:
             return None
         # First the words, then the seal: so the batch covers whatever the words rest on.
         speeches = self._collect()
+        staged = self._staged_bytes()
         batch = self._seal()
         received, self._received_bytes = self._received_bytes, 0
+        if batch is not None:
+            received = max(received, staged)
         if batch is None and not speeches:
             return None
         commit = Commit(batch, speeches, received)
@@ -125,11 +144,15 @@ class CommitQueue:
         return [] if self.is_failed else commit.speeches
 
 
+def _nothing() -> int:
+    return 0
+
+
 class CommitThread:
     """Runs commits one at a time beside the event loop.
 
     Args:
-        store: Its ``commit`` is called from this thread and no other.
+        store: Its ``commit`` is called from this thread while it works on something.
         done: Called with each ended commit, from this thread; hands it back to the owner's loop.
     """
 
@@ -157,14 +180,49 @@ class CommitThread:
 
     def _run(self) -> None:
         while (commit := self._waiting.get()) is not None:
-            started = elapsed_ns()
-            try:
-                assert commit.batch is not None, "only batches are submitted"
-                self._store.commit(commit.batch)
-            except StoreFailed as error:
-                commit.error = error
-            except Exception as error:  # noqa: BLE001 - whatever it was, the batch is not known to be durable (B11)
-                commit.error = StoreFailed(f"the commit failed in an unforeseen way: {error!r}")
-                commit.error.__cause__ = error
-            commit.sync_ns = elapsed_ns() - started
+            perform(self._store, commit)
             self._done(commit)
+
+
+def perform(store: Store, commit: Commit) -> None:
+    """Make a commit's batch durable; afterwards it knows how long that took and whether it failed."""
+    started = elapsed_ns()
+    try:
+        assert commit.batch is not None, "only batches are committed"
+        store.commit(commit.batch)
+    except StoreFailed as error:
+        commit.error = error
+    except Exception as error:  # noqa: BLE001 - whatever it was, the batch is not known to be durable (B11)
+        commit.error = StoreFailed(f"the commit failed in an unforeseen way: {error!r}")
+        commit.error.__cause__ = error
+    commit.sync_ns = elapsed_ns() - started
+
+
+class Pace:
+    """Whether the next commit is better waited for than handed over.
+
+    To hand a commit to the thread and back costs more than a quick disk takes to sync. That pays while the broker has something
+    else to do meanwhile, and while the disk may be slow; where there is little to do and the disk has just proved quick, it is only
+    latency. Nothing may be said during a commit anyhow (rule 1), so whoever waits on the spot keeps nobody waiting for words.
+    """
+
+    __slots__ = ("_quick", "_small")
+
+    def __init__(self) -> None:
+        self._quick = 0
+        """Commits in a row that were quick."""
+        self._small = 0
+        """Commits in a row that were small."""
+
+    def is_calm(self, commit: Commit) -> bool:
+        """Whether to wait for this one on the spot."""
+        return (
+            self._quick >= QUICK_COMMITS_MIN
+            and self._small >= SMALL_COMMITS_MIN
+            and commit.received_bytes <= SMALL_BYTES_MAX
+        )
+
+    def ended(self, commit: Commit) -> None:
+        """Learn from a commit."""
+        self._quick = self._quick + 1 if commit.sync_ns <= QUICK_NS_MAX else 0
+        self._small = self._small + 1 if commit.received_bytes <= SMALL_BYTES_MAX else 0

@@ -14,6 +14,7 @@ from pairbus.errors import UsageError
 from pairbus.server.addresses import parse_address
 from pairbus.server.declarations import Declarations, read_declarations
 from pairbus.server.listener import Limits
+from pairbus.server.message_audit import RETENTION_DAYS as AUDIT_RETENTION_DAYS
 from pairbus.server.usage import RETENTION_DAYS
 
 NAMESPACE_DEFAULT: Final = "local"
@@ -42,6 +43,7 @@ class Options:
         faults: Offer the fault switchboard.
         audit: Write the audit log of messages.
         usage_days: How many days of usage files are kept.
+        audit_days: How many days of the message audit are kept.
     """
 
     namespace: str = NAMESPACE_DEFAULT
@@ -57,6 +59,7 @@ class Options:
     faults: bool = False
     audit: bool = False
     usage_days: int = RETENTION_DAYS
+    audit_days: int = AUDIT_RETENTION_DAYS
     declarations: Declarations = field(default_factory=Declarations)
     limits: Limits = field(default_factory=Limits)
 
@@ -78,6 +81,8 @@ class Options:
             )
         if self.usage_days < 1:
             raise UsageError(f"--usage-days {self.usage_days}: at least one day of usage files is kept")
+        if self.audit_days < 1:
+            raise UsageError(f"--audit-days {self.audit_days}: at least one day of the message audit is kept")
         if not self.tls and self.tls_cert is not None:
             raise UsageError("--no-tls and --tls-cert exclude each other")
 
@@ -99,6 +104,7 @@ def make_options(
     audit: bool,
     connections_max: int | None,
     usage_days: int = RETENTION_DAYS,
+    audit_days: int = AUDIT_RETENTION_DAYS,
     environment: Mapping[str, str],
 ) -> Options:
     """Options from what a command line gave; what it gave wins over the file. Raises UsageError."""
@@ -124,6 +130,7 @@ def make_options(
         faults=faults,
         audit=audit,
         usage_days=usage_days,
+        audit_days=audit_days,
         declarations=declarations,
         limits=limits,
     )

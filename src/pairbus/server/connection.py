@@ -165,7 +165,17 @@ class SocketConnection(asyncio.Protocol):
     # What the server asks.
 
     def speak(self, chunks: list[bytes], is_last: bool) -> None:
-        """Write words whose commit is through; they were taken by ``take_words`` or from the gateway."""
+        """Write words whose commit is through; they were taken by ``take_words`` or from the gateway. Never raises for a
+        fault in the words or their wrapping.
+        """
+        try:
+            self._speak(chunks, is_last)
+        except Exception:
+            # Whatever one socket, its TLS or its WebSocket does not take may cost that peer, nobody else (B59).
+            logger.exception("connection broke", extra={"event": "connection.broke", "peer": self._peer})
+            self.cut()
+
+    def _speak(self, chunks: list[bytes], is_last: bool) -> None:
         self._waiting_bytes = 0
         transport = self._transport
         if transport is None or self._is_lost or self._is_ending:
@@ -264,9 +274,9 @@ class SocketConnection(asyncio.Protocol):
     def cut(self) -> None:
         """Gone at once, unsaid words and all."""
         self._is_ending = True
-        self._lose_gateway()
         if self._transport is not None:
-            self._transport.abort()
+            self._transport.abort()  # it tells us later; should the broker break over the loss, the socket still goes
+        self._lose_gateway()
 
     # Layers.
 

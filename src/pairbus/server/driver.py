@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreFailed
-from pairbus.server.committer import Commit, CommitQueue, CommitThread, Speech
+from pairbus.server.committer import Commit, CommitQueue, CommitThread, Pace, Speech, perform
 
 if TYPE_CHECKING:
     from pairbus.server.clock import Clock
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNCOMMITTED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Beyond this much input waiting for the disk no socket is read."""
+"""Beyond this much waiting for the disk no socket is read."""
 TIMER_SECONDS_MAX: Final = 1.0
 """The longest the loop sleeps on a deadline: the wall clock may be stepped forward meanwhile (B65)."""
 HOUSEKEEPING_SECONDS: Final = 0.25
@@ -80,8 +80,10 @@ class Driver:
         self._failed = failed
         self._extra_words = extra_words
         self._gateway_words = gateway_words
-        self._queue = CommitQueue(self._words, store.seal)
+        self._queue = CommitQueue(self._words, store.seal, store.staged_bytes)
         self._thread = CommitThread(store, self._commit_ended, f"{name}-commit")
+        self._pace = Pace()
+        self._is_waiting = False
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._turn_asked = False
         self._is_reading = True
@@ -116,6 +118,9 @@ class Driver:
         self._queue.received(count)
         if not self._turn_asked:
             self.ask_turn()
+        self._stop_reading_if_behind()
+
+    def _stop_reading_if_behind(self) -> None:
         if self._is_reading and self._queue.uncommitted_bytes > self._uncommitted_bytes_max:
             self._is_reading = False
             self._reading_pauses += 1
@@ -182,6 +187,7 @@ class Driver:
                 self._broker.tick(now)
             self._broker.pump(now)
             self._proceed([])
+            self._stop_reading_if_behind()
             self._arm(now)
         except Exception as error:
             # Memory may be half changed: going on could break a promise, recovery from the store cannot.
@@ -190,12 +196,26 @@ class Driver:
 
     def _proceed(self, words: list[Speech]) -> None:
         commit, words = self._queue.proceed(words)
+        if commit is not None and not self._is_waiting and self._pace.is_calm(commit):
+            self._speak(words)
+            self._commit_on_the_spot(commit)
+            return
         if commit is not None:
             # The disk gets its next work before the words of the last are written: neither waits for the other.
             self._thread.submit(commit)
         self._speak(words)
         if not self._queue.is_busy and not self._turn_asked:
             self._idle.set()
+
+    def _commit_on_the_spot(self, commit: Commit) -> None:
+        self._is_waiting = (
+            True  # what follows from its words, if anything, goes to the thread: so this never nests
+        )
+        try:
+            perform(self._store, commit)
+            self._committed(commit)
+        finally:
+            self._is_waiting = False
 
     def _commit_ended(self, commit: Commit) -> None:
         try:
@@ -234,6 +254,7 @@ class Driver:
 
     def _count(self, commit: Commit) -> None:
         self._commits += 1
+        self._pace.ended(commit)
         self._sync_ns += commit.sync_ns
         self._sync_ns_max = max(self._sync_ns_max, commit.sync_ns)
         seconds = commit.sync_ns / 1e9

@@ -125,9 +125,12 @@ class Hall:
             connection.close(condition, description)
 
     def cut_all(self) -> None:
-        """End every connection at once."""
+        """End every connection at once, even if the broker is broken and cannot bear to hear of it."""
         for connection in list(self._connections):
-            connection.cut()
+            try:
+                connection.cut()
+            except Exception:
+                logger.exception("connection broke", extra={"event": "connection.broke"})
 
     async def wait_empty(self, seconds_max: float) -> bool:
         """Wait until every connection has gone; False when that took too long."""

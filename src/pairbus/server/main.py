@@ -51,12 +51,18 @@ async def _serve(options: Options, assemble: Assemble, page: Page | None) -> int
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    ready = await server.start()
+    policy = CollectorPolicy()
+    policy.recovering()
+    try:
+        ready = await server.start()
+    except BaseException:
+        policy.gave_up()
+        raise
     try:
         if options.ready_file is not None:
             write_ready_file(options.ready_file, ready)
         async with asyncio.TaskGroup() as tasks:
-            collector = tasks.create_task(_collect_garbage())
+            collector = tasks.create_task(_collect_garbage(policy))
             ended = tasks.create_task(server.wait_ended())
             stopped = tasks.create_task(stop.wait())
             await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -71,8 +77,7 @@ async def _serve(options: Options, assemble: Assemble, page: Page | None) -> int
     return EXIT_DONE
 
 
-async def _collect_garbage() -> None:
-    policy = CollectorPolicy()
+async def _collect_garbage(policy: CollectorPolicy) -> None:
     policy.recovered()
     while True:
         await asyncio.sleep(COLLECTOR_TICK_SECONDS)

@@ -24,16 +24,25 @@ FULL_EVERY_TICKS: Final = 600
 
 
 class CollectorPolicy:
-    """Call ``recovered`` once after recovery, then ``tick`` about once a second."""
+    """Call ``recovering`` before recovery and ``recovered`` once after it, then ``tick`` about once a second."""
 
     def __init__(self) -> None:
         self._frozen_at = 0
         self._ticks = 0
 
+    def recovering(self) -> None:
+        """What comes now is a million objects and no garbage: not to be looked at again and again."""
+        gc.collect()
+        gc.disable()
+
+    def gave_up(self) -> None:
+        """There was no recovery."""
+        gc.enable()
+
     def recovered(self) -> None:
         """Everything alive now will live long."""
-        gc.collect()
         gc.freeze()
+        gc.enable()
         gc.set_threshold(YOUNG_OBJECTS_MAX, YOUNG_COLLECTIONS_MAX, NEVER_COLLECTIONS)
         self._frozen_at = _young_collections()
 

@@ -1,6 +1,7 @@
 """Files of the message audit: journals of checksummed blocks, and the Parquet that is made of them.
 
-A block is ``magic, number, length, CRC-32`` and lines of JSON, one for each row.
+A block is ``magic, number, length, CRC-32`` and lines of JSON, one for each row. Behind the last block a journal in use, or one that a
+crash left, has zeros: its space is reserved ahead of writing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pairbus.server.parquet import FILE_MODE, HOUR_MS, hour_name, sync_directory
 
 if TYPE_CHECKING:
     from pairbus.gateway.trail import TrailRow
+    from pairbus.server.audit_reserve import AuditReserve
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ TYPES: Final = {
 }
 """The columns and their types; ``docs/reference/usage-log.md`` tells what they mean."""
 _JOURNALS: Final = "journal-*.log"
+GROWTH_BYTES: Final = 1 << 20
+"""By how much a journal grows ahead of what is written."""
 
 
 def encode_row(row: TrailRow) -> bytes:
@@ -82,10 +86,11 @@ def _id_text(value: object) -> str:
 class Journal:
     """One file that blocks are appended to. Its name says the number of its first block and whose it is."""
 
-    def __init__(self, directory: Path, number: int, boot_id: str) -> None:
+    def __init__(self, directory: Path, number: int, boot_id: str, reserve: AuditReserve) -> None:
         self.path = directory / f"journal-{number:016}-{boot_id}.log"
+        self._reserve = reserve
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-        self._size = 0
+        self._size = self._allocated = 0
         self._hour = 0
         sync_directory(directory)
 
@@ -99,6 +104,11 @@ class Journal:
             self._hour = rows[0].at - rows[0].at % HOUR_MS
         data = b"".join([encode_row(row) for row in rows])
         block = memoryview(BLOCK.pack(MAGIC, number, len(data), zlib.crc32(data)) + data)
+        lacking = self._size + len(block) - self._allocated
+        if lacking > 0:
+            growth = max(lacking, GROWTH_BYTES)
+            self._reserve.allocate(self._file, self._allocated, growth)
+            self._allocated += growth
         while block:
             written = os.write(self._file, block)
             self._size += written
@@ -106,8 +116,9 @@ class Journal:
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Give back what was reserved and not written. Idempotent."""
         if self._file >= 0:
+            os.ftruncate(self._file, self._size)
             os.close(self._file)
             self._file = -1
 
@@ -136,7 +147,7 @@ def mend(file: Path, durable_number: int) -> bool:
             break
         end = block_end
     cut = file.stat().st_size - end
-    if cut:
+    if cut:  # a torn block, one that never counted, or just space that was reserved
         logger.info("audit journal cut", extra={"event": "audit.cut", "file": file.name, "bytes": cut})
     if not end:
         file.unlink()

@@ -162,6 +162,17 @@ class SimulatedDisk:
         self._changed("create")
         return self._handle(file)
 
+    def reserve(self, handle: int, offset: int, size: int) -> None:
+        """See FileSystem."""
+        self._begin("reserve")
+        file = self._open[handle]
+        growth = offset + size - len(file.contents)
+        if growth > self.free_bytes():
+            raise OSError(errno.ENOSPC, f"handle {handle}")
+        if growth > 0:
+            file.write(len(file.contents), bytes(growth))
+        self._changed("reserve")
+
     def open(self, name: str) -> int:
         """See FileSystem."""
         return self._handle(self._file(name))

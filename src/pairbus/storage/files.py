@@ -31,6 +31,9 @@ class FileSystem(Protocol):
     def create(self, name: str, size: int) -> int:
         """A new file of this length, its space reserved; opened. Fails with ENOSPC if there is no such space."""
 
+    def reserve(self, handle: int, offset: int, size: int) -> None:
+        """Make a file longer, its space reserved. Fails with ENOSPC if there is no such space; then nothing has changed."""
+
     def open(self, name: str) -> int:
         """An existing file, for reading and writing."""
 
@@ -87,14 +90,21 @@ class RealFileSystem:
         handle = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
         try:
             if size:
-                os.posix_fallocate(handle, 0, size)
-        except OSError as error:
-            # Where nothing can be reserved, writing the file through will find out.
-            if error.errno != errno.EOPNOTSUPP:
-                os.close(handle)
-                os.unlink(self._directory / name)
-                raise
+                self.reserve(handle, 0, size)
+        except OSError:
+            os.close(handle)
+            os.unlink(self._directory / name)
+            raise
         return handle
+
+    def reserve(self, handle: int, offset: int, size: int) -> None:
+        """See FileSystem."""
+        try:
+            os.posix_fallocate(handle, offset, size)
+        except OSError as error:
+            # Where nothing can be reserved, writing will find out.
+            if error.errno != errno.EOPNOTSUPP:
+                raise
 
     def open(self, name: str) -> int:
         """See FileSystem."""

@@ -31,6 +31,7 @@ from pairbus.storage.identity import LOCK_FILE, check_identity, read_identity, w
 from pairbus.storage.pool import SegmentPool, create_anew, fill, name_segment, write_all
 from pairbus.storage.ports import StoreStatistics
 from pairbus.storage.restating import restatable
+from pairbus.storage.room import Room
 from pairbus.storage.segment import (
     FIRST_SEGMENT,
     OFFSET_BITS,
@@ -52,6 +53,8 @@ SEGMENT_BYTES_MAX: Final = 1 << 30
 FIRST_SEGMENT_BYTES: Final = 4 << 20
 """The very first segment is small, so that a first start is quick."""
 CACHE_BYTES: Final = 64 << 20
+RESTATE_BYTES_MAX: Final = 1 << 20
+"""Bytes of messages that are moved in one step of housekeeping, but for a single longer one: clients wait meanwhile (B63)."""
 RESERVE_BYTES: Final = 8 << 20
 """Room that sends leave to settlements: about a million of them (B12)."""
 
@@ -73,10 +76,10 @@ class LogStore:
         self._files = files
         self._found: recovery.Found | None = found
         self._segment_bytes = segment_bytes
-        self._reserve_bytes = reserve_bytes
         self._is_background = is_background
         self._is_closed = False
         self._pool = SegmentPool(files, segment_bytes, found.tail.number + 1, make_marker, is_background)
+        self._room = Room(files, self._pool, segment_bytes, reserve_bytes)
         self._cache = BlobCache(files, cache_bytes)
         self._space = Space()
         self._is_accounted = False
@@ -93,6 +96,7 @@ class LogStore:
         self._previous_end = 0
         self._pieces: list[bytes] = []
         self._frames: list[Frame] = []
+        self._frames_bytes = 0
         self._run: list[int] = []
         self._run_queue_id = -1
         self._oldest = found.oldest
@@ -330,6 +334,7 @@ class LogStore:
             self._next_segment()
         if self._position + size > self._limit:
             # Longer than a segment: it gets one of its own, which grows.
+            self._room.will_grow(self._number, self._position + size - self._limit)
             self._limit = self._position + size
             if self._limit > OFFSET_MASK:
                 raise UsageError(f"a record of {size} bytes is too long for any segment")
@@ -367,7 +372,12 @@ class LogStore:
         # Only the last frame of a batch makes its word about old segments count.
         frame.oldest = self._sealed_oldest if flags & MORE else self._oldest
         self._frames.append(frame)
+        self._frames_bytes += self._position - self._frame_start
         self._open_frame(self._position)
+
+    def staged_bytes(self) -> int:
+        """See Store."""
+        return self._frames_bytes + max(0, self._position - self._frame_start - HEADER_BYTES)
 
     def seal(self) -> LogBatch | None:
         """See Store."""
@@ -381,6 +391,7 @@ class LogStore:
         self._sealed_oldest = self._oldest
         batch = LogBatch(self._frames, self._base | self._frame_start, self._released)
         self._frames = []
+        self._frames_bytes = 0
         self._released = []
         self._is_restating = False
         return batch
@@ -403,19 +414,11 @@ class LogStore:
     def _finds_room(self, size: int) -> bool:
         if not self._is_background and self._pool.is_full:
             self._pool.step()
-        ready = self._pool.ready_bytes(self._number)
-        self._admit_until = self._limit + min(0, ready - self._reserve_bytes)
-        room = self._limit - self._position + ready - self._reserve_bytes
+        short = self._room.admitted(self._number)
+        self._admit_until = self._limit - short if short >= 0 else 0
         size += STORED_HEAD_BYTES + HEADER_BYTES
-        if size <= room and size <= self._segment_bytes - SEGMENT_HEADER_BYTES - HEADER_BYTES:
-            return True
-        if self._pool.is_full:
-            return False
-        try:
-            # The segments to come are not ready yet, but there is space for them and for this.
-            return self._files.free_bytes() >= size - min(room, 0) + 2 * self._segment_bytes
-        except OSError:
-            return False
+        durable = 0 if self._writer is None else self._writer.durable
+        return self._room.has(size, self._limit - self._position, self._number, durable >> OFFSET_BITS)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -462,14 +465,17 @@ class LogStore:
         space = self._space
         used = space.used_bytes + self._position
         garbage = used - space.live_bytes - space.proven_bytes
-        if garbage > self._segment_bytes and 2 * garbage > used:
-            return True
-        if not self._pool.is_full:
-            return False
-        # On a full disk any gain counts, if what must be moved fits well into what is left.
         kept = oldest.live_bytes() + oldest.proven_bytes
+        # On a full disk any gain counts.
+        is_worth_it = (garbage > self._segment_bytes and 2 * garbage > used) or (
+            self._pool.is_full and 2 * kept < oldest.used_bytes
+        )
+        return is_worth_it and self._can_move(kept)
+
+    def _can_move(self, kept: int) -> bool:
+        """What must be moved comes without asking for room, so it must fit well into what is left (B12)."""
         left = self._limit - self._position + self._pool.ready_bytes(self._number)
-        return 2 * kept < oldest.used_bytes and 2 * kept < left
+        return 2 * kept < left or self.has_room(kept)
 
     def _retire_dead(self) -> None:
         while (
@@ -562,8 +568,11 @@ def _random_marker() -> bytes:
 
 def _take(records: Iterator[Record], limit: int) -> list[Record]:
     taken: list[Record] = []
+    size = 0
     for record in records:
         taken.append(record)
-        if len(taken) >= limit:
+        if isinstance(record, MessageStored):
+            size += record.message.size
+        if len(taken) >= limit or size >= RESTATE_BYTES_MAX:
             break
     return taken

@@ -45,6 +45,7 @@ class MemoryStore:
         self._pieces: list[bytes] = []
         # Location 0 means "none", so the first byte lies at 1.
         self._position = 1 + len(self.disk.contents)
+        self._sealed = self._position
         self._is_replayed = False
         self._is_closed = False
         self._commits = 0
@@ -101,12 +102,17 @@ class MemoryStore:
             raise StoreCorrupt(f"there are no {size} bytes at location {location}")
         return blob
 
+    def staged_bytes(self) -> int:
+        """See Store."""
+        return self._position - self._sealed
+
     def seal(self) -> MemoryBatch | None:
         """See Store."""
         if not self._pieces:
             return None
         batch = MemoryBatch(self._pieces, self._position)
         self._pieces = []
+        self._sealed = self._position
         return batch
 
     def commit(self, batch: Batch) -> None:

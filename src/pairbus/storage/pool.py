@@ -121,6 +121,11 @@ class SegmentPool:
                 if segment.number > after
             )
 
+    def unmade(self, number: int) -> int:
+        """How many segments up to this number are still to be made."""
+        with self._changed:
+            return max(0, number - self._next_number + 1)
+
     def ready_count(self) -> int:
         """How many wait."""
         with self._changed:
@@ -149,6 +154,27 @@ class SegmentPool:
             segment = self._ready.pop(number)
             self._changed.notify_all()
         return segment
+
+    def lengthen(self, segment: OpenSegment, length: int) -> None:
+        """Give a segment the space that a long frame needs, before a byte of it is written: as long as there is none the
+        commit waits, as it would for a new segment. StoreFailed if it does not come; OSError for any other fault.
+        """
+        deadline = time.monotonic() + STALL_SECONDS_MAX
+        while True:
+            try:
+                self._files.reserve(segment.handle, segment.capacity, length - segment.capacity)
+            except OSError as error:
+                if error.errno not in _NO_SPACE:
+                    raise
+                self.is_full = True
+                if self._thread is None or self._is_stopped or time.monotonic() >= deadline:
+                    raise StoreFailed(
+                        f"no space for a message of {length} bytes: the disk is full; free some space"
+                    ) from error
+            else:
+                return
+            with self._changed:
+                self._changed.wait(RETRY_SECONDS)
 
     def _make_now(self, number: int) -> None:
         if not self.step() and number not in self._ready and self._failure is None:

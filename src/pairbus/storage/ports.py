@@ -60,6 +60,9 @@ class Store(Protocol):
     def read(self, location: int, size: int) -> bytes:
         """The blob at a location, staged or durable."""
 
+    def staged_bytes(self) -> int:
+        """About how much has been staged since the last batch was taken. Owner's thread."""
+
     def seal(self) -> Batch | None:
         """Take what is staged as one atomic batch; None if nothing is. Owner's thread."""
 

@@ -126,11 +126,13 @@ class Space:
 
     def note(self, account: SegmentAccount, record: Record) -> bool:
         """Learn from a record other than a removal; whether it is a fact."""
+        if isinstance(record, MessageStored):
+            message = record.message
+            _raise(account, record.queue_id, message.sequence_number, message.enqueued_at)
+            if record.duplicate_key:
+                account.has_facts = True
+            return bool(record.duplicate_key)
         match record:
-            case MessageStored():
-                message = record.message
-                _raise(account, record.queue_id, message.sequence_number, message.enqueued_at)
-                is_fact = bool(record.duplicate_key)
             case MessageMoved():
                 _raise(account, record.to_queue_id, record.sequence_number, 0)
                 is_fact = False

@@ -106,6 +106,8 @@ class LogWriter:
             crc32(records),
         )
         length = HEADER_BYTES + len(records)
+        if frame.offset + length > segment.capacity:
+            self._pool.lengthen(segment, frame.offset + length)
         started = time.perf_counter()
         written = self._files.write(segment.handle, (header, records), frame.offset)
         if written != length:

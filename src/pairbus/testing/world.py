@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pairbus.storage.ports import Store
+    from pairbus.testing.world_changes import Administrator
     from pairbus.testing.world_clients import Client
 
 START: Final = 1_700_000_000_000
@@ -42,6 +43,8 @@ class Bugs:
     loses_removals: bool = False
     reuses_numbers: bool = False
     hands_out_twice: bool = False
+    commits_rollbacks: bool = False
+    forgets_changes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,7 @@ class World:
         self.ledger = Ledger()
         self.decisions: dict[tuple[int, int], int] = {}
         self.clients: list[Client] = []
+        self.administrator: Administrator | None = None
         self.process: Process | None = None
         self.lives = 0
         self.restated = 0
@@ -162,6 +166,8 @@ class World:
             root = AccessRule(name=ROOT_RULE, rights=RIGHTS, primary_key=ROOT_KEY, secondary_key="-")
             process.broker.namespace.set_access_rules((root,), now)
         check_counts(process.broker.namespace)
+        if self.administrator is not None:
+            self.administrator.check(process.broker.namespace)
         process.ask_turn()
         self.say("broker", f"begins life {self.lives}")
 
@@ -314,6 +320,8 @@ class World:
             if client.socket is not None:
                 self._speed_up(client.socket)
             client.calm_down()
+        if self.administrator is not None:
+            self.administrator.calm_down()
 
     def _drain(self) -> None:
         """Everything finishes, without anything but time passing (B31, B37, B45)."""
@@ -328,6 +336,8 @@ class World:
 
     def _is_drained(self) -> bool:
         if self.process is None or not all(client.is_finished for client in self.clients):
+            return False
+        if self.administrator is not None and not self.administrator.is_finished:
             return False
         return not self._leftovers() and not self.ledger.unfinished()
 

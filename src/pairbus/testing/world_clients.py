@@ -152,9 +152,7 @@ class Producer(Client):
         sender, chance = self._sender, self.world.chance
         if sender is None or self.is_finished:
             return
-        if sender.detached:
-            raise PromiseBroken(f"{self.name}: the broker detached a sender: {sender.error}")
-        if sender.is_attached:
+        if self.check_link() and sender.is_attached:
             if self._again:
                 self._transfer(sender, [self._again.pop()], 0)
             elif self._left:
@@ -164,6 +162,12 @@ class Producer(Client):
                 uids = [self._new(batch) for _ in range(size)]
                 self._transfer(sender, uids, batch)
         self.later(chance.choice((1, 20, 150, 900)), self._send)
+
+    def check_link(self) -> bool:
+        """Whether the link serves. Nobody here gives the broker a reason to end it."""
+        if self._sender is not None and self._sender.detached:
+            raise PromiseBroken(f"{self.name}: the broker detached a sender: {self._sender.error}")
+        return True
 
     def _new(self, batch: int) -> str:
         number = len(self.world.ledger.sent)
@@ -193,10 +197,11 @@ class Producer(Client):
             uids = self._waiting.pop(delivery_id)
             self.world.say(self.name, f"is told {outcome} for {' '.join(uids)}")
             for uid in uids:
-                self._check_answer(uid, outcome)
+                self.check_answer(uid, outcome)
                 self.world.ledger.told(uid, outcome, self.world.time)
 
-    def _check_answer(self, uid: str, outcome: str) -> None:
+    def check_answer(self, uid: str, outcome: str) -> None:
+        """A refusal must have a reason."""
         if outcome == FAILED and not self._workload.may_be_refused(self.world.ledger.sent[uid]):
             raise PromiseBroken(f"{uid} was refused for no reason")
 
@@ -284,7 +289,7 @@ class Consumer(Client):
         if receiver.credit < self._credit and not receiver.detached:
             receiver.grant(self._credit)
         if not delivery.settled:
-            self.later(chance.choice((0, 10, 300)), self._settle, receiver, delivery, uid)
+            self.later(chance.choice((0, 10, 300)), self.settle, receiver, delivery, uid)
 
     def _note(self, delivery: Delivery, settled: bool) -> str:
         message = delivery.message
@@ -305,7 +310,8 @@ class Consumer(Client):
         )
         return self.world.ledger.delivered(self.copy_path, seen, self.stamp)
 
-    def _settle(self, receiver: ClientReceiver, delivery: Delivery, uid: str) -> None:
+    def settle(self, receiver: ClientReceiver, delivery: Delivery, uid: str) -> None:
+        """Do with a delivery what one does."""
         if receiver.detached:
             return
         world = self.world
@@ -325,7 +331,7 @@ class Consumer(Client):
             return  # its lock will expire
         if how == "renew":
             self._renew(delivery)
-            self.later(1_000, self._settle, receiver, delivery, uid)
+            self.later(1_000, self.settle, receiver, delivery, uid)
             return
         world.ledger.settling(self.copy_path, uid, completes=how == "complete")
         if how == "complete":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
+from pairbus.testing.world_changes import FICKLE, Administrator, PatientConsumer, PatientProducer
 from pairbus.testing.world_clients import DEAD_LETTER, Consumer, Producer, SessionConsumer, Workload
+from pairbus.testing.world_transactions import Transactor
 
 if TYPE_CHECKING:
     from pairbus.testing.world import World
@@ -24,6 +26,9 @@ ENTITIES: Final = (
         ),
     ),
     (QUEUE, "relay", Settings(forward_to="orders")),
+    (QUEUE, "till", Settings(lock_duration_ms=5_000, max_delivery_count=1_000)),
+    (QUEUE, "books", Settings(lock_duration_ms=5_000)),
+    (QUEUE, FICKLE, Settings(lock_duration_ms=5_000, max_delivery_count=50)),
     (TOPIC, "news", Settings()),
     (SUBSCRIPTION, "news/Subscriptions/all", Settings(rules=(_TRUE,), lock_duration_ms=5_000)),
     (SUBSCRIPTION, "news/Subscriptions/some", Settings(rules=(_SOME,), lock_duration_ms=5_000)),
@@ -45,6 +50,8 @@ WORKLOADS: Final = {
     "once": Workload("once", retries=True, schedules=0.1),
     "brief": Workload("brief", ttl_ms=(0, 1_000, 4_000)),
     "relay": Workload("relay", destinations=_to_orders),
+    "till": Workload("till"),
+    FICKLE: Workload(FICKLE),
     "news": Workload("news", schedules=0.1, destinations=_to_subscriptions),
 }
 
@@ -57,18 +64,34 @@ def settle_in(world: World, messages: int, consumers: int) -> None:
         chosen.append("orders")
     for name in chosen:
         share = messages // len(chosen)
-        Producer(world, f"producer-{name}", WORKLOADS[name], share)
+        if name == FICKLE:
+            world.administrator = Administrator(world)
+            producer = PatientProducer(world, f"producer-{name}", WORKLOADS[name], share)
+            producer.administrator = world.administrator
+        else:
+            Producer(world, f"producer-{name}", WORKLOADS[name], share)
         for path in _places(name):
             for number in range(consumers):
-                if name == "slots":
-                    SessionConsumer(world, f"consumer-{path}-{number}", path)
-                else:
-                    deletes = number > 0 and chance.random() < 0.3
-                    Consumer(world, f"consumer-{path}-{number}", path, deletes=deletes)
-            Consumer(world, f"undertaker-{path}", path + DEAD_LETTER, only_in_calm=chance.random() < 0.5)
+                _employ(world, f"consumer-{path}-{number}", path, number)
+            undertaker = PatientConsumer if path == FICKLE else Consumer
+            undertaker(world, f"undertaker-{path}", path + DEAD_LETTER, only_in_calm=chance.random() < 0.5)
+
+
+def _employ(world: World, name: str, path: str, number: int) -> None:
+    if path == "slots":
+        SessionConsumer(world, name, path)
+    elif path == "till":
+        Transactor(world, name, path, "books")
+    elif path == FICKLE:
+        PatientConsumer(world, name, path)
+    else:
+        deletes = number > 0 and path != "books" and world.chance.random() < 0.3
+        Consumer(world, name, path, deletes=deletes)
 
 
 def _places(name: str) -> tuple[str, ...]:
     if name == "news":
         return _to_subscriptions(3)
+    if name == "till":
+        return ("till", "books")
     return () if name == "relay" else (name,)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.records import MessageRemoved
+from pairbus.engine.records import EntityPut, MessageRemoved
 from pairbus.errors import StoreFailed
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.links import ReceiveLink
@@ -17,10 +17,13 @@ from pairbus.testing.checkers import Inspector, Stamp
 
 if TYPE_CHECKING:
     from pairbus.engine.consumer import Consumer
+    from pairbus.engine.namespace import Namespace
     from pairbus.engine.queue import Queue
     from pairbus.engine.records import Record
     from pairbus.gateway.connection import GatewayConnection
+    from pairbus.gateway.http import HttpRequest
     from pairbus.model.message import Message
+    from pairbus.server.committer import Speaker
     from pairbus.storage.ports import Store
     from pairbus.testing.world import World
     from pairbus.testing.world_clients import Client
@@ -155,6 +158,9 @@ class Process:
                 queue.numbers.next_sequence_number = 1 + max(queue.messages, default=0)
         if world.bugs.loses_removals:
             namespace.context.journal = self.broker.journal = Forgetful(store)
+        if world.bugs.forgets_changes:
+            namespace.context.journal = self.broker.journal = Absentminded(store, namespace)
+        self._answers: list[Speech] = []
         self._queue = CommitQueue(self._collect, self._seal)
         self._turn_asked = False
         self._timer_at = 0
@@ -183,6 +189,13 @@ class Process:
         self._queue.received(len(data))
         now = self.inspector.now = self.clock()
         socket.gateway.receive(data, now)
+        self.ask_turn()
+
+    def request(self, request: HttpRequest, caller: Speaker) -> None:
+        """A management request; its answer is spoken after the commit, like every other."""
+        now = self.inspector.now = self.clock()
+        answer = self.broker.http(request, now)
+        self._answers.append(Speech(caller, [str(answer.status).encode()], False))
         self.ask_turn()
 
     def resume(self, gateway: GatewayConnection) -> None:
@@ -250,7 +263,8 @@ class Process:
             chunks, socket = gateway.take_output(), gateway.context
             if isinstance(socket, Socket) and (chunks or gateway.is_closed):
                 speeches.append(Speech(socket, chunks, gateway.is_closed))
-        return speeches
+        answers, self._answers = self._answers, []
+        return speeches + answers
 
     def _seal(self) -> object | None:
         return self.store.seal()
@@ -295,6 +309,33 @@ class Process:
             self.broker.namespace.restate(record, now)
             self.world.restated += 1
         self.ask_turn()
+
+
+class Absentminded:
+    """A journal with a planted bug: it forgets every third change of settings."""
+
+    def __init__(self, store: Store, namespace: Namespace) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._changes = 0
+
+    def append(self, record: Record) -> None:
+        """See Journal."""
+        if isinstance(record, EntityPut):
+            entity = self._namespace.find(record.path)
+            if entity is not None and entity.settings.to_json() != record.settings:
+                self._changes += 1
+                if self._changes % 3 == 0:
+                    return
+        self._store.append(record)
+
+    def has_room(self, size: int) -> bool:
+        """See Journal."""
+        return self._store.has_room(size)
+
+    def read(self, location: int, size: int) -> bytes:
+        """See Journal."""
+        return self._store.read(location, size)
 
 
 class Forgetful:

@@ -300,23 +300,6 @@ def test_B50_what_the_target_refuses_is_set_aside_with_the_reason(trouble: str) 
     place.complete(bench.receive(place), bench.now)
 
 
-def test_B12_a_topic_without_room_for_its_copies_sets_aside_what_is_forwarded_to_it() -> None:
-    bench = Bench()
-    topic = bench.topic()
-    for name in "ab":
-        bench.subscription(f"t/Subscriptions/{name}")
-    source = bench.entity("source", settings=Settings(forward_to="t"))
-    bench.send(source)
-    bench.journal.room = 2 * len(incoming().blob) - 1
-    bench.pump()
-    assert source.counts().transfer_dead_letter == 1
-
-    bench.journal.room = 1 << 30
-    bench.send(source)
-    bench.pump()
-    assert all(s.counts().active == 1 for s in topic.subscriptions.values())
-
-
 def test_a_forwarded_message_that_was_scheduled_is_not_scheduled_again() -> None:
     bench = Bench()
     bench.queue("target")
@@ -336,6 +319,59 @@ def test_a_subscription_forwards_to_a_queue() -> None:
     bench.pump()
 
     assert bodies(bench, bench.find("target")) == ["hello"]
+
+
+def _retry_chain(bench: Bench) -> Entity:
+    """A queue whose dead letters go to ``second``, which passes everything on to ``last``."""
+    bench.queue("last")
+    bench.entity("second", settings=Settings(forward_to="last"))
+    return bench.entity(
+        "first", settings=Settings(dead_letter_on_expiration=True, forward_dead_letters_to="second")
+    )
+
+
+def test_B40_a_forwarded_dead_letter_does_not_regain_its_time_to_live_at_a_later_hop() -> None:
+    bench = Bench()
+    first = _retry_chain(bench)
+    bench.send(first, ttl_ms=SECOND)
+    bench.wait(SECOND)
+    last = bench.find("last")
+
+    bench.wait(60 * MINUTE)
+
+    assert last.counts().active == 1
+    message = next(iter(last.main.messages.values()))
+    assert message.expires_at == 0
+    assert message.extra is not None
+    assert message.extra.dead_letter_source == "first"
+
+
+def test_B40_the_time_to_live_of_an_entity_counts_for_a_forwarded_dead_letter() -> None:
+    bench = Bench()
+    first = _retry_chain(bench)
+    last = bench.find("last")
+    bench.namespace.update(last, Settings(default_ttl_ms=MINUTE), bench.now)
+    bench.send(first, ttl_ms=SECOND)
+
+    bench.wait(SECOND)
+    assert last.counts().active == 1
+    bench.wait(MINUTE)
+
+    assert last.main.expired_count == 1
+
+
+def test_B40_a_rule_action_gives_a_forwarded_dead_letter_no_time_to_live() -> None:
+    bench = Bench()
+    bench.topic()
+    subscription = bench.subscription("t/Subscriptions/s", rules=[rule("mark", "1 = 1", "SET mark = 'seen'")])
+    first = bench.entity(
+        "first", settings=Settings(dead_letter_on_expiration=True, forward_dead_letters_to="t")
+    )
+    bench.send(first, ttl_ms=SECOND)
+
+    bench.wait(60 * MINUTE)
+
+    assert subscription.counts().active == 1
 
 
 def test_what_expired_is_not_forwarded() -> None:

@@ -25,9 +25,13 @@ class FakeStore:
         self.staged: list[str] = []
         self.synced: list[str] = []
         self.batches: list[list[str]] = []
+        self.committers: list[str] = []
+        """Which thread made each batch durable."""
         self.gate = threading.Event()
         self.gate.set()
         self.fails: Exception | None = None
+        self.staged_size = 0
+        """How much the store says to hold, whatever the words are."""
         self.to_restate: list[Record] = []
         self.is_closed = False
 
@@ -49,17 +53,22 @@ class FakeStore:
     def forget(self, location: int, size: int) -> None:
         return None
 
+    def staged_bytes(self) -> int:
+        return self.staged_size
+
     def seal(self) -> Batch | None:
         if not self.staged:
             return None
         batch, self.staged = self.staged, []
+        self.staged_size = 0
         return cast("Batch", batch)
 
     def commit(self, batch: Batch) -> None:
-        assert self.gate.wait(20), "nobody opened the gate"
+        assert self.gate.wait(50), "nobody opened the gate"
         if self.fails is not None:
             raise self.fails
         words = cast("list[str]", batch)
+        self.committers.append(threading.current_thread().name)
         self.batches.append(words)
         self.synced.extend(words)
 
@@ -113,6 +122,8 @@ class FakeGateway:
 
     def lost(self, now: int) -> None:
         self.is_lost = True
+        if self._broker.lost_fails:
+            raise RuntimeError("a fault of the broker")
 
     def close(self, condition: str, description: str) -> None:
         self.closed_with = condition
@@ -150,6 +161,7 @@ class FakeBroker:
         self.requests: list[HttpRequest] = []
         self.http_body = b""
         self.pump_fails = False
+        self.lost_fails = False
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> FakeGateway:
         gateway = FakeGateway(self, peer, secure, loopback)

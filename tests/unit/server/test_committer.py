@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.errors import StoreFailed
-from pairbus.server.committer import Commit, CommitQueue, CommitThread, Speech
+from pairbus.server.committer import (
+    QUICK_COMMITS_MIN,
+    QUICK_NS_MAX,
+    SMALL_BYTES_MAX,
+    SMALL_COMMITS_MIN,
+    Commit,
+    CommitQueue,
+    CommitThread,
+    Pace,
+    Speech,
+)
 from tests.unit.server.fakes import FakeStore, disk_error
 
 
@@ -170,7 +180,7 @@ def _run_one(store: FakeStore) -> Commit:
     thread.start()
     store.stage("a")
     thread.submit(Commit(store.seal(), [], 0))
-    assert done.wait(10)
+    assert done.wait(50)
     assert thread.stop()
     return ended[0]
 
@@ -194,3 +204,36 @@ def test_B11_commit_thread_reports_any_failure_as_a_failed_store() -> None:
 
         assert isinstance(commit.error, StoreFailed)
         assert store.synced == []
+
+
+def _commit(received_bytes: int = 100, sync_ns: int = 1_000) -> Commit:
+    commit = Commit(None, [], received_bytes)
+    commit.sync_ns = sync_ns
+    return commit
+
+
+def _become_calm(pace: Pace, commits: int) -> None:
+    for _ in range(commits):
+        assert not pace.is_calm(_commit())
+        pace.ended(_commit())
+    assert pace.is_calm(_commit())
+
+
+def test_a_disk_must_prove_quick_before_it_is_waited_for_and_anew_after_each_slow_commit() -> None:
+    pace = Pace()
+    _become_calm(pace, SMALL_COMMITS_MIN)
+
+    pace.ended(_commit(sync_ns=QUICK_NS_MAX + 1))
+
+    _become_calm(pace, QUICK_COMMITS_MIN)
+
+
+def test_nobody_waits_for_a_commit_where_there_is_much_to_do_meanwhile() -> None:
+    pace = Pace()
+    _become_calm(pace, SMALL_COMMITS_MIN)
+    large = _commit(received_bytes=SMALL_BYTES_MAX + 1)
+    assert not pace.is_calm(large)
+
+    pace.ended(large)
+
+    _become_calm(pace, SMALL_COMMITS_MIN)

@@ -142,6 +142,23 @@ def test_the_collector_never_walks_everything_by_itself_after_recovery() -> None
         gc.unfreeze()
 
 
+def test_the_collector_rests_while_a_restart_recovers_and_works_afterwards() -> None:
+    thresholds = gc.get_threshold()
+    try:
+        policy = CollectorPolicy()
+        policy.recovering()
+        assert not gc.isenabled()
+        policy.gave_up()
+        assert gc.isenabled()
+        policy.recovering()
+        policy.recovered()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
 def test_bad_limits_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match="connections_max must be above 0 and is 0"):
         Limits(connections_max=0)

@@ -18,7 +18,7 @@ from pairbus.errors import StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.model.message import Message
 from pairbus.storage.faulty import SimulatedDisk
 from pairbus.storage.inspect import check, records
-from pairbus.storage.log import LogStore
+from pairbus.storage.log import RESTATE_BYTES_MAX, LogStore
 from pairbus.storage.memory import MemoryBatch, MemoryStore
 from pairbus.storage.pool import READY_MAX, READY_MIN
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
@@ -399,3 +399,28 @@ def test_check_tells_of_a_torn_write() -> None:
     with pytest.raises(Exception, match="short write"):
         commit(store)
     assert check("simulated", file_system=disk.killed()).is_torn
+
+
+def test_B63_housekeeping_moves_long_messages_a_few_at_a_time() -> None:
+    disk = SimulatedDisk()
+    store = ready_log(disk, segment_bytes=4 << 20)
+    kept = [send(store, number, 300_000) for number in range(1, 12)]
+    commit(store)
+    for number in range(12, 60):
+        remove(store, send(store, number, 300_000))
+        commit(store)
+
+    slices = []
+    while found := store.restate(1_000):
+        stored = [record for record in found if isinstance(record, MessageStored)]
+        slices.append(len(stored))
+        for record in stored:
+            message = next((m for m in kept if m.location == record.message.location), None)
+            if message is not None:
+                blob = store.read(message.location, message.size)
+                store.append(MessageStored(QUEUE, message, blob, b""))
+        commit(store)
+
+    assert max(slices) <= RESTATE_BYTES_MAX // 300_000 + 1
+    assert len(slices) > 2
+    assert [store.read(m.location, m.size)[0] for m in kept] == [m.sequence_number for m in kept]

@@ -18,7 +18,7 @@ from pairbus.storage.log import FIRST_SEGMENT_BYTES, LogStore
 from pairbus.storage.pool import READY_MIN
 from tests.unit.storage.helpers import commit, numbers, replay, send
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 50.0
 
 CHILD = """
 import sys

@@ -1,0 +1,122 @@
+"""What falls due in one queue as time passes: locks, lives of messages, schedules, holds on sessions.
+
+Rule 1: one tick does a bounded part of each and asks for the next at once, so that nobody waits long (B63).
+Rule 2: what is stored anew asks for room; a full disk is asked again after a while (B12).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine import session_ops
+from pairbus.engine.context import DUE_BURST_MAX
+from pairbus.model.message import ACTIVE, SCHEDULED, Message
+
+if TYPE_CHECKING:
+    from pairbus.engine.consumer import Lock
+    from pairbus.engine.queue import Queue
+
+ROOM_RETRY_MS: Final = 1_000
+"""How often a full disk is asked whether what moves by itself (schedules, forwarding) has room again."""
+
+
+def tick(queue: Queue, now: int) -> None:
+    """See ``Queue.tick``."""
+    queue.armed_at = 0
+    if queue.retry_at and queue.retry_at <= now:
+        queue.retry_at = 0
+        queue.context.dirty[queue.queue_id] = None
+    _expire_locks(queue, now)
+    _expire_messages(queue, now)
+    _activate_due(queue, now)
+    if queue.sessions is not None:
+        session_ops.expire(queue, now)
+    deadline = _first_deadline(queue)
+    if deadline:
+        queue.arm(deadline)
+
+
+def ask_room_later(queue: Queue, now: int) -> None:
+    """The disk has no room for what wants to move: try again after a while."""
+    queue.retry_at = now + ROOM_RETRY_MS
+    queue.arm(queue.retry_at)
+
+
+def _expire_locks(queue: Queue, now: int) -> None:
+    expired: list[Lock] = []
+    for lock in queue.locks.values():
+        if lock.locked_until > now or len(expired) >= DUE_BURST_MAX:
+            break
+        expired.append(lock)
+    for lock in expired:
+        if queue.context.watcher is not None:
+            queue.context.watcher.lock_expired(queue)
+        queue.end_lock(lock)
+        queue.fail(lock.message, b"", now)
+
+
+def _expire_messages(queue: Queue, now: int) -> None:
+    expiring = queue.expiring
+    for _ in range(DUE_BURST_MAX):
+        if not expiring or expiring[0][0] > now:
+            return
+        message = queue.messages.get(heappop(expiring)[1])
+        # A locked message expires when its lock ends; a deferred one does not expire (B34).
+        if message is not None and message.state == ACTIVE and not message.lock_token:
+            queue.expire(message)
+
+
+def _activate_due(queue: Queue, now: int) -> None:
+    due = queue.due
+    for _ in range(DUE_BURST_MAX):
+        if not due or due[0][0] > now or queue.retry_at > now:
+            return
+        message = queue.messages.get(due[0][1])
+        if message is None or message.state != SCHEDULED:
+            heappop(due)
+        elif queue.context.journal.has_room(message.size):
+            heappop(due)
+            _activate(queue, message, now)
+        else:
+            ask_room_later(queue, now)  # it is stored anew, and the reserve is for settlements
+            return
+
+
+def _activate(queue: Queue, message: Message, now: int) -> None:
+    """A scheduled message arrives: it is stored anew, under a new number (B24, B44)."""
+    numbers = queue.numbers
+    enqueued_at = max(now, numbers.last_enqueued_at)
+    blob = queue.context.journal.read(message.location, message.size)
+    extra = message.extra
+    assert extra is not None, message.sequence_number
+    arrived = Message(
+        numbers.next_sequence_number,
+        enqueued_at,
+        queue.expiry(extra.ttl_ms, enqueued_at),
+        message.size,
+        message.session_id,
+    )
+    arrived.extra = extra.copy()
+    queue.remove(message)
+    queue.store(arrived, blob, b"")
+
+
+def _first_deadline(queue: Queue) -> int:
+    """The earliest instant at which ``tick`` has something to do; 0: none."""
+    first = 0
+    if queue.locks:
+        first = next(iter(queue.locks.values())).locked_until
+    if queue.expiring and (not first or queue.expiring[0][0] < first):
+        first = queue.expiring[0][0]
+    if queue.due:
+        due = max(queue.due[0][0], queue.retry_at)
+        if not first or due < first:
+            first = due
+    if queue.retry_at and (not first or queue.retry_at < first):
+        first = queue.retry_at
+    if queue.sessions is not None:
+        deadline = queue.sessions.next_deadline()
+        if deadline and (not first or deadline < first):
+            first = deadline
+    return first

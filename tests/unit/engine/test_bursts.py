@@ -1,0 +1,124 @@
+"""B63: however much falls due at one instant, one tick does a bounded part of it and asks for the next at once."""
+
+from __future__ import annotations
+
+from pairbus.engine.context import DUE_BURST_MAX
+from pairbus.model.entity import Settings
+from tests.unit.engine.engine_kit import SECOND, START, Bench
+
+COUNT = 3 * DUE_BURST_MAX + 7
+
+
+def _tick(bench: Bench) -> None:
+    bench.now = START + 10 * SECOND
+    bench.namespace.tick(bench.now)
+    deadline = bench.namespace.next_deadline()
+    assert deadline is not None
+    assert deadline <= bench.now, "the rest is asked for at once, without other traffic"
+
+
+def test_B43_B63_messages_that_expire_together_go_a_burst_at_a_time() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(dead_letter_on_expiration=True))
+    for _ in range(COUNT):
+        bench.send(queue, ttl_ms=SECOND)
+
+    _tick(bench)
+    assert queue.expired_count == DUE_BURST_MAX
+
+    bench.wait(0)
+    assert bench.find("q").counts().dead_letter == COUNT
+    assert queue.expired_count == COUNT
+
+
+def test_B41_what_is_left_for_the_next_burst_is_not_delivered() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    for _ in range(COUNT):
+        bench.send(queue, ttl_ms=SECOND)
+    _tick(bench)
+
+    assert bench.receives_nothing(queue)
+
+
+def test_B43_B63_a_receiver_passes_over_expired_messages_a_burst_at_a_time() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    for _ in range(COUNT):
+        bench.send(queue, ttl_ms=SECOND)
+    alive = bench.send(queue)
+    bench.receiver(queue, 10)
+    bench.now = START + 10 * SECOND
+
+    queue.deliver(bench.now)
+    assert queue.expired_count == DUE_BURST_MAX
+    assert bench.namespace.next_deadline() == 0
+
+    bench.pump()
+    assert bench.outbox.numbers() == [alive]
+
+
+def test_B43_B63_the_holder_of_a_session_passes_over_expired_messages_a_burst_at_a_time() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(requires_session=True))
+    for _ in range(COUNT):
+        bench.send(queue, session_id="s", ttl_ms=SECOND)
+    alive = bench.send(queue, session_id="s")
+    bench.holder(queue, "s", 10)
+    bench.now = START + 10 * SECOND
+
+    queue.deliver(bench.now)
+    assert queue.expired_count == DUE_BURST_MAX
+
+    bench.pump()
+    assert bench.outbox.numbers() == [alive]
+
+
+def test_B43_B63_a_receiver_that_waits_for_a_session_passes_over_expired_messages_a_burst_at_a_time() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(requires_session=True))
+    for number in range(COUNT):
+        bench.send(queue, session_id=f"s{number}", ttl_ms=SECOND)
+    bench.send(queue, session_id="alive")
+    bench.now = START + 10 * SECOND
+
+    waiting = bench.holder(queue, None, 10)
+    assert queue.expired_count == DUE_BURST_MAX
+    assert queue.sessions is not None
+    assert waiting in queue.sessions.waiting
+
+    bench.pump()
+    assert waiting.session is not None
+    assert waiting.session.session_id == "alive"
+
+
+def test_B45_B63_messages_that_fall_due_together_arrive_a_burst_at_a_time_and_in_order() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    for _ in range(COUNT):
+        bench.send(queue, scheduled_at=START + SECOND)
+
+    _tick(bench)
+    assert queue.active_count == DUE_BURST_MAX
+
+    bench.wait(0)
+    assert queue.active_count == COUNT
+    assert sorted(queue.messages) == list(range(COUNT + 1, 2 * COUNT + 1))
+
+
+def test_B31_B63_locks_that_expire_together_end_a_burst_at_a_time() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(lock_duration_ms=5 * SECOND))
+    for _ in range(COUNT):
+        bench.send(queue)
+    consumer = bench.receiver(queue, COUNT)
+    bench.pump()
+    queue.detach(consumer, bench.now)
+    assert len(queue.locks) == COUNT
+
+    _tick(bench)
+    assert len(queue.locks) == COUNT - DUE_BURST_MAX
+
+    bench.wait(0)
+    assert not queue.locks
+    assert all(message.delivery_count == 1 for message in queue.messages.values())
