@@ -42,6 +42,7 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
         "alias_lost": "P8",
         "ping_counts_after_gone": "P25",
         "timer_restarted": "P18",
+        "copies_not_known": "P36",
     }
     with pytest.raises(AssertionError, match=f"{promises[bug]}:"):
         for seed in range(200):

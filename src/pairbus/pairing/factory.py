@@ -6,7 +6,10 @@ synchronous twin see one order of things (P20).
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -18,7 +21,7 @@ from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.flow import Choice, SendFlow
 from pairbus.pairing.health import Change, EntityHealth, EntityReport, Health
 from pairbus.pairing.naming import entity_key
-from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
+from pairbus.pairing.options import SendAvailabilityOptions, Trigger, milliseconds
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.rotation import Chooser, Rotation
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
@@ -29,6 +32,8 @@ DECISIONS_MAX: Final = 200
 """How many lines of history ``explain`` keeps per entity."""
 SEND_TIMEOUT_MS_DEFAULT: Final = 60_000
 """The time of a send that came without a timeout: a silent primary must not hold it for ever."""
+
+logger = logging.getLogger("pairbus.pairing")
 
 _KINDS: Final = {
     Health.SUSPECT: Kind.SUSPECT,
@@ -75,6 +80,7 @@ class Factory:
         self.counters = Counters()
         self._folded = Tally()
         self._tallies: list[Tally] = []
+        self._retired: deque[Tally] = deque()
         self.events = EventLog(listener)
         self.lock = threading.RLock()
         self.failover_interval_ms = milliseconds(options.failover_interval)
@@ -87,6 +93,8 @@ class Factory:
         self._records: dict[str, EntityHealth] = {}
         self._decisions: dict[str, deque[str]] = {}
         self._detours = 0
+        self._process = os.getpid()
+        self._trigger: Trigger = self._own_rule if callable(options.trigger) else options.trigger
 
     # --- pairing ----------------------------------------------------------------------------------
 
@@ -221,17 +229,33 @@ class Factory:
             record,
             self._rotation,
             choice,
-            self.options.trigger,
+            self._trigger,
             deadline_ms,
             holds_while_suspect=self.options.while_suspect == "wait",
         )
 
+    def _own_rule(self, error: BaseException) -> bool:
+        """The application's own trigger. One that raises does not count, and is told of."""
+        assert callable(self.options.trigger)
+        try:
+            return bool(self.options.trigger(error))
+        except Exception:
+            logger.exception("the trigger failed", extra={"event": "pairing.trigger_failed"})
+            return False
+
     def park(self, payloads: Sequence[bytes], path: str, reason: str) -> list[bytes]:
-        """The parked forms of messages for one entity."""
+        """The parked forms of messages for one entity. Each has a number of its own, so that no two are alike."""
+        now = self.wall_clock()
         with self.lock:
-            self._detours += 1
-            passport = Passport(self.name, self.wall_clock(), self._detours, reason)
-        return [parking.park(payload, path, passport) for payload in payloads]
+            if self._process != os.getpid():
+                # Parent and child would give the same numbers to different messages.
+                self._process, self.name = os.getpid(), uuid.uuid4().hex[:12]
+            first = self._detours + 1
+            self._detours += len(payloads)
+        return [
+            parking.park(payload, path, Passport(self.name, now, number, reason))
+            for number, payload in enumerate(payloads, first)
+        ]
 
     def evicted(self, queue: str, why: str) -> None:
         """Tell that a queue left the rotation."""
@@ -250,12 +274,19 @@ class Factory:
         event = Event(kind, subject, text, self.clock(), dict(data), is_loud)
         self.events.tell(event)
         if self.journal is not None:
-            self.journal(event, self.wall_clock())
+            try:
+                self.journal(event, self.wall_clock())
+            except OSError:
+                # A full disk must neither fail a send nor end the watch over an entity.
+                logger.warning(
+                    "an event is not in the journal", exc_info=True, extra={"event": "pairing.journal_failed"}
+                )
 
     def new_tally(self) -> Tally:
         """The counts of a new sender."""
         tally = Tally()
         with self.lock:
+            self._fold_retired()
             self._tallies.append(tally)
         return tally
 
@@ -266,7 +297,16 @@ class Factory:
                 self._tallies.remove(tally)
                 self._folded.add(tally)
 
+    def retire(self, tally: Tally) -> None:
+        """A sender was forgotten without being closed. Called by the garbage collector, so it takes no lock."""
+        self._retired.append(tally)
+
+    def _fold_retired(self) -> None:
+        while self._retired:
+            self.fold(self._retired.popleft())
+
     def _total(self) -> Tally:
+        self._fold_retired()
         total = Tally()
         for tally in (self._folded, *self._tallies):
             total.add(tally)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from azure.servicebus.exceptions import OperationTimeoutError
+
 from pairbus.errors import EntityGoneError
 from pairbus.pairing.health import Change, EntityHealth, Health
 from pairbus.pairing.trigger import BUSY_PAUSE_MS, IN_DOUBT, Failure, classify, counts
@@ -25,7 +27,8 @@ HELD_PAUSE_MS_MIN: Final = 100
 HELD_PAUSE_MS_MAX: Final = 2_000
 """Bounds of the pause between attempts of a send that is held while its entity is suspect."""
 BACKLOG_ATTEMPT_MS_MIN: Final = 2_000
-"""Opening a link takes a moment: a queue is not given up in less than this while the caller has the time."""
+"""Opening a link takes a moment: a queue is not given up in less than this while the caller has the time, and one that
+could not answer in less has not refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,20 @@ class Choice:
     queue: str | None = None
 
 
+def first_attempt_ms(timeout_ms: int, failover_interval_ms: int, *, holds_while_suspect: bool) -> int:
+    """How long the first attempt of a send to a healthy entity may last.
+
+    All of the caller's time when the entity cannot fail over within it. Otherwise a silent primary must leave time for
+    the backlog (P18): half when this very send may be detoured later, a moment when only others' failures could bring
+    that about.
+    """
+    if failover_interval_ms >= timeout_ms:
+        return timeout_ms
+    if failover_interval_ms == 0 or holds_while_suspect:
+        return max(1, timeout_ms // 2)
+    return max(1, timeout_ms - min(timeout_ms // 2, BACKLOG_ATTEMPT_MS_MIN))
+
+
 class SendFlow:
     """The decisions of one send."""
 
@@ -89,8 +106,10 @@ class SendFlow:
         self._deadline_ms = deadline_ms
         self._holds = holds_while_suspect
         self._tried: dict[str, None] = {}
+        self._attempt_ms = 0
         self.primary_error: BaseException | None = None
         self._backlog_error: BaseException | None = None
+        self._no_time: BaseException | None = None
         self._final: Fail | None = None
         self._not_before_ms: int | None = None
         self._pause_ms = HELD_PAUSE_MS_MIN
@@ -103,7 +122,8 @@ class SendFlow:
         if self._final is not None:
             return self._final
         if self._health.state is Health.REFUSING:
-            return Fail(EntityGoneError(self._health.path), self.primary_error, self.is_in_doubt)
+            cause = self.primary_error or self._health.gone_error
+            return Fail(EntityGoneError(self._health.path), cause, self.is_in_doubt)
         if self._health.state is Health.FAILED_OVER:
             return self._backlog_step(now)
         left = self._deadline_ms - now
@@ -126,22 +146,28 @@ class SendFlow:
         return Fail(self.primary_error, None, self.is_in_doubt)
 
     def _primary_timeout(self, left: int) -> int:
-        if not self._health.may_detour_before(self._deadline_ms):
+        health = self._health
+        if health.state is Health.HEALTHY:
+            return first_attempt_ms(
+                max(1, left), health.failover_interval_ms, holds_while_suspect=self._holds
+            )
+        if not health.may_detour_before(self._deadline_ms):
             return max(1, left)
         # A silent primary must leave time for the backlog.
         return max(1, left // 2)
 
     def _backlog_step(self, now: int) -> Step:
         left = self._deadline_ms - now
-        # A send that comes with hardly any time still gets one attempt: its timeout bounds that one.
-        if left <= 0 and self._tried:
+        if left <= 0:
+            # An attempt without time could only fail, and would put the blame on a queue that was never asked.
             return self._backlog_failure()
         queue = self._next_queue(now)
         if queue is None:
             return self._backlog_failure()
         untried = len(self._rotation.usable) + len(self._rotation.evicted) - len(self._tried) - 1
         share = max(left // 2, min(left, BACKLOG_ATTEMPT_MS_MIN)) if untried > 0 else left
-        return TryBacklog(queue, max(1, share))
+        self._attempt_ms = max(1, share)
+        return TryBacklog(queue, self._attempt_ms)
 
     def _next_queue(self, now: int) -> str | None:
         queue = self._rotation.take_trial(now, self._tried)
@@ -157,8 +183,13 @@ class SendFlow:
         return self._rotation.last_resort(self._tried)
 
     def _backlog_failure(self) -> Fail:
-        assert self._backlog_error is not None
-        return Fail(self._backlog_error, self.primary_error, self.is_in_doubt)
+        if self._backlog_error is not None:
+            return Fail(self._backlog_error, self.primary_error, self.is_in_doubt)
+        if self.primary_error is not None:
+            return Fail(self.primary_error, None, self.is_in_doubt)
+        why = f"no time was left to park a message for {self._health.path!r}: give a longer timeout"
+        self._no_time = OperationTimeoutError(message=why)
+        return Fail(self._no_time, None, self.is_in_doubt)
 
     # --- what came of it --------------------------------------------------------------------------
 
@@ -166,13 +197,13 @@ class SendFlow:
         """The primary said yes."""
         return self._health.send_succeeded(now)
 
-    def primary_failed(self, now: int, error: BaseException) -> list[Change]:
-        """The primary said no, or nothing."""
+    def primary_failed(self, now: int, error: BaseException, *, was_in_doubt: bool = False) -> list[Change]:
+        """The primary said no, or nothing. ``was_in_doubt``: an attempt before the last one had no answer."""
         self.primary_error = error
         failure = classify(error)
-        self.is_in_doubt = self.is_in_doubt or failure in IN_DOUBT
+        self.is_in_doubt = self.is_in_doubt or was_in_doubt or failure in IN_DOUBT
         if not counts(error, self._trigger, has_accepted=self._health.has_accepted):
-            if failure is Failure.BUSY and not callable(self._trigger):
+            if failure is Failure.BUSY:
                 self._not_before_ms = now + BUSY_PAUSE_MS
             else:
                 self._final = Fail(error, None, self.is_in_doubt)
@@ -185,6 +216,10 @@ class SendFlow:
             else:
                 self._final = Fail(error, None, self.is_in_doubt)
         return changes
+
+    def knows(self, error: BaseException) -> bool:
+        """Whether an error is one of the answers that this send has had."""
+        return error is self.primary_error or error is self._backlog_error or error is self._no_time
 
     def backlog_accepted(self, queue: str, messages: int) -> bool:
         """A backlog queue said yes. True when that brought it back into the rotation."""
@@ -202,6 +237,10 @@ class SendFlow:
             self._final = Fail(error, self.primary_error, self.is_in_doubt)
             return False
         self.is_in_doubt = self.is_in_doubt or failure in IN_DOUBT
+        is_impatient = failure is Failure.TIMEOUT and self._attempt_ms < BACKLOG_ATTEMPT_MS_MIN
+        if is_impatient and queue in self._rotation.usable:
+            # The caller's impatience is not the queue's refusal: the other senders keep it.
+            return False
         return self._rotation.refused(queue, now, _sentence(error))
 
 

@@ -84,6 +84,8 @@ class EntityHealth:
         self.backlog_queue: str | None = None
         self.suspect_since_ms: int | None = None
         self.good_pings = 0
+        self.gone_error: BaseException | None = None
+        """What a ping was told when the entity was gone: the cause of every refusal till it is back."""
         self.pings = PingSchedule(ping_interval_ms)
 
     @property
@@ -132,11 +134,15 @@ class EntityHealth:
             return []
         return [self._enter(Health.HEALTHY, now, f"{self.good_pings} good ping(s) in a row")]
 
-    def ping_failed(self, now: int, why: str, *, entity_is_gone: bool) -> list[Change]:
+    def ping_failed(
+        self, now: int, why: str, *, entity_is_gone: bool, error: BaseException | None = None
+    ) -> list[Change]:
         """A ping was refused or not answered."""
         self.pings.answered(now)
         self.good_pings = 0
         if entity_is_gone and self.state is Health.FAILED_OVER:
+            # Without its frames: they would keep alive whatever the ping had in hand.
+            self.gone_error = None if error is None else error.with_traceback(None)
             return [self._enter(Health.REFUSING, now, why)]
         if self.state in (Health.FAILED_OVER, Health.REFUSING):
             self.why = why
@@ -180,9 +186,7 @@ class EntityHealth:
         return None
 
     def may_detour_before(self, deadline_ms: int) -> bool:
-        """Whether a send that fails at the primary before ``deadline_ms`` could still be detoured."""
-        if self.state is Health.HEALTHY:
-            return self.failover_interval_ms == 0
+        """Whether a suspect entity fails over before ``deadline_ms``, so that a send that fails till then is detoured."""
         due = self.failover_due_ms
         return due is None or due <= deadline_ms
 
@@ -212,4 +216,6 @@ class EntityHealth:
             self.pings.start(now)
         elif state is Health.HEALTHY:
             self.pings.stop()
+        if state is not Health.REFUSING:
+            self.gone_error = None
         return change

@@ -52,6 +52,17 @@ REASON_CHARACTERS_MAX: Final = 40
 
 _TTL, _ABSOLUTE, _CREATION, _GROUP = 2, 8, 9, 10
 
+# Whoever may send to the secondary can write anything into a passport. Whatever it is, one message is set aside because
+# of it; an error of another kind would come again with the message and block its queue for ever (P39).
+_UNREADABLE: Final = (
+    RemoteProtocolError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+
 NOT_FROM_PAIRED_NAMESPACE: Final = "NotFromPairedNamespace"
 INVALID_PARKED_PROPERTY: Final = "InvalidParkedProperty"
 
@@ -244,7 +255,7 @@ def restore(payload: bytes, now_ms: int, *, elapsed_ms: int = 0) -> Restored:
     """
     try:
         return _restore(payload, now_ms, elapsed_ms)
-    except RemoteProtocolError as error:
+    except _UNREADABLE as error:
         raise InvalidParkedPropertyError(
             INVALID_PARKED_PROPERTY, f"the message cannot be read: {error}"
         ) from error
@@ -320,7 +331,7 @@ def _passport(raw: bytes | None) -> Passport | None:
         raise _wrong(ALIAS_PASSPORT, "a string", raw)
     try:
         return Passport.parse(text)
-    except (ValueError, TypeError):
+    except _UNREADABLE:
         raise _wrong(ALIAS_PASSPORT, "a passport", raw) from None
 
 
@@ -466,6 +477,14 @@ def message_id_text(raw: bytes) -> str:
         return ""
     text = amqp.text_of(raw)
     return text if text is not None else f"{amqp.type_name(raw)}:{raw[1:].hex()}"
+
+
+def passport_of(payload: bytes) -> Passport | None:
+    """The passport of a parked message, without restoring it."""
+    for key, value in amqp.map_items(amqp.find(amqp.split(payload), amqp.APPLICATION_PROPERTIES)):
+        if amqp.text_of(key) == ALIAS_PASSPORT:
+            return _passport(value)
+    return None
 
 
 def message_id_of(payload: bytes) -> bytes:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pairbus.errors import UsageError
+
 
 class ParkedSchedule(int):
     """The handle of a scheduled message in the backlog. Negative, so that no sequence number equals it."""
 
     queue: str
     message_id: str
+    factory: str
+    detour: int
 
     @classmethod
-    def make(cls, queue: str, message_id: str) -> ParkedSchedule:
-        """The handle of one message in one backlog queue."""
-        digest = int.from_bytes(message_id.encode()[-7:].rjust(7, b"\0"), "big")
-        handle = cls(-1 - digest)
+    def make(cls, queue: str, message_id: str, factory: str, detour: int) -> ParkedSchedule:
+        """The handle of one message in one backlog queue. Message ids may repeat; detours of a factory do not."""
+        handle = cls(-detour)
         handle.queue = queue
         handle.message_id = message_id
+        handle.factory = factory
+        handle.detour = detour
         return handle
 
 
@@ -25,4 +30,11 @@ def split_handles(handles: int | Sequence[int]) -> tuple[list[int], list[ParkedS
     """Sequence numbers of the primary, and handles of parked messages."""
     several = [handles] if isinstance(handles, int) else list(handles)
     parked = [handle for handle in several if isinstance(handle, ParkedSchedule)]
-    return [handle for handle in several if not isinstance(handle, ParkedSchedule)], parked
+    plain = [handle for handle in several if not isinstance(handle, ParkedSchedule)]
+    for number in plain:
+        if number < 0:
+            raise UsageError(
+                f"{number} is the number of a parked message's handle and does not say where it is: keep the object "
+                "that schedule_messages returned"
+            )
+    return plain, parked

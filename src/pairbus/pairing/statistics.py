@@ -44,6 +44,10 @@ class Counters:
     lock_renewals: int = 0
     resent: int = 0
     """Messages that the primary acknowledged to the syphon."""
+    repeats_dropped: int = 0
+    """Second copies of messages that are home: completed, not sent."""
+    passed_over: int = 0
+    """Messages left where they are, because their destination stands still and others wait behind them."""
     receive_operations: int = 0
     """What receives cost: a poll that brings messages as those, one that brings none as itself."""
 
@@ -71,6 +75,8 @@ class Statistics:
     possible_duplicates: int
     lock_renewals: int
     resent: int
+    repeats_dropped: int
+    passed_over: int
     receive_operations: int
     operations_primary: int
     operations_backlog: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -40,8 +39,9 @@ _COUNTS: Final = {
     "shipped": (*_OUTAGE, Failure.BUSY),
 }
 _NEVER: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED)
-IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION)
-"""After these nobody knows whether the message was stored (P5)."""
+IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL)
+"""After these nobody knows whether the message was stored (P5). The SDK gives a connection that ends under a send as
+``amqp:client-error`` and whatever broke inside it as "Handler failed", so that an error of no other kind is no answer."""
 
 # The official SDK gives these as a plain ServiceBusError; the condition tells them apart (protocol reference, 8.1).
 _INVALID_CONDITIONS: Final = frozenset(
@@ -67,8 +67,6 @@ _BY_CLASS: Final[tuple[tuple[type[BaseException], Failure], ...]] = (
     (sdk.ServiceBusConnectionError, Failure.CONNECTION),
     (sdk.ServiceBusCommunicationError, Failure.CONNECTION),
     (ClientAuthenticationError, Failure.UNAUTHORIZED),
-    (asyncio.CancelledError, Failure.CANCELLED),
-    (KeyboardInterrupt, Failure.CANCELLED),
     (ServiceRequestError, Failure.CONNECTION),
     (ServiceResponseError, Failure.CONNECTION),
     (TimeoutError, Failure.TIMEOUT),
@@ -80,6 +78,10 @@ _BY_CLASS: Final[tuple[tuple[type[BaseException], Failure], ...]] = (
 
 def classify(error: BaseException) -> Failure:
     """What kind of failure an exception of the SDK stands for."""
+    if not isinstance(error, Exception):
+        return (
+            Failure.CANCELLED
+        )  # asyncio's cancellation, an interrupt from the keyboard, the end of the process
     if isinstance(error, sdk.ServiceBusAuthenticationError):
         # The number of a refused put-token is only in what the error wraps.
         return _failed_token(f"{error} {error.inner_exception or ''}")

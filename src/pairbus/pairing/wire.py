@@ -8,18 +8,22 @@ is a list of encoded messages anyway (protocol reference, 3.3). The wire sees no
 from __future__ import annotations
 
 import copy
+import inspect
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._common.constants import _BATCH_MESSAGE_OVERHEAD_COST
+from azure.servicebus._common.tracing import trace_message
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.pairing import sections
@@ -77,15 +81,24 @@ def _copy_raw(raw: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
     return duplicate
 
 
-def encoded(message: Outgoing) -> bytes:
-    """The bytes that the SDK would send for a message."""
+def encoded(message: Outgoing, *, is_traced: bool = False) -> bytes:
+    """The bytes that the SDK would send for a message; ``is_traced``: with the trace context that it would add."""
     if isinstance(message, Mapping):
         message = ServiceBusMessage(**message)
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
     # The SDK turns binary application properties of its argument into text: that must not reach the caller's object.
+    outgoing = PyamqpTransport.to_outgoing_amqp_message(_copy_raw(raw))
+    if is_traced:
+        outgoing = trace_message(outgoing, PyamqpTransport)  # type: ignore[arg-type]  # the class, as the SDK does
     output = bytearray()
-    encode_payload(output, PyamqpTransport.to_outgoing_amqp_message(_copy_raw(raw)))
+    encode_payload(output, outgoing)
     return bytes(output)
+
+
+def body_of(payload: bytes) -> bytes:
+    """The body of an encoded message, of whatever kind it is."""
+    parts = sections.split(payload)
+    return sections.join([part for part in parts if part.code in sections.BODIES])
 
 
 def messages_of(batch: ServiceBusMessageBatch) -> list[bytes]:
@@ -206,15 +219,77 @@ def message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> str:
     return str(raw.properties.message_id) if raw.properties is not None else ""
 
 
-def observe_close(client: Any, noticed: Any) -> None:
-    """Call ``noticed`` when somebody closes an SDK client, which itself does not tell whether it is closed."""
-    original = client.close
+def uses_tls(client: Any) -> bool:
+    """Whether an SDK client speaks TLS: all do but those for a development namespace."""
+    return bool(client._config.use_tls)
 
-    def close(*arguments: Any, **options: Any) -> Any:
-        noticed()
-        return original(*arguments, **options)
+
+def credential_of(client: Any) -> Any:
+    """What an SDK client proves itself with."""
+    return client._credential
+
+
+def settings_of(client: Any) -> dict[str, Any]:
+    """How an SDK client reaches its namespace, as arguments for another one."""
+    config = client._config
+    return {
+        "retry_total": config.retry_total,
+        "retry_backoff_factor": config.retry_backoff_factor,
+        "retry_backoff_max": config.retry_backoff_max,
+        "retry_mode": str(getattr(config.retry_mode, "value", config.retry_mode)).lower(),
+        "transport_type": config.transport_type,
+        "http_proxy": config.http_proxy,
+        "user_agent": config.user_agent,
+        "logging_enable": config.logging_enable,
+        "custom_endpoint_address": client._custom_endpoint_address,
+        "connection_verify": client._connection_verify,
+        "ssl_context": client._ssl_context,
+        "use_tls": config.use_tls,
+    }
+
+
+def observe_close(client: Any, owner: Any, *arguments: object) -> None:
+    """Call ``owner._side_ended(*arguments)`` when somebody closes an SDK client, which itself does not tell.
+
+    The owner is not kept alive by it: the application may pair the same clients again later.
+    """
+    original = client.close
+    reference = weakref.ref(owner)
+
+    def close(*given: Any, **options: Any) -> Any:
+        alive = reference()
+        if alive is not None:
+            alive._side_ended(*arguments)
+        return original(*given, **options)
 
     client.close = close
+
+
+def watch_attempts(sender: Any, noticed: Callable[[BaseException], None]) -> None:
+    """Call ``noticed`` with the error of each attempt, though the SDK tries again and tells only of the last one.
+
+    "Server busy" ends the SDK's own attempts: it would try again within a second, and ten must pass (P16).
+    """
+    original = sender._handle_exception
+
+    def judged(error: BaseException) -> BaseException:
+        if isinstance(error, ServiceBusServerBusyError):
+            raise error
+        noticed(error)
+        return error
+
+    if inspect.iscoroutinefunction(original):
+
+        async def handle_later(exception: Exception) -> BaseException:
+            return judged(await original(exception))
+
+        sender._handle_exception = handle_later
+    else:
+
+        def handle(exception: Exception) -> BaseException:
+            return judged(original(exception))
+
+        sender._handle_exception = handle
 
 
 def interruptible(receiver: Any) -> Any:
@@ -251,6 +326,8 @@ def cut_socket(handler: Any) -> None:
     connection = getattr(client, "_connection", None)
     transport = getattr(connection, "_transport", None)
     end = getattr(transport, "sock", None)
-    if end is not None:
-        with suppress(OSError, AttributeError):
+    # A WebSocket wraps its socket, and its own ``shutdown`` only closes it here: nobody waiting would notice.
+    end = getattr(end, "sock", end)
+    if isinstance(end, socket.socket):
+        with suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)

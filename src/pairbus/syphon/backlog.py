@@ -16,6 +16,7 @@ from pairbus.pairing import naming, parking, wire
 from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES
 from pairbus.pairing.statistics import Counters
+from pairbus.pairing.trust import reaching
 from pairbus.syphon.hosting import build
 from pairbus.syphon.plan import NotFoundPolicy
 from pairbus.syphon.pump import Told
@@ -54,7 +55,15 @@ class MessageRow:
 class Backlog:
     """The backlog of one primary in one secondary."""
 
-    def __init__(self, primary: str | None, secondary: str, name: str | None, count: int = 10) -> None:
+    def __init__(
+        self,
+        primary: str | None,
+        secondary: str,
+        name: str | None,
+        count: int = 10,
+        *,
+        ca_file: str | None = None,
+    ) -> None:
         first = naming.parse_connection_string(primary, "primary") if primary else None
         if first is None and name is None:
             raise UsageError(
@@ -62,18 +71,22 @@ class Backlog:
             )
         self.name = naming.namespace_name(first.host, first.namespace, name) if first else str(name)
         self._primary = primary
-        self._secondary = naming.parse_connection_string(secondary, "secondary").text
+        second = naming.parse_connection_string(secondary, "secondary")
+        self._secondary, self._host = second.text, second.host
         self._count = count
+        self._trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file else {}
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[ServiceBusClient]:
-        async with ServiceBusClient.from_connection_string(self._secondary, retry_total=1) as client:
+        async with ServiceBusClient.from_connection_string(
+            self._secondary, retry_total=1, **reaching(self._secondary), **self._trust
+        ) as client:
             yield client
 
     async def queues(self) -> list[QueueRow]:
         """Every backlog queue with its counts; extra ones included."""
         async with self._client() as client:
-            management = Management(client, {})
+            management = Management(client, self._trust, self._host)
             try:
                 found = await management.backlog_queues(self.name)
             except NoManageRight as error:
@@ -162,7 +175,9 @@ class Backlog:
         if self._primary is None:
             raise UsageError("draining needs the primary's connection string: set PAIRBUS_PRIMARY")
         async with self._client() as secondary:
-            primary = ServiceBusClient.from_connection_string(self._primary, retry_total=1)
+            primary = ServiceBusClient.from_connection_string(
+                self._primary, retry_total=1, **reaching(self._primary), **self._trust
+            )
             syphon, book = build(
                 primary,
                 secondary,

@@ -37,9 +37,14 @@ class PairedServiceBusClient(_Paired):
     _syphon: Syphon | None = None
 
     def _start_syphon(self) -> None:
-        self._thread = SyphonThread(self._make_syphon)
-        self._syphon = self._thread.start()
+        thread = SyphonThread(self._make_syphon, self._syphon_failed)
+        self._syphon = thread.start()
+        self._thread = thread
         self._factory.tell(Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.queues)} pumps")
+
+    def _syphon_failed(self, error: Exception) -> None:
+        text = f"the pumps have failed: {error!r}; close the client and make a new one"
+        self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, text, is_loud=True)
 
     def _make_syphon(self) -> tuple[Syphon, Ledger, list[AsyncClient]]:
         clients = [asynchronous(self.primary), asynchronous(self.secondary)]
@@ -72,13 +77,13 @@ class PairedServiceBusClient(_Paired):
         seconds = timeout or CANCEL_SECONDS
         for handle in handles:
             thread = self._thread
-            if thread is not None and thread.withdraw(handle.queue, handle.message_id, seconds):
+            if thread is not None and thread.withdraw(handle, seconds):
                 continue
             try:
                 super()._cancel_parked([handle], timeout)
             except ScheduledMessageGoneError:
                 # Our own pump may have been about to receive it when it was asked first.
-                if thread is None or not thread.withdraw(handle.queue, handle.message_id, seconds):
+                if thread is None or not thread.withdraw(handle, seconds):
                     raise
 
     def _tell(self, kind: str, subject: str, text: str) -> None:

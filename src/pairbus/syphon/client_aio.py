@@ -52,6 +52,9 @@ class PairedServiceBusClient(_Paired):
     async def _run(self, syphon: Syphon, book: Ledger) -> None:
         try:
             await syphon.run()
+        except Exception as error:  # noqa: BLE001 - told: without pumps the backlog only grows
+            text = f"the pumps have failed: {error!r}; close the client and make a new one"
+            self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, text, is_loud=True)
         finally:
             book.close()
 
@@ -74,13 +77,13 @@ class PairedServiceBusClient(_Paired):
     async def _cancel_parked(self, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:  # noqa: ASYNC109 - the SDK's word
         for handle in handles:
             syphon = self._syphon
-            if syphon is not None and await syphon.withdraw(handle.queue, handle.message_id):
+            if syphon is not None and await _withdrawn(syphon, handle):
                 continue
             try:
                 await super()._cancel_parked([handle], timeout)
             except ScheduledMessageGoneError:
                 # Our own pump may have been about to receive it when it was asked first.
-                if syphon is None or not await syphon.withdraw(handle.queue, handle.message_id):
+                if syphon is None or not await _withdrawn(syphon, handle):
                     raise
 
     def _tell(self, kind: str, subject: str, text: str) -> None:
@@ -91,3 +94,7 @@ class PairedServiceBusClient(_Paired):
         if self._syphon is None:
             return super().statistics()
         return self._factory.statistics(self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s())
+
+
+async def _withdrawn(syphon: Syphon, handle: ParkedSchedule) -> bool:
+    return await syphon.withdraw(handle.queue, handle.message_id, (handle.factory, handle.detour))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -17,6 +17,7 @@ from azure.servicebus.aio._base_handler_async import (
     ServiceBusSharedKeyCredential,
 )
 
+from pairbus.pairing import wire
 from pairbus.pairing._async.runtime import steady_ms, wall_ms
 from pairbus.pairing.statistics import Counters
 from pairbus.syphon.ledger import Ledger
@@ -26,6 +27,8 @@ from pairbus.syphon.sdk import SdkInbox, SdkOutlet
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from pairbus.pairing.scheduled import ParkedSchedule
 
 START_SECONDS: Final = 15.0
 
@@ -71,16 +74,26 @@ def build(
 class SyphonThread:
     """A syphon in a thread and an event loop of its own, for programs that have none."""
 
-    def __init__(self, make: Callable[[], tuple[Syphon, Ledger, list[ServiceBusClient]]]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], tuple[Syphon, Ledger, list[ServiceBusClient]]],
+        ended: Callable[[Exception], None],
+    ) -> None:
         self._make = make
         self._started: Future[Syphon] = Future()
+        self._ended = ended
+        self._is_unwanted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="pairbus-syphon", daemon=True)
 
     def start(self) -> Syphon:
         """Start, and return once the pumps run."""
         self._thread.start()
-        return self._started.result(START_SECONDS)
+        try:
+            return self._started.result(START_SECONDS)
+        except TimeoutError:
+            self._is_unwanted = True
+            raise
 
     def call(self, function: Callable[[Syphon], None]) -> None:
         """Do something with the syphon in its own thread; nothing when it has ended."""
@@ -90,12 +103,22 @@ class SyphonThread:
             except RuntimeError:
                 return  # it ended between the question and the call
 
-    def withdraw(self, queue: str, message_id: str, seconds: float) -> bool:
-        """Ask the syphon to remove a message that it holds."""
-        if self._loop is None or not self._started.done():
+    def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
+        """Ask the syphon to remove a message that it holds. False when it does not, has ended, or takes too long."""
+        if self._loop is None or self._loop.is_closed() or not self._started.done():
             return False
-        work = self._started.result().withdraw(queue, message_id)
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+        detour = (handle.factory, handle.detour)
+        work = self._started.result().withdraw(handle.queue, handle.message_id, detour)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()  # it ended between the question and the call
+            return False
+        try:
+            return asked.result(seconds)
+        except (TimeoutError, CancelledError):
+            asked.cancel()
+            return False
 
     def stop(self, seconds: float) -> None:
         """Stop the pumps and wait for their end."""
@@ -110,17 +133,19 @@ class SyphonThread:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it goes to whoever waits for the start, or is told
             if self._started.done():
-                raise
-            self._started.set_exception(error)
+                self._ended(error)
+            else:
+                self._started.set_exception(error)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         syphon, book, clients = self._make()
         self._started.set_result(syphon)
         try:
-            await syphon.run()
+            if not self._is_unwanted:
+                await syphon.run()
         finally:
             book.close()
             for client in clients:
@@ -129,22 +154,10 @@ class SyphonThread:
 
 def asynchronous(client: Any) -> ServiceBusClient:
     """An asynchronous official client that reaches the same namespace in the same way as a synchronous one."""
-    config = client._config
     return ServiceBusClient(
         client.fully_qualified_namespace,
-        _asynchronous_credential(client._credential),
-        retry_total=config.retry_total,
-        retry_backoff_factor=config.retry_backoff_factor,
-        retry_backoff_max=config.retry_backoff_max,
-        retry_mode=str(getattr(config.retry_mode, "value", config.retry_mode)).lower(),
-        transport_type=config.transport_type,
-        http_proxy=config.http_proxy,
-        user_agent=config.user_agent,
-        logging_enable=config.logging_enable,
-        custom_endpoint_address=client._custom_endpoint_address,
-        connection_verify=client._connection_verify,
-        ssl_context=client._ssl_context,
-        use_tls=config.use_tls,
+        _asynchronous_credential(wire.credential_of(client)),
+        **wire.settings_of(client),
     )
 
 
@@ -163,6 +176,12 @@ class _ThreadedCredential:
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
+
+        token_type = getattr(credential, "token_type", None)
+        if token_type is not None:
+            self.token_type = (
+                token_type  # the SDK takes a token for a JWT unless its credential says otherwise
+            )
 
     async def get_token(self, *scopes: str, **options: Any) -> Any:
         """A token, fetched in another thread."""

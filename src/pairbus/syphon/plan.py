@@ -6,7 +6,8 @@ away. The shells report what happened and ask what is next; the simulation does 
 
 Rule 1: a letter is only ever completed after the primary acknowledged it (P34): ``sent`` alone says so.
 Rule 2: nothing is set aside because something is temporarily wrong (P38).
-Rule 3: at most ``window`` letters are held per backlog queue; nothing here grows without bound.
+Rule 3: at most ``window`` letters are held per backlog queue, half of them for destinations that stand still;
+        nothing here grows without bound.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, Literal
 from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
 from pairbus.pairing.parking import PATH_CHARACTERS_MAX
 from pairbus.pairing.trigger import Failure
+from pairbus.syphon.passing import Passing
 
 POLL_SECONDS: Final = 900
 """The long poll of an idle backlog queue: four an hour."""
@@ -33,7 +35,10 @@ BACKOFF_MS_MAX: Final = 5_000
 """A destination that is back is noticed within this."""
 THROTTLED_MS: Final = 10_000
 RENEW_BEFORE_MS: Final = 30_000
-"""Locks are renewed when this much of them is left."""
+"""Locks are renewed when this much of them is left; short ones at their half."""
+LOCK_MS_DEFAULT: Final = 60_000
+SLOW_MS: Final = 5_000
+"""A destination that has not answered for this long stands still like one that is away."""
 
 DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
 TOO_LARGE: Final = "TooLargeForDestination"
@@ -74,6 +79,21 @@ class Letter:
     is_in_flight: bool = False
     token: object = None
     """What the shell needs to settle it."""
+    lock_ms: int = LOCK_MS_DEFAULT
+    """How long its queue's locks last."""
+    enqueued_ms: int | None = None
+    """When it came into the backlog."""
+    detour: tuple[str, int, int] | None = None
+    """Factory, number and time of its parking: what no other message has. None: written by the retired SDK."""
+    parked: bytes | None = None
+    """As it was received, when its life is limited and must be reckoned anew at the moment of sending."""
+    restored_ms: int = 0
+    """When its payload was restored, on the steady clock."""
+
+    @property
+    def renew_at_ms(self) -> int:
+        """When its lock should be renewed."""
+        return self.locked_until_ms - min(RENEW_BEFORE_MS, self.lock_ms // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +108,26 @@ class SetAside:
 class Line:
     """The letters for one destination, oldest first."""
 
-    __slots__ = ("attempts", "away_since_ms", "flying", "letters", "path", "retry_ms")
+    __slots__ = (
+        "attempts",
+        "away_since_ms",
+        "flying",
+        "flying_since_ms",
+        "letters",
+        "path",
+        "retry_ms",
+        "was_passed_over",
+    )
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.letters: list[Letter] = []
         self.flying: list[Letter] = []
+        self.flying_since_ms = 0
         self.away_since_ms: int | None = None
         self.retry_ms = 0
         self.attempts = 0
+        self.was_passed_over = False
 
     @property
     def is_away(self) -> bool:
@@ -128,19 +159,61 @@ class DrainPlan:
         self._ready_max = min(ready_max, window)
         self._lines: dict[str, Line] = {}
         self._held: dict[str, int] = {}
+        self._detours: dict[tuple[str, int, int], int] = {}
+        self._passing = Passing()
 
     # --- coming in --------------------------------------------------------------------------------
 
-    def room(self, queue: str) -> int:
+    def room(self, queue: str, now: int | None = None) -> int:
         """How many more letters a backlog queue's pump may receive now."""
-        ready = sum(
+        if now is not None and self._passing.is_resting(queue, now):
+            return 0
+        held = self._held.get(queue, 0)
+        ready = held - self._standing(queue, now)
+        return max(0, min(self._window - held, self._ready_max - ready))
+
+    def passes_over(self, letter: Letter, now: int) -> bool:
+        """Whether to leave a letter where it is, its lock to lapse, because its destination stands still.
+
+        Half of the window stays for the others; every destination has at least one letter to be asked with.
+        """
+        key = entity_key(letter.path)
+        line = self._lines.get(key)
+        number = letter.sequence_number
+        is_full = (
+            line is not None
+            and self._stands_still(line, now)
+            and self._standing(letter.queue, now) >= max(1, self._window // 2)
+        )
+        if line is not None and is_full:
+            line.was_passed_over = True
+        if is_full or self._passing.must_wait(letter.queue, key, number, now):
+            self._passing.pass_over(letter.queue, key, number, letter.locked_until_ms, now)
+            return True
+        self._passing.taken(letter.queue, number)
+        return False
+
+    def holds_copy(self, letter: Letter) -> bool:
+        """Whether another copy of the same parked message waits here; this one is left to come again when it is home."""
+        return letter.detour is not None and letter.detour in self._detours
+
+    def passed(self, queue: str) -> int:
+        """How many letters of a queue were left where they are."""
+        return self._passing.passed(queue)
+
+    def _stands_still(self, line: Line, now: int | None) -> bool:
+        is_slow = bool(line.flying) and now is not None and now - line.flying_since_ms >= SLOW_MS
+        return is_slow or line.is_away or self._is_blocked(line.path)
+
+    def _standing(self, queue: str, now: int | None) -> int:
+        """How many letters of a queue are held for destinations that stand still."""
+        return sum(
             1
             for line in self._lines.values()
-            if not line.is_away and not self._is_blocked(line.path)
+            if self._stands_still(line, now)
             for letter in (*line.letters, *line.flying)
             if letter.queue == queue
         )
-        return max(0, min(self._window - self._held.get(queue, 0), self._ready_max - ready))
 
     def received(self, letter: Letter) -> SetAside | None:
         """A letter has come. It takes its place, unless its path is one that no application sends to."""
@@ -152,6 +225,8 @@ class DrainPlan:
         if line is None:
             line = self._lines[key] = Line(letter.path.strip("/"))
         line.letters.append(letter)
+        if letter.detour is not None:
+            self._detours[letter.detour] = self._detours.get(letter.detour, 0) + 1
         self._held[letter.queue] = self._held.get(letter.queue, 0) + 1
         return None
 
@@ -180,7 +255,7 @@ class DrainPlan:
             batch.append(letter)
             size += len(letter.payload)
         del line.letters[: len(batch)]
-        line.flying = batch
+        line.flying, line.flying_since_ms = batch, now
         for letter in batch:
             letter.is_in_flight = True
         return list(batch)
@@ -190,6 +265,7 @@ class DrainPlan:
         line = self._lines[key]
         done, line.flying = line.flying, []
         line.away_since_ms, line.attempts = None, 0
+        self._moved(line)
         for letter in done:
             self._release(letter)
         self._forget_if_empty(key)
@@ -224,6 +300,14 @@ class DrainPlan:
         text = f"expected {line.path!r} to accept it, found {failure.value}: {why}"
         return self._set_aside(key, back, reason, text)
 
+    def expired(self, key: str, letters: Sequence[Letter]) -> list[SetAside]:
+        """Letters of the batch that should go now have outlived themselves while they waited here."""
+        line = self._lines[key]
+        line.flying = [letter for letter in line.flying if letter not in letters]
+        return self._set_aside(
+            key, letters, EXPIRED, "expected time left to live, found none after the time in the backlog"
+        )
+
     def interrupted(self, key: str) -> None:
         """The shell gave the batch in flight up without an answer; it goes back to the head of its line."""
         line = self._lines.get(key)
@@ -250,12 +334,11 @@ class DrainPlan:
 
     def renewals(self, queue: str, now: int) -> list[Letter]:
         """The letters of a queue whose locks should be renewed now."""
-        return [letter for letter in self._of(queue) if letter.locked_until_ms - now <= RENEW_BEFORE_MS]
+        return [letter for letter in self._of(queue) if letter.renew_at_ms <= now]
 
     def next_renewal(self, queue: str) -> int | None:
         """When the first lock of a queue should be renewed."""
-        times = [letter.locked_until_ms - RENEW_BEFORE_MS for letter in self._of(queue)]
-        return min(times, default=None)
+        return min((letter.renew_at_ms for letter in self._of(queue)), default=None)
 
     def lock_lost(self, letter: Letter) -> bool:
         """A letter's lock is gone: somebody else will get it. True when it was not in flight and is forgotten."""
@@ -268,11 +351,15 @@ class DrainPlan:
         self._forget_if_empty(key)
         return True
 
-    def withdraw(self, queue: str, message_id: str) -> Letter | None:
-        """Take a letter that is not in flight out of its line, because its sender cancelled it."""
+    def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> Letter | None:
+        """Take a letter that is not in flight out of its line, because its sender cancelled it.
+
+        Message ids may repeat; ``detour``, the factory and its number for the message, does not.
+        """
         for key, line in self._lines.items():
             for letter in line.letters:
-                if letter.queue == queue and letter.message_id == message_id:
+                is_meant = letter.detour is not None and letter.detour[:2] == detour
+                if is_meant and letter.queue == queue and letter.message_id == message_id:
                     line.letters.remove(letter)
                     self._release(letter)
                     self._forget_if_empty(key)
@@ -300,6 +387,15 @@ class DrainPlan:
             if letter.queue == queue
         ]
 
+    def is_in_flight(self, queue: str) -> bool:
+        """Whether letters of a queue are on their way to the primary."""
+        return any(letter.queue == queue for line in self._lines.values() for letter in line.flying)
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """When the oldest letter that is held came into the backlog."""
+        times = [letter.enqueued_ms for letter in self._of(queue) if letter.enqueued_ms is not None]
+        return min(times, default=None)
+
     # --- questions --------------------------------------------------------------------------------
 
     def held(self, queue: str) -> int:
@@ -321,11 +417,21 @@ class DrainPlan:
         self._held[letter.queue] -= 1
         if not self._held[letter.queue]:
             del self._held[letter.queue]
+        if letter.detour is not None:
+            self._detours[letter.detour] -= 1
+            if not self._detours[letter.detour]:
+                del self._detours[letter.detour]
 
     def _forget_if_empty(self, key: str) -> None:
         line = self._lines[key]
         if not line.letters and not line.flying:
+            self._moved(line)
             del self._lines[key]
+
+    def _moved(self, line: Line) -> None:
+        if line.was_passed_over:
+            line.was_passed_over = False
+            self._passing.moved()
 
 
 def forbidden(path: str) -> str | None:

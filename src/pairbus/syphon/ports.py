@@ -57,8 +57,8 @@ class Outlet(Protocol):
     async def send(self, path: str, letters: Sequence[Letter]) -> None:
         """Send restored messages as one batch: all or none."""
 
-    async def has(self, path: str, message_id: str) -> bool:
-        """Whether a message with this id is known to be at the destination. False when that cannot be told."""
+    async def has(self, letter: Letter) -> bool:
+        """Whether a letter is known to be at its destination. False when that cannot be told."""
 
     async def close(self) -> None:
         """Let go of the links."""

@@ -16,9 +16,9 @@ from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.statistics import Counters
-from pairbus.pairing.trigger import IN_DOUBT, classify
+from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
 from pairbus.syphon.ledger import Ledger
-from pairbus.syphon.plan import EXPIRED, POLL_SECONDS, DrainPlan, Letter, SetAside
+from pairbus.syphon.plan import EXPIRED, POLL_SECONDS, SLOW_MS, DrainPlan, Letter, SetAside
 from pairbus.syphon.ports import Delivery, Inbox, LockLost, Outlet
 
 if TYPE_CHECKING:
@@ -31,6 +31,12 @@ ERROR_PAUSE_S_MIN: Final = 0.25
 ERROR_PAUSE_S_MAX: Final = 5.0
 RATE_WINDOW_MS: Final = 10_000
 BUSY_POLL_SECONDS: Final = 30.0
+STOP_MS: Final = 3_000
+"""How long a syphon that stops waits for the answers to what is on its way, so that nothing goes home twice."""
+HOME_MAX: Final = 50_000
+"""How many messages that went home are remembered, to know a second copy of one when it comes."""
+RESTORE_AGAIN_MS: Final = 1_000
+"""A limited life is reckoned anew when a letter has waited here for longer."""
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -44,6 +50,11 @@ class Withdrawal:
 
     letter: Letter
     done: asyncio.Future[bool]
+
+    def answer(self, *, is_done: bool) -> None:
+        """Tell whoever asked, if they still want to know."""
+        if not self.done.done():
+            self.done.set_result(is_done)
 
 
 class Syphon:
@@ -88,6 +99,9 @@ class Syphon:
         self._senders: dict[str, asyncio.Task[None]] = {}
         self._sender_wake: dict[str, asyncio.Event] = {}
         self._is_stopping = False
+        self._stop_by_ms = 0
+        self._home: dict[tuple[str, int, int, str] | None, bool] = {}
+        """What the primary has acknowledged, and whether a copy of it was completed already."""
         self._cut_short: set[str] = set()
         self._ends_when_empty_ms: int | None = None
         self._restored_at: deque[int] = deque(maxlen=10_000)
@@ -105,10 +119,13 @@ class Syphon:
         finally:
             self.stop()
             await self._end([*pumps, *self._senders.values()])
+            self._refuse_withdrawals()
             await asyncio.gather(*(inbox.close() for inbox in self._inboxes.values()), self._outlet.close())
 
     def stop(self) -> None:
         """Let ``run`` come to its end: polls are cut short, nothing new is received."""
+        if not self._is_stopping:
+            self._stop_by_ms = self._clock() + STOP_MS
         self._is_stopping = True
         for queue, inbox in self._inboxes.items():
             inbox.interrupt()
@@ -129,11 +146,13 @@ class Syphon:
     def drain_rate_per_s(self) -> float:
         """Messages brought home per second, over the last ten seconds."""
         since = self._clock() - RATE_WINDOW_MS
-        return sum(1 for at in self._restored_at if at >= since) * 1000 / RATE_WINDOW_MS
+        # Copied first: another thread may ask while this one counts.
+        return sum(1 for at in list(self._restored_at) if at >= since) * 1000 / RATE_WINDOW_MS
 
     def oldest_age_ms(self) -> int | None:
-        """How long the oldest backlog message seen at the heads of the queues has waited."""
-        return self._wall_clock() - min(self._oldest.values()) if self._oldest else None
+        """How long the oldest message that is held or was just seen has been in the backlog."""
+        times = list(self._oldest.values())
+        return max(0, self._wall_clock() - min(times)) if times else None
 
     # --- a pump: receive and settle -----------------------------------------------------------------
 
@@ -163,12 +182,14 @@ class Syphon:
         """Settle what is due, renew what is due, receive what there is room for. True: the pump has ended."""
         await self._settle(inbox)
         await self._renew(inbox)
+        self._note_oldest(inbox.queue)
         if self._is_stopping:
-            await self._give_back_all(inbox)
-            return True
-        room = self._plan.room(inbox.queue)
+            return await self._wind_up(inbox)
+        if self._work[inbox.queue]:
+            return False  # handed over while locks were renewed: a poll would not notice
+        room = self._plan.room(inbox.queue, self._clock())
         if not room:
-            await self._sleep(inbox.queue, self._seconds_to_renewal(inbox.queue))
+            await self._sleep(inbox.queue, self._seconds_without_room(inbox.queue))
             return False
         held = self._plan.held(inbox.queue)
         seconds = self._poll_seconds(inbox.queue)
@@ -177,8 +198,24 @@ class Syphon:
             await self._take(inbox, delivery)
         if deliveries:
             return False
-        self._oldest.pop(inbox.queue, None)
         return not held and not self._work[inbox.queue] and await self._is_done(inbox)
+
+    async def _wind_up(self, inbox: Inbox) -> bool:
+        """Give back what was not sent, and wait for the answers to what was."""
+        await self._give_back_all(inbox)
+        if self._work[inbox.queue]:
+            return False
+        if not self._plan.is_in_flight(inbox.queue) or self._clock() >= self._stop_by_ms:
+            return True
+        await self._sleep(inbox.queue, max(0.01, (self._stop_by_ms - self._clock()) / 1000))
+        return False
+
+    def _note_oldest(self, queue: str) -> None:
+        oldest = self._plan.oldest_ms(queue)
+        if oldest is not None:
+            self._oldest[queue] = oldest
+        else:
+            self._oldest.pop(queue, None)
 
     async def _poll(self, inbox: Inbox, count: int, seconds: float) -> Sequence[Delivery]:
         """One receive, counted as it is billed: one that brings messages as those, one that brings none as itself.
@@ -209,6 +246,11 @@ class Syphon:
         until = self._seconds_to_renewal(queue)
         return POLL_SECONDS if until is None else min(POLL_SECONDS, until)
 
+    def _seconds_without_room(self, queue: str) -> float:
+        """Till the next look: a destination may turn out to stand still, and make room, without anybody telling."""
+        renewal = self._seconds_to_renewal(queue)
+        return SLOW_MS / 1000 if renewal is None else min(SLOW_MS / 1000, renewal)
+
     def _seconds_to_renewal(self, queue: str) -> float | None:
         at = self._plan.next_renewal(queue)
         return None if at is None else max(0.05, (at - self._clock()) / 1000)
@@ -228,10 +270,8 @@ class Syphon:
         if delivery.payload is None:
             await inbox.give_back(delivery.token)
             return
-        if delivery.enqueued_ms is not None:
-            self._oldest[inbox.queue] = delivery.enqueued_ms
         try:
-            restored = self._restored(delivery)
+            restored = self._restored(delivery.payload, delivery.enqueued_ms)
         except InvalidParkedPropertyError as error:
             await self._set_aside(inbox, delivery.token, delivery.sequence_number, error.reason, str(error))
             return
@@ -249,7 +289,15 @@ class Syphon:
             restored.partition_key,
             delivery.locked_until_ms,
             token=delivery.token,
+            lock_ms=max(1_000, delivery.locked_until_ms - self._clock()),
+            enqueued_ms=delivery.enqueued_ms,
+            detour=_detour(restored),
+            parked=delivery.payload if restored.time_to_live_ms is not None else None,
+            restored_ms=self._clock(),
         )
+        if self._plan.holds_copy(letter) or self._plan.passes_over(letter, self._clock()):
+            self._counters.passed_over += 1
+            return
         if await self._is_home_already(letter):
             await self._complete(inbox, letter)
             return
@@ -261,22 +309,24 @@ class Syphon:
             return
         self._ensure_sender(letter.path)
 
-    def _restored(self, delivery: Delivery) -> Restored:
-        assert delivery.payload is not None
+    def _restored(self, payload: bytes, enqueued_ms: int | None) -> Restored:
         now = self._wall_clock()
-        if self._life == "freeze":
-            return parking.restore(delivery.payload, now)
-        first = parking.restore(delivery.payload, now)
-        begun = first.passport.first_send_ms if first.passport is not None else delivery.enqueued_ms
+        first = parking.restore(payload, now)
+        if self._life == "freeze" or first.time_to_live_ms is None:
+            return first
+        begun = first.passport.first_send_ms if first.passport is not None else enqueued_ms
         elapsed = max(0, now - begun) if begun is not None else 0
-        return parking.restore(delivery.payload, now, elapsed_ms=elapsed)
+        return parking.restore(payload, now, elapsed_ms=elapsed)
 
     async def _is_home_already(self, letter: Letter) -> bool:
-        """After a restart, ask before sending again what may have been sent."""
-        if (letter.queue, letter.sequence_number) not in self._ledger.in_doubt:
+        """Whether this is a copy of what the primary has acknowledged; after a restart the primary is asked."""
+        if _identity(letter) in self._home:
+            # A backlog queue that did not answer its sender had stored it, or the lock was lost after the re-send.
+            return True
+        if self._ledger.in_doubt.get((letter.queue, letter.sequence_number)) != letter.message_id:
             return False
         try:
-            return await self._outlet.has(letter.path, letter.message_id)
+            return await self._outlet.has(letter)
         except Exception:  # noqa: BLE001 - who cannot be asked cannot say yes; the message is sent again
             return False
 
@@ -297,9 +347,9 @@ class Syphon:
             else:
                 await self._complete(inbox, item)
 
-    async def withdraw(self, queue: str, message_id: str) -> bool:
+    async def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> bool:
         """Remove a message that this syphon holds and has not sent. False when it does not hold it."""
-        letter = self._plan.withdraw(queue, message_id)
+        letter = None if self._is_stopping else self._plan.withdraw(queue, message_id, detour)
         if letter is None:
             return False
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -310,11 +360,18 @@ class Syphon:
         try:
             await inbox.complete(item.letter)
         except BaseException as error:
-            item.done.set_result(False)
+            item.answer(is_done=False)
             if not isinstance(error, LockLost):
                 raise
         else:
-            item.done.set_result(True)
+            item.answer(is_done=True)
+
+    def _refuse_withdrawals(self) -> None:
+        """Whoever still waits for one waits in vain: the pumps have ended."""
+        for work in self._work.values():
+            for item in work:
+                if isinstance(item, Withdrawal):
+                    item.answer(is_done=False)
 
     async def _complete(self, inbox: Inbox, letter: Letter) -> None:
         try:
@@ -322,11 +379,17 @@ class Syphon:
         except LockLost:
             # It is home, and it will come again: the destination's duplicate detection or the ledger may catch it.
             self._counters.possible_duplicates += 1
-            self._ledger.in_doubt[letter.queue, letter.sequence_number] = letter.message_id
+            self._ledger.doubt((letter.queue, letter.sequence_number), letter.message_id)
             return
         self._ledger.end([(letter.queue, letter.sequence_number)])
-        self._counters.restored += 1
-        self._restored_at.append(self._clock())
+        identity = _identity(letter)
+        if identity is not None and self._home.get(identity):
+            self._counters.repeats_dropped += 1
+        else:
+            self._counters.restored += 1
+            self._restored_at.append(self._clock())
+        if identity in self._home:
+            self._home[identity] = True
         if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
             self._tell("drained", inbox.queue, "every message received so far is home")
 
@@ -382,33 +445,81 @@ class Syphon:
         # A line that fills again gets a task again.
         if self._senders.get(key) is asyncio.current_task():
             del self._senders[key]
+            self._sender_wake.pop(key, None)
 
     async def _send_batch(self, key: str, batch: Sequence[Letter]) -> None:
+        batch = self._still_alive(key, batch)
+        if not batch:
+            return
         self._ledger.begin([(letter.queue, letter.sequence_number, letter.message_id) for letter in batch])
         try:
+            if self._ledger.is_durable:
+                # A disk takes its time, and this may be the application's own event loop.
+                await asyncio.to_thread(self._ledger.sync)
             await self._outlet.send(batch[0].path, batch)
         except Exception as error:  # noqa: BLE001 - every error is an answer to judge
-            failure = classify(error)
-            if failure in IN_DOUBT:
-                self._counters.in_doubt += len(batch)
-            else:
-                self._ledger.end([(letter.queue, letter.sequence_number) for letter in batch])
-            text = f"{type(error).__name__}: {error}"[:300]
-            logger.info(
-                "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
-            )
-            for item in self._plan.send_failed(key, failure, text, self._clock()):
-                self._hand(item.letter.queue, item)
+            self._send_failed(key, batch, error)
             return
         except BaseException:
             self._plan.interrupted(key)
             raise
         self._counters.resent += len(batch)
         for letter in self._plan.sent(key):
+            self._remember(letter)
             self._hand(letter.queue, letter)
+
+    def _send_failed(self, key: str, batch: Sequence[Letter], error: Exception) -> None:
+        failure = classify(error)
+        if failure in IN_DOUBT:
+            self._counters.in_doubt += len(batch)
+        else:
+            self._ledger.end([(letter.queue, letter.sequence_number) for letter in batch])
+        text = f"{type(error).__name__}: {error}"[:300]
+        # An error that the SDK does not know is ours, perhaps: it is tried again, and must not go by unseen.
+        level = logging.WARNING if failure is Failure.INTERNAL else logging.INFO
+        logger.log(
+            level, "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
+        )
+        for item in self._plan.send_failed(key, failure, text, self._clock()):
+            self._hand(item.letter.queue, item)
+        for queue in {letter.queue for letter in batch}:
+            self._wake[queue].set()  # a destination that is away leaves room for others
+
+    def _still_alive(self, key: str, batch: Sequence[Letter]) -> Sequence[Letter]:
+        """Reckon limited lives at the moment of sending: a letter may have waited here for hours (P11)."""
+        now = self._clock()
+        expired = []
+        for letter in batch:
+            if letter.parked is not None and now - letter.restored_ms > RESTORE_AGAIN_MS:
+                restored = self._restored(letter.parked, letter.enqueued_ms)
+                letter.payload, letter.restored_ms = restored.payload, now
+                if self._life == "deduct" and restored.time_to_live_ms == 0:
+                    expired.append(letter)
+        if not expired:
+            return batch
+        for item in self._plan.expired(key, expired):
+            self._hand(item.letter.queue, item)
+        return [letter for letter in batch if letter not in expired]
+
+    def _remember(self, letter: Letter) -> None:
+        identity = _identity(letter)
+        if identity is not None:
+            self._home[identity] = False
+            while len(self._home) > HOME_MAX:
+                del self._home[next(iter(self._home))]
 
     def _hand(self, queue: str, item: Letter | SetAside | Withdrawal) -> None:
         """Give a letter back to its pump, which alone may settle it."""
         self._work[queue].append(item)
         self._inboxes[queue].interrupt()
         self._wake[queue].set()
+
+
+def _detour(restored: Restored) -> tuple[str, int, int] | None:
+    passport = restored.passport
+    return (passport.factory, passport.detour, passport.first_send_ms) if passport is not None else None
+
+
+def _identity(letter: Letter) -> tuple[str, int, int, str] | None:
+    """What two copies of one parked message share, and no two messages do; None for those of the retired SDK."""
+    return (*letter.detour, letter.message_id) if letter.detour is not None else None

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
 from pairbus.pairing import wire
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.trigger import Failure, classify
-from pairbus.syphon.plan import BATCH_BYTES, Letter
+from pairbus.syphon.plan import BATCH_BYTES, LOCK_MS_DEFAULT, Letter
 from pairbus.syphon.ports import Delivery, LockLost
 
 if TYPE_CHECKING:
@@ -31,8 +31,11 @@ CLOSE_SECONDS: Final = 5.0
 BROWSE_COUNT: Final = 250
 BROWSE_MAX: Final = 5_000
 """How many messages of a destination are looked through for one in doubt."""
+LINKS_MAX: Final = 100
+"""How many links, each with a connection of its own, are kept open to destinations."""
 ENVELOPE_ROOM: Final = 20_000
-LOCK_MS_DEFAULT: Final = 60_000
+LOCK_MS_MIN: Final = 5_000
+"""No queue has shorter locks."""
 _LINK_IS_FINE: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.QUOTA, Failure.BUSY)
 
 
@@ -52,9 +55,10 @@ class SdkInbox:
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
         """Up to ``count`` messages."""
+        # Interrupts from here on count, also those that come while the link is opened.
+        self._is_interrupted = False
         receiver = await self._open()
         if self._is_interrupted:
-            self._is_interrupted = False
             return []
         self._interrupt(is_wanted=False)
         messages = await receiver.receive_messages(max_message_count=count, max_wait_time=seconds)
@@ -71,10 +75,9 @@ class SdkInbox:
 
     def interrupt(self) -> None:
         """Let a poll return."""
+        self._is_interrupted = True
         if self._interrupt is not None:
             self._interrupt()
-        else:
-            self._is_interrupted = True
 
     async def complete(self, letter: Letter) -> None:
         """Remove a message."""
@@ -139,26 +142,34 @@ class SdkInbox:
             raise LockLost from error
 
     def _steady(self, until: datetime | None) -> int:
+        """When a lock ends, on the steady clock. The broker's clock and ours may differ by minutes: what a lock can be
+        at least and what ours are made with bounds what is believed, so that it is renewed in time and not on and on."""
         ms = _milliseconds(until)
-        return self._clock() + (LOCK_MS_DEFAULT if ms is None else max(0, ms - self._wall_clock()))
+        left = LOCK_MS_DEFAULT if ms is None else ms - self._wall_clock()
+        return self._clock() + min(max(left, LOCK_MS_MIN), LOCK_MS_DEFAULT)
 
 
 class SdkOutlet:
-    """Sends restored messages to entities of the primary; one link per destination."""
+    """Sends restored messages to entities of the primary; one link per destination, the latest ``LINKS_MAX`` of them."""
 
     def __init__(self, client: ServiceBusClient) -> None:
         self._client = client
         self._senders: dict[str, ServiceBusSender] = {}
+        self._busy: dict[str, int] = {}
 
     async def send(self, path: str, letters: Sequence[Letter]) -> None:
         """Send a batch: all or none."""
         key = entity_key(path)
-        sender = self._senders.get(key)
-        if sender is None:
-            sender = self._client.get_queue_sender(path)
-            # A link that died while idle is opened anew once; what lasts longer is the plan's business.
-            wire.set_retries(sender, 1)
-            self._senders[key] = sender
+        self._busy[key] = self._busy.get(key, 0) + 1
+        try:
+            await self._send(key, self._link(key, path), letters)
+        finally:
+            self._busy[key] -= 1
+            if not self._busy[key]:
+                del self._busy[key]
+            await self._close_idle()
+
+    async def _send(self, key: str, sender: ServiceBusSender, letters: Sequence[Letter]) -> None:
         size = sum(len(letter.payload) for letter in letters)
         limit = wire.batch_limit(sender) or max(BATCH_BYTES + ENVELOPE_ROOM, size + ENVELOPE_ROOM)
         empty = wire.new_batch(max(limit, size + ENVELOPE_ROOM), sender)
@@ -172,13 +183,31 @@ class SdkOutlet:
         except BaseException as error:
             # A refusal leaves the link as it was; anything else leaves nobody knows what.
             if classify(error) not in _LINK_IS_FINE:
-                self._senders.pop(key, None)
+                if self._senders.get(key) is sender:
+                    del self._senders[key]
                 await _close(sender)
             raise
 
-    async def has(self, path: str, message_id: str) -> bool:
+    def _link(self, key: str, path: str) -> ServiceBusSender:
+        sender = self._senders.pop(key, None)
+        if sender is None:
+            sender = self._client.get_queue_sender(path)
+            # A link that died while idle is opened anew once; what lasts longer is the plan's business.
+            wire.set_retries(sender, 1)
+        self._senders[key] = sender  # at the end: the first is the one that was not used for longest
+        return sender
+
+    async def _close_idle(self) -> None:
+        while len(self._senders) > LINKS_MAX:
+            key = next((key for key in self._senders if key not in self._busy), None)
+            if key is None:
+                return
+            await _close(self._senders.pop(key))
+
+    async def has(self, letter: Letter) -> bool:
         """Browse a queue for a message. Topics and consumed messages cannot be asked: False."""
-        async with self._client.get_queue_receiver(path) as receiver:
+        body = wire.body_of(letter.payload)
+        async with asyncio.timeout(SEND_SECONDS), self._client.get_queue_receiver(letter.path) as receiver:
             wire.set_retries(receiver, 0)
             position, seen = 1, 0
             while seen < BROWSE_MAX:
@@ -190,7 +219,8 @@ class SdkOutlet:
                     return False
                 if not page:
                     return False
-                if any(message.message_id == message_id for message in page):
+                # Message ids are the application's, and may repeat: another message is no proof.
+                if any(m.message_id == letter.message_id and _body(m) == body for m in page):
                     return True
                 seen += len(page)
                 position = int(page[-1].sequence_number or 0) + 1
@@ -201,6 +231,10 @@ class SdkOutlet:
         senders, self._senders = list(self._senders.values()), {}
         for sender in senders:
             await _close(sender)
+
+
+def _body(message: Any) -> bytes:
+    return wire.body_of(wire.encoded(message.raw_amqp_message))
 
 
 async def _close(handler: Any) -> None:

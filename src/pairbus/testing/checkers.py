@@ -55,6 +55,20 @@ class Sent:
         self.sent_at = at
         self.heard_at = 0
         self.outcome = PENDING
+        self.is_hidden = False
+        """It is part of a transaction that nobody has asked to commit yet (B14)."""
+
+
+class Attempt:
+    """One transaction: a message that is completed, and what is sent in its stead."""
+
+    def __init__(self, path: str, uid: str, number: int) -> None:
+        self.path = path
+        self.uid = uid
+        self.number = number
+        """Groups what is sent, as a batch's number does: all of it or nothing."""
+        self.uids: list[str] = []
+        self.commits = False
 
 
 class Copy:
@@ -69,6 +83,7 @@ class Copy:
         self.completed_at = -1
         """When a client heard that it is completed; -1: none did."""
         self.emission = -1
+        self.emitted_at = 0
         """The latest one in which it was seen; what follows is about that."""
         self.counts = {False: 0, True: 0}
         """The delivery count shown, from the entity and from its dead-letter queue."""
@@ -114,6 +129,10 @@ class Ledger:
         self.sent: dict[str, Sent] = {}
         self.copies: dict[tuple[str, str], Copy] = {}
         self.by_number: dict[tuple[str, int], str] = {}
+        self.lost_locks: Callable[[str, int, int], bool] = _no_lost_locks
+        """Whether a change of settings may have ended the locks of an entity between two instants."""
+        self.attempts: dict[tuple[str, str], list[Attempt]] = {}
+        """Transactions by the message that they complete."""
         self.session_states: dict[tuple[str, str], list[bytes | None]] = {}
         """The values that a session's state may have: one once a write was acknowledged."""
         self._former_states: dict[tuple[str, str, bytes | None], int] = {}
@@ -147,7 +166,9 @@ class Ledger:
         if sent.body != seen.body:
             raise PromiseBroken(f"B2: {uid} came with other bytes than it was sent with")
         if sent.outcome == FAILED:
-            raise PromiseBroken(f"B3: {uid} was refused and yet delivered from {path}")
+            raise PromiseBroken(f"B3, B14: {uid} was refused or rolled back and yet delivered from {path}")
+        if sent.is_hidden:
+            raise PromiseBroken(f"B14: {uid} was delivered from {path} before its transaction was committed")
         copy = self.copies.setdefault((path, uid), Copy())
         self._check_number(path, uid, seen, copy)
         if 0 <= copy.completed_at < stamp.at:
@@ -157,6 +178,7 @@ class Ledger:
         if stamp.index > copy.emission:  # else it was overtaken on its way
             self._check_holder(path, uid, seen, copy, stamp)
             copy.emission = stamp.index
+            copy.emitted_at = stamp.at
             copy.life = stamp.life
             copy.locked_until = seen.locked_until
             copy.is_settled = seen.settled
@@ -167,7 +189,8 @@ class Ledger:
     def _check_holder(self, path: str, uid: str, seen: Delivered, copy: Copy, stamp: Stamp) -> None:
         if copy.is_taken:
             raise PromiseBroken(f"B32: {uid} of {path} came again after it was received and deleted")
-        if copy.life == stamp.life and not copy.is_settled and stamp.broker_now < copy.locked_until:
+        is_held = copy.life == stamp.life and not copy.is_settled and stamp.broker_now < copy.locked_until
+        if is_held and not self.lost_locks(path, copy.emitted_at, stamp.at):
             raise PromiseBroken(f"B25: {uid} of {path} was handed out while another one held it")
         count = copy.counts[seen.is_dead]
         if seen.count < count:
@@ -202,6 +225,33 @@ class Ledger:
         copy = self.copies[path, uid]
         if copy.completed_at < 0:
             copy.completed_at = at
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def attempt(self, path: str, uid: str, number: int) -> Attempt:
+        """A client begins a transaction that completes a message."""
+        attempt = Attempt(path, uid, number)
+        self.attempts.setdefault((path, uid), []).append(attempt)
+        return attempt
+
+    def committing(self, attempt: Attempt) -> None:
+        """It asks for the commit: from now on all of it may be seen."""
+        for uid in attempt.uids:
+            self.sent[uid].is_hidden = False
+        self.settling(attempt.path, attempt.uid, completes=True)
+
+    def _check_attempts(self) -> None:
+        """Of all attempts at one message exactly one came true, and it wholly (B14)."""
+        for (path, uid), attempts in self.attempts.items():
+            came_true = []
+            for attempt in attempts:
+                seen = [one for one in attempt.uids if (self.sent[one].entity, one) in self.copies]
+                if seen and len(seen) != len(attempt.uids):
+                    raise PromiseBroken(f"B14: of a transaction's {attempt.uids} only {seen} were stored")
+                if seen:
+                    came_true.append(attempt.number)
+            if len(came_true) > 1 or (not came_true and self.sent[uid].outcome == OK):
+                raise PromiseBroken(f"B14: {uid} of {path} was taken by {len(came_true)} transactions")
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -247,6 +297,7 @@ class Ledger:
         lost = self.unfinished()
         if lost:
             raise PromiseBroken(f"B1: accepted and never finished with: {lost}")
+        self._check_attempts()
         self._check_batches()
         self._check_order()
 
@@ -352,6 +403,8 @@ class Inspector:
                 f"B41: {message.sequence_number} of {queue.path} expired before this delivery"
             )
         sent = self._ledger.sent.get(uid)
+        if sent is not None and sent.is_hidden:
+            raise PromiseBroken(f"B14: {uid} is delivered before its transaction was committed")
         if sent is not None and sent.scheduled_at > self._now_max():
             raise PromiseBroken(
                 f"B44: {sent.uid} is delivered {sent.scheduled_at - self.now} ms before its time"
@@ -420,6 +473,10 @@ def memory_of(namespace: Namespace) -> dict[str, object]:
         )
         for queue in namespace.all_queues()
     }
+
+
+def _no_lost_locks(_path: str, _begin: int, _end: int) -> bool:
+    return False
 
 
 def _number_of(message: Message) -> int:

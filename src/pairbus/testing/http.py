@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 
 from pairbus.errors import ManagementFailed, UsageError
 
-REQUEST_SECONDS_MAX: Final = 15.0
+REQUEST_SECONDS_MAX: Final = 60.0
 TOKEN_SECONDS: Final = 3600
 _ANSWER_CHARACTERS_SHOWN: Final = 500
 

@@ -45,6 +45,7 @@ class Namespace:
         faults: Whether the fault switchboard is on.
         clock: A virtual clock to run on; only in a thread.
         amqp: Where to listen; a free port of the loopback unless given. A restart keeps the port.
+        audit: Whether it writes the audit log of messages, for ``pairbus reconcile``.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Namespace:
         faults: bool = True,
         clock: VirtualClock | None = None,
         amqp: str = "127.0.0.1:0",
+        audit: bool = False,
     ) -> None:
         if process and clock is not None:
             raise UsageError(
@@ -69,6 +71,7 @@ class Namespace:
         self._data = data
         self._faults_are_on = faults
         self._amqp = amqp
+        self._audit_is_on = audit
         self._http = "127.0.0.1:0"
         self._work: Path | None = None
         self._ready: ReadyInfo | None = None
@@ -91,6 +94,7 @@ class Namespace:
             amqp=self._amqp,
             http=self._http,
             faults=self._faults_are_on,
+            audit=self._audit_is_on,
         )
         self._ready = self._host.start(setup)
         # A restarted broker must be found where its clients left it.

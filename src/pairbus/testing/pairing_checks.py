@@ -31,13 +31,14 @@ class Checks:
         self.parked = 0
         self.aside: dict[str, str] = {}
         self._doubts: Counter[str] = Counter()
+        self._parked_doubts: Counter[str] = Counter()
         self._first_failure: dict[Key, int] = {}
         self._ping_at: dict[Key, int] = {}
         self._pings_in_flight: Counter[Key] = Counter()
         self._proof: dict[Key, int] = {}
         self._state: dict[Key, Health] = {}
         self._refused: dict[Key, int] = {}
-        self._acknowledged: set[tuple[str, int]] = set()
+        self._acknowledged: set[tuple[str, int] | tuple[str, int, int] | None] = set()
 
     def _require(self, claim: object, text: str) -> None:
         # Noted, not raised: the shells of the world catch what they are thrown, as the real ones do.
@@ -97,11 +98,14 @@ class Checks:
             is_trial or not others, f"P32: {queue} refused {now - refused} ms ago and was used again"
         )
 
-    def backlog_failed(self, factory: str, queue: str, number: int, error: BaseException, now: int) -> None:
-        """A backlog queue said no or nothing."""
-        self._refused[factory, queue] = now
+    def backlog_failed(
+        self, factory: str, queue: str, number: int, error: BaseException, now: int, *, is_out: bool
+    ) -> None:
+        """A backlog queue said no or nothing; ``is_out``: it is out of the rotation now."""
+        if is_out:
+            self._refused[factory, queue] = now
         if classify(error) in IN_DOUBT:
-            self._doubts[f"m{number}"] += 1
+            self._parked_doubts[f"m{number}"] += 1
 
     def backlog_accepted(self, factory: str, queue: str) -> None:
         """A backlog queue said yes."""
@@ -153,12 +157,13 @@ class Checks:
 
     def acknowledged(self, letter: Letter) -> None:
         """The primary took a restored message."""
-        self._acknowledged.add((letter.queue, letter.sequence_number))
+        self._acknowledged |= {(letter.queue, letter.sequence_number), letter.detour}
 
     def completing(self, letter: Letter) -> None:
         """A backlog message is about to be completed."""
+        # It, or another copy of the same parked message.
         self._require(
-            (letter.queue, letter.sequence_number) in self._acknowledged,
+            not self._acknowledged.isdisjoint({(letter.queue, letter.sequence_number), letter.detour}),
             f"P34: {letter.message_id} is completed before the primary has it",
         )
 
@@ -209,6 +214,8 @@ class Checks:
             if self._world.primary.queues[path].detects_duplicates:
                 self._require(len(copies) <= 1, f"P2: {name} is stored {len(copies)} times")
             most = 1 + self._doubts[name]
+            if not self._world.one_syphon_sees_all:
+                most += self._parked_doubts[name]
             self._require(
                 len(copies) <= most, f"P36: {name} has {len(copies)} copies, at most {most} are explained"
             )

@@ -1,35 +1,33 @@
 """A pair on its bad days: senders, two namespaces and syphons in one thread with a false clock; a seed per world.
 
 Health, flow, rotation, parking, ping schedule and drain plan are the production ones, unchanged; only what waits
-(the twins' shells) is written anew here as generators. The seed first draws how cruel to be, then the events.
-Faults on: safety is checked as things happen. Then calm: everything must arrive and every queue must drain.
+(the twins' shells) is written anew, as generators: ``pairing_senders`` and ``pairing_syphons``. The seed first draws
+how cruel to be, then the events. Faults on: safety is checked as things happen. Then calm: everything must arrive and
+every queue must drain.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.errors import InvalidParkedPropertyError
-from pairbus.pairing import parking
-from pairbus.pairing.factory import Factory
-from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
-from pairbus.pairing.health import EntityHealth, Health
-from pairbus.pairing.naming import backlog_queue, entity_key
+from pairbus.pairing.health import Health
+from pairbus.pairing.naming import backlog_queue
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rotation import Rotation
-from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
-from pairbus.syphon.plan import DrainPlan, Letter, SetAside
 from pairbus.testing.pairing_checks import Checks
-from pairbus.testing.pairing_model import NamespaceModel, QueueModel, Stored, original
+from pairbus.testing.pairing_model import NamespaceModel, QueueModel
+from pairbus.testing.pairing_senders import SimFactory
+from pairbus.testing.pairing_syphons import SimSyphon
+from pairbus.testing.pairing_work import Ask, Running, Sleep, Work
 
+PRIMARY_DOWN, QUEUE_DISABLED, SECONDARY_SILENT = 0, 4, 7
+"""Kinds of faults, by their place in ``World._fault``."""
 CALM_MS: Final = 900_000
 """How long the calm at the end lasts at most."""
 STEPS_MAX: Final = 400_000
@@ -39,333 +37,8 @@ PLANTED: Final = (
     "alias_lost",
     "ping_counts_after_gone",
     "timer_restarted",
+    "copies_not_known",
 )
-
-Work = Generator[Any, Any, None]
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """Wait this long."""
-
-    ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask a namespace to do something; the answer, or an error, comes back."""
-
-    namespace: NamespaceModel
-    action: Callable[[], Any]
-    timeout_ms: int
-
-
-@dataclass(slots=True)
-class Running:
-    """A generator on its way; a dead one is never resumed."""
-
-    work: Work
-    owner: object
-    is_dead: bool = False
-
-
-class _RestartingHealth(EntityHealth):
-    """Planted: each failure starts the timer again."""
-
-    def send_failed(self, now: int, why: str) -> Any:
-        if self.state is Health.SUSPECT:
-            self.suspect_since_ms = now
-        return super().send_failed(now, why)
-
-
-class _TrustingHealth(EntityHealth):
-    """Planted: an answer of any kind counts as health."""
-
-    def ping_failed(self, now: int, why: str, *, entity_is_gone: bool) -> Any:
-        if entity_is_gone:
-            return self.ping_succeeded(now)
-        return super().ping_failed(now, why, entity_is_gone=entity_is_gone)
-
-
-class SimFactory:
-    """One paired client: the production factory and its senders' shells."""
-
-    def __init__(
-        self, world: World, number: int, options: SendAvailabilityOptions, queues: list[str]
-    ) -> None:
-        self.world = world
-        self.name = f"f{number}"
-        self.watched: set[str] = set()
-        self.factory = Factory(
-            name=self.name,
-            primary="p",
-            secondary="s",
-            options=options,
-            chooser=random.Random(world.random.random()),  # noqa: S311 - dice, not keys
-            clock=lambda: world.now,
-            wall_clock=lambda: world.now + world.wall_offset,
-            on_change=self.changed,
-        )
-        self.factory.paired_with(queues)
-
-    def record(self, path: str) -> EntityHealth:
-        """The entity's record, with a planted bug if the world has one."""
-        record = self.factory.record(path)
-        kind = {"timer_restarted": _RestartingHealth, "ping_counts_after_gone": _TrustingHealth}.get(
-            self.world.bug
-        )
-        if kind is not None and type(record) is EntityHealth:
-            record = kind(
-                record.path,
-                record.failover_interval_ms,
-                self.factory.ping_interval_ms,
-                record.healthy_pings,
-                self.world.now,
-            )
-            self.factory._records[entity_key(path)] = record
-        return record
-
-    def changed(self, record: EntityHealth) -> None:
-        """Start the watch of an entity that is not healthy."""
-        self.world.checks.changed(self.name, record, self.world.now)
-        if record.state is not Health.HEALTHY and record.path not in self.watched:
-            self.watched.add(record.path)
-            self.world.spawn(self.watch(record), self)
-
-    def watch(self, record: EntityHealth) -> Work:
-        """The watch of both twins, as a generator."""
-        world = self.world
-        while True:
-            self.factory.apply(record, record.tick(world.now))
-            if record.is_healthy:
-                self.watched.discard(record.path)
-                return
-            if record.ping_is_due(world.now):
-                record.pings.sending(world.now)
-                world.checks.ping_sent(self.name, record, world.now)
-                try:
-                    yield Ask(world.primary, partial(world.ping, record.path), record.pings.timeout_ms)
-                except Exception as error:  # noqa: BLE001 - every error is the answer
-                    world.checks.ping_answered(self.name, record, error, world.now)
-                    gone = classify(error) is Failure.NOT_FOUND
-                    self.factory.apply(record, record.ping_failed(world.now, str(error), entity_is_gone=gone))
-                else:
-                    world.checks.ping_answered(self.name, record, None, world.now)
-                    self.factory.apply(record, record.ping_succeeded(world.now))
-            else:
-                deadline = record.next_deadline()
-                yield Sleep(max(1, min(200, (deadline or world.now + 200) - world.now)))
-
-    def sender(self, path: str, numbers: list[int], session: str | None) -> Work:
-        """Sends messages one after the other."""
-        world = self.world
-        choice = Choice()
-        for number in numbers:
-            yield Sleep(world.random.randrange(1, 2_000))
-            payload = original(number, session, has_alias_name=number % 3 == 0, has_life=number % 4 == 0)
-            yield from self.send(path, number, payload, choice)
-
-    def send(self, path: str, number: int, payload: bytes, choice: Choice) -> Work:
-        """One send: ask, do, report, as both twins do."""
-        world = self.world
-        record = self.record(path)
-        flow = self.factory.flow(record, choice, world.now + world.timeout_ms)
-        if world.bug == "rotation_not_shared":
-            own = world.own_rotations.setdefault(id(choice), self._fresh_rotation())
-            flow = SendFlow(
-                record, own, choice, "documented", world.now + world.timeout_ms, holds_while_suspect=False
-            )
-        parked: bytes | None = None
-        world.checks.begun(number, path, payload)
-        while True:
-            step = flow.next_step(world.now)
-            if isinstance(step, TryPrimary):
-                world.checks.to_primary(self.name, record, world.now)
-                try:
-                    yield Ask(
-                        world.primary, partial(world.put, world.primary, path, [payload]), step.timeout_ms
-                    )
-                except Exception as error:  # noqa: BLE001 - every error is an answer
-                    world.checks.primary_failed(self.name, record, number, error, world.now)
-                    self.factory.apply(record, flow.primary_failed(world.now, error))
-                else:
-                    world.checks.primary_accepted(self.name, record, world.now)
-                    self.factory.apply(record, flow.primary_accepted(world.now))
-                    world.checks.told(number, "ok")
-                    return
-            elif isinstance(step, TryBacklog):
-                parked = parked or self._parked(payload, path)
-                queue, letter = step.queue, parked
-                world.checks.to_backlog(self.name, queue, world.now, self.factory)
-                try:
-                    yield Ask(
-                        world.secondary, partial(world.put, world.secondary, queue, [letter]), step.timeout_ms
-                    )
-                except Exception as error:  # noqa: BLE001 - every error is an answer
-                    world.checks.backlog_failed(self.name, queue, number, error, world.now)
-                    flow.backlog_failed(queue, world.now, error)
-                else:
-                    world.checks.backlog_accepted(self.name, queue)
-                    flow.backlog_accepted(queue, 1)
-                    world.checks.told(number, "ok")
-                    return
-            elif isinstance(step, Wait):
-                yield Sleep(max(1, min(step.timeout_ms, 100)))
-            else:
-                assert isinstance(step, Fail)
-                world.checks.told(number, "unknown" if step.is_in_doubt else "fail")
-                return
-
-    def _parked(self, payload: bytes, path: str) -> bytes:
-        parked = self.factory.park([payload], path, "timeout")[0]
-        if self.world.bug == "alias_lost":
-            return parked.replace(b"x-ms-sessionid", b"x-ms-sessionlost"[:14])
-        return parked
-
-    def _fresh_rotation(self) -> Rotation:
-        return Rotation(self.factory.queues, self.factory.ping_interval_ms, self.world.random)
-
-
-class SimSyphon:
-    """One syphon: the production plan with shells as generators."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.world = world
-        self.name = f"y{number}"
-        self.plan = DrainPlan(window=50, ready_max=20)
-        self.work: dict[str, list[Letter | SetAside]] = {queue: [] for queue in world.backlog}
-        self.lines: set[str] = set()
-        self.hands: list[Letter] = []
-        for queue in world.backlog:
-            world.spawn(self.pump(queue), self)
-
-    def pump(self, queue: str) -> Work:
-        """Receive and settle one backlog queue."""
-        world = self.world
-        model = world.secondary
-        while True:
-            try:
-                yield from self.settle(queue)
-                for letter in self.plan.renewals(queue, world.now):
-                    yield from self.renew(queue, letter)
-                room = self.plan.room(queue)
-                if not room:
-                    yield Sleep(50)
-                    continue
-                taken = yield Ask(model, partial(self._receive, queue, min(room, 10)), 5_000)
-                for stored, lock in taken:
-                    yield from self.take(queue, stored.number, lock, stored.payload)
-                if not taken:
-                    yield Sleep(world.random.randrange(50, 400))
-            except Exception:  # noqa: BLE001 - as the real pump: give up the locks, wait, go on
-                for letter in self.plan.drop_queue(queue):
-                    world.checks.in_doubt_resend(letter.message_id)
-                yield Sleep(250)
-
-    def _receive(self, queue: str, count: int) -> list[tuple[Stored, int]]:
-        return self.world.secondary.queue(queue).receive(count, self.world.now)
-
-    def _settle(self, queue: str, number: int, lock: int, aside: str | None) -> None:
-        self.world.secondary.queue(queue).settle(number, lock, self.world.now, aside=aside)
-
-    def take(self, queue: str, number: int, lock: int, payload: bytes) -> Work:
-        """Restore one message and put it in line."""
-        world = self.world
-        try:
-            restored = parking.restore(payload, world.now)
-        except InvalidParkedPropertyError:
-            yield Ask(
-                world.secondary, partial(self._settle, queue, number, lock, "InvalidParkedProperty"), 5_000
-            )
-            return
-        letter = Letter(
-            queue, number, restored.path, restored.payload, restored.message_id_text, restored.session_id,
-            restored.partition_key, world.now + 60_000, token=lock,
-        )  # fmt: skip
-        if world.bug == "complete_before_send":
-            world.checks.completing(letter)
-            yield Ask(
-                world.secondary, lambda: world.secondary.queue(queue).settle(number, lock, world.now), 5_000
-            )
-        refusal = self.plan.received(letter)
-        world.checks.placed(letter, refusal)
-        key = entity_key(letter.path)
-        if key not in self.lines:
-            self.lines.add(key)
-            world.spawn(self.send_line(key), self)
-
-    def settle(self, queue: str) -> Work:
-        """Complete or set aside what is done."""
-        world = self.world
-        while self.work[queue]:
-            item = self.work[queue].pop(0)
-            letter = item.letter if isinstance(item, SetAside) else item
-            aside = item.reason if isinstance(item, SetAside) else None
-            lock: Any = letter.token
-            if aside is None:
-                world.checks.completing(letter)
-                self.hands.append(letter)
-            try:
-                yield Ask(
-                    world.secondary, partial(self._settle, queue, letter.sequence_number, lock, aside), 5_000
-                )
-            except sdk.MessageLockLostError:
-                world.checks.in_doubt_resend(letter.message_id)
-            except Exception:
-                world.checks.in_doubt_resend(letter.message_id)
-                raise
-            else:
-                if aside is not None:
-                    world.checks.set_aside(letter, aside)
-            finally:
-                if letter in self.hands:
-                    self.hands.remove(letter)
-
-    def renew(self, queue: str, letter: Letter) -> Work:
-        """Renew one lock."""
-        world = self.world
-        lock: Any = letter.token
-        try:
-            letter.locked_until_ms = yield Ask(
-                world.secondary,
-                lambda: world.secondary.queue(queue).renew(letter.sequence_number, lock, world.now),
-                5_000,
-            )
-        except sdk.MessageLockLostError:
-            world.checks.in_doubt_resend(letter.message_id)
-            self.plan.lock_lost(letter)
-            letter.locked_until_ms = world.now + 60_000
-
-    def letters(self) -> list[Letter]:
-        """Every letter it holds, those in its hands for settling included."""
-        held = [letter for queue in self.work for letter in self.plan._of(queue)]
-        work = [item for items in self.work.values() for item in items if isinstance(item, Letter)]
-        return held + work + self.hands
-
-    def send_line(self, key: str) -> Work:
-        """Send the letters of one destination until there are none."""
-        world = self.world
-        while key in self.plan.lines():
-            batch = self.plan.next_batch(key, world.now)
-            if not batch:
-                yield Sleep(50)
-                continue
-            payloads = [letter.payload for letter in batch]
-            path = batch[0].path
-            try:
-                yield Ask(world.primary, partial(world.put, world.primary, path, payloads), 10_000)
-            except Exception as error:  # noqa: BLE001 - every error is an answer to judge
-                failure = classify(error)
-                if failure in IN_DOUBT:
-                    for letter in batch:
-                        world.checks.in_doubt_resend(letter.message_id)
-                for item in self.plan.send_failed(key, failure, str(error), world.now):
-                    self.work[item.letter.queue].append(item)
-            else:
-                for letter in self.plan.sent(key):
-                    world.checks.acknowledged(letter)
-                    self.work[letter.queue].append(letter)
-        self.lines.discard(key)
 
 
 class World:
@@ -401,7 +74,8 @@ class World:
             SimFactory(self, number, self._options(), self.backlog)
             for number in range(self.random.randrange(1, 3))
         ]
-        self.syphons = [SimSyphon(self, number) for number in range(self.random.randrange(1, 4))]
+        syphons = self.random.randrange(1, 4) if bug != "copies_not_known" else 1
+        self.syphons = [SimSyphon(self, number) for number in range(syphons)]
 
     def _draw_cruelty(self) -> None:
         dice = self.random
@@ -409,9 +83,14 @@ class World:
         self.slow_rate = dice.choice([0.0, 0.02, 0.1])
         self.timeout_ms = dice.choice([2_000, 5_000, 20_000])
         self.faults = dice.randrange(2, 8)
-        self.crashes = dice.randrange(4)
+        self.crashes = dice.randrange(4) if self.bug != "copies_not_known" else 0
         self.deletes_ghost = dice.random() < 0.5
         self.horizon_ms = dice.choice([30_000, 60_000])
+
+    @property
+    def one_syphon_sees_all(self) -> bool:
+        """Whether every backlog message came to one syphon, which knows a second copy when it sees one."""
+        return len(self.syphons) == 1 and not self.crashes
 
     def _options(self) -> SendAvailabilityOptions:
         dice = self.random
@@ -494,6 +173,7 @@ class World:
     def _ask(self, running: Running, ask: Ask) -> None:
         """The request arrives or not, is done or not, and its answer comes or not: each on its own."""
         state = {"answered": False}
+        is_kept = self.random.random() < 0.5
 
         def answer(value: Any, error: BaseException | None) -> None:
             if not state["answered"]:
@@ -503,7 +183,7 @@ class World:
         def arrive() -> None:
             if ask.namespace.is_silent:
                 # A paused process reads its sockets when it goes on: the request may be done late, unheard.
-                if self.random.random() < 0.5:
+                if is_kept:
                     self.at(self.now + 500, arrive)
                 return
             if ask.namespace.is_down:
@@ -533,13 +213,20 @@ class World:
         for _ in range(self.faults):
             start = dice.randrange(1_000, self.horizon_ms)
             length = dice.choice([100, 1_000, 5_000, 15_000])
-            self.at(start, self._fault(dice.randrange(7), length))
+            self.at(start, self._fault(dice.randrange(8), length))
         for _ in range(self.crashes):
             self.at(dice.randrange(1_000, self.horizon_ms), self._crash_a_syphon)
         if self.deletes_ghost or self.bug == "ping_counts_after_gone":
             start = dice.randrange(2_000, self.horizon_ms // 2)
             self.at(start, lambda: self._set(self.primary.queues["ghost"], "exists", value=False))
             self.at(start + 12_000, lambda: self._set(self.primary.queues["ghost"], "exists", value=True))
+
+        if self.bug in ("rotation_not_shared", "copies_not_known"):
+            # Too rare by chance: the primary is away, and the secondary stumbles again and again.
+            self.at(1_500, self._fault(PRIMARY_DOWN, self.horizon_ms))
+            kind = QUEUE_DISABLED if self.bug == "rotation_not_shared" else SECONDARY_SILENT
+            for start in range(2_000, self.horizon_ms, 4_000):
+                self.at(start, self._fault(kind, 2_500))
 
     def _fault(self, kind: int, length: int) -> Callable[[], None]:
         dice = self.random
@@ -553,6 +240,7 @@ class World:
             (queue, "is_disabled"),
             (self.secondary, "is_down"),
             (self, "wall_offset"),
+            (self.secondary, "is_silent"),
         )[kind]
 
         def strike() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -14,12 +15,12 @@ from pairbus.pairing.factory import Factory, check_size
 from pairbus.pairing.options import SendAvailabilityOptions
 
 
-def make(listener: object = None) -> Factory:
+def make(listener: object = None, options: SendAvailabilityOptions | None = None) -> Factory:
     factory = Factory(
         name="f",
         primary="p",
         secondary="s",
-        options=SendAvailabilityOptions(),
+        options=options or SendAvailabilityOptions(),
         chooser=random.Random(1),
         clock=lambda: 5_000,
         wall_clock=lambda: 1_700_000_000_000,
@@ -120,3 +121,56 @@ def test_P13_the_size_error_names_the_overhead() -> None:
         check_size([b"x" * 300], [b"x" * 100], 320)
 
     assert (caught.value.size, caught.value.overhead, caught.value.limit) == (364, 264, 320)
+
+
+def test_each_message_of_a_batch_has_a_number_of_its_own() -> None:
+    from pairbus.testing.pairing_model import original
+
+    payload = original(1, None, has_alias_name=False, has_life=False)
+    parked = make().park([payload, payload], "orders", "timeout")
+
+    passports = [parking.passport_of(item) for item in parked]
+    assert [passport.detour for passport in passports if passport is not None] == [1, 2]
+    assert parking.passport_of(payload) is None
+
+
+def test_P36_a_forked_process_does_not_number_like_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = make()
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    factory.park([], "orders", "timeout")
+    child = factory.name
+    factory.park([], "orders", "timeout")
+
+    assert child != "f"
+    assert factory.name == child
+
+
+def test_a_journal_that_cannot_be_written_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def full(event: Event, at_ms: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    factory = make()
+    factory.journal = full
+    factory.fail_over("orders")
+
+    assert factory.is_failed_over("orders")
+    assert "not in the journal" in caplog.text
+
+
+def test_a_trigger_that_raises_does_not_count_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    from pairbus.pairing.flow import Choice, Fail
+
+    def broken(error: BaseException) -> bool:
+        raise KeyError("oops")
+
+    factory = make(options=SendAvailabilityOptions(trigger=broken, failover_interval=timedelta(0)))
+    record = factory.record("orders")
+    flow = factory.flow(record, Choice(), 10_000)
+    error = TimeoutError()
+    factory.apply(record, flow.primary_failed(5_000, error))
+
+    step = flow.next_step(5_000)
+    assert isinstance(step, Fail)
+    assert step.error is error
+    assert record.is_healthy
+    assert "the trigger failed" in caplog.text

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.errors import EntityGoneError
-from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.options import Trigger
 from pairbus.pairing.rotation import Rotation
@@ -190,3 +191,84 @@ def test_P32_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> 
     assert isinstance(following, TryBacklog)
     assert following.queue != step.queue
     assert step.queue not in rotation.usable
+
+
+@pytest.mark.parametrize(
+    ("timeout", "interval", "holds", "share"),
+    [
+        (10_000, 60_000, False, 10_000),
+        (10_000, 60_000, True, 10_000),
+        (10_000, 0, False, 5_000),
+        (10_000, 1_000, True, 5_000),
+        (60_000, 1_000, False, 58_000),
+        (3_000, 1_000, False, 1_500),
+        (1, 0, False, 1),
+    ],
+)
+def test_P18_the_first_attempt_leaves_time_when_the_entity_may_fail_over_meanwhile(
+    timeout: int, interval: int, *, holds: bool, share: int
+) -> None:
+    assert first_attempt_ms(timeout, interval, holds_while_suspect=holds) == share
+
+
+def test_P32_a_send_whose_time_is_spent_asks_no_queue_and_blames_none() -> None:
+    flow, health, rotation = make(interval=0, timeout=1_000)
+    flow.primary_failed(1_000, TIMEOUT)
+
+    assert flow.next_step(1_000) == Fail(TIMEOUT, None, is_in_doubt=True)
+    assert health.state is Health.FAILED_OVER
+    assert len(rotation.usable) == 3
+
+
+def test_P6_a_send_that_never_had_time_says_so() -> None:
+    flow, health, _ = make(timeout=1_000)
+    health.fail_over(0)
+
+    step = flow.next_step(1_000)
+
+    assert isinstance(step, Fail)
+    assert isinstance(step.error, sdk.OperationTimeoutError)
+    assert flow.knows(step.error)
+    assert not step.is_in_doubt
+
+
+def test_P32_a_queue_that_had_hardly_any_time_to_answer_stays_in_the_rotation() -> None:
+    flow, health, rotation = make(timeout=100, queues=1)
+    health.fail_over(0)
+    step = flow.next_step(0)
+    assert step == TryBacklog("q0", 100)
+
+    assert not flow.backlog_failed("q0", 100, TIMEOUT)
+    assert rotation.usable == ["q0"]
+    assert flow.next_step(100) == Fail(TIMEOUT, None, is_in_doubt=True)
+
+
+def test_P5_an_earlier_attempt_without_an_answer_leaves_a_refusal_in_doubt() -> None:
+    flow, _, _ = make()
+    flow.primary_failed(0, sdk.ServiceBusAuthorizationError(), was_in_doubt=True)
+
+    step = flow.next_step(0)
+
+    assert isinstance(step, Fail)
+    assert step.is_in_doubt
+
+
+def test_P16_server_busy_waits_also_under_a_rule_of_the_applications_own() -> None:
+    flow, _, _ = make(timeout=30_000, trigger=lambda error: False)
+    flow.primary_failed(0, sdk.ServiceBusServerBusyError())
+
+    assert flow.next_step(0) == Wait(10_000)
+
+
+def test_the_refusal_of_a_gone_entity_has_the_pings_answer_for_its_cause() -> None:
+    flow, health, _ = make()
+    health.fail_over(0)
+    gone = sdk.MessagingEntityNotFoundError()
+    health.ping_failed(1, "not found", entity_is_gone=True, error=gone)
+
+    step = flow.next_step(2)
+
+    assert isinstance(step, Fail)
+    assert step.cause is gone
+    health.ping_succeeded(3)
+    assert health.gone_error is None

@@ -6,7 +6,7 @@ import ssl
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.pairing.trigger import Failure, classify, counts
+from pairbus.pairing.trigger import IN_DOUBT, Failure, classify, counts
 
 ERRORS = {
     Failure.TIMEOUT: sdk.OperationTimeoutError(),
@@ -86,3 +86,21 @@ def test_a_callable_that_raises_does_not_count() -> None:
         raise KeyError("oops")
 
     assert not counts(sdk.OperationTimeoutError(), broken, has_accepted=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        sdk.ServiceBusError("Send failed - connection not running.", condition="amqp:client-error"),
+        sdk.ServiceBusError("Handler failed", error=AttributeError("'NoneType' object has no attribute")),
+        sdk.ServiceBusError("detached", condition="amqp:link:detach-forced"),
+        RuntimeError("odd"),
+    ],
+)
+def test_P5_an_error_that_is_no_answer_leaves_the_message_in_doubt(error: Exception) -> None:
+    assert classify(error) in IN_DOUBT
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit()])
+def test_whatever_ends_the_caller_is_no_failure_of_the_primary(error: BaseException) -> None:
+    assert classify(error) is Failure.CANCELLED

@@ -3,156 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.pairing import parking
-from pairbus.pairing.parking import Passport
-from pairbus.pairing.statistics import Counters
 from pairbus.syphon.ledger import Ledger
-from pairbus.syphon.plan import DrainPlan, Letter
-from pairbus.syphon.ports import Delivery, LockLost
-from pairbus.syphon.pump import Syphon
-from pairbus.testing.pairing_model import original
+from pairbus.syphon.plan import Letter
+from tests.unit.syphon.pump_kit import Kit, run
 from tests.unit.syphon.virtual_loop import VirtualLoop
 
 DAY_S = 24 * 3600
-
-
-class FakeInbox:
-    """A backlog queue in memory."""
-
-    def __init__(self, queue: str, loop: VirtualLoop) -> None:
-        self.queue = queue
-        self.loop = loop
-        self.waiting: list[Delivery] = []
-        self.completed: list[int] = []
-        self.aside: dict[object, str] = {}
-        self.given_back: list[object] = []
-        self.renewed = 0
-        self.loses_locks = False
-        self._interrupted = asyncio.Event()
-
-    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
-        if not self.waiting:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._interrupted.wait()
-            except TimeoutError:
-                pass
-            self._interrupted.clear()
-        taken, self.waiting = self.waiting[:count], self.waiting[count:]
-        return taken
-
-    def interrupt(self) -> None:
-        self._interrupted.set()
-
-    async def complete(self, letter: Letter) -> None:
-        if self.loses_locks:
-            raise LockLost
-        self.completed.append(letter.sequence_number)
-
-    async def set_aside(self, token: object, reason: str, description: str) -> None:
-        self.aside[token] = reason
-
-    async def give_back(self, token: object) -> None:
-        self.given_back.append(token)
-
-    async def renew(self, letter: Letter) -> int:
-        self.renewed += 1
-        return self.loop.now_ms() + 60_000
-
-    async def is_empty(self, before_ms: int) -> bool:
-        return not self.waiting
-
-    async def close(self) -> None:
-        return
-
-    def put(self, number: int, path: str = "orders", **details: object) -> None:
-        payload = parking.park(
-            original(number, None, has_alias_name=False, has_life=True), path, Passport("f", 0, 1, "r")
-        )
-        self.waiting.append(
-            Delivery(number, payload, self.loop.now_ms() + 60_000, self.loop.now_ms(), f"t{number}")
-        )
-
-
-class FakeOutlet:
-    """A primary that answers as it is told."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, list[int]]] = []
-        self.answer: Callable[[str, Sequence[Letter]], BaseException | None] = lambda path, letters: None
-        self.known: set[str] = set()
-        self.slow_s = 0.0
-
-    async def send(self, path: str, letters: Sequence[Letter]) -> None:
-        if self.slow_s:
-            await asyncio.sleep(self.slow_s)
-        error = self.answer(path, letters)
-        if error is not None:
-            raise error
-        self.sent.append((path, [letter.sequence_number for letter in letters]))
-
-    async def has(self, path: str, message_id: str) -> bool:
-        return message_id in self.known
-
-    async def close(self) -> None:
-        return
-
-
-class Kit:
-    """A syphon and what surrounds it."""
-
-    def __init__(self, loop: VirtualLoop, queues: int, ledger: Ledger, **options: object) -> None:
-        self.loop = loop
-        self.counters = Counters()
-        self.outlet = FakeOutlet()
-        self.inboxes = [FakeInbox(f"p/x-servicebus-transfer/{index}", loop) for index in range(queues)]
-        self.ledger = ledger
-        self.syphon = Syphon(
-            self.inboxes,
-            self.outlet,
-            plan=DrainPlan(),
-            ledger=ledger,
-            counters=self.counters,
-            clock=loop.now_ms,
-            wall_clock=loop.now_ms,
-            life="deduct" if options.get("deduct") else "freeze",
-        )
-
-    async def run_for(self, seconds: float) -> None:
-        task = asyncio.ensure_future(self.syphon.run())
-        await asyncio.sleep(seconds)
-        self.syphon.stop()
-        await task
-
-
-@pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    started = VirtualLoop()
-    yield started
-    started.close()
-
-
-def run(
-    loop: VirtualLoop,
-    queues: int,
-    work: Callable[[Kit], object],
-    ledger: Ledger | None = None,
-    **options: object,
-) -> Kit:
-    async def main() -> Kit:
-        kit = Kit(loop, queues, ledger or Ledger(), **options)
-        result = work(kit)
-        if asyncio.iscoroutine(result):
-            await result
-        return kit
-
-    return loop.run_until_complete(main())
 
 
 def test_an_idle_syphon_of_10_queues_costs_40_receives_an_hour_and_28800_in_30_days(

@@ -34,3 +34,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def now_ms(self) -> int:
         """The loop's time in milliseconds."""
         return round(self.offset * 1000)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """At once: the clock must not run on while a thread works."""
+        done: asyncio.Future[Any] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            done.set_exception(error)
+        return done

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import (
+    AzureError,
     ClientAuthenticationError,
     HttpResponseError,
     ResourceExistsError,
-    ResourceNotFoundError,
 )
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-from pairbus.pairing import queues
+from pairbus.pairing import queues, wire
+from pairbus.pairing._async import runtime
 from pairbus.pairing._async.transport import PlainHttpTransport
 from pairbus.pairing.queues import BacklogQueue
 
@@ -29,21 +31,28 @@ class NoManageRight(Exception):
 class Management:
     """Lists and creates queues of one namespace."""
 
-    def __init__(self, client: ServiceBusClient, options: dict[str, Any]) -> None:
-        self._fully_qualified_namespace = client.fully_qualified_namespace
-        self._credential: Any = client._credential
+    def __init__(self, client: ServiceBusClient, options: dict[str, Any], host: str | None = None) -> None:
+        # A client that speaks TLS keeps no port: whoever knows one gives the host.
+        self._fully_qualified_namespace = host or client.fully_qualified_namespace
+        self._credential = wire.credential_of(client)
         self._options = dict(options)
         self._options.setdefault("retry_total", 1)
         self._options.setdefault("connection_timeout", 10)
         self._options.setdefault("read_timeout", 15)
-        self._is_plain = not client._config.use_tls
+        self._is_plain = not wire.uses_tls(client)
 
     def _client(self) -> ServiceBusAdministrationClient:
         options = dict(self._options)
+        credential = self._credential
+        if isinstance(credential, AzureNamedKeyCredential):
+            # The administration client knows tokens and its own kind of key only.
+            credential = runtime.shared_key(*credential.named_key)
+        elif not hasattr(credential, "get_token"):
+            raise NoManageRight(f"{type(credential).__name__} is of no use to the administration client")
         if self._is_plain:
             # A namespace reached without TLS is asked without TLS too: the SDK has no switch for that.
             options["transport"] = PlainHttpTransport(**options)
-        return ServiceBusAdministrationClient(self._fully_qualified_namespace, self._credential, **options)
+        return ServiceBusAdministrationClient(self._fully_qualified_namespace, credential, **options)
 
     async def backlog_queues(self, primary: str) -> list[BacklogQueue]:
         """The namespace's queues that bear the names of this primary's backlog queues."""
@@ -64,7 +73,7 @@ class Management:
             async with self._client() as client:
                 runtime = await client.get_queue_runtime_properties(queue)
                 return runtime.total_message_count
-        except (HttpResponseError, ResourceNotFoundError):
+        except AzureError:
             return None
 
     async def dead_letter_count(self, queue: str) -> int | None:
@@ -73,7 +82,7 @@ class Management:
             async with self._client() as client:
                 runtime = await client.get_queue_runtime_properties(queue)
                 return runtime.dead_letter_message_count
-        except (HttpResponseError, ResourceNotFoundError):
+        except AzureError:
             return None
 
     async def create(self, name: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+
+from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential
 
 _Result = TypeVar("_Result")
 
@@ -53,7 +55,7 @@ async def bounded(work: Awaitable[_Result], seconds: float) -> _Result:
 
 
 class Pulse:
-    """Wakes everybody who waits at that moment."""
+    """Wakes everybody who asked before that moment."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -63,12 +65,35 @@ class Pulse:
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    async def wait(self, seconds: float | None) -> None:
-        """Wait for the next ``fire``, at most ``seconds``."""
-        event = self._event
+    def ticket(self) -> asyncio.Event:
+        """To be taken before one looks at what may change: a ``fire`` between looking and waiting is not missed."""
+        return self._event
+
+    async def wait(self, ticket: asyncio.Event, seconds: float | None) -> None:
+        """Wait for the first ``fire`` since ``ticket`` was taken, at most ``seconds``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await event.wait()
+                await ticket.wait()
+
+
+async def together(
+    work: Callable[..., Coroutine[Any, Any, None]], items: Iterable[object], seconds: float
+) -> None:
+    """Do ``work(item)`` for all items beside each other; what is not done after ``seconds`` is given up."""
+    tasks = [asyncio.ensure_future(work(item)) for item in items]
+    if not tasks:
+        return
+    try:
+        await asyncio.wait(tasks, timeout=max(0.0, seconds))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def shared_key(name: str, key: str) -> ServiceBusSharedKeyCredential:
+    """A key as the administration client takes it."""
+    return ServiceBusSharedKeyCredential(name, key)
 
 
 class Tasks:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import datetime
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.errors import ClientClosedError, PairingError, UsageError
+from pairbus.errors import ClientClosedError, PairbusError, PairingError, UsageError
 from pairbus.pairing import wire
 from pairbus.pairing._async import runtime
-from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
-from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
+from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.outcome import mark
-from pairbus.pairing.scheduled import ParkedSchedule, split_handles
-from pairbus.pairing.trigger import IN_DOUBT, classify
+from pairbus.pairing.parcel import Doubt, Parcel, handle_of, prepared_for_sending, scheduled_for
+from pairbus.pairing.scheduled import split_handles
+from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,6 +33,12 @@ BACKLOG_RETRIES: Final = 1
 
 SDK_SHARE: Final = 0.9
 """What the SDK gets of an attempt's time, so that it may end in its own way before it is cut off."""
+
+CLOSE_SECONDS: Final = 5.0
+"""How long a sender's links are waited for when it is closed; they are closed beside each other."""
+
+ASK_SECONDS: Final = 10.0
+"""How long the primary is asked for the size of its batches before that of the standard tier is taken."""
 
 Message = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Messages = Message | ServiceBusMessageBatch | Iterable[Message]
@@ -48,15 +56,20 @@ class PairedSender:
         self._limits = client._limits
         self._slot = runtime.Slot(client._limits)
         self._tally = self._factory.new_tally()
-        self._parked_in = ""
+        weakref.finalize(self, self._factory.retire, self._tally).atexit = False
+        self._doubt = Doubt(self._factory.clock)
+        self._holds = self._factory.options.while_suspect == "wait"
         self._record = self._factory.record(path)
         self._options = options
         self._is_topic = is_topic
         self._choice = Choice()
         self._primary: ServiceBusSender | None = None
         self._backlog: dict[str, ServiceBusSender] = {}
+        self._stale: list[ServiceBusSender] = []
         self._is_closed = False
         self._in_flight = 0
+        self._is_torn = False
+        """Whether a call on the link to the primary was cut off in its midst: nobody knows what is left on it."""
 
     # --- the SDK's shape --------------------------------------------------------------------------
 
@@ -94,40 +107,47 @@ class PairedSender:
             MessageTooLargeForBacklogError: Failed over, and the parked form is too large.
             azure.servicebus.exceptions.ServiceBusError: As with the SDK; from both sides when both refused.
         """
-        client = self._client
-        if self._is_closed or client._is_closed or client._fault is not None:
+        if self._is_closed or self._client._is_ended:
             self._check_live()
         # The usual message is seen first: a healthy send should cost what it costs without us.
         if type(message) is ServiceBusMessage and wire.has_message_id(message):
             prepared: Any = message
             count = 1
         else:
-            prepared, count = _prepared(message)
+            prepared, count = prepared_for_sending(message)
             if count == 0:
                 return
         record = self._record
-        if timeout is not None and timeout <= 0:
-            raise UsageError(f"timeout is {timeout}: give more than 0 seconds")
+        if timeout is not None:
+            _check_timeout(timeout)
         tally = self._tally
         tally.sends += count
         if not record.is_healthy or not self._factory.failover_interval_ms:
             await self._run(self._flow(self._factory.clock(), timeout), prepared, count, options, None)
             return
         begun_ms = self._factory.clock()
-        seconds = timeout if timeout is not None else SEND_TIMEOUT_MS_DEFAULT / 1000
+        time_ms = SEND_TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
+        if self._factory.failover_interval_ms < time_ms and self._factory.is_paired:
+            time_ms = first_attempt_ms(
+                time_ms, self._factory.failover_interval_ms, holds_while_suspect=self._holds
+            )
         failure: Exception | None = None
         self._in_flight += 1
         try:
-            await self._slot.send(self._primary or self._primary_sender(), prepared, seconds, options)
+            link = self._primary
+            if link is None or self._is_torn:
+                link = self._primary_sender()
+            await self._slot.send(link, prepared, time_ms / 1000, options)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             failure = error
         except BaseException:
             tally.unknown += count
+            self._is_torn = True
             raise
         finally:
             self._in_flight -= 1
         if failure is not None:
-            await self._run(self._flow(begun_ms, timeout), prepared, count, options, failure)
+            await self._run(self._flow(begun_ms, timeout), prepared, count, options, failure, begun_ms)
             return
         tally.to_primary += count
         self._accepted_by_primary()
@@ -145,22 +165,23 @@ class PairedSender:
         While failed over the messages are parked with their time, and the handles are ``ParkedSchedule``.
         """
         self._check_live()
-        prepared, count = _prepared(messages)
+        _check_timeout(timeout)
+        prepared, count = prepared_for_sending(messages)
         if count == 0:
             return []
         singles = (
             [prepared] if isinstance(prepared, ServiceBusMessage | AmqpAnnotatedMessage) else list(prepared)
         )
-        copies = [_scheduled(single, schedule_time_utc) for single in singles]
+        copies = [scheduled_for(single, schedule_time_utc) for single in singles]
         handles: list[int] = []
         self._tally.sends += count
         flow = self._flow(self._factory.clock(), timeout)
         given = {**options, "_schedule": schedule_time_utc, "_handles": handles}
-        await self._run(flow, copies, count, given, None)
-        if not handles:
-            ids = [wire.message_id(single) for single in copies]
-            handles = [ParkedSchedule.make(self._parked_in, message_id) for message_id in ids]
-        return handles
+        parcel = await self._run(flow, copies, count, given, None)
+        return handles or [
+            handle_of(queue, payload, single)
+            for single, (queue, payload) in zip(copies, parcel.parked, strict=True)
+        ]
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None, **options: Any
@@ -182,16 +203,18 @@ class PairedSender:
         self._check_live()
         limit = wire.batch_limit(self._primary) if self._primary is not None else 0
         if not limit and self._record.is_healthy:
+            sender = self._primary_sender()
             try:
-                batch = await self._primary_sender().create_message_batch(max_size_in_bytes)
-                return wire.identifying_batch(batch.max_size_in_bytes, self._primary_sender())
+                # The SDK has no timeout for this, and a silent primary would hold it for ever.
+                async with self._limits.limit(sender, ASK_SECONDS):
+                    batch = await sender.create_message_batch(max_size_in_bytes)
+                return wire.identifying_batch(batch.max_size_in_bytes, sender)
             except Exception as error:
+                if not self._factory.is_paired or classify(error) is Failure.INVALID:
+                    raise
                 flow = self._flow(self._factory.clock(), None)
                 with self._factory.lock:
                     self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
-                    step = flow.next_step(self._factory.clock())
-                if isinstance(step, Fail) and not self._factory.is_paired:
-                    raise
         limit = limit or BACKLOG_LIMIT_BYTES
         if max_size_in_bytes is not None and max_size_in_bytes > limit:
             raise UsageError(
@@ -202,13 +225,15 @@ class PairedSender:
     async def close(self) -> None:
         """Close the links. Idempotent."""
         self._is_closed = True
-        senders = [*self._backlog.values(), *([self._primary] if self._primary is not None else [])]
+        senders = [*self._backlog.values(), *self._stale]
+        if self._primary is not None:
+            senders.append(self._primary)
         self._backlog.clear()
+        self._stale.clear()
         self._primary = None
-        for sender in senders:
-            await self._let_go(sender)
         self._client._forget(self)
         self._factory.fold(self._tally)
+        await runtime.together(self._client._close_handler, senders, CLOSE_SECONDS)
 
     def __str__(self) -> str:
         return f"Paired sender: {self.entity_name}"
@@ -220,18 +245,27 @@ class PairedSender:
         return self._factory.flow(self._record, self._choice, begun_ms + time_ms)
 
     async def _run(
-        self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], failure: Exception | None
-    ) -> None:
+        self,
+        flow: SendFlow,
+        message: Any,
+        count: int,
+        options: dict[str, Any],
+        failure: Exception | None,
+        begun_ms: int = 0,
+    ) -> Parcel:
         """Bring one send to its end, and count what became of its messages (P45)."""
         parcel = Parcel(message)
         try:
             if failure is not None:
-                self._judge(flow, failure)
+                self._judge(flow, failure, begun_ms)
             await self._take_steps(flow, parcel, count, options)
+            return parcel
         except BaseException as error:
             left = count if parcel.left is None else len(parcel.left)
             was_interrupted = not isinstance(error, Exception) or isinstance(error, ClientClosedError)
-            is_in_doubt = flow.is_in_doubt or left < count or was_interrupted or classify(error) in IN_DOUBT
+            # Of an error that is neither an answer nor ours nobody knows where it came from.
+            is_known = isinstance(error, PairbusError) or flow.knows(error)
+            is_in_doubt = flow.is_in_doubt or left < count or was_interrupted or not is_known
             if is_in_doubt:
                 self._tally.unknown += left
             else:
@@ -244,6 +278,7 @@ class PairedSender:
         while True:
             self._check_live()
             with self._factory.lock:
+                ticket = self._client._pulse.ticket()
                 step = flow.next_step(self._factory.clock())
             if isinstance(step, TryPrimary):
                 if await self._try_primary(flow, parcel.message, count, options, step.timeout_ms / 1000):
@@ -252,34 +287,45 @@ class PairedSender:
                 if await self._try_backlog(flow, parcel, step):
                     return
             elif isinstance(step, Wait):
-                await self._client._pulse.wait(step.timeout_ms / 1000)
+                await self._client._pulse.wait(ticket, step.timeout_ms / 1000)
             else:
                 raise step.error from step.cause
 
-    def _judge(self, flow: SendFlow, error: Exception) -> None:
+    def _judge(self, flow: SendFlow, error: Exception, begun_ms: int) -> None:
         """The primary said no, or nothing. Raises the error when it concerns no pairing."""
+        if isinstance(error, TimeoutError):
+            self._is_torn = True  # cut off by us: the SDK has an error of its own for its own timeouts
         self._raise_if_closed(error)
+        # The SDK tells of its last attempt only; one before may have stored the message (P5).
+        was_in_doubt = self._doubt.at_ms >= begun_ms
         with self._factory.lock:
             self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
             if not self._factory.is_paired:
+                flow.is_in_doubt = was_in_doubt or classify(error) in IN_DOUBT
+                flow.primary_error = error
                 raise error
-            self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
+            now = self._factory.clock()
+            self._factory.apply(self._record, flow.primary_failed(now, error, was_in_doubt=was_in_doubt))
 
     async def _try_primary(
         self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], seconds: float
     ) -> bool:
+        begun_ms = self._factory.clock()
         self._in_flight += 1
         try:
             await self._send_or_schedule(message, options, seconds)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             failure = error
+        except BaseException:
+            self._is_torn = True
+            raise
         else:
             self._tally.to_primary += count
             self._accepted_by_primary()
             return True
         finally:
             self._in_flight -= 1
-        self._judge(flow, failure)
+        self._judge(flow, failure, begun_ms)
         return False
 
     async def _send_or_schedule(self, message: Any, options: dict[str, Any], seconds: float) -> None:
@@ -305,30 +351,43 @@ class PairedSender:
             parcel.left = self._factory.park(parcel.originals(), self._record.path, reason)
         self._discard_primary()
         sender = self._backlog_sender(step.queue)
-        limit = wire.batch_limit(sender) or BACKLOG_LIMIT_BYTES
-        check_size(parcel.left, parcel.originals()[-len(parcel.left) :], limit)
+        begun_ms = self._factory.clock()
+        until_ms = begun_ms + step.timeout_ms
         try:
-            until_ms = self._factory.clock() + step.timeout_ms
+            limit = await self._backlog_limit(sender, parcel.left, step.timeout_ms / 1000)
+            check_size(parcel.left, parcel.originals()[-len(parcel.left) :], limit)
             while parcel.left:
                 batch = wire.batch_of(wire.new_batch(limit, sender), parcel.left)
                 seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
                 async with self._limits.limit(sender, seconds):
                     await sender.send_messages(batch, timeout=seconds * SDK_SHARE)
-                sent = len(batch)
-                parcel.left = parcel.left[sent:]
-                self._tally.to_backlog += sent
-                self._parked_in = step.queue
+                self._tally.to_backlog += len(batch)
+                parcel.accepted(step.queue, len(batch))
                 with self._factory.lock:
-                    if flow.backlog_accepted(step.queue, sent):
+                    if flow.backlog_accepted(step.queue, len(batch)):
                         self._factory.readmitted(step.queue)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             self._raise_if_closed(error)
             with self._factory.lock:
+                flow.is_in_doubt = flow.is_in_doubt or self._doubt.at_ms >= begun_ms
                 if flow.backlog_failed(step.queue, self._factory.clock(), error):
                     self._factory.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
             self._let_go_meanwhile(self._backlog.pop(step.queue, None))
             return False
+        except BaseException:
+            # Cut off in its midst: the next send gets another link. Closed then, for this may be the end of the loop.
+            self._stale.append(self._backlog.pop(step.queue))
+            raise
         return True
+
+    async def _backlog_limit(self, sender: ServiceBusSender, parked: Sequence[bytes], seconds: float) -> int:
+        """The largest batch that a backlog queue takes. Only its link knows whether that is more than usual."""
+        limit = wire.batch_limit(sender)
+        if not limit and max(len(payload) for payload in parked) + ENVELOPE_BYTES > BACKLOG_LIMIT_BYTES:
+            async with self._limits.limit(sender, seconds):
+                await sender.create_message_batch()
+            limit = wire.batch_limit(sender)
+        return limit or BACKLOG_LIMIT_BYTES
 
     def _accepted_by_primary(self) -> None:
         record = self._record
@@ -341,6 +400,10 @@ class PairedSender:
     # --- links ------------------------------------------------------------------------------------
 
     def _primary_sender(self) -> ServiceBusSender:
+        if self._is_torn and self._in_flight <= 1:
+            self._is_torn = False
+            self._let_go_meanwhile(self._primary)
+            self._primary = None
         if self._primary is None:
             make = (
                 self._client.primary.get_topic_sender
@@ -348,13 +411,17 @@ class PairedSender:
                 else self._client.primary.get_queue_sender
             )
             self._primary = make(self.entity_name, **self._options)
+            wire.watch_attempts(self._primary, self._doubt.note)
         return self._primary
 
     def _backlog_sender(self, queue: str) -> ServiceBusSender:
+        while self._stale:
+            self._let_go_meanwhile(self._stale.pop())
         sender = self._backlog.get(queue)
         if sender is None:
             sender = self._client.secondary.get_queue_sender(queue)
             wire.set_retries(sender, BACKLOG_RETRIES)
+            wire.watch_attempts(sender, self._doubt.note)
             self._backlog[queue] = sender
         return sender
 
@@ -368,10 +435,6 @@ class PairedSender:
         """Closing a link whose peer is gone takes a second or more, which the send in hand does not have."""
         if sender is not None:
             self._client._tasks.spawn(self._client._close_handler, sender)
-
-    async def _let_go(self, sender: Any) -> None:
-        if sender is not None:
-            await self._client._close_handler(sender)
 
     def _check_live(self) -> None:
         self._client._check_live()
@@ -390,48 +453,6 @@ class PairedSender:
             ) from error
 
 
-class Parcel:
-    """The encoded messages of one send, and which of their parked forms are still to be sent."""
-
-    def __init__(self, message: Any) -> None:
-        self.message = message
-        self._originals: list[bytes] | None = None
-        self.left: list[bytes] | None = None
-
-    def originals(self) -> list[bytes]:
-        """The bytes that the SDK would send, message by message."""
-        if self._originals is None:
-            if isinstance(self.message, ServiceBusMessageBatch):
-                self._originals = wire.messages_of(self.message)
-            elif isinstance(self.message, list):
-                self._originals = [wire.encoded(item) for item in self.message]
-            else:
-                self._originals = [wire.encoded(self.message)]
-        return self._originals
-
-
-def _prepared(message: Any) -> tuple[Any, int]:
-    """What to send at every attempt, its message ids fixed (P3), and how many messages that is."""
-    if isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage | Mapping):
-        return wire.with_message_id(message), 1
-    if isinstance(message, ServiceBusMessageBatch):
-        return message, len(message)
-    if isinstance(message, str | bytes) or not isinstance(message, Iterable):
-        raise TypeError(
-            "Only AmqpAnnotatedMessage, ServiceBusMessage instances or Mappings representing messages are supported. "
-            f"Received instead: {type(message).__name__}"
-        )
-    messages = [wire.with_message_id(item) for item in message]
-    return messages, len(messages)
-
-
-def _scheduled(
-    message: ServiceBusMessage | AmqpAnnotatedMessage, when: datetime.datetime
-) -> ServiceBusMessage | AmqpAnnotatedMessage:
-    changed = wire.copy_of(message)
-    if isinstance(changed, ServiceBusMessage):
-        changed.scheduled_enqueue_time_utc = when
-        return changed
-    wrapped = wire.as_service_bus_message(changed)
-    wrapped.scheduled_enqueue_time_utc = when
-    return wrapped
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and timeout <= 0:
+        raise UsageError(f"timeout is {timeout}: give more than 0 seconds")

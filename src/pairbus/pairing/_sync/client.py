@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import uuid
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from azure.servicebus import ServiceBusClient
 
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
+
+logger = logging.getLogger("pairbus.pairing")
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
 HANDLER_CLOSE_SECONDS: Final = 2.0
@@ -81,10 +85,8 @@ class PairedServiceBusClient:
         host = primary.fully_qualified_namespace
         name = naming.namespace_name(host, given=primary_namespace)
         self._hosts = (
-            naming.normal_host(host, is_emulator=not primary._config.use_tls),
-            naming.normal_host(
-                secondary.fully_qualified_namespace, is_emulator=not secondary._config.use_tls
-            ),
+            naming.normal_host(host, is_emulator=not wire.uses_tls(primary)),
+            naming.normal_host(secondary.fully_qualified_namespace, is_emulator=not wire.uses_tls(secondary)),
         )
         naming.check_different(*self._hosts)
         self._pulse = runtime.Pulse()
@@ -107,11 +109,14 @@ class PairedServiceBusClient:
             self._factory.journal = Journal(Path(journal), self._factory.name).append
         self._management = Management(secondary, management or {})
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
-        self._senders: set[PairedSender] = set()
+        # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
+        self._senders: WeakSet[PairedSender] = WeakSet()
         self._is_closed = False
-        self._fault: PartnerClosedError | None = None
-        wire.observe_close(primary, lambda: self._side_ended(Side.PRIMARY))
-        wire.observe_close(secondary, lambda: self._side_ended(Side.SECONDARY))
+        self._is_ended = False
+        """Closed, faulted, or without its primary side: no sends, no pings. One question on the way of every send."""
+        self._fault: tuple[str, str] | None = None
+        wire.observe_close(primary, self, Side.PRIMARY)
+        wire.observe_close(secondary, self, Side.SECONDARY)
 
     @classmethod
     def from_connection_strings(
@@ -165,34 +170,50 @@ class PairedServiceBusClient:
         pairings.enter(*self._hosts, self.options)
         try:
             queues = self._usable_queues()
+            # It may have been closed meanwhile, and nobody would ever stop the pumps then.
+            self._check_live()
+            self._factory.paired_with(queues)
+            if self.options.enable_syphon:
+                self._start_syphon()
         except BaseException:
+            # Complete or not at all (P30): a client without the pumps it was asked for is not paired.
+            self._factory.is_paired = False
             pairings.leave(self._hosts[0], self.options)
             raise
-        self._factory.paired_with(queues)
-        if self.options.enable_syphon:
-            self._start_syphon()
 
     def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
         """Stop pings and pumps and close both sides. Idempotent; returns within ``timeout`` seconds."""
         if self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed = self._is_ended = True
         now = self._factory.clock()
+        until_ms = now + int(timeout * 1000)
         self._partnership.ended(Side.PRIMARY, now)
         self._partnership.ended(Side.SECONDARY, now)
         self._pulse.fire()
-        self._stop_syphon(timeout / 3)
-        self._tasks.stop(timeout / 3)
-        for sender in list(self._senders):
-            sender.close()
-        sides: tuple[Any, Any] = (self.primary, self.secondary)
-        for side in sides:
-            try:
-                runtime.bounded(side.close(), timeout / 3)
-            except Exception as error:  # noqa: BLE001 - a side that cannot be closed is told of and left
-                self._factory.note(self._factory.record("$close"), f"closing a side failed: {error!r}")
-        pairings.leave(self._hosts[0], self.options)
-        self._factory.tell(Kind.CLOSED, self._factory.primary, "closed")
+        try:
+            self._stop_syphon(timeout / 3)
+            self._tasks.stop(timeout / 3)
+            with self._factory.lock:
+                senders = list(self._senders)
+            # What is left of the time is shared: half for the senders' links, the rest for both sides at once.
+            runtime.together(PairedSender.close, senders, (until_ms - self._factory.clock()) / 2000)
+            left = max(0.1, (until_ms - self._factory.clock()) / 1000)
+            runtime.together(self._close_side, (self.primary, self.secondary), left)
+        finally:
+            pairings.leave(self._hosts[0], self.options)
+            self._factory.tell(Kind.CLOSED, self._factory.primary, "closed")
+
+    def _close_side(self, side: Any) -> None:
+        try:
+            side.close()
+        except Exception:
+            logger.warning(
+                "%s could not be closed in order",
+                side.fully_qualified_namespace,
+                exc_info=True,
+                extra={"event": "pairing.close_failed"},
+            )
 
     def _start_syphon(self) -> None:
         """Hosting pumps needs ``pairbus.syphon``; the public client overrides this."""
@@ -237,7 +258,8 @@ class PairedServiceBusClient:
     def _sender(self, path: str, options: dict[str, Any], *, is_topic: bool) -> PairedSender:
         self._check_live()
         sender = PairedSender(self, path, options, is_topic=is_topic)
-        self._senders.add(sender)
+        with self._factory.lock:
+            self._senders.add(sender)
         return sender
 
     # --- what people can see and do ---------------------------------------------------------------
@@ -249,8 +271,8 @@ class PairedServiceBusClient:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the client is closed or its partner's end has faulted it."""
-        return self._is_closed or self._fault is not None
+        """Whether the client is closed, its primary side is, or its partner's end has faulted it."""
+        return self._is_ended
 
     @property
     def backlog_queue_count(self) -> int:
@@ -376,48 +398,69 @@ class PairedServiceBusClient:
         """An entity changed its state: called under the factory's lock."""
         self._pulse.fire()
         key = naming.entity_key(record.path)
-        if record.state is not Health.HEALTHY and key not in self._watched and not self.is_closed:
-            self._watched.add(key)
+        if record.state is not Health.HEALTHY and key not in self._watched and not self._is_ended:
             self._tasks.spawn(watch, self, record)
+            self._watched.add(key)
 
     def _watch_ended(self, record: EntityHealth) -> None:
-        self._watched.discard(naming.entity_key(record.path))
+        with self._factory.lock:
+            self._watched.discard(naming.entity_key(record.path))
 
     def _forget(self, sender: PairedSender) -> None:
-        self._senders.discard(sender)
+        with self._factory.lock:
+            self._senders.discard(sender)
 
     def _check_live(self) -> None:
+        if not self._is_ended:
+            return
         if self._fault is not None:
-            raise self._fault
+            # A new one each time: an error that is raised again and again keeps the frames of all who met it.
+            raise PartnerClosedError(*self._fault)
         if self._is_closed:
             raise ClientClosedError("the paired client is closed: make a new one")
+        raise ClientClosedError(
+            "the client of the primary was closed: close the paired client and make a new one"
+        )
 
     def _side_ended(self, side: Side) -> None:
         """Somebody closed one of the two official clients."""
         if self._is_closed:
             return
         self._partnership.ended(side, self._factory.clock())
-        if self._partnership.next_deadline() is not None:
-            self._tasks.spawn(self._wait_for_partner)
+        if side is Side.PRIMARY:
+            # Closing the primary side stops pings and pumps (specification, section 9).
+            self._is_ended = True
+            self._pulse.fire()
+        self._tasks.spawn(self._wait_for_partner, side)
 
-    def _wait_for_partner(self) -> None:
+    def _wait_for_partner(self, ended: Side) -> None:
+        if ended is Side.PRIMARY:
+            self._stop_syphon(HANDLER_CLOSE_SECONDS)
         while not self._is_closed:
             with self._factory.lock:
+                ticket = self._pulse.ticket()
                 faulted = self._partnership.tick(self._factory.clock())
                 deadline = self._partnership.next_deadline()
             if faulted is not None:
-                names = {Side.PRIMARY: self._factory.primary, Side.SECONDARY: self._factory.secondary}
-                self._fault = PartnerClosedError(names[faulted.other], names[faulted])
-                self._factory.tell(Kind.FAULTED, names[faulted], str(self._fault))
-                self._pulse.fire()
-                self._stop_syphon(HANDLER_CLOSE_SECONDS)
-                (self.primary if faulted is Side.PRIMARY else self.secondary).close()
+                self._fault_side(faulted)
                 return
             if deadline is None:
                 return
-            self._pulse.wait(max(0.001, (deadline - self._factory.clock()) / 1000))
+            self._pulse.wait(ticket, max(0.001, (deadline - self._factory.clock()) / 1000))
+
+    def _fault_side(self, side: Side) -> None:
+        names = {Side.PRIMARY: self._factory.primary, Side.SECONDARY: self._factory.secondary}
+        self._fault = (names[side.other], names[side])
+        self._is_ended = True
+        self._factory.tell(Kind.FAULTED, names[side], str(PartnerClosedError(*self._fault)))
+        self._pulse.fire()
+        self._stop_syphon(HANDLER_CLOSE_SECONDS)
+        official: Any = self.primary if side is Side.PRIMARY else self.secondary
+        runtime.together(self._close_side, (official,), CLOSE_SECONDS_DEFAULT)
 
     def _close_handler(self, handler: Any) -> None:
+        if handler is None:
+            return
         try:
             with self._limits.limit(handler, HANDLER_CLOSE_SECONDS):
                 handler.close()
@@ -425,4 +468,4 @@ class PairedServiceBusClient:
             return
 
     def _cancel_parked(self, handles: Sequence[ParkedSchedule], timeout: float | None) -> None:
-        cancel_parked(self.secondary, handles, timeout)
+        cancel_parked(self.secondary, self._limits, handles, timeout)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
+
+from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 
 from pairbus.pairing import wire
 
@@ -39,17 +42,34 @@ class Limits:
         self._calls: dict[int, tuple[float, Any]] = {}
         self._lock = threading.Lock()
         self.watcher: threading.Thread | None = None
-        self.slots: WeakSet[Slot] = WeakSet()
+        self._slots: WeakSet[Slot] = WeakSet()
+        _everywhere.add(self)
 
     def limit(self, handler: Any, seconds: float) -> _Call:
         """Cut a call of ``handler`` off after ``seconds``: a context manager."""
         return _Call(self, handler, time.monotonic() + seconds)
+
+    def add(self, slot: Slot) -> None:
+        """Watch the plain sends of one more sender."""
+        # Under the lock: a set that grows while the watcher goes through it would end the watcher.
+        with self._lock:
+            self._slots.add(slot)
 
     def enter(self, call: _Call) -> None:
         """A call begins. Cheap: it stands on the way of every send."""
         self._calls[id(call)] = (call.until, call.handler)
         if self.watcher is None:
             self.start()
+
+    def begin_anew(self) -> None:
+        """In a forked process: the parent's watcher is not here, and nobody will give its lock back."""
+        self._lock = threading.Lock()
+        self._calls = {}
+        self.watcher = None
+
+    def leave(self, call: _Call) -> None:
+        """A call has ended."""
+        self._calls.pop(id(call), None)
 
     def start(self) -> None:
         """Watch, if nobody does."""
@@ -58,37 +78,47 @@ class Limits:
                 self.watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
                 self.watcher.start()
 
-    def leave(self, call: _Call) -> None:
-        """A call has ended."""
-        self._calls.pop(id(call), None)
-
     def _watch(self) -> None:
         idle = 0
-        while True:
+        while idle <= IDLE_TURNS:
             time.sleep(WATCH_SECONDS)
-            now = time.monotonic()
-            for key, (until, handler) in list(self._calls.items()):
-                if until <= now:
-                    self._calls.pop(key, None)
-                    wire.cut_socket(handler)
-            is_busy = bool(self._calls)
-            for slot in list(self.slots):
-                if slot.until <= now:
-                    slot.until = NEVER
-                    wire.cut_socket(slot.sender)
-                is_busy = is_busy or slot.until < NEVER
-            idle = 0 if is_busy else idle + 1
-            if idle > IDLE_TURNS:
-                with self._lock:
-                    # A send that begins in this moment finds no watcher and starts the next one.
-                    self.watcher = None
-                if not self._is_busy():
-                    return
-                self.start()
-                return
+            idle = 0 if self._look(time.monotonic()) else idle + 1
+        with self._lock:
+            # A send that begins in this moment finds no watcher and starts the next one.
+            self.watcher = None
+        if self._is_busy():
+            self.start()
+
+    def _look(self, now: float) -> bool:
+        """Cut what overruns; whether there is anything to watch."""
+        for key, (until, handler) in list(self._calls.items()):
+            if until <= now:
+                self._calls.pop(key, None)
+                wire.cut_socket(handler)
+        for slot in self._watched():
+            if slot.until <= now:
+                slot.until = NEVER
+                wire.cut_socket(slot.sender)
+        return self._is_busy()
 
     def _is_busy(self) -> bool:
-        return bool(self._calls) or any(slot.until < NEVER for slot in list(self.slots))
+        return bool(self._calls) or any(slot.until < NEVER for slot in self._watched())
+
+    def _watched(self) -> list[Slot]:
+        with self._lock:
+            return list(self._slots)
+
+
+_everywhere: WeakSet[Limits] = WeakSet()
+
+
+def _forked() -> None:
+    for limits in list(_everywhere):
+        limits.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Slot:
@@ -100,7 +130,7 @@ class Slot:
         self._limits = limits
         self.sender: Any = None
         self.until = NEVER
-        limits.slots.add(self)
+        limits.add(self)
 
     def send(self, sender: Any, message: Any, seconds: float, options: dict[str, Any]) -> None:
         """Send, and cut the connection a little after the timeout that the SDK was given."""
@@ -137,7 +167,7 @@ def bounded(work: _Result, _seconds: float) -> _Result:
 
 
 class Pulse:
-    """Wakes everybody who waits at that moment."""
+    """Wakes everybody who asked before that moment."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -147,9 +177,30 @@ class Pulse:
         event, self._event = self._event, threading.Event()
         event.set()
 
-    def wait(self, seconds: float | None) -> None:
-        """Wait for the next ``fire``, at most ``seconds``."""
-        self._event.wait(seconds)
+    def ticket(self) -> threading.Event:
+        """To be taken before one looks at what may change: a ``fire`` between looking and waiting is not missed."""
+        return self._event
+
+    def wait(self, ticket: threading.Event, seconds: float | None) -> None:
+        """Wait for the first ``fire`` since ``ticket`` was taken, at most ``seconds``."""
+        ticket.wait(seconds)
+
+
+def together(work: Callable[..., None], items: Iterable[object], seconds: float) -> None:
+    """Do ``work(item)`` for all items beside each other; what is not done after ``seconds`` is left behind."""
+    until = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=work, args=(item,), name="pairbus-closing", daemon=True) for item in items
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def shared_key(name: str, key: str) -> ServiceBusSharedKeyCredential:
+    """A key as the administration client takes it."""
+    return ServiceBusSharedKeyCredential(name, key)
 
 
 class Tasks:
@@ -164,7 +215,12 @@ class Tasks:
         thread = threading.Thread(target=self._run, args=(work, arguments), name="pairbus", daemon=True)
         with self._lock:
             self._running.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._running.discard(thread)
+            raise
 
     def stop(self, seconds: float) -> None:
         """Wait for the end of what runs, at most ``seconds``."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,9 @@ from pairbus.pairing.trigger import Failure, classify
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient
 
+logger = logging.getLogger("pairbus.pairing")
+
+PAUSE_SECONDS: Final = 1.0
 SDK_SHARE: Final = 0.9
 """What the SDK gets of a ping's time, so that it may end in its own way before it is cut off."""
 
@@ -35,23 +39,38 @@ def ping_message() -> ServiceBusMessage:
 
 def watch(client: PairedServiceBusClient, record: EntityHealth) -> None:
     """Run until the entity is healthy or the client is closed."""
-    factory = client._factory
     while True:
-        with factory.lock:
-            now = factory.clock()
-            factory.apply(record, record.tick(now))
-            if record.state is Health.HEALTHY or client.is_closed:
-                client._watch_ended(record)
+        try:
+            if _turn(client, record):
                 return
-            is_due = record.ping_is_due(now)
-            if is_due:
-                record.pings.sending(now)
-            deadline = record.next_deadline()
-            pulse = client._pulse
+        except Exception:
+            # An entity that nobody watches would stay failed over for ever.
+            logger.exception(
+                "the watch over %s stumbled", record.path, extra={"event": "pairing.watch_failed"}
+            )
+            record.pings.answered(client._factory.clock())
+            client._pulse.wait(client._pulse.ticket(), PAUSE_SECONDS)
+
+
+def _turn(client: PairedServiceBusClient, record: EntityHealth) -> bool:
+    """Look once, then ping or wait. True: there is nothing left to watch."""
+    factory = client._factory
+    with factory.lock:
+        ticket = client._pulse.ticket()
+        now = factory.clock()
+        factory.apply(record, record.tick(now))
+        if record.state is Health.HEALTHY or client._is_ended:
+            client._watch_ended(record)
+            return True
+        is_due = record.ping_is_due(now)
         if is_due:
-            _ping(client, record)
-        else:
-            pulse.wait(None if deadline is None else max(0.001, (deadline - now) / 1000))
+            record.pings.sending(now)
+        deadline = record.next_deadline()
+    if is_due:
+        _ping(client, record)
+    else:
+        client._pulse.wait(ticket, None if deadline is None else max(0.001, (deadline - now) / 1000))
+    return False
 
 
 def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
@@ -60,11 +79,12 @@ def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
         factory.counters.pings += 1
     factory.tell(Kind.PING_SENT, record.path, "asking whether the entity is back")
     seconds = record.pings.timeout_ms / 1000
-    # A fresh link for each ping: an old one would report its own death, not the entity's.
-    sender: Any = client.primary.get_queue_sender(record.path)
-    wire.set_retries(sender, 0)
     error: Exception | None = None
+    sender: Any = None
     try:
+        # A fresh link for each ping: an old one would report its own death, not the entity's.
+        sender = client.primary.get_queue_sender(record.path)
+        wire.set_retries(sender, 0)
         with client._limits.limit(sender, seconds):
             sender.send_messages(ping_message(), timeout=seconds * SDK_SHARE)
     except Exception as caught:  # noqa: BLE001 - every error is the answer to the ping
@@ -72,7 +92,7 @@ def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
     finally:
         client._close_handler(sender)
     with factory.lock:
-        if client.is_closed:
+        if client._is_ended:
             return
         now = factory.clock()
         if error is None:
@@ -81,7 +101,8 @@ def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
             changes = record.ping_succeeded(now)
         else:
             text = f"{type(error).__name__}: {error}"[:200]
-            changes = record.ping_failed(now, text, entity_is_gone=classify(error) is Failure.NOT_FOUND)
+            is_gone = classify(error) is Failure.NOT_FOUND
+            changes = record.ping_failed(now, text, entity_is_gone=is_gone, error=error)
         factory.note(record, f"ping: {text}")
         factory.tell(Kind.PING_ANSWERED, record.path, text, is_good=error is None)
         factory.apply(record, changes)

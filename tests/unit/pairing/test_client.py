@@ -1,0 +1,317 @@
+"""The life of a paired client around false official ones, on a false clock: pairing, pings, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.servicebus import exceptions as sdk
+
+from pairbus import AlreadyPairedError, ClientClosedError, Health, PartnerClosedError, SendAvailabilityOptions
+from pairbus.pairing._async.client import PairedServiceBusClient
+from pairbus.pairing._async.management import Management, NoManageRight
+from pairbus.pairing.events import Event, Kind
+from pairbus.pairing.registry import pairings
+from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeClient, Stage, refuse, silence, text
+
+REFUSED = sdk.ServiceBusConnectionError()
+
+
+class Hosting(PairedServiceBusClient):
+    """A client that would host pumps."""
+
+    started = 0
+    stopped = 0
+    failure: Exception | None = None
+
+    async def _usable_queues(self) -> list[str]:
+        await asyncio.sleep(1)
+        return QUEUES
+
+    async def _start_syphon(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.started += 1
+
+    async def _stop_syphon(self, seconds: float) -> None:
+        self.stopped += 1
+
+
+def hosting(**options: Any) -> tuple[Bench, Hosting]:
+    bench = Bench(Hosting, enable_syphon=True, **options)
+    assert isinstance(bench.client, Hosting)
+    return bench, bench.client
+
+
+def test_P30_a_client_whose_pumps_do_not_start_is_not_paired_and_can_be_paired_again(stage: Stage) -> None:
+    async def act() -> None:
+        _, client = hosting()
+        client.failure = PermissionError("no place for a ledger")
+        with pytest.raises(PermissionError):
+            await client.pair()
+        before = client.is_paired
+        client.failure = None
+
+        await client.pair()
+
+        assert (before, client.is_paired) == (False, True)
+        with pytest.raises(AlreadyPairedError):
+            await client.pair()
+        await client.close()
+
+    stage.play(act)
+
+
+def test_P44_a_client_that_is_closed_while_it_pairs_starts_no_pumps(stage: Stage) -> None:
+    async def act() -> None:
+        _, client = hosting()
+        pairing = asyncio.ensure_future(client.pair())
+        await asyncio.sleep(0.5)
+        await client.close()
+        with pytest.raises(ClientClosedError):
+            await pairing
+
+        assert client.started == 0
+        assert not client.is_paired
+        pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671", client.options)
+        pairings.leave("p.servicebus.windows.net:5671", client.options)
+
+    stage.play(act)
+
+
+def test_P44_close_returns_in_time_with_many_senders_whose_peer_is_gone(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        senders = [client.get_queue_sender(f"q{number}") for number in range(40)]
+        for sender in senders:
+            await sender.send_messages(text(1))
+        bench.primary.closing_s = 100.0
+        begun = stage.loop.now_ms()
+
+        await client.close(timeout=9)
+
+        assert stage.loop.now_ms() - begun <= 9_000
+        await client.close()
+
+    stage.play(act)
+
+
+def test_P44_a_close_that_is_cancelled_gives_the_options_free(stage: Stage) -> None:
+    async def act() -> None:
+        _, client = hosting()
+        await client.pair()
+
+        async def stop(seconds: float) -> None:
+            await asyncio.sleep(100)
+
+        client._stop_syphon = stop  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(1)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+        pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671", client.options)
+        pairings.leave("p.servicebus.windows.net:5671", client.options)
+
+    stage.play(act)
+
+
+def test_closing_the_primary_side_stops_pings_and_pumps_and_sends_are_refused(stage: Stage) -> None:
+    async def act() -> None:
+        bench, client = hosting()
+        await client.pair()
+        bench.primary.answer = refuse(REFUSED)
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(text(1))
+        await asyncio.sleep(25)
+        assert client.statistics().pings == 3
+        await client.primary.close()
+        await asyncio.sleep(1)
+        pings = client.statistics().pings
+
+        with pytest.raises(ClientClosedError):
+            await sender.send_messages(text(2))
+        await asyncio.sleep(3)
+        assert client.stopped == 1
+        assert bench.parked() == 1, "never detoured"
+        await asyncio.sleep(100)
+        assert client.statistics().pings == pings
+        await client.close()
+
+    stage.play(act)
+
+
+def test_P43_the_five_seconds_and_an_error_of_its_own_for_each_who_meets_the_fault(stage: Stage) -> None:
+    async def act() -> None:
+        bench, client = hosting()
+        await client.pair()
+        sender = client.get_queue_sender("orders")
+        await client.secondary.close()
+        await asyncio.sleep(4.9)
+        await sender.send_messages(text(1))
+        assert not client.is_closed
+        await asyncio.sleep(0.2)
+
+        caught = []
+        for _ in range(2):
+            with pytest.raises(PartnerClosedError, match="s.servicebus.windows.net") as error:
+                await sender.send_messages(text(2))
+            caught.append(error.value)
+        assert caught[0] is not caught[1]
+        assert bench.primary.closed == 1, "the other side is faulted"
+        assert [event.kind for event in client.events()].count(Kind.FAULTED) == 1
+        await client.close()
+
+    stage.play(act)
+
+
+def test_P43_nothing_is_faulted_when_both_sides_are_closed_within_the_time(stage: Stage) -> None:
+    async def act() -> None:
+        _, client = hosting()
+        await client.pair()
+        await client.secondary.close()
+        await asyncio.sleep(3)
+        await client.close()
+        await asyncio.sleep(10)
+
+        assert Kind.FAULTED not in [event.kind for event in client.events()]
+
+    stage.play(act)
+
+
+def test_P26_an_entity_recovers_though_the_journal_and_the_listener_fail(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+
+        def full(event: Event, at_ms: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        client._factory.journal = full
+        bench.primary.answer = refuse(REFUSED)
+        await client.get_queue_sender("orders").send_messages(text(1))
+        assert bench.parked() == 1
+        bench.primary.answer = lambda sender: asyncio.sleep(0)
+        await asyncio.sleep(20)
+
+        assert client.health()["orders"].state is Health.HEALTHY
+        await client.close()
+
+    stage.play(act)
+
+
+def test_P26_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        tell = client._factory.tell
+        failures = [RuntimeError("odd"), RuntimeError("odd again")]
+
+        def stumbling(kind: Kind, *arguments: Any, **data: Any) -> None:
+            if kind is Kind.PING_SENT and failures:
+                raise failures.pop()
+            tell(kind, *arguments, **data)
+
+        client._factory.tell = stumbling  # type: ignore[method-assign]
+        client.fail_over("orders")
+        await asyncio.sleep(60)
+
+        assert failures == []
+        assert client.health()["orders"].state is Health.HEALTHY
+        assert bench.primary.stored["orders"], "a ping arrived"
+        await client.close()
+
+    stage.play(act)
+
+
+def test_P26_a_primary_that_takes_longer_to_answer_than_the_interval_recovers(stage: Stage) -> None:
+    """Opening a link over TLS takes a second and more; each ping opens one."""
+
+    async def act() -> None:
+        bench = Bench(ping_primary_interval=timedelta(seconds=1))
+        client = bench.paired()
+        bench.primary.answer = refuse(REFUSED)
+        await client.get_queue_sender("orders").send_messages(text(1))
+        bench.primary.answer = lambda sender: asyncio.sleep(2.5)
+        await asyncio.sleep(6)
+
+        assert client.health()["orders"].state is Health.HEALTHY
+        await client.close()
+
+    stage.play(act)
+
+
+def test_P22_one_ping_per_interval_and_one_in_flight_also_when_none_is_answered(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        bench.primary.answer = silence
+        await client.get_queue_sender("orders").send_messages(text(1), timeout=10)
+        begun = stage.loop.now_ms()
+        before = client.statistics().pings
+        await asyncio.sleep(600)
+
+        assert client.statistics().pings - before == 60
+        assert stage.loop.now_ms() - begun == 600_000
+        client.ping_primary_interval = timedelta(seconds=30)
+        before = client.statistics().pings
+        await asyncio.sleep(600)
+        assert client.statistics().pings - before == 20
+        await client.close()
+
+    stage.play(act)
+
+
+def test_health_of_a_closed_client_shows_the_applications_entities_only(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+
+        async def broken() -> None:
+            raise RuntimeError("cannot close")
+
+        bench.primary.close = broken  # type: ignore[method-assign]
+        client.fail_over("orders")
+        await client.close()
+
+        assert list(client.health()) == ["orders"]
+        assert client.events()[-1].kind is Kind.CLOSED
+
+    stage.play(act)
+
+
+def test_a_closed_client_is_not_kept_alive_by_the_official_ones(stage: Stage) -> None:
+    async def act() -> None:
+        primary: Any = FakeClient("p.servicebus.windows.net")
+        secondary: Any = FakeClient("s.servicebus.windows.net")
+        client = PairedServiceBusClient(primary, secondary, options=SendAvailabilityOptions())
+        await client.close()
+        reference = weakref.ref(client)
+        del client
+        gc.collect()
+
+        assert reference() is None
+        await primary.close()
+
+    stage.play(act)
+
+
+def test_keys_and_signatures_of_azure_core_are_understood(stage: Stage) -> None:
+    async def act() -> None:
+        client: Any = FakeClient("s.servicebus.windows.net")
+        client._credential = AzureNamedKeyCredential("Root", "c2VjcmV0")
+        official = Management(client, {})._client()
+        assert type(official._credential).__name__ == "ServiceBusSharedKeyCredential"
+        await official.close()
+        client._credential = AzureSasCredential("SharedAccessSignature sr=x&sig=y&se=1&skn=z")
+        with pytest.raises(NoManageRight):
+            await Management(client, {}).backlog_queues("p")
+
+    stage.play(act)

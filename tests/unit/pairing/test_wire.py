@@ -1,0 +1,158 @@
+"""The place that reaches under the official SDK's surface, held to the SDK that is installed."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import pytest
+from azure.core.settings import settings
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import exceptions as sdk
+from azure.servicebus.aio import ServiceBusClient as AsyncClient
+
+from pairbus.pairing import parking, sections, wire
+from pairbus.pairing.parking import Passport
+from pairbus.syphon.hosting import asynchronous
+
+TEXT = "Endpoint=sb://p.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
+
+
+@pytest.mark.parametrize("kind", [ServiceBusClient, AsyncClient])
+def test_what_is_used_of_the_sdk_is_there(kind: Any) -> None:
+    client = kind.from_connection_string(TEXT)
+    sender, receiver = client.get_queue_sender("orders"), client.get_queue_receiver("orders")
+
+    assert wire.uses_tls(client)
+    assert wire.credential_of(client) is not None
+    assert wire.batch_limit(sender) == 0
+    wire.set_retries(sender, 0)
+    assert (sender._config.retry_total, client._config.retry_total) == (0, 3), (
+        "the client's own setting stays"
+    )
+    assert callable(receiver._build_received_message)
+    batch = wire.batch_of(wire.new_batch(1_000, sender), [wire.encoded(ServiceBusMessage("x"))])
+    assert (len(batch), len(wire.messages_of(batch))) == (1, 1)
+    assert inspect.iscoroutinefunction(sender._handle_exception) == (kind is AsyncClient)
+
+
+def test_a_client_reaches_its_namespace_as_the_one_it_was_made_after() -> None:
+    client: Any = ServiceBusClient.from_connection_string(
+        TEXT, retry_total=7, retry_mode="fixed", user_agent="mine", connection_verify="/ca.pem"
+    )
+
+    other = asynchronous(client)
+
+    assert isinstance(other, AsyncClient)
+    assert wire.settings_of(other) == wire.settings_of(client)
+    assert other.fully_qualified_namespace == client.fully_qualified_namespace
+
+
+def test_P16_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> None:
+    sender: Any = ServiceBusClient.from_connection_string(TEXT).get_queue_sender("orders")
+    noticed: list[BaseException] = []
+    wire.watch_attempts(sender, noticed.append)
+    attempts: list[int] = []
+
+    def busy(**options: Any) -> None:
+        attempts.append(1)
+        raise sdk.ServiceBusServerBusyError
+
+    with pytest.raises(sdk.ServiceBusServerBusyError):
+        sender._do_retryable_operation(busy)
+    assert (len(attempts), noticed) == (1, [])
+
+    wire.set_retries(sender, 1, backoff_s=0.0)
+
+    def lost(**options: Any) -> None:
+        raise sdk.ServiceBusConnectionError
+
+    with pytest.raises(sdk.ServiceBusConnectionError):
+        sender._do_retryable_operation(lost)
+    assert len(noticed) == 2
+
+
+async def test_P16_server_busy_ends_the_asynchronous_sdks_own_attempts() -> None:
+    sender: Any = AsyncClient.from_connection_string(TEXT).get_queue_sender("orders")
+    noticed: list[BaseException] = []
+    wire.watch_attempts(sender, noticed.append)
+    attempts: list[int] = []
+
+    async def busy(**options: Any) -> None:
+        attempts.append(1)
+        raise sdk.ServiceBusServerBusyError
+
+    with pytest.raises(sdk.ServiceBusServerBusyError):
+        await sender._do_retryable_operation(busy)
+    assert (len(attempts), noticed) == (1, [])
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["plain", "as a WebSocket wraps it"])
+def test_a_socket_is_cut_under_whoever_waits(is_wrapped: bool) -> None:
+    near, far = socket.socketpair()
+
+    class WebSocket:
+        sock = near
+
+        def shutdown(self) -> None:
+            raise AssertionError("this would only close it here")
+
+    transport = SimpleNamespace(sock=WebSocket() if is_wrapped else near)
+    handler = SimpleNamespace(_handler=SimpleNamespace(_connection=SimpleNamespace(_transport=transport)))
+    with near, far:
+        wire.cut_socket(handler)
+
+        assert far.recv(1) == b""
+    wire.cut_socket(SimpleNamespace(_handler=None))
+
+
+class Span:
+    """As much of a tracing plug-in as the SDK uses."""
+
+    def __init__(self, name: str, kind: object) -> None:
+        self.name = name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def to_header(self) -> dict[str, str]:
+        return {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+    def add_attribute(self, key: str, value: object) -> None:
+        return
+
+
+@pytest.fixture
+def _traced() -> Iterator[None]:
+    settings.tracing_implementation.set_value(Span)  # type: ignore[arg-type]  # as much of one as is used
+    yield
+    settings.tracing_implementation.unset_value()
+
+
+@pytest.mark.usefixtures("_traced")
+def test_trace_context_survives_the_detour() -> None:
+    message = ServiceBusMessage("x", application_properties={"mine": 1})
+
+    parked = parking.park(wire.encoded(message, is_traced=True), "orders", Passport("f", 1, 1, "timeout"))
+
+    home = sections.split(parking.restore(parked, 0).payload)
+    found = sections.map_items(sections.find(home, sections.APPLICATION_PROPERTIES))
+    names = [sections.text_of(key) for key, _ in found]
+    assert names == ["mine", "Diagnostic-Id", "traceparent"]
+    assert message.application_properties == {"mine": 1}, "the caller's object is never changed"
+
+
+def test_the_body_of_a_message_is_compared_whatever_surrounds_it() -> None:
+    one = wire.encoded(ServiceBusMessage(b"same", message_id="1"))
+    two = wire.encoded(ServiceBusMessage(b"same", message_id="2", session_id="s"))
+    other = wire.encoded(ServiceBusMessage(b"other", message_id="1"))
+
+    assert wire.body_of(one) == wire.body_of(two) != wire.body_of(other)

@@ -1,0 +1,199 @@
+"""A syphon on a false clock with a false inbox and outlet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pairbus.pairing import parking
+from pairbus.pairing.parking import Passport
+from pairbus.pairing.statistics import Counters
+from pairbus.syphon.ledger import Ledger
+from pairbus.syphon.plan import DrainPlan, Letter
+from pairbus.syphon.ports import Delivery, LockLost
+from pairbus.syphon.pump import Syphon
+from pairbus.testing.pairing_model import original
+from tests.unit.syphon.virtual_loop import VirtualLoop
+
+
+class FakeInbox:
+    """A backlog queue in memory."""
+
+    def __init__(self, queue: str, loop: VirtualLoop) -> None:
+        self.queue = queue
+        self.loop = loop
+        self.waiting: list[Delivery] = []
+        self.completed: list[int] = []
+        self.aside: dict[object, str] = {}
+        self.given_back: list[object] = []
+        self.renewed = 0
+        self.loses_locks = False
+        self.on_renew: Callable[[], None] = lambda: None
+        self.lock_ms = 60_000
+        self._interrupted = asyncio.Event()
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        self._interrupted.clear()  # as with the official client: what came before the poll does not end it
+        if not self.waiting:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._interrupted.wait()
+            except TimeoutError:
+                pass
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        return taken
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    async def complete(self, letter: Letter) -> None:
+        if self.loses_locks:
+            raise LockLost
+        self.completed.append(letter.sequence_number)
+
+    async def set_aside(self, token: object, reason: str, description: str) -> None:
+        self.aside[token] = reason
+
+    async def give_back(self, token: object) -> None:
+        self.given_back.append(token)
+
+    async def renew(self, letter: Letter) -> int:
+        self.renewed += 1
+        self.on_renew()
+        await asyncio.sleep(0)
+        return self.loop.now_ms() + self.lock_ms
+
+    async def is_empty(self, before_ms: int) -> bool:
+        return not self.waiting
+
+    async def close(self) -> None:
+        return
+
+    def put(self, number: int, path: str = "orders", *, detour: int = 0, parked_ms: int = 0) -> None:
+        payload = parking.park(
+            original(number, None, has_alias_name=False, has_life=True),
+            path,
+            Passport("f", parked_ms, detour or number + 1, "r"),
+        )
+        self.waiting.append(self.delivery(number, payload))
+
+    def delivery(self, number: int, payload: bytes) -> Delivery:
+        now = self.loop.now_ms()
+        return Delivery(number, payload, now + self.lock_ms, now, f"t{number}")
+
+
+class LockingInbox(FakeInbox):
+    """A backlog queue whose locks lapse: what is not settled comes again, in its order."""
+
+    def __init__(self, queue: str, loop: VirtualLoop) -> None:
+        super().__init__(queue, loop)
+        self.stored: dict[int, tuple[Delivery, int]] = {}
+
+    def put(self, number: int, path: str = "orders", *, detour: int = 0, parked_ms: int = 0) -> None:
+        super().put(number, path, detour=detour, parked_ms=parked_ms)
+        self.stored[number] = (self.waiting.pop(), 0)
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        self._interrupted.clear()
+        until = self.loop.now_ms() + int(seconds * 1000)
+        while not (taken := self._lock(count)) and self.loop.now_ms() < until:
+            lapses = [locked for _, locked in self.stored.values()]
+            wait_ms = max(1, min([until, *lapses]) - self.loop.now_ms())
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._interrupted.wait()
+            except TimeoutError:
+                continue
+            break
+        return taken
+
+    def _lock(self, count: int) -> list[Delivery]:
+        now = self.loop.now_ms()
+        free = [number for number, (_, locked) in self.stored.items() if locked <= now]
+        taken = []
+        for number in sorted(free)[:count]:
+            delivery = replace(self.stored[number][0], locked_until_ms=now + self.lock_ms)
+            self.stored[number] = (delivery, now + self.lock_ms)
+            taken.append(delivery)
+        return taken
+
+    async def complete(self, letter: Letter) -> None:
+        if self.stored.get(letter.sequence_number, (None, 0))[1] <= self.loop.now_ms():
+            raise LockLost
+        del self.stored[letter.sequence_number]
+        await super().complete(letter)
+
+    async def renew(self, letter: Letter) -> int:
+        until = await super().renew(letter)
+        self.stored[letter.sequence_number] = (self.stored[letter.sequence_number][0], until)
+        return until
+
+
+class FakeOutlet:
+    """A primary that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[int]]] = []
+        self.answer: Callable[[str, Sequence[Letter]], BaseException | None] = lambda path, letters: None
+        self.known: set[str] = set()
+        self.slow_s = 0.0
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        if self.slow_s:
+            await asyncio.sleep(self.slow_s)
+        error = self.answer(path, letters)
+        if error is not None:
+            raise error
+        self.sent.append((path, [letter.sequence_number for letter in letters]))
+
+    async def has(self, letter: Letter) -> bool:
+        return letter.message_id in self.known
+
+    async def close(self) -> None:
+        return
+
+
+class Kit:
+    """A syphon and what surrounds it."""
+
+    def __init__(self, loop: VirtualLoop, queues: int, ledger: Ledger, **options: object) -> None:
+        self.loop = loop
+        self.counters = Counters()
+        self.outlet = FakeOutlet()
+        kind = LockingInbox if options.get("locking") else FakeInbox
+        self.inboxes = [kind(f"p/x-servicebus-transfer/{index}", loop) for index in range(queues)]
+        self.ledger = ledger
+        self.syphon = Syphon(
+            self.inboxes,
+            self.outlet,
+            plan=DrainPlan(**({"window": options["window"]} if "window" in options else {})),  # type: ignore[arg-type]
+            ledger=ledger,
+            counters=self.counters,
+            clock=loop.now_ms,
+            wall_clock=loop.now_ms,
+            life="deduct" if options.get("deduct") else "freeze",
+        )
+
+    async def run_for(self, seconds: float) -> None:
+        task = asyncio.ensure_future(self.syphon.run())
+        await asyncio.sleep(seconds)
+        self.syphon.stop()
+        await task
+
+
+def run(
+    loop: VirtualLoop,
+    queues: int,
+    work: Callable[[Kit], object],
+    ledger: Ledger | None = None,
+    **options: object,
+) -> Kit:
+    async def main() -> Kit:
+        kit = Kit(loop, queues, Ledger() if ledger is None else ledger, **options)
+        result = work(kit)
+        if asyncio.iscoroutine(result):
+            await result
+        return kit
+
+    return loop.run_until_complete(main())
