@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -33,12 +34,18 @@ INTERRUPTED_SHARE = 0.3
 INTERRUPTED_SECONDS = (0.2, 1.0)
 """When, counted from the start of the process: before, in or just after its recovery."""
 
-STOP_SECONDS_MAX = 90
+STOP_SECONDS_MAX = 180
+ENOUGH_SECONDS_MAX = 180
 LOG_CHARACTERS_SHOWN = 4_000
 
 
-def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Event]]:
-    """One run; ends with a full drain and the verdict."""
+def run(
+    kills: int, seed: int, progress: bool = False, at_least: Mapping[str, int] | None = None
+) -> tuple[Verdict, list[Event]]:
+    """One run; ends with a full drain and the verdict.
+
+    ``at_least``: how often something must have happened; the last of the broker's lives lasts until then.
+    """
     from pairbus.testing import Namespace, Queue
 
     queues = [
@@ -70,6 +77,7 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
             if progress and number % 10 == 9:
                 print(f"{number + 1} kills, {len(yard.history.events)} events", flush=True)
         yard.is_up.set()
+        wait_for_enough(yard, at_least or {})
         yard.is_over.set()
         for actor in actors:
             actor.join(STOP_SECONDS_MAX)
@@ -91,6 +99,16 @@ def run(kills: int, seed: int, progress: bool = False) -> tuple[Verdict, list[Ev
     strange = [Violation("client", "", text) for text in yard.unexpected]
     strange += [Violation("client", actor.name, "did not stop") for actor in actors if actor.is_alive()]
     return Verdict(verdict.violations + strange, verdict.counts), yard.history.events
+
+
+def wait_for_enough(yard: Yard, at_least: Mapping[str, int]) -> None:
+    """On a slow machine little may have happened between the kills."""
+    give_up_at = time.monotonic() + ENOUGH_SECONDS_MAX
+    while time.monotonic() < give_up_at:
+        counts = judge(list(yard.history.events)).counts
+        if all(counts.get(name, 0) > number for name, number in at_least.items()):
+            return
+        time.sleep(1)
 
 
 def interrupt_recovery(data: Path, seconds: float) -> None:

@@ -29,8 +29,8 @@ from tests.soak.kill_history import Event, Operation, Outcome, Place
 
 ORDERS, SESSIONS = "orders", "sessions"
 LOCK_SECONDS = 30
-SCHEDULE_SECONDS_MAX = 20
-DRAIN_SECONDS_MAX = 20
+SCHEDULE_SECONDS_MAX = 90
+DRAIN_SECONDS_MAX = 90
 """How long the last reader waits for a message that it has seen."""
 DEFINITE = (MessageSizeExceededError, ServiceBusQuotaExceededError, ServiceBusServerBusyError)
 """Errors that can only come from a broker that understood and said no to a send."""

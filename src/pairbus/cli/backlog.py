@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pairbus.cli.pairing_target import needed, pair_options, run
+from pairbus.cli.pairing_target import authorities, needed, pair_options, run
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,11 +45,13 @@ def backlog(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _open(given: dict[str, Any]) -> Backlog:
+    from pairbus.pairing.trust import bundle_of
     from pairbus.syphon.backlog import Backlog
 
-    return Backlog(
-        given["primary"], needed(given["secondary"], "secondary"), given["namespace"], given["count"]
-    )
+    primary, secondary = given["primary"], needed(given["secondary"], "secondary")
+    trusted = bundle_of(authorities(given["ca_files"], primary, secondary))
+    ca_file = click.get_current_context().with_resource(trusted)
+    return Backlog(primary, secondary, given["namespace"], given["count"], ca_file=ca_file)
 
 
 def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:

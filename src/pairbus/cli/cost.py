@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,12 +13,15 @@ import click
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pairbus.cost.bill import MonthBill
     from pairbus.cost.estimate import Estimate
     from pairbus.cost.prices import PriceTable
     from pairbus.spark.cost_job import Priced, Pricing
     from pairbus.spark.cost_report import CostReport
     from pairbus.spark.cost_usage import Usage
+    from pairbus.spark.report_inputs import Inputs
 
 EPILOG: Final = """\b
 Examples:
@@ -29,11 +31,13 @@ Examples:
   pairbus cost what-if /var/lib/pairbus/contoso --failover-interval 5m --queues 20
 
 \b
-Exit codes: 0 done, 2 wrong usage or logs that cannot be read, 3 Spark did not start.
+Exit codes: 0 done, 1 done without rows or files that could not be counted (they are named), 2 wrong usage or nothing that can be read, 3 Spark
+did not start or gave up.
 """
 
 
 CURRENCY_DEFAULT: Final = "USD"
+EXIT_INCOMPLETE: Final = 1
 
 
 @click.group(epilog=EPILOG)
@@ -254,42 +258,59 @@ def _print_estimate(told: Estimate) -> None:
     "--parquet", "parquet_directory", metavar="DIR", help="Write it as Parquet, with what was set apart."
 )
 @click.option("--html", "html_file", metavar="FILE", help="Write a page with plots.")
-def report(**given: Any) -> None:
+def report(**given: Any) -> int:
     """The bill from usage LOGs: data directories of brokers, directories of logs, or single files."""
-    usage, pricing = _usage_and_pricing(given)
+    from pairbus.cli.spark_report import check_outputs, reporting, write_page
+
+    check_outputs([given["html_file"]], [given["parquet_directory"], given["csv_directory"]])
+    tables, inputs = _checked(given)
     from pairbus.spark.cost_job import cost_report
 
-    priced = cost_report(_spark(given), usage, pricing)
-    if given["parquet_directory"] or given["csv_directory"]:
-        _write_tables(priced, given["parquet_directory"], given["csv_directory"])
+    with reporting("pairbus cost", given["master"], "adding up the usage logs") as spark:
+        usage, pricing = _usage_and_pricing(spark, given, tables, inputs)
+        priced = cost_report(spark, usage, pricing)
+        if given["parquet_directory"] or given["csv_directory"]:
+            _write_tables(priced, given["parquet_directory"], given["csv_directory"])
     if given["html_file"]:
-        Path(given["html_file"]).write_text(priced.report.as_html(), encoding="utf-8")
+        write_page(given["html_file"], priced.report.as_html())
     if given["as_json"]:
         click.echo(json.dumps(priced.report.as_json()))
     else:
         _print_report(priced.report)
+    rows = priced.report.rows
+    return EXIT_INCOMPLETE if rows.damaged or rows.quarantined else 0
 
 
-def _spark(given: dict[str, Any]) -> Any:
-    from pairbus.spark.session import spark_session
-
-    return spark_session("pairbus cost", master=given["master"])
-
-
-def _usage_and_pricing(given: dict[str, Any]) -> tuple[Usage, Pricing]:
-    spark = _spark(given)
+def _checked(given: dict[str, Any]) -> tuple[list[PriceTable], Inputs | None]:
+    """The prices and the files, as far as they can be judged before Spark starts."""
+    from pairbus.cli.spark_report import is_all_here
     from pairbus.cost.catalogue import tables_of
-    from pairbus.cost.model import SETTLE, UNBILLED_DEFAULT
-    from pairbus.spark.cost_job import Pricing
-    from pairbus.spark.cost_usage import read_usage
 
     if given["start"] is not None and given["end"] is not None and given["start"] >= given["end"]:
         raise UsageError(
             f"--from {given['start']:%Y-%m-%dT%H:%M} is not before --to {given['end']:%Y-%m-%dT%H:%M}"
         )
     tables = tables_of(given["prices"])
+    asked = [(given["tier"], "tier"), (given["region"], "region"), (_currency(given), "currency")]
+    if not any(all(value in (None, getattr(one, name)) for value, name in asked) for one in tables):
+        _one_table(given)  # says which there are
+    if not is_all_here(given["logs"]):
+        return tables, None
+    from pairbus.spark.cost_usage import USAGE
+    from pairbus.spark.report_inputs import find_inputs
+
+    return tables, find_inputs(None, given["logs"], USAGE)
+
+
+def _usage_and_pricing(
+    spark: SparkSession, given: dict[str, Any], tables: list[PriceTable], inputs: Inputs | None
+) -> tuple[Usage, Pricing]:
+    from pairbus.cost.model import SETTLE, UNBILLED_DEFAULT
+    from pairbus.spark.cost_job import Pricing
+    from pairbus.spark.cost_usage import read_usage
+
     unbilled = tuple(name for name in UNBILLED_DEFAULT if name != SETTLE or not given["count_settlements"])
-    usage = read_usage(spark, given["logs"], given["start"], given["end"])
+    usage = read_usage(spark, given["logs"], given["start"], given["end"], inputs)
     pricing = Pricing(
         tables=tables,
         tier=given["tier"],
@@ -316,9 +337,12 @@ def _print_report(told: CostReport) -> None:
     from rich.text import Text
 
     from pairbus.cost.money import shown
+    from pairbus.cost.words import many
     from pairbus.spark.report_page import inert
 
     console = Console()
+    if not told.bills:
+        click.echo("No usage in these logs: nothing to bill.")
 
     def show(title: str, head: list[str], rows: list[list[str]], numeric: set[int]) -> None:
         table = Table(title=title, title_justify="left")
@@ -328,39 +352,42 @@ def _print_report(told: CostReport) -> None:
             table.add_row(*[Text(inert(cell)) for cell in row])
         console.print(table)
 
-    show(
-        "The bill",
-        ["month", "meter", "how", told.currency],
-        [
-            [bill.month, line.meter, line.text, shown(line.amount)]
-            for bill in told.bills
-            for line in bill.lines
-        ]
-        + [["", "total", "", shown(told.known)]],
-        {3},
-    )
-    show(
-        "By stage",
-        ["", "count", "billed", told.currency],
-        [
-            [name, f"{count:,}", f"{billed:,}", shown(amount)]
-            for name, (count, billed, amount) in told.by_purpose().items()
-        ],
-        {1, 2, 3},
-    )
-    show(
-        f"Entities: the {len(told.entities)} busiest of {told.entity_count:,}",
-        ["namespace", "entity", "stage", "billed", told.currency],
-        [
-            [row.namespace, row.entity, row.stage, f"{row.billed:,}", shown(row.amount)]
-            for row in told.entities
-        ],
-        {3, 4},
-    )
-    click.echo(told.pairing_text())
+    if told.bills:
+        show(
+            "The bill",
+            ["month", "meter", "how", told.currency],
+            [
+                [bill.month, line.meter, line.text, shown(line.amount)]
+                for bill in told.bills
+                for line in bill.lines
+            ]
+            + [["", "total", "", shown(told.known)]],
+            {3},
+        )
+        show(
+            "By stage",
+            ["", "count", "billed", told.currency],
+            [
+                [name, f"{count:,}", f"{billed:,}", shown(amount)]
+                for name, (count, billed, amount) in told.by_purpose().items()
+            ],
+            {1, 2, 3},
+        )
+        show(
+            "Entities"
+            if len(told.entities) >= told.entity_count
+            else f"The {len(told.entities)} busiest of {told.entity_count:,} entities",
+            ["namespace", "entity", "stage", "billed", told.currency],
+            [
+                [row.namespace, row.entity, row.stage, f"{row.billed:,}", shown(row.amount)]
+                for row in told.entities
+            ],
+            {3, 4},
+        )
+        click.echo(told.pairing_text())
     click.echo(told.rows_text())
     for reason, count in told.rows.quarantined.items():
-        click.echo(f"  set apart: {count:,} rows: {reason}")
+        click.echo(f"  set apart: {many(count, 'row')}: {reason}")
     for path, why in told.rows.damaged.items():
         click.echo(f"  damaged: {inert(path)}: {inert(why)}")
     for name in told.unknown:
@@ -398,33 +425,34 @@ def _print_report(told: CostReport) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def suppose(**given: Any) -> None:
     """Replay recorded usage against other settings: what would have been refused, detoured and billed."""
-    usage, pricing = _usage_and_pricing(given)
+    from pairbus.cli.spark_report import reporting
     from pairbus.cost.what_if import Change, Settings, what_if
-    from pairbus.spark.cost_job import operations_amount
-    from pairbus.spark.cost_what_if import recorded_usage, supposed_outage
 
     if given["ping_interval"] is not None and given["ping_interval"] < 1000:
         raise UsageError("--ping-interval must be one second at least")
-    failover = given["failover_interval"]
     before = given["recorded_failover_interval"]
-    counted = usage.counted.persist()
-    recorded = recorded_usage(
-        counted, pricing.unbilled, abs((before if failover is None else failover) - before)
-    )
-    away = tuple(
-        supposed_outage(counted, start, end, before if failover is None else failover)
-        for start, end in map(_span, given["away"])
-    )
-    settings = Settings(failover_interval_ms=before, ping_interval_ms=given["recorded_ping_interval"])
-    change = Change(
-        failover_interval_ms=failover,
-        queues=given["queues"],
-        ping_interval_ms=given["ping_interval"],
-        away=away,
-    )
-    differences = what_if(recorded, settings, change)
-    after = recorded.operations + sum(difference.operations for difference in differences)
-    paid, would = operations_amount(counted, pricing, recorded.operations, after)
+    after_ms = before if given["failover_interval"] is None else given["failover_interval"]
+    spans = [_span(text) for text in given["away"]]
+    tables, inputs = _checked(given)
+    from pairbus.spark.cost_job import operations_amount
+    from pairbus.spark.cost_usage import has_repeats
+    from pairbus.spark.cost_what_if import recorded_usage, supposed_outage
+
+    with reporting("pairbus cost", given["master"], "replaying the usage logs") as spark:
+        usage, pricing = _usage_and_pricing(spark, given, tables, inputs)
+        counted = usage.counted(has_repeats(usage))
+        recorded = recorded_usage(counted, pricing.unbilled, abs(after_ms - before))
+        away = tuple(supposed_outage(counted, start, end, after_ms) for start, end in spans)
+        settings = Settings(failover_interval_ms=before, ping_interval_ms=given["recorded_ping_interval"])
+        change = Change(
+            failover_interval_ms=given["failover_interval"],
+            queues=given["queues"],
+            ping_interval_ms=given["ping_interval"],
+            away=away,
+        )
+        differences = what_if(recorded, settings, change)
+        after = recorded.operations + sum(difference.operations for difference in differences)
+        paid, would = operations_amount(recorded, pricing, after)
     if given["as_json"]:
         found = {
             "recorded_operations": recorded.operations,
@@ -437,16 +465,18 @@ def suppose(**given: Any) -> None:
         click.echo(json.dumps(found))
         return
     from pairbus.cost.money import shown
+    from pairbus.cost.words import many
 
     click.echo(
-        f"recorded: {recorded.operations:,} operations ({shown(paid)}), {len(recorded.detours)} outages, {recorded.queues} backlog queues"
+        f"recorded: {many(recorded.operations, 'operation')} ({shown(paid)}), {many(len(recorded.detours), 'outage')}, "
+        f"{many(recorded.queues, 'backlog queue')}"
     )
     for difference in differences:
         click.echo(
             f"{difference.name}: {difference.operations:+,} operations, {difference.messages:+,} through the backlog, "
             f"{difference.refused:+,} refused\n    {difference.why}"
         )
-    click.echo(f"supposed: {after:,} operations ({shown(would)})")
+    click.echo(f"supposed: {many(after, 'operation')} ({shown(would)})")
 
 
 def _span(text: str) -> tuple[datetime, datetime]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import os
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import click
 
+from pairbus.cli.entity_target import connection_of
 from pairbus.cli.refusal import one_line, way_out
 from pairbus.errors import PairingError, UsageError
 
@@ -17,8 +19,15 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def pair_options(command: _Command) -> _Command:
-    """``--primary``, ``--secondary`` and ``--namespace``, from the environment unless given."""
+    """``--primary``, ``--secondary``, ``--namespace`` and ``--ca-file``, from the environment unless given."""
     for option in (
+        click.option(
+            "--ca-file",
+            "ca_files",
+            metavar="FILE",
+            multiple=True,
+            help="An authority to trust besides the public ones; once for each.  [default: a local broker's own]",
+        ),
         click.option(
             "--namespace", metavar="NAME", help="The primary's own name, when its connection string lacks it."
         ),
@@ -41,6 +50,17 @@ def needed(value: str | None, name: str) -> str:
     if not value:
         raise UsageError(f"no {name} namespace: set PAIRBUS_{name.upper()} to its connection string")
     return value
+
+
+def authorities(ca_files: Iterable[str], *connection_strings: str | None) -> str:
+    """The text of the authorities to trust: as given, else those that local brokers made for themselves."""
+    from pairbus.pairing.trust import read_authorities
+
+    files = list(ca_files)
+    if not files:
+        known = (connection_of(text, None, None, os.environ)[1] for text in connection_strings if text)
+        files = sorted({file for file in known if file is not None})
+    return read_authorities(files)
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from pairbus.cli.cost import moment
-from pairbus.errors import UsageError
 
 EXIT_LOSS: Final = 1
 EXIT_UNPROVEN: Final = 2
+LOCATIONS: Final = ("sent", "received", "backlog", "dead_letter")
+"""The options that name ledgers, in the order of their roles."""
 EPILOG: Final = """\b
 Examples:
   pairbus reconcile --sent DATA-PRIMARY --sent DATA-SECONDARY --received DATA-PRIMARY --backlog DATA-SECONDARY
   pairbus reconcile --sent sends.jsonl --received arrivals.parquet --out certificate --html certificate.html
 
 \b
-Exit codes: 0 nothing is lost, 1 something is lost, 2 wrong usage or input that proves nothing, 3 Spark did not start.
+Exit codes: 0 nothing is lost, 1 something is lost, 2 wrong usage or input that proves nothing, 3 Spark did not start
+or gave up.
 """
 
 
@@ -58,35 +59,28 @@ Exit codes: 0 nothing is lost, 1 something is lost, 2 wrong usage or input that 
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def reconcile(**given: Any) -> int:
     """Prove what arrived: what was accepted joined with what destinations, backlog and dead-letter queues hold."""
-    from pairbus.spark.session import spark_session
+    from pairbus.cli.spark_report import check_outputs, is_all_here, reporting, write_page
 
-    spark = spark_session("pairbus reconcile", master=given["master"])
+    check_outputs([given["html_file"]], [given["out"]])
+    is_here = is_all_here(path for name in LOCATIONS for path in given[name])
     from pairbus.spark.reconcile_certificate import HOLDS, LOSS
     from pairbus.spark.reconcile_job import reconcile as judge
     from pairbus.spark.reconcile_job import write_messages
-    from pairbus.spark.reconcile_rows import BACKLOG, DEAD_LETTER, RECEIVED, SENT, read_ledgers
+    from pairbus.spark.reconcile_rows import ROLES, find_ledgers, read_ledgers
 
-    locations = {
-        SENT: given["sent"],
-        RECEIVED: given["received"],
-        BACKLOG: given["backlog"],
-        DEAD_LETTER: given["dead_letter"],
-    }
-    ledgers = read_ledgers(spark, locations, with_body=not given["no_body_hash"])
-    for found in ledgers.inputs.values():
-        for path, why in found.damaged.items():
-            raise UsageError(
-                f"{path} cannot be read ({why}): a certificate needs every file; take it away if it does not belong here"
-            )
-    done = judge(ledgers, given["until"], with_order=not given["no_order"])
-    certificate = done.certificate
-    if given["out"]:
-        write_messages(done, given["out"])
-        if "://" not in given["out"]:
-            text = json.dumps(certificate.as_json(), indent=2)
-            (Path(given["out"]) / "certificate.json").write_text(text + "\n", encoding="utf-8")
+    locations = {role: given[name] for role, name in zip(ROLES, LOCATIONS, strict=True)}
+    inputs = find_ledgers(None, locations) if is_here else None
+    with reporting("pairbus reconcile", given["master"], "comparing the ledgers") as spark:
+        ledgers = read_ledgers(spark, locations, with_body=not given["no_body_hash"], inputs=inputs)
+        done = judge(ledgers, given["until"], with_order=not given["no_order"])
+        certificate = done.certificate
+        if given["out"]:
+            write_messages(done, given["out"])
+    if given["out"] and "://" not in given["out"]:
+        text = json.dumps(certificate.as_json(), indent=2)
+        write_page(f"{given['out']}/certificate.json", text + "\n")
     if given["html_file"]:
-        Path(given["html_file"]).write_text(certificate.as_html(), encoding="utf-8")
+        write_page(given["html_file"], certificate.as_html())
     click.echo(json.dumps(certificate.as_json()) if given["as_json"] else "\n".join(certificate.lines()))
     if certificate.verdict == LOSS:
         return EXIT_LOSS

@@ -68,6 +68,13 @@ Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
     help="How many days of usage files are kept.",
 )
 @click.option(
+    "--audit-days",
+    type=click.IntRange(min=1),
+    default=90,
+    show_default=True,
+    help="How many days of the audit log of messages are kept.",
+)
+@click.option(
     "--connections-max", type=click.IntRange(min=1), help="Connections served at once.  [default: 10000]"
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -89,6 +96,7 @@ def serve(
     faults: bool,
     audit: bool,
     usage_days: int,
+    audit_days: int,
     connections_max: int | None,
     log_format: str,
     log_level: str,
@@ -120,6 +128,7 @@ def serve(
         faults=faults,
         audit=audit,
         usage_days=usage_days,
+        audit_days=audit_days,
         connections_max=connections_max,
         environment=os.environ,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pairbus.cli.pairing_target import needed, pair_options, run
+from pairbus.cli.pairing_target import authorities, needed, pair_options, run
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ Examples:
   pairbus syphon --once
   pairbus syphon --engine local --once
   PAIRBUS_PRIMARY=… PAIRBUS_SECONDARY=… pairbus syphon --engine local
+  pairbus syphon --master spark://head:7077 --conf spark.executor.memory=2g
+  pairbus syphon --once --ca-file primary-ca.pem --ca-file secondary-ca.pem
+
+\b
+On a cluster pairbus must be installed on the workers; they need no files: connection strings and authorities travel with the job.
 
 \b
 Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 wrong usage, 3 could not reach a namespace or was refused.
@@ -33,7 +38,17 @@ Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 
 @click.command(epilog=EPILOG)
 @pair_options
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
-@click.option("--master", metavar="URL", help="The Spark master; for --engine spark.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="The Spark master: local[N], spark://HOST:PORT, yarn, k8s://…  [default: every core of this machine]",
+)
+@click.option(
+    "--conf", "settings", metavar="KEY=VALUE", multiple=True, help="A Spark setting; as often as needed."
+)
+@click.option(
+    "--tasks", type=click.IntRange(1), help="How many Spark tasks pump.  [default: the cluster's cores]"
+)
 @click.option("--once", is_flag=True, help="End when all that was there at the start is home.")
 @click.option("--order", type=click.Choice(["relaxed", "session"]), default="relaxed", show_default=True)
 @click.option(
@@ -52,7 +67,10 @@ Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 
     "--time-to-live", "life", type=click.Choice(["freeze", "deduct"]), default="freeze", show_default=True
 )
 @click.option(
-    "--ledger", metavar="DIR", help="Where to keep what is in doubt.  [default: the user's data directory]"
+    "--ledger",
+    metavar="DIR",
+    help="local: where to keep what is in doubt.  [default: the user's data directory]  spark: where to write what was "
+    "moved, a directory here or a URL that executors reach.  [default: a temporary one]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counters as one JSON object at the end.")
 def syphon(**given: Any) -> int:
@@ -64,14 +82,13 @@ def syphon(**given: Any) -> int:
     if given["order"] == "session":
         raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
     from pairbus.pairing.statistics import Counters
+    from pairbus.pairing.trust import bundle_of
     from pairbus.syphon.backlog import Backlog
 
-    backlog = Backlog(
-        needed(given["primary"], "primary"),
-        needed(given["secondary"], "secondary"),
-        given["namespace"],
-        given["count"],
-    )
+    primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")
+    trusted = bundle_of(authorities(given["ca_files"], primary, secondary))
+    ca_file = click.get_current_context().with_resource(trusted)
+    backlog = Backlog(primary, secondary, given["namespace"], given["count"], ca_file=ca_file)
     counters = Counters()
     run(_drain(backlog, counters, given))
     told = {key: value for key, value in asdict(counters).items() if value}

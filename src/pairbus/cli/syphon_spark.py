@@ -6,11 +6,14 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pairbus.cli.pairing_target import needed
+from pairbus.cli.pairing_target import authorities, needed
+from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
     from pairbus.spark.syphon_report import Progress, Report
@@ -21,15 +24,19 @@ def drain_on_spark(given: dict[str, Any]) -> int:
     from pairbus.spark.session import spark_session
     from pairbus.spark.syphon import SyphonOptions, run_syphon
 
+    primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")
     options = SyphonOptions(
-        primary=needed(given["primary"], "primary"),
-        secondary=needed(given["secondary"], "secondary"),
+        primary=primary,
+        secondary=secondary,
+        authorities=authorities(given["ca_files"], primary, secondary),
         primary_namespace=given["namespace"],
         queues=given["count"],
         drains_extra=given["extra"],
         master=given["master"],
         once=given["once"],
         order=given["order"],
+        tasks=given["tasks"],
+        settings=_settings(given["settings"]),
         ledger=given["ledger"],
         not_found=given["not_found"],
         time_to_live=given["life"],
@@ -37,7 +44,8 @@ def drain_on_spark(given: dict[str, Any]) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    spark = spark_session("pairbus syphon", master=options.master)
+    with _said("starting Spark…"):
+        spark = spark_session("pairbus syphon", master=options.master, settings=options.settings)
     try:
         report = run_syphon(options, stop=stop, tell=_json_line if given["as_json"] else _line, spark=spark)
     finally:
@@ -47,6 +55,30 @@ def drain_on_spark(given: dict[str, Any]) -> int:
     else:
         _tell(report)
     return report.exit_code
+
+
+def _settings(given: Iterable[str]) -> dict[str, str]:
+    """``--conf KEY=VALUE``, taken apart."""
+    settings: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf is {key!r}: expected spark.KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+@contextmanager
+def _said(text: str) -> Iterator[None]:
+    """Show a word to a person who waits, and take it back; to nobody else."""
+    is_watched = sys.stderr.isatty()
+    if is_watched:
+        click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        if is_watched:
+            click.echo("\r\x1b[2K", err=True, nl=False)
 
 
 def _line(progress: Progress) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from pairbus.cost.money import divided, product, rounded, shown, total
 from pairbus.cost.prices import Band, PriceTable
+from pairbus.cost.words import many
 
 MILLION: Final = 1_000_000
 GB: Final = 1_000_000_000
@@ -98,7 +99,7 @@ def month_bill(usage: MonthUsage, table: PriceTable) -> MonthBill:
 def _base_line(hours: int, table: PriceTable) -> Line:
     price = table.base_per_hour
     amount = Decimal(0) if hours == 0 else None if price is None else rounded(product(price, hours))
-    text = f"{hours:,} hours × {shown(price)} per hour"
+    text = f"{many(hours, 'hour')} × {shown(price)} per hour"
     return Line(meter=BASE, text=text, quantity=Decimal(hours), unit="hours", price=price, amount=amount)
 
 
@@ -106,7 +107,7 @@ def _data_line(size: int, table: PriceTable) -> Line:
     price = table.data_out_per_gb
     quantity = divided(Decimal(size), GB)
     amount = None if price is None else divided(product(price, size), GB)
-    text = f"{size:,} bytes × {shown(price)} per GB"
+    text = f"{many(size, 'byte')} × {shown(price)} per GB"
     return Line(meter=DATA_OUT, text=text, quantity=quantity, unit="GB", price=price, amount=amount)
 
 
@@ -137,7 +138,8 @@ def _band_line(meter: str, inside: Decimal, band: Band, lower: int, unit: str, p
     else:
         amount = divided(product(band.price, inside), per)
         price_text = f"× {shown(band.price)} per {'million' if per == MILLION else 'connection and month'}"
-    text = f"{_count(inside)} {unit} in the band {span}: {price_text}"
+    word = unit.removesuffix("s") if inside == 1 else unit
+    text = f"{_count(inside)} {word} in the band {span}: {price_text}"
     return Line(meter=meter, text=text, quantity=inside, unit=unit, price=band.price, amount=amount)
 
 

@@ -28,6 +28,8 @@ def tables_of(path: str | None) -> list[PriceTable]:
         return builtin_tables()
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the price file {path} cannot be read: {error}") from None
+    except OSError as error:
+        raise UsageError(f"the price file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the price file {path} cannot be read: it is not text in UTF-8") from None
     return parse_tables(text, Path(path).name)

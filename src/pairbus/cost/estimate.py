@@ -20,6 +20,7 @@ from pairbus.cost.model import (
     units,
 )
 from pairbus.cost.prices import PriceTable
+from pairbus.cost.words import many
 from pairbus.errors import UsageError
 
 MESSAGES_MAX: Final = 10**15
@@ -125,17 +126,17 @@ def estimate(scenario: Scenario, table: PriceTable | None = None) -> Estimate:
     pairing = values["idle receives"] + values["pings"] + extra
     everything = usual + detour + values["idle receives"] + values["pings"]
     figures += [
-        Figure("units of a message", each, f"{scenario.size:,} bytes, one unit for every 64 KB begun"),
+        Figure("units of a message", each, f"{many(scenario.size, 'byte')}, one unit for every 64 KB begun"),
         Figure(
             "operations of direct messages",
             usual,
-            f"{direct:,} messages × {DIRECT_OPERATIONS} (send, receive) × {each} units",
+            f"{many(direct, 'message')} × {DIRECT_OPERATIONS} (send, receive) × {many(each, 'unit')}",
         ),
         Figure(
             "operations of detoured messages",
             detour,
-            f"{detoured:,} messages × {DETOUR_OPERATIONS} (send to and receive from the backlog, send to and receive from the "
-            f"primary) × {each} units",
+            f"{many(detoured, 'message')} × {DETOUR_OPERATIONS} (send to and receive from the backlog, send to and receive from the "
+            f"primary) × {many(each, 'unit')}",
         ),
         Figure("operations", everything, "direct + detoured + idle receives + pings"),
         Figure(
@@ -158,7 +159,7 @@ def _bill(scenario: Scenario, operations: int, table: PriceTable | None) -> Mont
         return None
     hours = scenario.days * 24
     usage = MonthUsage(
-        month=f"{scenario.days} days",
+        month=many(scenario.days, "day"),
         hours=hours,
         operations=operations,
         peak_hours=scenario.connections * hours,
@@ -174,10 +175,10 @@ def _idle_figures(scenario: Scenario) -> list[Figure]:
         Figure(
             "idle receives an hour",
             hour,
-            f"{scenario.queues} backlog queues × {scenario.syphons} syphons × {IDLE_POLLS_PER_HOUR} long polls of 15 minutes",
+            f"{many(scenario.queues, 'backlog queue')} × {many(scenario.syphons, 'syphon')} × {IDLE_POLLS_PER_HOUR} long polls of 15 minutes",
         ),
         Figure("idle receives a day", day, f"{hour:,} an hour × 24"),
-        Figure("idle receives", whole, f"{day:,} a day × {scenario.days} days"),
+        Figure("idle receives", whole, f"{day:,} a day × {many(scenario.days, 'day')}"),
     ]
 
 
@@ -202,7 +203,7 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
         Figure(
             "pings",
             pinged,
-            f"{scenario.entities} entities × {scenario.clients} clients × {scenario.outages} outages × (the first + "
+            f"{many(scenario.entities, 'entity', 'entities')} × {many(scenario.clients, 'client')} × {many(scenario.outages, 'outage')} × (the first + "
             f"{duration_text(away)} / {duration_text(scenario.ping_interval_ms)})",
         ),
         Figure("sends during the outage", sent, told),
@@ -222,4 +223,7 @@ def _sends_while_away(scenario: Scenario) -> tuple[int, str]:
         return sent, f"{rate.normalize():f} a second × {duration_text(scenario.outage_ms)}"
     period = scenario.days * DAY_MS
     sent = scenario.messages * scenario.outage_ms // period if period else 0
-    return sent, f"{scenario.messages:,} × {duration_text(scenario.outage_ms)} of {scenario.days} days"
+    return (
+        sent,
+        f"{scenario.messages:,} × {duration_text(scenario.outage_ms)} of {many(scenario.days, 'day')}",
+    )

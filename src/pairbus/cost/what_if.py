@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pairbus.cost.durations import duration_text
 from pairbus.cost.model import pings
+from pairbus.cost.words import many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class Recorded:
     idle_receives: int
     pings: int
     queues: int
+    first_ms: int | None = None
+    """When the first of all this was."""
     detours: tuple[Detour, ...] = ()
 
 
@@ -104,11 +107,11 @@ def _failover(recorded: Recorded, before_ms: int, after_ms: int) -> Difference:
     outages = len(recorded.detours)
     gap = duration_text(abs(after_ms - before_ms))
     if after_ms >= before_ms:
-        why = f"{messages:,} messages of the first {gap} after failover in {outages} outages would have been refused: 4 operations less for each unit"
+        why = f"{many(messages, 'message')} of the first {gap} after failover in {many(outages, 'outage')} would have been refused: 4 operations less for each unit"
         return Difference("failover interval", -messages, messages, -4 * units, why)
     why = (
         f"in the {gap} before failover sends failed and were not recorded; taken to be as many as in the {gap} after it: "
-        f"{messages:,} in {outages} outages, 4 operations for each unit instead of none"
+        f"{messages:,} in {many(outages, 'outage')}, 4 operations for each unit instead of none"
     )
     return Difference("failover interval", messages, -messages, 4 * units, why)
 
@@ -119,13 +122,15 @@ def _queues(recorded: Recorded, queues: int) -> Difference:
             "backlog queues", 0, 0, 0, "no backlog queue was in use in this time: nothing to compare with"
         )
     after = recorded.idle_receives * queues // recorded.queues
-    why = f"{recorded.idle_receives:,} idle receives of {recorded.queues} queues × {queues} / {recorded.queues} = {after:,}"
+    why = f"{many(recorded.idle_receives, 'idle receive')} of {many(recorded.queues, 'queue')} × {queues} / {recorded.queues} = {after:,}"
     return Difference("backlog queues", 0, 0, after - recorded.idle_receives, why)
 
 
 def _ping_interval(recorded: Recorded, before_ms: int, after_ms: int) -> Difference:
     after = recorded.pings * before_ms // after_ms
-    why = f"{recorded.pings:,} pings × {duration_text(before_ms)} / {duration_text(after_ms)} = {after:,}"
+    why = (
+        f"{many(recorded.pings, 'ping')} × {duration_text(before_ms)} / {duration_text(after_ms)} = {after:,}"
+    )
     return Difference("ping interval", 0, 0, after - recorded.pings, why)
 
 
@@ -133,8 +138,8 @@ def _away(away: Away, ping_interval_ms: int) -> Difference:
     pinged = pings(away.entities, away.end_ms - away.start_ms, ping_interval_ms)
     added = 2 * away.units + pinged - 2 * away.refused_units
     why = (
-        f"{duration_text(away.end_ms - away.start_ms)} away: {away.refused_messages:,} recorded sends refused before failover "
-        f"(2 operations less for each unit), {away.messages:,} through the backlog (2 more for each), {pinged:,} pings of "
-        f"{away.entities} entities"
+        f"{duration_text(away.end_ms - away.start_ms)} away: {many(away.refused_messages, 'recorded send')} refused before failover "
+        f"(2 operations less for each unit), {away.messages:,} through the backlog (2 more for each), {many(pinged, 'ping')} of "
+        f"{many(away.entities, 'entity', 'entities')}"
     )
     return Difference("the primary away", away.messages, away.refused_messages, added, why)

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "settle"]
+    from pairbus.spark.compaction import Compacted
+
+__all__ = ["compact", "register", "settle"]
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make ``format("servicebus")`` known to a session, and let its secrets be redacted; returns the session."""
+    """Make ``format("servicebus")`` known to a session, and let its secrets be redacted; returns the session.
+
+    Spark finds the format by itself, too (``pyspark_servicebus``). Redaction is then what the session is set to: no
+    secret is in a plan either way, but this covers texts that others make of options.
+    """
+    from pairbus.spark.session import redact
     from pairbus.spark.source import ServiceBusDataSource
 
     spark.dataSource.register(ServiceBusDataSource)
+    redact(spark)
     return spark
 
 
@@ -26,3 +34,10 @@ def settle(checkpoint: str, source: dict[str, str]) -> int:
     from pairbus.spark.capture import settle as settle_committed
 
     return settle_committed(checkpoint, source)
+
+
+def compact(path: str, spark: SparkSession, checkpoint: str | None = None) -> Compacted:
+    """Join the small files of a capture; see ``pairbus.spark.compaction``."""
+    from pairbus.spark.compaction import compact as compact_files
+
+    return compact_files(path, spark, checkpoint)

@@ -2,7 +2,7 @@
 
 A batch writes its own directories (``batch=<query>-<number>``) below its hours, and a replayed batch writes the same
 ones anew. So no reader, Spark or other, ever sees a message twice, whatever was killed when. A message leaves the
-entity only after the files that hold it are committed.
+entity only after the files that hold it are committed. ``compaction`` joins the small files.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import UsageError
 from pairbus.spark import register
+from pairbus.spark.compaction import exclusive, local_directory, remove_leftovers
 from pairbus.spark.entity import Entity
-from pairbus.spark.offsets import Offset, merged
+from pairbus.spark.offsets import Offset, merged, size_of
 from pairbus.spark.options import parse_source
 
 if TYPE_CHECKING:
@@ -69,12 +71,24 @@ def run_capture(
     *,
     stop: threading.Event | None = None,
     tell: Callable[[Captured], None] = lambda captured: None,  # noqa: ARG005 - nobody watches unless told
+    warn: Callable[[str], None] = lambda text: None,  # noqa: ARG005 - as above
 ) -> Captured:
-    """Capture until everything is there (``once``) or until stopped."""
+    """Capture until everything is there (``once``) or until stopped.
+
+    Args:
+        options: What to capture, and where to.
+        spark: The session to use.
+        stop: Set from elsewhere, ends it after the batch at hand.
+        tell: Called after each batch.
+        warn: Called when something is wrong with the entity: it has another consumer.
+    """
     parse_source(options.source, is_stream=True)
     register(spark)
     stop = stop or threading.Event()
-    written = _Written(options, tell)
+    directory = local_directory(spark, options.path)
+    if directory is not None:
+        remove_leftovers(directory)
+    written = _Written(options, directory, tell)
     stream = spark.readStream.format("servicebus").options(**options.source).load()
     writer = stream.writeStream.foreachBatch(written.write).option(
         "checkpointLocation", options.checkpoint_location
@@ -83,25 +97,60 @@ def run_capture(
         writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
     ).start()
     try:
-        _wait(query, stop)
+        _wait(query, stop, _Warnings(warn))
     finally:
         query.stop()
     # The query may have ended between its last commit and the next look at the entity.
-    settle(options.checkpoint_location, options.source)
+    owed = settle(options.checkpoint_location, options.source)
+    if owed and options.once:
+        warn(f"{owed} messages are in the files and still in the entity: another consumer holds them")
     return written.captured
 
 
-def _wait(query: StreamingQuery, stop: threading.Event) -> None:
-    while not query.awaitTermination(1):
-        if stop.is_set():
+def _wait(query: StreamingQuery, stop: threading.Event, warnings: _Warnings) -> None:
+    is_over = False
+    while not is_over and not stop.is_set():
+        is_over = bool(query.awaitTermination(1))
+        warnings.look(query.lastProgress)
+
+
+class _Warnings:
+    """Says once when the source finds another consumer of its entity."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._taken = 0
+        self._was_owed = False
+
+    def look(self, progress: Any) -> None:
+        """Find out from a query's progress, where the source reports it."""
+        if progress is None:
             return
+        for source in json.loads(progress.json)["sources"]:
+            report = source.get("latestOffset")
+            report = json.loads(report) if isinstance(report, str) else report
+            if not report:
+                continue
+            if report["taken"] > self._taken:
+                self._taken = report["taken"]
+                self._warn(
+                    f"another consumer took {self._taken} messages of {report['entity']}: they may miss in the files"
+                )
+            if report["owed"] and not self._was_owed:
+                self._warn(
+                    f"another consumer holds messages of {report['entity']} that are in the files already"
+                )
+            self._was_owed = report["owed"] > 0
 
 
 class _Written:
     """Writes batches and counts them."""
 
-    def __init__(self, options: CaptureOptions, tell: Callable[[Captured], None]) -> None:
+    def __init__(
+        self, options: CaptureOptions, directory: Path | None, tell: Callable[[Captured], None]
+    ) -> None:
         self._options = options
+        self._directory = directory
         self._tell = tell
         self.captured = Captured(0, 0, options.path)
 
@@ -116,7 +165,7 @@ class _Written:
             )
         seen = Observation()
         moment = functions.col("enqueued_time")
-        (
+        batch = (
             rows.observe(seen, functions.count(functions.lit(1)).alias("messages"))
             .withColumn("date", functions.date_format(moment, "yyyy-MM-dd"))
             .withColumn("hour", functions.date_format(moment, "HH"))
@@ -124,8 +173,10 @@ class _Written:
             .write.mode("overwrite")
             .option("partitionOverwriteMode", "dynamic")
             .partitionBy(*PARTITIONS)
-            .parquet(self._options.path)
         )
+        # A compaction may be at work in the same directory.
+        with nullcontext() if self._directory is None else exclusive(self._directory):
+            batch.parquet(self._options.path)
         messages = int(seen.get["messages"])
         self.captured = Captured(
             self.captured.messages + messages, self.captured.batches + 1, self._options.path
@@ -147,10 +198,9 @@ def settle(checkpoint: str, source: dict[str, str]) -> int:
     offset = Offset.parse(value, options.entity)
     entity = Entity(options)
     try:
-        owed = entity.settle(merged(offset.runs, offset.owed))
+        return size_of(entity.settle(merged(offset.runs, offset.owed)).owed)
     finally:
         entity.close()
-    return sum(last - first + 1 for first, last in owed)
 
 
 def _last_committed(checkpoint: str) -> dict[str, Any] | None:

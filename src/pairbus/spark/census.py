@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from azure.core.exceptions import AzureError
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.pairing._async.management import Management
-from pairbus.pairing.naming import backlog_index, backlog_queue
+from pairbus.pairing.naming import backlog_index, backlog_queue, parse_connection_string
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.pairing.trust import bundle_of, reaching
 from pairbus.spark import sdk
 from pairbus.spark.order import active_number, sequence_number
 
@@ -77,11 +77,16 @@ def _number(payload: bytes) -> int:
 class Census:
     """The backlog queues of one primary in its secondary."""
 
-    def __init__(self, secondary: str, primary_name: str, count: int) -> None:
+    def __init__(self, secondary: str, primary_name: str, count: int, authorities: str = "") -> None:
         self._secondary = secondary
+        self._host = parse_connection_string(secondary, "secondary").host
         self._primary_name = primary_name
         self._count = count
-        self._client = sdk.client_of(secondary, retry_total=1)
+        self._files = ExitStack()
+        bundle = self._files.enter_context(bundle_of(authorities))
+        self._trust: dict[str, Any] = {"connection_verify": bundle} if bundle else {}
+        self._reach = {**reaching(secondary), **self._trust}
+        self._client = sdk.client_of(secondary, retry_total=1, **self._reach)
         self._browsers: dict[str, Browser] = {}
 
     def close(self) -> None:
@@ -89,6 +94,7 @@ class Census:
         for browser in self._browsers.values():
             browser.close()
         self._client.close()
+        self._files.close()
 
     def backlog(self) -> dict[str, int | None]:
         """Every backlog queue that exists, with its active messages; None where only an attempt can tell.
@@ -129,10 +135,13 @@ class Census:
         return True
 
     async def _counted(self) -> dict[str, int | None] | None:
+        # Heavy, and the source, which only browses, needs none of it.
+        from pairbus.pairing._async.management import Management
+
         counts: dict[str, int | None] = {}
-        async with AsyncServiceBusClient.from_connection_string(self._secondary) as client:
+        async with AsyncServiceBusClient.from_connection_string(self._secondary, **self._reach) as client:
             try:
-                async with Management(client, {})._client() as management:
+                async with Management(client, self._trust, self._host)._client() as management:
                     async for queue in management.list_queues_runtime_properties():
                         if backlog_index(self._primary_name, queue.name) is not None:
                             counts[queue.name] = queue.active_message_count

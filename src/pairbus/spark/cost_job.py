@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
+import pyarrow
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
@@ -22,22 +23,35 @@ from pairbus.cost.model import BACKLOG, RECEIVE, SEND, STAGES, purpose
 from pairbus.cost.model import OPERATIONS as ALL_OPERATIONS
 from pairbus.cost.money import SCALE, quanta
 from pairbus.cost.prices import PriceTable, choose
+from pairbus.cost.what_if import Recorded
 from pairbus.errors import UsageError
 from pairbus.server.clock import utc
 from pairbus.spark.cost_report import CostReport, DayRow, EntityRow, PurposeRow, Rows
-from pairbus.spark.cost_usage import Usage
+from pairbus.spark.cost_usage import CROWDED, MINUTE_BIT, PART_HASH, Usage
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 DAYS_MAX: Final = 4_000
 ENTITIES_SHOWN: Final = 20
-REASONS_SHOWN: Final = 50
+REASONS_MAX: Final = 50
+"""More than there are."""
+HOUR_MS: Final = 3_600_000
+EPOCH: Final = date(1970, 1, 1)
 AMOUNT_TYPE: Final = f"decimal(38,{SCALE})"
 KEY: Final = ("day", "namespace", "entity", "stage", "operation")
 ALL_DATA: Final = "all"
 BACKLOG_DATA: Final = "backlog"
 NO_DATA: Final = "none"
+_PLAN_SCHEMA: Final = pyarrow.schema(
+    [
+        ("day", pyarrow.date32()),
+        ("before", pyarrow.int64()),
+        ("whole", pyarrow.int64()),
+        ("quanta", pyarrow.decimal128(28, 0)),
+    ]
+)
+"""What the shares of a day's rows are reckoned from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,31 +84,31 @@ def cost_report(spark: SparkSession, usage: Usage, pricing: Pricing) -> Priced:
     Raises:
         UsageError: No price table fits, or the logs span more than ten years.
     """
-    hourly = _hourly(usage.counted, pricing).persist()
-    table = _daily(hourly).persist()
-    days = _days(table)
-    months = _months(hourly, usage, days, pricing)
+    hourly, days, reasons = _added_up(usage, pricing)
+    months = _months(usage, days)
     bills = [month_bill(month, _table_of(month.month, days, pricing)) for month in months]
-    priced = _with_amounts(spark, table, days, bills).persist()
+    priced = _with_amounts(spark, _daily(hourly), days, bills).persist()
+    by_day, by_purpose = _day_and_purpose_rows(priced)
     found = Rows(
-        counted=int(sum(day.rows for day in days)),
-        repeated=int(sum(day.copies - day.rows for day in days)),
+        counted=sum(day.rows for day in days),
+        repeated=sum(day.copies - day.rows for day in days),
         repeated_parts=len(usage.inputs.repeated),
         damaged=dict(usage.inputs.damaged),
-        quarantined=_reasons(usage.quarantined),
+        quarantined=reasons,
     )
     report = CostReport(
         currency=bills[0].currency if bills else "",
         bills=tuple(bills),
         usage=tuple(months),
         sources=_sources(months, days, pricing),
-        days=tuple(_day_rows(priced)),
-        purposes=tuple(_purpose_rows(priced)),
+        days=by_day,
+        purposes=by_purpose,
         entities=tuple(_entity_rows(priced)),
         entity_count=priced.where("count > 0").select("namespace", "entity").distinct().count(),
-        detour_minutes=_detour_minutes(hourly),
+        detour_minutes=sum(day.detour_minutes for day in days),
         rows=found,
     )
+    hourly.unpersist()
     report.check()
     return Priced(report, priced, usage)
 
@@ -104,49 +118,115 @@ class _Day:
     day: date
     billed: int
     data_out: int
+    peak_hours: int
+    detour_minutes: int
     rows: int
     copies: int
+    first_hour: int
+    """Counted from 1970."""
+    last_hour: int
 
     @property
     def month(self) -> str:
         return f"{self.day:%Y-%m}"
 
 
-def _hourly(counted: DataFrame, pricing: Pricing) -> DataFrame:
-    """One pass over the rows; all else is computed from what it leaves: at most an hour's entities × operations."""
+def _added_up(usage: Usage, pricing: Pricing) -> tuple[DataFrame, list[_Day], dict[str, int]]:
+    """By hours, in one pass over the rows; then by days, and how many rows were set apart for each reason."""
+    for has_repeats in (False, True):
+        hourly = _hourly(usage, pricing, has_repeats).persist()
+        rows = _by_day(hourly, pricing).limit(DAYS_MAX + REASONS_MAX + 1).collect()
+        true = sorted((row for row in rows if row["reason"] is None), key=lambda row: int(row["day_number"]))
+        if len(true) > DAYS_MAX:
+            raise UsageError(f"the logs span more than {DAYS_MAX:,} days: narrow them with --from and --to")
+        if has_repeats or not any(row["crowded"] for row in true):
+            break
+        hourly.unpersist()
+    reasons = {str(row["reason"]): int(row["rows"]) for row in rows if row["reason"] is not None}
+    return hourly, [_day(row) for row in true], dict(sorted(reasons.items()))
+
+
+def _day(row: Row) -> _Day:
+    return _Day(
+        day=EPOCH + timedelta(days=int(row["day_number"])),
+        billed=int(row["billed"]),
+        data_out=int(row["out"]),
+        peak_hours=int(row["peaks"]),
+        detour_minutes=int(row["minutes"]),
+        rows=int(row["rows"]),
+        copies=int(row["copies"]),
+        first_hour=int(row["first"]),
+        last_hour=int(row["last"]),
+    )
+
+
+def _hourly(usage: Usage, pricing: Pricing, has_repeats: bool) -> DataFrame:
+    """What every other figure is computed from: at most an hour's parts × entities × operations, and a row for each reason.
+
+    Whether an event is there twice is noticed on the way; see CROWDED.
+    """
+    true = f.col("reason").isNull()
+    if has_repeats:
+        wrong = usage.judged.where(~true)
+        rows = usage.counted(has_repeats=True).withColumn("reason", f.lit(None).cast("string"))
+        rows = rows.unionByName(wrong.select(*rows.drop("copies").columns).withColumn("copies", f.lit(1)))
+    else:
+        rows = usage.judged.withColumn("copies", f.lit(1))
+    # Rows that cannot be true meet in one group for each reason: nothing of them is added up but their number.
+    keys = [
+        f.when(true, f.expr(PART_HASH)).alias("part"),
+        f.when(true, f.expr("ms div 3600000")).alias("hour"),
+    ]
+    keys += [f.when(true, f.col(name)).alias(name) for name in KEY[1:]]
     billed = f.when(f.col("operation").isin(*pricing.unbilled), f.lit(0)).otherwise(f.col("units"))
     detour = (f.col("stage") == BACKLOG) & (f.col("operation") == SEND) & (f.col("count") > 0)
-    minute = f.expr("shiftleft(1L, CAST(ms div 60000 % 60 AS INT))")
-    hour = f.expr("ms div 3600000").alias("hour_number")
-    sums = counted.groupBy(hour, *KEY[1:]).agg(
-        f.sum("count").alias("count"),
-        f.sum("bytes").alias("bytes"),
-        f.sum("units").alias("units"),
-        f.sum(billed).alias("billed"),
+    minute = f.expr(MINUTE_BIT)
+    return rows.groupBy("reason", *keys).agg(
+        f.sum(f.when(true, f.col("count"))).alias("count"),
+        f.sum(f.when(true, f.col("bytes"))).alias("bytes"),
+        f.sum(f.when(true, f.col("units"))).alias("units"),
+        f.sum(f.when(true, billed)).alias("billed"),
         f.count(f.lit(1)).alias("rows"),
         f.sum("copies").alias("copies"),
         f.max("connection_peak").alias("peak"),
-        f.bit_or(f.when(detour, minute).otherwise(f.lit(0).cast("long"))).alias("detours"),
+        f.bit_or(minute).alias("minutes"),
+        f.bit_or(f.when(true & detour, minute).otherwise(f.lit(0).cast("long"))).alias("detours"),
     )
-    return sums.withColumn(
-        "hour", f.expr("date_format(timestamp_seconds(hour_number * 3600), \"yyyy-MM-dd'T'HH\")")
+
+
+def _by_day(hourly: DataFrame, pricing: Pricing) -> DataFrame:
+    """Hourly peaks of each namespace are added up, minutes with detours are those of all namespaces together."""
+    by_namespace = hourly.groupBy("reason", "hour", "namespace").agg(
+        f.max("peak").alias("peak"),
+        f.sum(f.when(_leaves(pricing), f.col("bytes")).otherwise(0)).alias("out"),
+        f.bit_or("detours").alias("detours"),
+        f.max(f.expr(CROWDED)).alias("crowded"),
+        *[f.sum(name).alias(name) for name in ("billed", "rows", "copies")],
+    )
+    day = f.expr("hour div 24").alias("day_number")
+    by_hour = by_namespace.groupBy("reason", day, "hour").agg(
+        f.bit_count(f.bit_or("detours")).alias("minutes"),
+        f.max("crowded").alias("crowded"),
+        *[f.sum(name).alias(name) for name in ("peak", "out", "billed", "rows", "copies")],
+    )
+    return by_hour.groupBy("reason", "day_number").agg(
+        f.min("hour").alias("first"),
+        f.max("hour").alias("last"),
+        f.sum("peak").alias("peaks"),
+        f.max("crowded").alias("crowded"),
+        *[f.sum(name).alias(name) for name in ("minutes", "out", "billed", "rows", "copies")],
     )
 
 
 def _daily(hourly: DataFrame) -> DataFrame:
-    names = ("count", "bytes", "units", "billed", "rows", "copies")
+    names = ("count", "bytes", "units", "billed")
     return (
-        hourly.withColumn("day", f.to_date(f.substring("hour", 1, 10)))
+        hourly.where(f.col("reason").isNull())
+        .withColumn("day", f.expr("date_from_unix_date(CAST(hour div 24 AS INT))"))
         .groupBy(*KEY)
         .agg(*[f.sum(name).alias(name) for name in names])
         .withColumn("purpose", _purpose_column())
     )
-
-
-def _detour_minutes(hourly: DataFrame) -> int:
-    """Minutes in which anything was sent to a backlog: an hour's are the bits of one number."""
-    by_hour = hourly.groupBy("hour").agg(f.bit_count(f.bit_or("detours")).alias("minutes"))
-    return int(by_hour.agg(f.sum("minutes")).collect()[0][0] or 0)
 
 
 def _purpose_column() -> Column:
@@ -161,48 +241,22 @@ def _purpose_column() -> Column:
     return result
 
 
-def _days(table: DataFrame) -> list[_Day]:
-    grouped = table.groupBy("day").agg(
-        f.sum("billed").alias("billed"),
-        f.sum("rows").alias("rows"),
-        f.sum("copies").alias("copies"),
-    )
-    rows = grouped.orderBy("day").limit(DAYS_MAX + 1).collect()
-    if len(rows) > DAYS_MAX:
-        raise UsageError(f"the logs span more than {DAYS_MAX:,} days: narrow them with --from and --to")
-    return [_Day(row["day"], int(row["billed"]), 0, int(row["rows"]), int(row["copies"])) for row in rows]
-
-
-def _months(hourly: DataFrame, usage: Usage, days: list[_Day], pricing: Pricing) -> list[MonthUsage]:
+def _months(usage: Usage, days: list[_Day]) -> list[MonthUsage]:
     """Hours from the first to the last of the log, hourly peaks of each namespace added up, and data that was handed out."""
-    by_namespace = hourly.groupBy("hour", "namespace").agg(
-        f.max("peak").alias("peak"), f.sum(f.when(_leaves(pricing), f.col("bytes")).otherwise(0)).alias("out")
-    )
-    monthly = by_namespace.groupBy(f.substring("hour", 1, 7).alias("month")).agg(
-        f.min("hour").alias("first"),
-        f.max("hour").alias("last"),
-        f.sum("peak").alias("peaks"),
-        f.sum("out").alias("out"),
-    )
-    found = {str(row["month"]): row for row in monthly.collect()}
-    if not found:
+    if not days:
         return []
-    start = usage.start or _hour(min(str(row["first"]) for row in found.values()))
-    end = usage.end or _hour(max(str(row["last"]) for row in found.values())) + timedelta(hours=1)
+    start = usage.start or utc(min(day.first_hour for day in days) * HOUR_MS)
+    end = usage.end or utc((max(day.last_hour for day in days) + 1) * HOUR_MS)
     return [
         MonthUsage(
             month=month,
             hours=hours,
             operations=sum(day.billed for day in days if day.month == month),
-            peak_hours=int(found[month]["peaks"]) if month in found else 0,
-            data_out_bytes=int(found[month]["out"]) if month in found else 0,
+            peak_hours=sum(day.peak_hours for day in days if day.month == month),
+            data_out_bytes=sum(day.data_out for day in days if day.month == month),
         )
         for month, hours in hours_by_month(start, end).items()
     ]
-
-
-def _hour(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%dT%H").replace(tzinfo=UTC)
 
 
 def _leaves(pricing: Pricing) -> Column:
@@ -234,26 +288,23 @@ def _with_amounts(
     """Each row's share of its month, as ``cost.money.shares`` tells it, in the order of KEY. Days carry the sums before them, so that no
     window is longer than a day.
     """
-    offsets: list[tuple[date, int, int, Decimal | None]] = []
+    plan: dict[str, list[object]] = {name: [] for name in _PLAN_SCHEMA.names}
     for bill in bills:
         inside = [day for day in days if day.month == bill.month]
-        whole = sum(day.billed for day in inside)
         amount = bill.of(OPERATIONS_METER)
         before = 0
         for day in inside:
-            offsets.append((day.day, before, whole, None if amount is None else Decimal(quanta(amount))))
+            plan["day"].append(day.day)
+            plan["before"].append(before)
+            plan["whole"].append(sum(one.billed for one in inside))
+            plan["quanta"].append(None if amount is None else Decimal(quanta(amount)))
             before += day.billed
-    plan = (
-        spark.createDataFrame(offsets, "day date, before long, whole long, quanta decimal(28,0)")
-        if offsets
-        else None
-    )
-    if plan is None:
-        return table.withColumn("amount", f.lit(None).cast(AMOUNT_TYPE)).drop("rows", "copies")
     order = (
         Window.partitionBy("day").orderBy(*KEY[1:]).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    joined = table.join(f.broadcast(plan), "day").withColumn(
+    # As an Arrow table the plan stays in the driver; rows of Python would take a job of their own.
+    offsets = spark.createDataFrame(pyarrow.table(plan, schema=_PLAN_SCHEMA))
+    joined = table.join(f.broadcast(offsets), "day").withColumn(
         "upto", f.sum("billed").over(order) + f.col("before")
     )
     upto = "CAST(quanta * CAST(upto AS DECIMAL(20,0)) AS DECIMAL(38,0)) div CAST(whole AS DECIMAL(20,0))"
@@ -272,33 +323,28 @@ def _totals() -> list[Column]:
     return [f.sum(name).alias(name) for name in ("count", "bytes", "units", "billed", "amount")]
 
 
-def _day_rows(priced: DataFrame) -> list[DayRow]:
-    rows = priced.groupBy("day", "purpose").agg(*_totals()).orderBy("day", "purpose").collect()
-    return [
-        DayRow(row["day"], str(row["purpose"]), int(row["count"]), int(row["billed"]), row["amount"])
-        for row in rows
-    ]
-
-
-def _purpose_rows(priced: DataFrame) -> list[PurposeRow]:
-    rows = (
-        priced.groupBy("stage", "operation", "purpose")
-        .agg(*_totals())
-        .orderBy("stage", "operation")
-        .collect()
+def _day_and_purpose_rows(priced: DataFrame) -> tuple[tuple[DayRow, ...], tuple[PurposeRow, ...]]:
+    """Both sums in one pass."""
+    day, stage, operation, purposes = (f.col(name) for name in ("day", "stage", "operation", "purpose"))
+    grouped = priced.groupingSets(
+        [[day, purposes], [stage, operation, purposes]], day, stage, operation, purposes
     )
-    return [
-        PurposeRow(
-            str(row["stage"]),
-            str(row["operation"]),
-            str(row["purpose"]),
-            int(row["count"]),
-            int(row["bytes"]),
-            int(row["billed"]),
-            row["amount"],
-        )
-        for row in rows
-    ]
+    days, by_purpose = [], []
+    for row in grouped.agg(*_totals()).collect():
+        count, billed, amount = int(row["count"]), int(row["billed"]), row["amount"]
+        name = str(row["purpose"])
+        if row["day"] is not None:
+            days.append(DayRow(row["day"], name, count, billed, amount))
+        else:
+            by_purpose.append(
+                PurposeRow(
+                    str(row["stage"]), str(row["operation"]), name, count, int(row["bytes"]), billed, amount
+                )
+            )
+    return (
+        tuple(sorted(days, key=lambda row: (row.day, row.purpose))),
+        tuple(sorted(by_purpose, key=lambda row: (row.stage, row.operation))),
+    )
 
 
 def _entity_rows(priced: DataFrame) -> list[EntityRow]:
@@ -317,22 +363,16 @@ def _entity_rows(priced: DataFrame) -> list[EntityRow]:
     ]
 
 
-def _reasons(quarantined: DataFrame) -> dict[str, int]:
-    rows = quarantined.groupBy("reason").count().orderBy("reason").limit(REASONS_SHOWN).collect()
-    return {str(row["reason"]): int(row["count"]) for row in rows}
-
-
 def operations_amount(
-    counted: DataFrame, pricing: Pricing, recorded: int, supposed: int
+    recorded: Recorded, pricing: Pricing, supposed: int
 ) -> tuple[Decimal | None, Decimal | None]:
-    """What two numbers of operations cost if they were done in the month of the first event; None where unknown."""
-    first = counted.agg(f.min("ms").alias("first")).collect()[0]["first"]
-    if first is None:
+    """What the recorded and a supposed number of operations cost if they were done in the month of the first event; None where unknown."""
+    if recorded.first_ms is None:
         return Decimal(0), Decimal(0)
-    day = utc(int(first)).date()
+    day = utc(recorded.first_ms).date()
     table = choose(pricing.tables, day, pricing.tier, pricing.region, pricing.currency)
     paid, would = (
         month_bill(MonthUsage(month=f"{day:%Y-%m}", operations=max(0, number)), table).of(OPERATIONS_METER)
-        for number in (recorded, supposed)
+        for number in (recorded.operations, supposed)
     )
     return paid, would

@@ -10,7 +10,8 @@ from decimal import Decimal
 from pairbus.cost.bill import OPERATIONS, MonthBill, MonthUsage
 from pairbus.cost.model import BACKLOG_SEND, PAIRING_PURPOSES, PURPOSES
 from pairbus.cost.money import shown, total
-from pairbus.spark.report_page import bars, columns, heading, page, paragraph, table
+from pairbus.cost.words import many
+from pairbus.spark.cost_page import cost_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,124 +210,21 @@ class CostReport:
 
     def as_html(self) -> str:
         """One page."""
-        parts = [paragraph(f"Total: {shown(self.known, self.currency)}", "verdict good"), *self._html_notes()]
-        lines = [
-            (bill.month, line.meter, line.text, shown(line.amount))
-            for bill in self.bills
-            for line in bill.lines
-        ]
-        parts += [
-            heading("The bill"),
-            table(
-                ("month", "meter", "how", self.currency), lines, (3,), ("", "total", "", shown(self.known))
-            ),
-            heading("Over time"),
-            self._html_days(),
-            heading("By stage"),
-            bars(
-                [
-                    (name, billed, f"{billed:,} · {shown(cost)}")
-                    for name, (_, billed, cost) in self.by_purpose().items()
-                ],
-                "operations by stage",
-            ),
-            table(
-                ("stage", "operation", "count", "bytes", "billed", self.currency),
-                [
-                    (
-                        row.stage,
-                        row.operation,
-                        f"{row.count:,}",
-                        f"{row.size:,}",
-                        f"{row.billed:,}",
-                        shown(row.amount),
-                    )
-                    for row in self.purposes
-                ],
-                (2, 3, 4, 5),
-            ),
-            heading("What the pairing cost, and what it saved"),
-            *self._html_pairing(),
-            heading(f"Entities: the {len(self.entities)} busiest of {self.entity_count:,}"),
-            table(
-                ("namespace", "entity", "stage", "count", "billed", self.currency),
-                [
-                    (
-                        row.namespace,
-                        row.entity,
-                        row.stage,
-                        f"{row.count:,}",
-                        f"{row.billed:,}",
-                        shown(row.amount),
-                    )
-                    for row in self.entities
-                ],
-                (3, 4, 5),
-            ),
-            heading("Prices"),
-            *[paragraph(source, "note") for source in self.sources],
-        ]
-        return page("What the namespaces cost", parts)
-
-    def _html_notes(self) -> list[str]:
-        notes = [paragraph(f"No known price: {name}", "verdict unsure") for name in self.unknown]
-        notes.append(paragraph(self.rows_text(), "note"))
-        notes += [
-            paragraph(f"{count:,} rows set apart: {reason}", "note")
-            for reason, count in self.rows.quarantined.items()
-        ]
-        notes += [paragraph(f"damaged: {path}: {why}", "note") for path, why in self.rows.damaged.items()]
-        return notes
-
-    def _html_days(self) -> str:
-        days = sorted({row.day for row in self.days})
-        purposes = [purpose for purpose in PURPOSES if any(row.purpose == purpose for row in self.days)]
-        has_money = all(row.amount is not None for row in self.days) and any(row.amount for row in self.days)
-        values: dict[tuple[date, str], Decimal] = {
-            (row.day, row.purpose): (row.amount or Decimal(0)) if has_money else Decimal(row.billed)
-            for row in self.days
-        }
-        series = [(purpose, [values.get((day, purpose), Decimal(0)) for day in days]) for purpose in purposes]
-        unit = self.currency if has_money else "operations"
-        caption = (
-            ""
-            if has_money
-            else paragraph("All operations lie within what is included: the plot shows their number.", "note")
-        )
-        return caption + columns([day.isoformat() for day in days], series, "cost over time", unit)
-
-    def _html_pairing(self) -> list[str]:
-        operations, amount, messages, _ = self.pairing()
-        base = self.operations - operations
-        return [
-            bars(
-                [
-                    ("operations without the pairing", base, f"{base:,}"),
-                    (
-                        "operations of the pairing",
-                        operations,
-                        f"{operations:,} · {shown(amount, self.currency)}",
-                    ),
-                    ("messages it saved", messages, f"{messages:,}"),
-                ],
-                "what the pairing cost and saved",
-            ),
-            paragraph(self.pairing_text()),
-        ]
+        return cost_page(self)
 
     def pairing_text(self) -> str:
         """What the pairing cost against what it saved, as a sentence."""
         operations, amount, messages, size = self.pairing()
         return (
-            f"The pairing cost {operations:,} operations ({shown(amount, self.currency)}) and took {messages:,} messages "
-            f"({size:,} bytes) in {self.detour_minutes:,} minutes in which the primary was away."
+            f"The pairing cost {many(operations, 'operation')} ({shown(amount, self.currency)}) and took {many(messages, 'message')} "
+            f"({many(size, 'byte')}) in {many(self.detour_minutes, 'minute')} in which the primary was away."
         )
 
     def rows_text(self) -> str:
         """What became of the rows."""
         return (
-            f"{self.rows.read:,} rows read: {self.rows.counted:,} counted, {self.rows.repeated:,} repeated, "
-            f"{sum(self.rows.quarantined.values()):,} set apart; {self.rows.repeated_parts:,} copies of parts passed over."
+            f"{many(self.rows.read, 'row')} read: {self.rows.counted:,} counted, {self.rows.repeated:,} repeated, "
+            f"{sum(self.rows.quarantined.values()):,} set apart; {many(self.rows.repeated_parts, 'copy', 'copies')} of parts passed over."
         )
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from pairbus.cost.model import CONNECTIONS, OPERATIONS, STAGES
-from pairbus.spark.report_inputs import Inputs, Wanted, find_inputs
+from pairbus.spark.report_inputs import Inputs, Wanted, find_inputs, spark_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ USAGE: Final = Wanted(
         "connection_peak": INTEGER,
     },
     weight="count",
+    hour_column="bucket",
 )
 _COLUMNS: Final = (
     ("bucket", t.TimestampType()),
@@ -64,68 +65,110 @@ _FILE_HOUR: Final = f"unix_date(try_cast(left({_HOUR_TEXT}, 10) AS DATE)) * 24L 
 """The hour of a part by the name of its directory, counted from 1970; null where there is none."""
 
 
+PART_HASH: Final = "xxhash64(part)"
+MINUTE_BIT: Final = "shiftleft(1L, CAST(ms div 60000 % 60 AS INT))"
+CROWDED: Final = "rows > bit_count(minutes)"
+"""Of the rows of one part, hour, entity, stage and operation: some minute is there more than once. An hour has 60 minutes, so one number holds
+a bit for each; two parts that share a hash can only raise a false alarm.
+"""
+VALUES: Final = ("count", "bytes", "units", "connection_peak")
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Rows of usage logs."""
 
     inputs: Inputs
-    counted: DataFrame
-    """Each event once: EVENT, ``count``, ``bytes``, ``units``, ``connection_peak``, and ``copies``, how often it was found. ``ms`` is its
-    minute, in milliseconds since 1970.
+    judged: DataFrame
+    """Every row: EVENT, VALUES, ``source``, ``raw``, and ``reason``: null, or why it cannot be true. ``ms`` is its minute, in milliseconds
+    since 1970.
     """
-    quarantined: DataFrame
-    """``source``, ``reason``, ``raw``."""
     start: datetime | None = None
     end: datetime | None = None
 
+    @property
+    def quarantined(self) -> DataFrame:
+        """``source``, ``reason``, ``raw``."""
+        return self.judged.where(f.col("reason").isNotNull()).select("source", "reason", "raw")
+
+    def counted(self, has_repeats: bool) -> DataFrame:
+        """Each event once: EVENT, VALUES, and ``copies``, how often it was found. Taking repeats out passes every row between tasks, so it is
+        done where there are any and not otherwise.
+        """
+        true = self.judged.where(f.col("reason").isNull())
+        if not has_repeats:
+            return true.select(*EVENT, *VALUES, f.lit(1).cast("long").alias("copies"))
+        # Copies that differ are of different age; counts only grow, so the largest is the newest.
+        newest = [f.max(name).alias(name) for name in VALUES]
+        return true.groupBy(*EVENT).agg(*newest, f.count(f.lit(1)).alias("copies"))
+
 
 def read_usage(
-    spark: SparkSession, locations: Sequence[str], start: datetime | None = None, end: datetime | None = None
+    spark: SparkSession,
+    locations: Sequence[str],
+    start: datetime | None = None,
+    end: datetime | None = None,
+    inputs: Inputs | None = None,
 ) -> Usage:
-    """Read logs. ``start`` belongs to the time that is looked at, ``end`` does not."""
-    inputs = find_inputs(spark, locations, USAGE)
+    """Read logs. ``start`` belongs to the time that is looked at, ``end`` does not. ``inputs`` are those of the locations, if they were looked
+    for already.
+    """
+    inputs = inputs or find_inputs(spark, locations, USAGE)
     rows = _with_reason(_rows(spark, inputs))
     if start is not None:
         rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") >= f.lit(start)))
     if end is not None:
         rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") < f.lit(end)))
-    # Copies that differ are of different age; counts only grow, so the largest is the newest.
-    newest = [f.max(name).alias(name) for name in ("count", "bytes", "units", "connection_peak")]
-    counted = (
-        rows.where(f.col("reason").isNull()).groupBy(*EVENT).agg(*newest, f.count(f.lit(1)).alias("copies"))
+    return Usage(inputs, rows, start, end)
+
+
+def has_repeats(usage: Usage) -> bool:
+    """Whether some event may be there more than once."""
+    groups = usage.judged.where(f.col("reason").isNull()).groupBy(
+        f.expr(PART_HASH), f.expr(f"ms div {HOUR_MS}"), "namespace", "entity", "stage", "operation"
     )
-    quarantined = rows.where(f.col("reason").isNotNull()).select("source", "reason", "raw")
-    return Usage(inputs, counted, quarantined, start, end)
+    found = groups.agg(f.count(f.lit(1)).alias("rows"), f.bit_or(f.expr(MINUTE_BIT)).alias("minutes"))
+    return bool(found.agg(f.max(f.expr(CROWDED))).collect()[0][0])
 
 
 def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
     found: list[DataFrame] = []
     source = f.col("_metadata.file_path")
-    if inputs.parquet:
-        # Partitions are not inferred: several logs have several roots.
-        files = spark.read.schema(_SCHEMA).option("recursiveFileLookup", "true").parquet(*inputs.parquet)
-        found.append(
-            files.select(
-                *_NAMES,
-                f.lit(None).cast("string").alias("broken"),
-                source.alias("source"),
-                source.alias("part"),
-                f.expr(_FILE_HOUR).alias("file_hour"),
+    unsure = set(inputs.unsure)
+    for files, hour in (
+        # The hour is parsed from the path of every row, so only where a file's own statistics leave it open.
+        ([path for path in inputs.parquet if path not in unsure], "CAST(NULL AS BIGINT)"),
+        (inputs.unsure, _FILE_HOUR),
+    ):
+        if files:
+            # Partitions are not inferred: several logs have several roots.
+            rows = (
+                spark.read.schema(_SCHEMA)
+                .option("recursiveFileLookup", "true")
+                .parquet(*map(spark_path, files))
             )
-        )
+            found.append(
+                rows.select(
+                    *_NAMES,
+                    f.lit(None).cast("string").alias("broken"),
+                    source.alias("source"),
+                    source.alias("part"),
+                    f.expr(hour).alias("file_hour"),
+                )
+            )
     if inputs.lines:
-        files = (
+        rows = (
             spark.read.schema(_LINE_SCHEMA)
             .option("mode", "PERMISSIVE")
             .option("columnNameOfCorruptRecord", "_raw")
             .option("recursiveFileLookup", "true")
-            .json(inputs.lines)
+            .json([*map(spark_path, inputs.lines)])
         )
         bucket = f.when(
             f.col("bucket").rlike("^[0-9]{1,18}$"), f.expr("timestamp_millis(try_cast(bucket AS BIGINT))")
         )
         found.append(
-            files.select(
+            rows.select(
                 bucket.otherwise(f.expr("try_cast(bucket AS TIMESTAMP)")).alias("bucket"),
                 *_NAMES[1:],
                 f.col("_raw").alias("broken"),
@@ -155,7 +198,7 @@ def _with_reason(rows: DataFrame) -> DataFrame:
         (f.col("operation").isNull() | ~f.col("operation").isin(*OPERATIONS), "operation is not known"),
         (f.col("stage").isNull() | ~f.col("stage").isin(*STAGES), "stage is neither primary nor backlog"),
     ]
-    for name in ("count", "bytes", "units", "connection_peak"):
+    for name in VALUES:
         bad = f.col(name).isNull() | (f.col(name) < 0) | (f.col(name) > COUNT_MAX)
         reasons.append((bad, f"{name} is missing, negative or beyond all bounds"))
     reasons += [

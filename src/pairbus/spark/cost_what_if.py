@@ -36,12 +36,14 @@ def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -
         f.sum(f.when(idle, f.col("units"))).alias("idle"),
         f.sum(f.when(operation == PING, f.col("units"))).alias("pings"),
         f.countDistinct(queue).alias("queues"),
+        f.min("ms").alias("first"),
     ).collect()[0]
     return Recorded(
         operations=int(row["operations"] or 0),
         idle_receives=int(row["idle"] or 0),
         pings=int(row["pings"] or 0),
         queues=int(row["queues"]),
+        first_ms=None if row["first"] is None else int(row["first"]),
         detours=_detours(counted, early_ms),
     )
 

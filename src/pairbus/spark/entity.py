@@ -13,7 +13,7 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import decode_message
-from pairbus.amqp.types import Symbol
+from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.spark import sdk
 from pairbus.spark.census import Browser
 from pairbus.spark.offsets import Run, numbers_of, runs_of
@@ -28,6 +28,9 @@ SETTLE_PAGE: Final = 500
 SETTLE_WAIT_SECONDS: Final = 1.0
 SETTLE_EMPTY_MAX: Final = 2
 """After so many looks that bring nothing, the rest is owed: somebody else holds it."""
+SETTLE_SECONDS_MAX: Final = 600.0
+OTHERS_MAX: Final = 5_000
+"""Messages in front of the wanted ones that are held back meanwhile, so that the queue's head moves on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,18 @@ class Browsed:
     is_active: bool
     session_id: str | None
     payload: bytes
+    expires_ms: int | None = None
+    """When its life ends, if it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What became of numbers that were to be settled."""
+
+    owed: tuple[Run, ...] = ()
+    """There, but held by somebody else."""
+    missing: tuple[Run, ...] = ()
+    """No longer there: settled before, expired, or taken by somebody else."""
 
 
 class Entity:
@@ -83,18 +98,16 @@ class Entity:
             if found.is_active and found.number in wanted:
                 yield found
 
-    def settle(self, runs: Sequence[Run]) -> tuple[Run, ...]:
-        """Complete exactly these numbers. Returns those that are there and could not be locked."""
+    def settle(self, runs: Sequence[Run]) -> Settlement:
+        """Complete exactly these numbers, as far as they are there and can be locked."""
         present = {found.number: found.session_id for found in self.browse_runs(runs)}
-        if not present:
-            return ()
-        connection = self._options.access.connection_string()
-        left = asyncio.run(_settle(connection, self._options, present))
-        return runs_of(sorted(left))
+        missing = runs_of(number for number in numbers_of(runs) if number not in present)
+        left = asyncio.run(_settle(self._options, present)) if present else set()
+        return Settlement(runs_of(sorted(left)), missing)
 
     def _open(self) -> Any:
         if self._receiver is None:
-            self._client = sdk.client_of(self._options.access.connection_string(), retry_total=5)
+            self._client = sdk.client_of(**self._options.access.connection(), retry_total=5)
             self._receiver = receiver_of(self._client, self._options)
             # Browsing needs no receiving link; without one, entities with sessions can be looked at as a whole.
             sdk.open_without_link(self._receiver)
@@ -116,41 +129,53 @@ def _browsed(payload: bytes) -> Browsed:
     number = annotations.get(Symbol("x-opt-sequence-number"))
     assert isinstance(number, int), "a browsed message has a sequence number"
     is_active = annotations.get(Symbol("x-opt-message-state"), 0) == 0
-    return Browsed(number, is_active, message.properties.group_id, payload)
+    enqueued = annotations.get(Symbol("x-opt-enqueued-time"))
+    life = message.header[2] if len(message.header) > 2 else None
+    expires_ms = enqueued.ms + life if isinstance(enqueued, Timestamp) and isinstance(life, int) else None
+    return Browsed(number, is_active, message.properties.group_id, payload, expires_ms)
 
 
-async def _settle(connection: str, options: SourceOptions, present: dict[int, str | None]) -> set[int]:
+async def _settle(options: SourceOptions, present: dict[int, str | None]) -> set[int]:
     left = set(present)
-    async with AsyncServiceBusClient.from_connection_string(connection, retry_total=2) as client:
+    async with AsyncServiceBusClient.from_connection_string(
+        **options.access.connection(), retry_total=2
+    ) as client:
         try:
-            async with receiver_of(client, options) as receiver:
-                await _complete(receiver, left)
+            async with sdk.at_once(receiver_of(client, options)) as receiver:
+                await _complete(receiver, left, len(left))
             return left
         except ServiceBusError as error:
             if not any(present.values()) or "session" not in str(error).lower():
                 raise
-        for session in sorted({session for session in present.values() if session is not None}):
+        by_session: dict[str, int] = {}
+        for session in present.values():
+            if session is not None:
+                by_session[session] = by_session.get(session, 0) + 1
+        for session, count in by_session.items():
             with suppress(ServiceBusError):  # somebody holds the session: its messages stay owed
-                async with receiver_of(client, options, session_id=session) as receiver:
-                    await _complete(receiver, left, sum(1 for found in present.values() if found == session))
+                async with sdk.at_once(receiver_of(client, options, session_id=session)) as receiver:
+                    await _complete(receiver, left, count)
     return left
 
 
-async def _complete(receiver: Any, left: set[int], count: int | None = None) -> None:
-    """Lock messages from the head on, complete those that are wanted, and give the others back."""
-    wanted = len(left) if count is None else count
+async def _complete(receiver: Any, left: set[int], wanted: int) -> None:
+    """Lock messages from the head on, complete those that are wanted, and give the others back at the end."""
     empty = 0
-    deadline = time.monotonic() + 600
-    while wanted > 0 and empty < SETTLE_EMPTY_MAX and time.monotonic() < deadline:
+    others: list[ServiceBusReceivedMessage] = []
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    while (
+        wanted > 0 and empty < SETTLE_EMPTY_MAX and time.monotonic() < deadline and len(others) < OTHERS_MAX
+    ):
         messages: list[ServiceBusReceivedMessage] = await receiver.receive_messages(
             max_message_count=min(wanted, SETTLE_PAGE), max_wait_time=SETTLE_WAIT_SECONDS
         )
         mine = [message for message in messages if message.sequence_number in left]
-        others = [message for message in messages if message.sequence_number not in left]
-        if others:
-            await sdk.settle_all(receiver, others, released=True)
+        passed = [message for message in messages if message.sequence_number not in left]
+        others += passed
         done = await sdk.settle_all(receiver, mine) if mine else []
         settled = {int(message.sequence_number or 0) for message, ok in zip(mine, done, strict=True) if ok}
         left -= settled
         wanted -= len(settled)
-        empty = 0 if settled else empty + 1
+        empty = 0 if settled or passed else empty + 1
+    if others:
+        await sdk.settle_all(receiver, others, released=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pairbus.errors import UsageError
 
@@ -31,9 +32,13 @@ COLUMNS: Final = {
     "scheduledEnqueueTimeColumn": "scheduled_enqueue_time",
     "rawColumn": "raw",
     "pathColumn": "path",
+    "sequenceNumberColumn": "sequence_number",
+    "entityColumn": "entity",
 }
 """Options of the sink that say in which column a field is, and the column's usual name."""
-_COMMON: Final = ("connectionString", "namespace", "credentialEnv", "queue", "topic")
+_BESIDE_RAW: Final = frozenset({"rawColumn", "pathColumn", "sequenceNumberColumn", "entityColumn"})
+"""Columns that mean something for a row that is sent as its original bytes."""
+_COMMON: Final = ("connectionString", "namespace", "credentialEnv", "caFile", "queue", "topic")
 _SOURCE: Final = (
     *_COMMON,
     "subscription",
@@ -48,6 +53,10 @@ _SINK: Final = (*_COMMON, *COLUMNS, "batchSize", "inFlight", "onError", "quarant
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger"})
 
 
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENDPOINT: Final = re.compile(r"(?:^|;)\s*endpoint\s*=\s*(?:\w+://)?([^;/]*)", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """How a process gets to the namespace. With ``environment`` the secret is in no plan and no checkpoint at all."""
@@ -55,9 +64,11 @@ class Access:
     text: str = field(default="", repr=False)
     environment: str = ""
     namespace: str = ""
+    authorities: str = field(default="", repr=False)
+    """Certificates to trust besides the public ones; the text travels with the job, so executors need no file."""
 
     def connection_string(self, variables: Mapping[str, str] | None = None) -> str:
-        """The connection string, looked up in the process that needs it."""
+        """The connection string, looked up in the process that needs it. Raises UsageError."""
         if not self.environment:
             return self.text
         found = (os.environ if variables is None else variables).get(self.environment, "")
@@ -66,7 +77,27 @@ class Access:
                 f"credentialEnv: the environment variable {self.environment} is not set in this process; on a "
                 f"cluster set spark.executorEnv.{self.environment} or the workers' own environment"
             )
-        return found if "endpoint=" in found.lower() else f"Endpoint=sb://{self.namespace}/;{found}"
+        endpoint = _ENDPOINT.search(found)
+        if endpoint is None and not self.namespace:
+            raise UsageError(
+                f"credentialEnv: {self.environment} holds a key without an Endpoint: give the option namespace too"
+            )
+        if endpoint is None:
+            return f"Endpoint=sb://{self.namespace}/;{found}"
+        if self.namespace and endpoint[1].lower() != self.namespace.lower():
+            raise UsageError(
+                f"option namespace is {self.namespace!r}, but {self.environment} holds the connection string of "
+                f"{endpoint[1]!r}: give the same, or leave namespace out"
+            )
+        return found
+
+    def connection(self) -> dict[str, Any]:
+        """What the official client needs to know: the connection string, its port over TLS, whom to trust."""
+        from pairbus.pairing.trust import reaching, trusting
+
+        text = self.connection_string()
+        trust = {"ssl_context": trusting(self.authorities)} if self.authorities else {}
+        return {"conn_str": text, **reaching(text), **trust}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,29 +168,54 @@ class _Given:
         return int(text)
 
     def access(self) -> Access:
-        text, environment, namespace = (
-            self.text(n) for n in ("connectionString", "credentialEnv", "namespace")
+        text, environment, namespace, ca_file = (
+            self.text(n) for n in ("connectionString", "credentialEnv", "namespace", "caFile")
         )
         if bool(text) == bool(environment):
             raise UsageError("give one of the options connectionString and credentialEnv (with namespace)")
-        if text and "endpoint=" not in text.lower():
+        if text and not _ENDPOINT.search(text):
             raise UsageError("option connectionString is no connection string: expected Endpoint=sb://…;…")
-        return Access(text, environment, namespace)
+        if text and namespace:
+            raise UsageError(
+                "option namespace goes with credentialEnv: connectionString names the namespace itself"
+            )
+        if environment and not _VARIABLE.fullmatch(environment):
+            # Not shown: it may be the secret itself.
+            raise UsageError("option credentialEnv is no name: expected that of an environment variable")
+        host = namespace.partition("://")[2] or namespace
+        return Access(text, environment, host.strip("/"), _authorities(ca_file))
 
 
-def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
-    """The options of a reader. Raises UsageError."""
+def _authorities(ca_file: str) -> str:
+    if not ca_file:
+        return ""
+    # With the official client behind it, which Spark's search for formats has no use for.
+    from pairbus.pairing.trust import read_authorities
+
+    try:
+        return read_authorities([ca_file])
+    except UsageError as error:
+        raise UsageError(f"option caFile: {error}") from None
+
+
+def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> SourceOptions:
+    """The options of a reader; ``is_stream`` is None when it is not known yet. Raises UsageError."""
     given = _Given(options, _SOURCE, "source")
     queue, topic, subscription = (given.text(name) for name in ("queue", "topic", "subscription"))
     if bool(queue) == bool(topic and subscription) or (queue and (topic or subscription)):
         raise UsageError(
             "give the option queue, or the options topic and subscription: exactly one entity is read"
         )
-    modes = ("browse", "consume") if is_stream else ("browse",)
+    modes = ("browse",) if is_stream is False else ("browse", "consume")
     mode = given.choice("mode", modes, "consume" if is_stream else "browse")
     starting = given.text("startingSequence").lower() or "earliest"
     if starting not in ("earliest", "latest") and not starting.isdecimal():
         raise UsageError(f"option startingSequence is {starting!r}: expected earliest, latest or a number")
+    if mode == "consume" and starting != "earliest":
+        raise UsageError(
+            f"option startingSequence is {starting!r}: expected earliest with mode consume, which takes messages from "
+            "the head on; mode browse begins anywhere"
+        )
     return SourceOptions(
         access=given.access(),
         queue=queue,
@@ -179,12 +235,20 @@ def parse_sink(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
     given = _Given(options, _SINK, "sink")
     queue, topic = given.text("queue"), given.text("topic")
     mapped: dict[str, str] = {}
+    said: list[str] = []
     for option, usual in COLUMNS.items():
         name = given.text(option)
         if name and name not in columns:
             raise UsageError(f"option {option} is {name!r}: expected one of the columns {', '.join(columns)}")
         if name or usual in columns:
             mapped[usual] = name or usual
+        if name and option not in _BESIDE_RAW:
+            said.append(option)
+    if said and "raw" in mapped:
+        raise UsageError(
+            f"option {said[0]} has no effect on rows with a column {mapped['raw']}, which is sent as it is: leave the "
+            f"option out, or .drop({mapped['raw']!r})"
+        )
     if queue and topic:
         raise UsageError("give one of the options queue and topic")
     if not queue and not topic and "path" not in mapped:

@@ -25,6 +25,7 @@ from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import wire
 from pairbus.pairing.parking import restore
 from pairbus.pairing.trigger import classify
+from pairbus.pairing.trust import reaching, trusting
 from pairbus.spark import sdk
 from pairbus.spark.ledger import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
 from pairbus.spark.order import in_order
@@ -69,6 +70,8 @@ class PumpSettings:
     deducts_life: bool = False
     is_ordered: bool = False
     empty_seconds: float = EMPTY_SECONDS
+    authorities: str = field(default="", repr=False)
+    """Certificate authorities to trust besides the public ones, as text: an executor has no file of ours."""
 
 
 class _Lane:
@@ -105,10 +108,9 @@ class TaskPump:
         """Pump until every queue shows nothing, the time is spent, or the task's share is moved."""
         self._give_up = time.monotonic() + self._settings.seconds
         async with AsyncExitStack() as stack:
-            options: dict[str, Any] = {"retry_total": 0, "logging_enable": False}
-            primary = ServiceBusClient.from_connection_string(self._settings.primary, **options)
+            primary = self._client(self._settings.primary, retry_total=0)
             self._outlet = SdkOutlet(primary)
-            secondary = ServiceBusClient.from_connection_string(self._settings.secondary, retry_total=1)
+            secondary = self._client(self._settings.secondary, retry_total=1)
             stack.push_async_callback(self._closed, secondary)
             stack.push_async_callback(self._closed, primary)
             stack.push_async_callback(self._close_outlet)
@@ -125,6 +127,13 @@ class TaskPump:
                 # One bad queue must not stop the others; the driver hears of it and plans it again.
                 self._note(queue, 0, "", "", WAITING, f"{queue}: {_first_line(end)}", 0, 0)
         return self._rows
+
+    def _client(self, connection_string: str, retry_total: int) -> ServiceBusClient:
+        options: dict[str, Any] = {"ssl_context": trusting(self._settings.authorities)}
+        options |= reaching(connection_string)
+        return ServiceBusClient.from_connection_string(
+            connection_string, retry_total=retry_total, logging_enable=False, **options
+        )
 
     async def _closed(self, client: ServiceBusClient) -> None:
         with suppress(Exception):

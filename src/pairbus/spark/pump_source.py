@@ -6,6 +6,7 @@ Messages do not pass through Spark. Nothing here is meant for users; ``pairbus.s
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "pairbus-pump"
+COPY_GRACE_SECONDS: Final = 60.0
+"""How much longer than a slice a pump may need to end: the last sends, their settlement, and closing."""
 
 
 class SharePartition(InputPartition):
@@ -29,11 +32,20 @@ class SharePartition(InputPartition):
 
 
 class PumpReader(DataSourceReader):
-    """Runs the pump in each task. Safe to run twice: what was completed is gone, the rest is locked anew (D3)."""
+    """Runs the pump in each task. Safe to run twice: what was completed is gone, the rest is locked anew (D3).
 
-    def __init__(self, settings: PumpSettings, shares: list[tuple[str, ...]]) -> None:
+    With speculation Spark copies a task that takes longer than others, which a pump with more work always does, and
+    kills whichever ends last: a copy that pumped would end first, on an empty queue, and have the pump killed in the
+    middle. Nothing tells a copy from a second try, so where copies are made neither pumps: it waits until the first
+    has ended, or must be dead, and leaves the rest to the next slice.
+    """
+
+    def __init__(
+        self, settings: PumpSettings, shares: list[tuple[str, ...]], *, is_speculated: bool = False
+    ) -> None:
         self._settings = settings
         self._shares = shares
+        self._is_speculated = is_speculated
 
     def partitions(self) -> list[InputPartition]:
         """One per share."""
@@ -42,7 +54,18 @@ class PumpReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Pump, then tell what became of each message."""
         assert isinstance(partition, SharePartition), partition
+        if self._is_speculated and _attempt() > 0:
+            time.sleep(self._settings.seconds + COPY_GRACE_SECONDS)
+            return
         yield from record_batches(pump(self._settings, partition.queues))
+
+
+def _attempt() -> int:
+    """Which attempt at this task runs here: 0, unless it is tried again or copied."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
 
 
 class PumpDataSource(DataSource):
@@ -65,4 +88,5 @@ class PumpDataSource(DataSource):
             secondary=self.options["secondaryConnectionString"],
             **told["settings"],
         )
-        return PumpReader(settings, [tuple(queues) for queues in told["shares"]])
+        shares = [tuple(queues) for queues in told["shares"]]
+        return PumpReader(settings, shares, is_speculated=told["is_speculated"])

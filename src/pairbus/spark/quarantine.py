@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -12,27 +13,36 @@ from typing import Any, Final
 SUFFIX: Final = ".parquet"
 
 
-def quarantine(directory: str, rows: list[tuple[dict[str, Any], str]]) -> str:
+def quarantine(
+    directory: str, rows: list[tuple[dict[str, Any], str]], task: str = "", partition: int = 0
+) -> str:
     """Write rows with their reasons as one Parquet file. Returns its name.
 
-    The name comes from the content: a task that is run again writes the same file and nothing twice (D1).
+    The name comes from the task, or, where a task has no name that lasts, from its content: a task that is run again
+    writes the same file anew and nothing twice (D1). The file appears whole or not at all.
 
     Args:
         directory: A path or URI that pyarrow understands.
         rows: Each row by column, and why it cannot be sent.
+        task: Which part of which batch of a stream it is; empty outside of a stream.
+        partition: Which part of a batch job it is: two parts may hold equal rows.
     """
     import pyarrow
     from pyarrow import fs, parquet
 
-    texts = [json.dumps(as_json(row), sort_keys=True) for row, _ in rows]
-    reasons = [reason for _, reason in rows]
-    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
+    # In an order of their own: rows come in any order when a task is run again.
+    kept = sorted(
+        ((json.dumps(as_json(row), sort_keys=True), reason, row) for row, reason in rows),
+        key=lambda item: item[:2],
+    )
+    texts = [text for text, _, _ in kept]
+    name = hashlib.sha256((task or "\n".join([str(partition), *texts])).encode()).hexdigest()[:32]
     table = pyarrow.table(
         {
-            "reason": pyarrow.array(reasons, pyarrow.string()),
+            "reason": pyarrow.array([reason for _, reason, _ in kept], pyarrow.string()),
             "row": pyarrow.array(texts, pyarrow.string()),
-            "message_id": pyarrow.array([_text(row.get("message_id")) for row, _ in rows], pyarrow.string()),
-            "raw": pyarrow.array([_binary(row) for row, _ in rows], pyarrow.binary()),
+            "message_id": pyarrow.array([_text(row.get("message_id")) for *_, row in kept], pyarrow.string()),
+            "raw": pyarrow.array([_binary(row) for *_, row in kept], pyarrow.binary()),
         }
     )
     if "://" in directory:
@@ -40,9 +50,12 @@ def quarantine(directory: str, rows: list[tuple[dict[str, Any], str]]) -> str:
     else:
         system, path = fs.LocalFileSystem(), directory
     system.create_dir(path, recursive=True)
-    name = f"{path}/quarantine-{digest}{SUFFIX}"
-    parquet.write_table(table, name, filesystem=system)
-    return name
+    # Readers pass over names that begin with a dot; two copies of a task write one each, the last to move it wins.
+    draft = f"{path}/.quarantine-{name}-{uuid.uuid4().hex}"
+    final = f"{path}/quarantine-{name}{SUFFIX}"
+    parquet.write_table(table, draft, filesystem=system)
+    system.move(draft, final)
+    return final
 
 
 def as_json(value: Any) -> Any:
@@ -69,4 +82,6 @@ def _binary(row: Mapping[str, Any]) -> bytes | None:
             return bytes(value)
         if isinstance(value, str):
             return value.encode()
+        if isinstance(value, Mapping) and set(value) == {"base64"}:
+            return base64.b64decode(value["base64"])
     return None

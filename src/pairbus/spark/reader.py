@@ -7,12 +7,25 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pairbus.errors import UsageError
+from pairbus.pairing.trigger import Failure, classify
 from pairbus.spark.entity import Browsed, Entity
-from pairbus.spark.offsets import NUMBER_MAX, RUNS_MAX, Offset, Run, merged, runs_of, split, split_range
+from pairbus.spark.offsets import (
+    NUMBER_MAX,
+    RUNS_MAX,
+    Offset,
+    Run,
+    merged,
+    numbers_of,
+    runs_of,
+    size_of,
+    split,
+    split_range,
+)
 from pairbus.spark.schema import row_of
 
 if TYPE_CHECKING:
@@ -26,6 +39,11 @@ BYTES_PER_BATCH: Final = 8 * 1024 * 1024
 """Towards Java rows go in pieces of at most so much, whatever the size of bodies."""
 IDLE_SECONDS: Final = 1.0
 """An empty entity is asked at most so often, whatever the trigger."""
+AWAY_SECONDS: Final = 5.0
+"""How long a namespace that is away is left in peace before it is asked again."""
+CLOCKS_APART_MS: Final = 60_000
+"""A message that was to expire within this has expired: clocks of two machines differ."""
+_AWAY: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY)
 
 logger = logging.getLogger("pairbus.spark")
 
@@ -133,9 +151,10 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     was committed: at least once end to end, exactly once into files and into sinks that detect duplicates. Rows of a
     partition come in sequence order, and partitions are consecutive, so sessions keep their order.
 
-    The entity must have no other consumer in ``consume`` mode: what another one holds cannot be settled, and the
-    source says so in its log. Settling happens when Spark asks for the next batch, and by ``pairbus.spark.settle``
-    for the last batch of a query that was stopped: never in ``commit``, which comes late or not at all.
+    The entity must have no other consumer in ``consume`` mode: what another one holds cannot be settled, and what it
+    takes may miss in a batch. The source says so, in its log and in the query's progress (``latestOffset``: ``owed``
+    and ``taken``). Settling happens when Spark asks for the next batch, and by ``pairbus.spark.settle`` for the last
+    batch of a query that was stopped: never in ``commit``, which comes late or not at all.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -146,6 +165,10 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._settled: Offset | None = None
         self._owed: tuple[Run, ...] = ()
         self._idle_until = 0.0
+        self._planned: Offset | None = None
+        self._expires: dict[int, int] = {}
+        """When messages of the planned batch end, as far as they do."""
+        self._taken = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_entity": None}
@@ -174,15 +197,33 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """Settle what ``start`` says is committed, then plan the next batch."""
         begin = Offset.parse(start, self._options.entity)
-        self._settle(begin)
-        if time.monotonic() < self._idle_until:
+        try:
+            self._settle(begin)
+            if time.monotonic() < self._idle_until:
+                return start
+            numbers = self._plan(begin.sequence)
+        except ServiceBusError as error:
+            # Spark ends a query at any error here. Without an end to reach, one that waits is the better one.
+            if self._target is not None or classify(error) not in _AWAY:
+                raise
+            logger.warning("%s: the namespace is away: %s", self._options.entity, type(error).__name__)
+            self._close()
+            self._idle_until = time.monotonic() + AWAY_SECONDS
             return start
-        numbers = self._plan(begin.sequence)
         if not numbers:
             self._idle_until = time.monotonic() + IDLE_SECONDS
             return start
-        runs = runs_of(numbers)
-        return Offset(self._options.entity, numbers[-1], runs, self._owed).as_json()
+        self._planned = Offset(self._options.entity, numbers[-1], runs_of(numbers), self._owed)
+        return self._planned.as_json()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """For the query's progress: where the source is, and what other consumers did to it."""
+        return {
+            "entity": self._options.entity,
+            "seq": self._planned.sequence if self._planned is not None else 0,
+            "owed": size_of(self._owed),
+            "taken": self._taken,
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The batch's numbers, cut into consecutive pieces."""
@@ -204,9 +245,15 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._entity = Entity(self._options)
         return self._entity
 
+    def _close(self) -> None:
+        if self._entity is not None:
+            self._entity.close()
+            self._entity = None
+
     def _plan(self, after: int) -> list[int]:
         """The numbers of the next batch, looked at one by one: explicit numbers can be settled safely."""
         numbers: list[int] = []
+        self._expires = {}
         size = gaps = 0
         for found in self._open().browse(after + 1, self._target):
             if found.number >= NUMBER_MAX:
@@ -223,6 +270,8 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 break
             numbers.append(found.number)
             size += len(found.payload)
+            if found.expires_ms is not None:
+                self._expires[found.number] = found.expires_ms
         return numbers
 
     def _settle(self, begin: Offset) -> None:
@@ -231,13 +280,39 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         due = merged(begin.runs, begin.owed) if begin != self._settled else self._owed
         if begin == self._settled and time.monotonic() < self._idle_until:
             return
-        self._owed = self._open().settle(due) if due else ()
+        done = self._open().settle(due)
+        self._owed = done.owed
+        if begin != self._settled and begin == self._planned:
+            self._look_for_others(done.missing)
         self._settled = begin
         if self._owed:
             self._idle_until = time.monotonic() + IDLE_SECONDS
+            self._warn_of_owed()
+
+    def _warn_of_owed(self) -> None:
+        entity, count = self._options.entity, size_of(self._owed)
+        if len(self._owed) > RUNS_MAX:
+            raise UsageError(
+                f"{entity}: another consumer holds {count} messages that are committed here: end it, then start again"
+            )
+        logger.warning(
+            "%s: another consumer holds %d messages that are committed here (first: %d); they are settled when it lets "
+            "go. The entity must have no other consumer in consume mode",
+            entity,
+            count,
+            self._owed[0][0],
+        )
+
+    def _look_for_others(self, missing: tuple[Run, ...]) -> None:
+        """What this process planned and did not settle, and what did not expire, somebody else has taken."""
+        soon = int(time.time() * 1000) + CLOCKS_APART_MS
+        taken = [number for number in numbers_of(missing) if self._expires.get(number, soon + 1) > soon]
+        if taken:
+            self._taken += len(taken)
             logger.warning(
-                "%s: another consumer holds messages that are committed here (first: %s); they are settled when it "
-                "lets go. The entity should have no other consumer in consume mode",
+                "%s: another consumer took %d messages of a batch (first: %d); they may miss in what was written. The "
+                "entity must have no other consumer in consume mode",
                 self._options.entity,
-                self._owed[0][0],
+                len(taken),
+                taken[0],
             )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pairbus.cost.durations import duration_text
+from pairbus.cost.words import many
 from pairbus.server.clock import utc
-from pairbus.spark.report_page import bars, heading, inert, page, paragraph, table
+from pairbus.spark.reconcile_page import certificate_page
+from pairbus.spark.report_page import inert
 
 FATES: Final = ("in_backlog", "set_aside", "dead_lettered", "expired", "in_flight", "lost")
 """Where an accepted message is that did not arrive."""
@@ -111,10 +113,25 @@ class Certificate:
         """The verdict for people."""
         lost, quarantined = self.fates["lost"], sum(count.quarantined for count in self.rows.values())
         if self.verdict == LOSS:
-            return f"{lost:,} of {self.accepted:,} accepted messages are LOST."
+            accepted = many(self.accepted, "accepted message")
+            return f"{lost:,} of {accepted} {'is' if lost == 1 else 'are'} LOST."
         if self.verdict == UNPROVEN:
-            return f"No loss among what could be read, but {quarantined:,} rows could not: nothing is proven."
+            return f"No loss among what could be read, but {many(quarantined, 'row')} could not: nothing is proven."
+        if self.accepted == 0:
+            return "Nothing was accepted, so nothing could be lost."
+        if self.accepted == 1:
+            return "Nothing is lost: the one accepted message is accounted for."
         return f"Nothing is lost: each of {self.accepted:,} accepted messages is accounted for."
+
+    def hint(self) -> str:
+        """What may be wrong with the question, where nothing of one side is on the other; else empty."""
+        if not self.fates["lost"] or self.fates["arrived"]:
+            return ""
+        if not self.received:
+            return "Not one arrival is recorded: does --received name the namespace that was sent to, and has it an audit log?"
+        if self.altered:
+            return "Ids arrived, each with another body: --no-body-hash compares without."
+        return "Not one of them arrived, and nothing that arrived was accepted: are --sent and --received of the same pair?"
 
     def check(self) -> None:
         """Accepted and arrived are fully explained. Computed from the same rows, so a difference is our fault."""
@@ -188,7 +205,7 @@ class Certificate:
 
     def lines(self) -> list[str]:
         """For a terminal."""
-        told = [self.sentence()]
+        told = [self.sentence(), *([self.hint()] if self.hint() else [])]
         told += [f"{count:>14,}  {word}" for word, count in self.balance()]
         told.append(f"{self.received:>14,}  arrivals, of which")
         told += [f"{self.fates[fate]:>14,}  {WORDS[fate]}" for fate in ("repeated", "unexpected")]
@@ -207,12 +224,19 @@ class Certificate:
                     f"  {inert(name.destination)}  {inert(name.message_id) or '(no id)'}  {name.sha256[:16]}"
                     for name in names
                 ]
-        told += [f"set apart: {count:,} rows: {reason}" for reason, count in self.reasons.items()]
+        told += [f"set apart: {many(count, 'row')}: {reason}" for reason, count in self.reasons.items()]
         if self.journals:
-            told.append(
-                f"{len(self.journals)} journals are still open: what their brokers wrote last was taken as durable"
-            )
+            told.append(self.journal_text())
         return told
+
+    def words(self, fate: str) -> str:
+        """A fate for people."""
+        return WORDS[fate]
+
+    def journal_text(self) -> str:
+        """What is to be known of journals of an hour that is not over."""
+        open_ones = "1 journal is" if len(self.journals) == 1 else f"{len(self.journals):,} journals are"
+        return f"{open_ones} still open: what was written there last was taken as durable"
 
     def _outage_lines(self) -> list[str]:
         return [
@@ -228,71 +252,15 @@ class Certificate:
 
     def as_html(self) -> str:
         """One page."""
-        kind = {LOSS: "bad", HOLDS: "good", UNPROVEN: "unsure"}[self.verdict]
-        parts = [
-            paragraph(self.sentence(), f"verdict {kind}"),
-            heading("What was accepted, and where it is"),
-            table(("", "messages"), [(word, f"{count:,}") for word, count in self.balance()], (1,)),
-            heading("What arrived"),
-            table(
-                ("", "messages"),
-                [(WORDS[fate], f"{self.fates[fate]:,}") for fate in ("arrived", "repeated", "unexpected")],
-                (1,),
-                ("in all", f"{self.received:,}"),
-            ),
-            heading("How long it took"),
-            _histogram(self.delays, "delay"),
-        ]
-        if self.reordered is not None:
-            parts += [
-                heading("Overtaken, by a message accepted so much later"),
-                _histogram(self.reordered, "order"),
-            ]
-        if self.outages:
-            parts += [heading("Outages"), self._outage_table()]
-        for fate, names in self.named.items():
-            if names:
-                parts += [heading(f"{WORDS[fate]}: {len(names)} of {self.fates[fate]:,}"), _name_table(names)]
-        parts += [
-            heading("What was read"),
-            table(
-                ("input", "rows", "used", "about something else", "set apart"),
-                [
-                    (role, f"{count.read:,}", f"{count.used:,}", f"{count.other:,}", f"{count.quarantined:,}")
-                    for role, count in self.rows.items()
-                ],
-                (1, 2, 3, 4),
-            ),
-            *[
-                paragraph(f"set apart: {count:,} rows: {reason}", "note")
-                for reason, count in self.reasons.items()
-            ],
-        ]
-        return page("Certificate of delivery", parts)
-
-    def _outage_table(self) -> str:
-        return table(
-            ("from", "to", "parked", "arrived", "in backlog", "set aside", "lost", "slowest"),
-            [
-                (
-                    f"{utc(outage.first_ms):%Y-%m-%d %H:%M:%S}",
-                    f"{utc(outage.last_ms):%Y-%m-%d %H:%M:%S}",
-                    f"{outage.messages:,}",
-                    *[f"{outage.fates[fate]:,}" for fate in ("arrived", "in_backlog", "set_aside", "lost")],
-                    "" if outage.slowest_ms is None else duration_text(max(0, outage.slowest_ms)),
-                )
-                for outage in self.outages
-            ],
-            (2, 3, 4, 5, 6, 7),
-        )
+        return certificate_page(self)
 
 
-def histogram_of(rows: Iterable[Any]) -> tuple[Bar, ...]:
+def histogram_of(rows: Iterable[Sequence[Any]]) -> tuple[Bar, ...]:
     """Bars of (bucket, is_detoured, count), from the quickest to the slowest; empty ones between them included."""
     found: dict[tuple[int, bool], int] = {}
-    for row in rows:
-        key = (int(row["bucket"]), bool(row["is_detoured"]))
-        found[key] = found.get(key, 0) + int(row["count"])
+    for at, is_detoured, count in rows:
+        key = (int(at), bool(is_detoured))
+        found[key] = found.get(key, 0) + int(count)
     if not found:
         return ()
     last = max(number for number, _ in found)
@@ -305,37 +273,11 @@ def histogram_of(rows: Iterable[Any]) -> tuple[Bar, ...]:
 def _label(at: int) -> str:
     if at < 0:
         return "before it was accepted (clocks differ)"
-    return (
-        f"under {duration_text(BOUNDS_MS[at])}"
-        if at < len(BOUNDS_MS)
-        else f"{duration_text(BOUNDS_MS[-1])} and more"
-    )
+    if at == len(BOUNDS_MS):
+        return f"{duration_text(BOUNDS_MS[-1])} and more"
+    upto = duration_text(BOUNDS_MS[at])
+    return f"under {upto}" if at == 0 else f"{duration_text(BOUNDS_MS[at - 1])} to {upto}"
 
 
 def _bar_json(bar: Bar) -> dict[str, object]:
     return {"span": bar.label, "direct": bar.direct, "detoured": bar.detoured}
-
-
-def _histogram(found: tuple[Bar, ...], label: str) -> str:
-    rows = [
-        (bar.label, bar.direct + bar.detoured, f"{bar.direct + bar.detoured:,} ({bar.detoured:,} detoured)")
-        for bar in found
-    ]
-    return bars(rows, label)
-
-
-def _name_table(names: tuple[Named, ...]) -> str:
-    return table(
-        ("destination", "message id", "body", "copies", "accepted"),
-        [
-            (
-                name.destination,
-                name.message_id or "(no id)",
-                name.sha256[:16],
-                f"{name.copies:,}",
-                "" if name.accepted_ms is None else utc(name.accepted_ms).isoformat(),
-            )
-            for name in names
-        ],
-        (3,),
-    )

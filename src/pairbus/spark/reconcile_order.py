@@ -30,14 +30,6 @@ def bucket(milliseconds: Column) -> Column:
     return chain.otherwise(len(BOUNDS_MS))
 
 
-def delays(known: DataFrame) -> DataFrame:
-    """How long after acceptance messages arrived: ``bucket``, ``is_detoured``, ``count``."""
-    arrived = known.where((f.col("arrived") > 0) & f.col("arrived_ms").isNotNull())
-    return arrived.groupBy(
-        bucket(f.col("arrived_ms") - f.col("told_ms")).alias("bucket"), "is_detoured"
-    ).count()
-
-
 def reordered(known: DataFrame) -> DataFrame:
     """Messages that arrived after one that was accepted later, by how much later: ``bucket``, ``is_detoured``, ``count``.
 
@@ -71,16 +63,18 @@ def reordered(known: DataFrame) -> DataFrame:
     return lagging.groupBy(bucket(f.col("lag")).alias("bucket"), "is_detoured").count()
 
 
-def outages(known: DataFrame) -> DataFrame:
+def outages(summary: DataFrame) -> DataFrame:
     """Runs of minutes in which messages were parked, and what became of those messages."""
-    parked = known.where(f.col("is_detoured")).withColumn("minute", f.floor(f.col("told_ms") / MINUTE_MS))
-    slowest = f.max(f.col("arrived_ms") - f.col("told_ms")).alias("slowest")
     counted = ("accepted", "arrived", *FATES)
-    minutes = parked.groupBy("minute").agg(
-        f.min("told_ms").alias("first"),
-        f.max("told_ms").alias("last"),
-        slowest,
-        *[f.sum(name).alias(name) for name in counted],
+    minutes = (
+        summary.where(f.col("minute").isNotNull())
+        .groupBy("minute")
+        .agg(
+            f.min("first").alias("first"),
+            f.max("last").alias("last"),
+            f.max("slowest").alias("slowest"),
+            *[f.sum(name).alias(name) for name in counted],
+        )
     )
     # One task sorts the minutes: at most as many as there were, whatever the number of messages.
     order = Window.orderBy("minute")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from pairbus.spark.report_inputs import Inputs, Wanted, find_inputs
+from pairbus.errors import UsageError
+from pairbus.spark.report_inputs import Inputs, Wanted, find_inputs, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,11 +39,15 @@ KIND_DEFAULTS: Final = {SENT: "sent", RECEIVED: "received", BACKLOG: "held", DEA
 REASON_EXPIRED: Final = "TTLExpiredException"
 
 KEY: Final = ("destination", "message_id", "body")
-MEASURES: Final = (
-    "sent_backlog", "sent_direct", "stored", "delivered", "delivered_topic", "dead_there", "expired_there",
-    "backlog", "aside", "dead", "expired",
-)  # fmt: skip
-"""How often each thing is said of a message; see ``_measures``."""
+DELIVERED_TOPIC: Final = "delivered_topic"
+MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    SENT: ("sent_backlog", "sent_direct"),
+    RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there"),
+    BACKLOG: ("parked", "backlog", "aside", "expired"),
+    DEAD_LETTER: ("parked", "aside", "dead", "expired"),
+}
+"""What the rows of each input can say of a message; how, is told by ``_UP``."""
+MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
 _DEAD_LETTER: Final = "/$deadletterqueue"
 _SUBSCRIPTIONS: Final = "/subscriptions/"
 _TRANSFER: Final = "/x-servicebus-transfer/"
@@ -65,34 +70,74 @@ class Ledgers:
 
     inputs: Mapping[str, Inputs]
     rows: DataFrame
-    """KEY, MEASURES, ``role``, ``ms``, ``sequence_number``, ``place`` and ``status``: null for rows that say something of a message, else why
-    they do not, and then without a key.
+    """KEY, ``measures``, ``role``, ``ms``, ``sequence_number``, ``place`` and ``status``: null for rows that say something of a message, else
+    why they do not, and then without a key.
     """
+    measures: tuple[str, ...]
+    """How often each thing is said of a message: those of MEASURES that these inputs can tell of."""
     quarantined: DataFrame
     """``role``, ``source``, ``reason``, ``raw``."""
     has_topics: bool
     """Some deliveries were made by subscriptions."""
 
 
-def read_ledgers(spark: SparkSession, locations: Mapping[str, Sequence[str]], with_body: bool) -> Ledgers:
-    """Read the files of every role.
+def find_ledgers(spark: SparkSession | None, locations: Mapping[str, Sequence[str]]) -> dict[str, Inputs]:
+    """Look for the files of every role.
 
     Raises:
-        UsageError: A place is missing, empty or of another kind.
+        UsageError: A place is missing, empty, damaged or of another kind.
     """
     inputs: dict[str, Inputs] = {}
-    parts: list[DataFrame] = []
     for role in ROLES:
         if locations.get(role):
             inputs[role] = find_inputs(spark, locations[role], AUDIT)
-            parts += [part.withColumn("role", f.lit(role)) for part in _files(spark, inputs[role])]
+            for path, why in inputs[role].damaged.items():
+                raise UsageError(
+                    f"{path} cannot be read ({why}): a certificate needs every file; take it away if it does not belong here"
+                )
+    return inputs
+
+
+def read_ledgers(
+    spark: SparkSession,
+    locations: Mapping[str, Sequence[str]],
+    with_body: bool,
+    inputs: Mapping[str, Inputs] | None = None,
+) -> Ledgers:
+    """Read the files of every role; ``inputs`` are those of the locations, if they were looked for already.
+
+    Raises:
+        UsageError: A place is missing, empty, damaged or of another kind.
+    """
+    inputs = inputs or find_ledgers(spark, locations)
+    parts = [
+        part.withColumn("role", f.lit(role))
+        for role, found in inputs.items()
+        for part in _files(spark, found)
+    ]
     raw = reduce(lambda one, other: one.unionByName(other), parts)
+    has_topics = RECEIVED in inputs and _has_topics(_files(spark, inputs[RECEIVED]))
+    measures = tuple(
+        name
+        for name in MEASURES
+        if any(name in MEASURES_OF[role] for role in inputs) and (has_topics or name != DELIVERED_TOPIC)
+    )
     judged = _judged(raw, with_body)
     quarantined = judged.where(f.col("reason").isNotNull()).select("role", "source", "reason", "raw")
-    by_topics = raw.where((f.col("role") == RECEIVED) & f.lower("entity").contains(_SUBSCRIPTIONS)).select(
-        "entity"
+    return Ledgers(inputs, _said(judged, with_body, measures), measures, quarantined, has_topics)
+
+
+def _has_topics(files: Sequence[DataFrame]) -> bool:
+    """Whether subscriptions delivered anything. The plain ``/`` lets Parquet pass over all rows whose dictionary of paths has none."""
+    found = [
+        part.where(f.contains("entity", f.lit("/")) & f.lower("entity").contains(_SUBSCRIPTIONS)).select(
+            "entity"
+        )
+        for part in files
+    ]
+    return bool(
+        reduce(lambda one, other: one.unionByName(other), found).agg(f.count("entity")).collect()[0][0]
     )
-    return Ledgers(inputs, _said(judged, with_body), quarantined, bool(by_topics.head(1)))
 
 
 def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
@@ -100,7 +145,11 @@ def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
     source = f.col("_metadata.file_path").alias("source")
     plain = t.StructType([t.StructField(name, _type(name)) for name in _COLUMNS])
     if inputs.parquet:
-        files = spark.read.schema(plain).option("recursiveFileLookup", "true").parquet(*inputs.parquet)
+        files = (
+            spark.read.schema(plain)
+            .option("recursiveFileLookup", "true")
+            .parquet(*map(spark_path, inputs.parquet))
+        )
         found.append(files.select(*_COLUMNS, f.lit(None).cast("string").alias("broken"), source))
     if inputs.lines:
         fields = [t.StructField(name, t.StringType() if name == "time" else _type(name)) for name in _COLUMNS]
@@ -108,7 +157,7 @@ def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
             spark.read.schema(t.StructType([*fields, t.StructField("_raw", t.StringType())]))
             .option("columnNameOfCorruptRecord", "_raw")
             .option("recursiveFileLookup", "true")
-            .json(inputs.lines)
+            .json([*map(spark_path, inputs.lines)])
         )
         number = f.expr("timestamp_millis(try_cast(time AS BIGINT))")
         moment = f.when(f.col("time").rlike("^[0-9]{1,18}$"), number).otherwise(
@@ -197,6 +246,7 @@ _UP: Final = {
     "delivered_topic": f"{_THERE} AND {_GONE} AND NOT is_dead AND is_topic",
     "dead_there": f"{_THERE} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}",
     "expired_there": f"{_THERE} AND {_LAPSED}",
+    "parked": f"{_QUEUED} AND (kind = 'sent' OR {_HELD}) OR {_ASIDE} AND {_HELD} OR {_LISTED} AND is_backlog",
     "backlog": f"{_QUEUED} AND (kind = 'sent' OR {_HELD})",
     "aside": f"({_QUEUED} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}) OR ({_ASIDE} AND {_HELD}) "
     f"OR ({_LISTED} AND is_backlog AND NOT {_LAPSED})",
@@ -208,9 +258,9 @@ _DOWN: Final = {"backlog": f"{_QUEUED} AND {_LEFT}", "aside": f"{_ASIDE} AND {_L
 """What it takes back: places in the backlog are counted up and down, so that a whole audit tells what is left there."""
 
 
-def _said(judged: DataFrame, with_body: bool) -> DataFrame:
+def _said(judged: DataFrame, with_body: bool, names: Sequence[str]) -> DataFrame:
     measures = []
-    for name in MEASURES:
+    for name in names:
         down = f" WHEN {_DOWN[name]} THEN -1" if name in _DOWN else ""
         measures.append(
             f"CASE WHEN reason IS NOT NULL THEN 0 WHEN {_UP[name]} THEN 1{down} ELSE 0 END AS {name}"
@@ -226,10 +276,10 @@ def _said(judged: DataFrame, with_body: bool) -> DataFrame:
         "reason IS NOT NULL AS is_quarantined",
         *measures,
     )
-    says = " OR ".join(f"{name} <> 0" for name in MEASURES)
+    says = " OR ".join(f"{name} <> 0" for name in names)
     status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN {says} THEN NULL ELSE 'other' END AS status"
     # Rows that say nothing have no key: they meet in one group for each status and are only counted.
     keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in KEY]
     return said.selectExpr("*", status).selectExpr(
-        "role", "status", *keyed, "ms", "sequence_number", "place", *MEASURES
+        "role", "status", *keyed, "ms", "sequence_number", "place", *names
     )

@@ -6,12 +6,14 @@ several copies the one with the most rows, then the highest counts, is the newes
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
 from pyarrow import compute, parquet
@@ -28,6 +30,8 @@ FILES_MAX: Final = 200_000
 PARQUET: Final = ".parquet"
 LINES: Final = (".jsonl", ".ndjson")
 JOURNALS: Final = "journal-"
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+HOUR: Final = "hour="
 STORE: Final = "store"
 """The folder that tells a broker's data directory."""
 
@@ -37,6 +41,8 @@ class Inputs:
     """What is to be read, and what is not."""
 
     parquet: list[str] = field(default_factory=list)
+    unsure: list[str] = field(default_factory=list)
+    """Of the Parquet files, those that may hold rows of another hour than their directory says."""
     lines: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     """Copies of parts that are read from elsewhere."""
@@ -60,6 +66,8 @@ class Wanted:
     """Columns that must be there, and the first words of the types they may have."""
     weight: str | None = None
     """A column whose sum tells which copy of a part is the newest."""
+    hour_column: str | None = None
+    """A column of times that must lie in the hour of a part's directory."""
     remedy: str = "its broker has written none yet"
     """What to do when a broker's data directory has no such folder."""
 
@@ -70,10 +78,21 @@ class _Part:
     key: str
     rows: int
     modified: int
+    is_unsure: bool = False
 
 
-def find_inputs(spark: SparkSession, locations: Sequence[str], wanted: Wanted) -> Inputs:
-    """Look through files and directories.
+def is_remote(location: str) -> bool:
+    """Whether only Spark can look there."""
+    return "://" in location and not location.startswith("file://")
+
+
+def spark_path(path: str) -> str:
+    """A path as Spark takes it: none of its characters is a pattern."""
+    return path if is_remote(path) else _PATTERN.sub(r"\\\g<0>", path)
+
+
+def find_inputs(spark: SparkSession | None, locations: Sequence[str], wanted: Wanted) -> Inputs:
+    """Look through files and directories; Spark is needed for those that are not on this machine.
 
     Raises:
         UsageError: A place is not there or holds nothing of the kind, or a file has other columns.
@@ -81,16 +100,24 @@ def find_inputs(spark: SparkSession, locations: Sequence[str], wanted: Wanted) -
     found = Inputs()
     parts: dict[str, list[_Part]] = {}
     for location in locations:
-        if "://" in location and not location.startswith("file://"):
+        if is_remote(location):
+            assert spark is not None, location
             is_found = _list_remote(spark, location, parts, found)
         else:
             is_found = _list_local(_local(location), wanted, parts, found)
         if not is_found:
-            raise UsageError(f"{location} holds no {wanted.what}: expected *.parquet or *.jsonl files")
+            raise UsageError(
+                f"{location} holds no {wanted.what}: name the data directory of a broker, or one with *.parquet or *.jsonl files"
+            )
     for copies in parts.values():
         chosen = copies[0] if len(copies) == 1 else max(copies, key=lambda part: _age(part, wanted.weight))
         found.parquet.append(chosen.path)
+        if chosen.is_unsure:
+            found.unsure.append(chosen.path)
         found.repeated += [part.path for part in copies if part is not chosen]
+    if found.damaged and not found.parquet and not found.lines:
+        path, why = next(iter(found.damaged.items()))
+        raise UsageError(f"{path} cannot be read ({why}), and there is no other {wanted.what}")
     if len(found.parquet) + len(found.lines) > FILES_MAX:
         raise UsageError(
             f"{len(found.parquet) + len(found.lines):,} files are too many: join small ones to {FILES_MAX:,} at most"
@@ -139,43 +166,64 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
             is_found = True
             found.lines.append(str(file.resolve()))
         elif root.is_file():
-            raise UsageError(f"{file} is neither *.parquet nor *.jsonl: what is it?")
+            raise UsageError(
+                f"{file} is no {wanted.what}: it must be *.parquet or *.jsonl, with the columns {', '.join(wanted.columns)}"
+            )
     return is_found
 
 
 def _add_parquet(file: Path, wanted: Wanted, parts: dict[str, list[_Part]], found: Inputs) -> None:
     try:
         with parquet.ParquetFile(file) as opened:
-            rows, schema, namespace = (
-                opened.metadata.num_rows,
-                opened.schema_arrow,
-                _namespace(opened.metadata),
-            )
+            metadata, schema = opened.metadata, opened.schema_arrow
     except (OSError, ValueError) as error:
         found.damaged[str(file)] = str(error).splitlines()[0]
         return
     _check_columns(file, schema, wanted)
     resolved = file.resolve()
-    is_part = file.name.startswith("part-") and file.parent.name.startswith("hour=")
-    key = f"{namespace}\n{file.parent.name}/{file.name}" if is_part else str(resolved)
+    is_part = file.name.startswith("part-") and file.parent.name.startswith(HOUR)
+    key = f"{_namespace(metadata)}\n{file.parent.name}/{file.name}" if is_part else str(resolved)
+    is_unsure = wanted.hour_column is not None and not _is_of_its_hour(file, metadata, wanted.hour_column)
     copies = parts.setdefault(key, [])
     if all(part.path != str(resolved) for part in copies):
-        copies.append(_Part(str(resolved), key, rows, file.stat().st_mtime_ns))
+        copies.append(_Part(str(resolved), key, metadata.num_rows, file.stat().st_mtime_ns, is_unsure))
 
 
 def _namespace(metadata: parquet.FileMetaData) -> str:
     """Whose part it is, by the statistics of its first rows."""
-    if metadata.num_row_groups:
-        group = metadata.row_group(0)
-        for at in range(group.num_columns):
-            column = group.column(at)
-            if (
-                column.path_in_schema == "namespace"
-                and column.statistics is not None
-                and column.statistics.has_min_max
-            ):
-                return str(column.statistics.min)
-    return ""
+    spans = _spans(metadata, "namespace")
+    return str(spans[0][0]) if spans and spans[0] is not None else ""
+
+
+def _is_of_its_hour(file: Path, metadata: parquet.FileMetaData, column: str) -> bool:
+    """Whether a file's statistics say that all its rows lie in the hour of its directory, or the directory names none."""
+    named = [name for name in file.resolve().parent.parts if name.startswith(HOUR)]
+    if not named:
+        return True
+    try:
+        start = datetime.strptime(named[-1], f"{HOUR}%Y-%m-%dT%H").replace(tzinfo=UTC)
+    except ValueError:
+        return False
+    end = start + timedelta(hours=1)
+    for span in _spans(metadata, column):
+        if span is None or not all(isinstance(one, datetime) and one.tzinfo is not None for one in span):
+            return False
+        if not start <= span[0] <= span[1] < end:
+            return False
+    return True
+
+
+def _spans(metadata: parquet.FileMetaData, column: str) -> list[tuple[Any, Any] | None]:
+    """The least and the greatest value of a column in each group of rows; None where they are not told."""
+    names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    if column not in names:
+        return []
+    at = names.index(column)
+    found: list[tuple[Any, Any] | None] = []
+    for group in range(metadata.num_row_groups):
+        told = metadata.row_group(group).column(at).statistics
+        found.append((told.min, told.max) if told is not None and told.has_min_max else None)
+    return found
 
 
 def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:
@@ -236,5 +284,7 @@ def _list_remote(spark: SparkSession, location: str, parts: dict[str, list[_Part
                 continue
             key = "/".join(path.split("/")[-2:])
             copies = parts.setdefault(key if key.startswith("hour=") else path, [])
-            copies.append(_Part(path, key, 0, int(row["modificationTime"].timestamp() * 1000)))
+            copies.append(
+                _Part(path, key, 0, int(row["modificationTime"].timestamp() * 1000), is_unsure=True)
+            )
     return is_found

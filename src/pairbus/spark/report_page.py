@@ -1,6 +1,7 @@
-"""One self-contained page: tables and plots as inline SVG. Every foreign text is shown as text (M8).
+"""One self-contained page: tables and plots without a script. Every foreign text is shown as text (M8).
 
-No script, no address of another file: the page's own policy forbids both. Text reaches the page through ``text`` alone.
+No script, no address of another file: the page's own policy forbids both. Text reaches the page through ``text`` alone. Plots are drawn in
+shares of what there is room for, and their words are text of the page: they stay legible on a telephone.
 """
 
 from __future__ import annotations
@@ -8,34 +9,31 @@ from __future__ import annotations
 import html
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+from pairbus.spark.report_style import STYLE
+
 TEXT_SHOWN_MAX: Final = 300
 """Characters of a foreign text; the files hold it whole."""
-COLOURS: Final = (
-    "#2563eb",
-    "#d97706",
-    "#059669",
-    "#dc2626",
-    "#7c3aed",
-    "#0891b2",
-    "#be185d",
-    "#65a30d",
-    "#6b7280",
-)
-_STYLE: Final = """
-:root{color-scheme:light dark;--line:#8884;--soft:#8882}
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:66rem;padding:0 1rem}
-h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-td.n,th.n{text-align:right;white-space:nowrap}
-tfoot td{font-weight:600;border-top:2px solid var(--line)}
-.verdict{font-size:1.2rem;padding:.7rem 1rem;border-left:.4rem solid;background:var(--soft);margin:1rem 0}
-.good{border-color:#059669}.bad{border-color:#dc2626}.unsure{border-color:#d97706}
-.note{opacity:.75}svg{max-width:100%;height:auto}svg text{fill:currentColor;font:12px system-ui,sans-serif}
-"""
+SERIES: Final = 9
+"""Colours there are; ``report_style`` tells them."""
+GOOD: Final = "good"
+BAD: Final = "bad"
+UNSURE: Final = "unsure"
+SIGNS: Final = {GOOD: "✓", BAD: "✗", UNSURE: "?"}
+TICKS: Final = 4
+COLUMN_PERCENT_MAX: Final = Decimal(7)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a bar: how long, in which colour, and what it stands for."""
+
+    value: Decimal | int
+    colour: int
+    title: str
 
 
 def inert(value: object) -> str:
@@ -58,21 +56,42 @@ def cell_for_csv(value: str) -> str:
     return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
-def page(title: str, parts: Sequence[str]) -> str:
+def page(title: str, subtitle: str, parts: Sequence[str]) -> str:
     """The whole page."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
-        f"<title>{text(title)}</title><style>{_STYLE}</style></head><body>\n<h1>{text(title)}</h1>\n"
+        f"<title>{text(title)}</title><style>{STYLE}</style></head><body>\n"
+        f'<header><p class="brand">PairBus</p><h1>{text(title)}</h1><p class="sub">{text(subtitle)}</p></header>\n<main>\n'
         + "\n".join(parts)
-        + "\n</body></html>\n"
+        + "\n</main></body></html>\n"
     )
 
 
-def heading(value: str) -> str:
-    """Over a part of the page."""
-    return f"<h2>{text(value)}</h2>"
+def section(title: str, parts: Sequence[str], note: str = "") -> str:
+    """A card with a heading."""
+    told = f'<p class="note">{text(note)}</p>' if note else ""
+    return f"<section><h2>{text(title)}</h2>{told}{''.join(parts)}</section>"
+
+
+def verdict(kind: str, sentence: str, detail: str = "") -> str:
+    """The answer in one sentence, seen first; ``kind`` is GOOD, BAD or UNSURE."""
+    more = f"<p>{text(detail)}</p>" if detail else ""
+    return (
+        f'<div class="verdict {kind}"><span class="sign" aria-hidden="true">{SIGNS[kind]}</span>'
+        f"<div><strong>{text(sentence)}</strong>{more}</div></div>"
+    )
+
+
+def tiles(entries: Sequence[tuple[str, str, str]], alarm: str = "") -> str:
+    """The numbers that matter: name, value, and what it means; the one named ``alarm`` stands out."""
+    inner = "".join(
+        f'<div class="{"alarm" if name == alarm else "tile"}"><dt>{text(name)}</dt>'
+        f"<dd>{text(value)}<small>{text(hint)}</small></dd></div>"
+        for name, value, hint in entries
+    )
+    return f'<dl class="tiles">{inner}</dl>'
 
 
 def paragraph(value: str, kind: str = "") -> str:
@@ -80,86 +99,134 @@ def paragraph(value: str, kind: str = "") -> str:
     return f'<p class="{kind}">{text(value)}</p>' if kind else f"<p>{text(value)}</p>"
 
 
+def notes(values: Sequence[str]) -> str:
+    """Remarks in small print."""
+    return "".join(paragraph(value, "note") for value in values)
+
+
 def table(
     head: Sequence[str],
     rows: Sequence[Sequence[object]],
     numeric: Sequence[int] = (),
     foot: Sequence[object] = (),
+    *,
+    codes: Sequence[int] = (),
+    unbroken: Sequence[int] = (),
+    alarm: str = "",
 ) -> str:
-    """A table; the columns ``numeric`` stand to the right."""
+    """A table; the columns ``numeric`` stand to the right, ``codes`` are names of any length, ``unbroken`` stay on one line, and a row that begins
+    with ``alarm`` stands out. Wider than the page it scrolls by itself.
+    """
+    kinds = {**dict.fromkeys(unbroken, "k"), **dict.fromkeys(codes, "c"), **dict.fromkeys(numeric, "n")}
 
     def line(cells: Sequence[object], tag: str) -> str:
         inner = "".join(
-            f'<{tag} class="n">{text(cell)}</{tag}>' if at in numeric else f"<{tag}>{text(cell)}</{tag}>"
+            f'<{tag} class="{kinds[at]}">{text(cell)}</{tag}>'
+            if at in kinds
+            else f"<{tag}>{text(cell)}</{tag}>"
             for at, cell in enumerate(cells)
         )
-        return f"<tr>{inner}</tr>"
+        return f'<tr class="alarm">{inner}</tr>' if alarm and cells[0] == alarm else f"<tr>{inner}</tr>"
 
     body = "".join(line(row, "td") for row in rows)
     bottom = f"<tfoot>{line(foot, 'td')}</tfoot>" if foot else ""
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody>{bottom}</table>"
+    top = f"<thead>{line(head, 'th')}</thead>" if any(head) else ""
+    return f'<div class="wide"><table>{top}<tbody>{body}</tbody>{bottom}</table></div>'
 
 
-def bars(rows: Sequence[tuple[str, Decimal | int, str]], label: str) -> str:
-    """Horizontal bars: name, value, and the value as it is written beside the bar."""
+def folded(title: str, part: str) -> str:
+    """Something that is unfolded by who wants to see it."""
+    return f"<details><summary>{text(title)}</summary>{part}</details>"
+
+
+def bars(rows: Sequence[tuple[str, Sequence[Piece], str]], label: str) -> str:
+    """Horizontal bars: name, the pieces of the bar, and its value as it is written beside it."""
     if not rows:
-        return paragraph("nothing to plot", "note")
-    height, left, width = 24, 230, 470
-    largest = max((Decimal(value) for _, value, _ in rows), default=Decimal(0)) or Decimal(1)
-    marks = []
-    for at, (name, value, told) in enumerate(rows):
-        length = int(max(Decimal(0), Decimal(value)) * width / largest)
-        top = at * height
-        shown = name if len(name) <= 34 else name[:33] + "…"
-        marks.append(
-            f'<text x="{left - 8}" y="{top + 16}" text-anchor="end">{text(shown)}</text>'
-            f'<rect x="{left}" y="{top + 4}" width="{max(1, length)}" height="{height - 8}" rx="2" '
-            f'fill="{COLOURS[at % len(COLOURS)]}"><title>{text(name)}: {text(told)}</title></rect>'
-            f'<text x="{left + max(1, length) + 6}" y="{top + 16}">{text(told)}</text>'
-        )
-    total = len(rows) * height
-    return f'<svg viewBox="0 0 900 {total}" role="img" aria-label="{text(label)}">{"".join(marks)}</svg>'
+        return paragraph("Nothing to plot.", "note")
+    largest = max(_sum(pieces) for _, pieces, _ in rows) or Decimal(1)
+    lines = "".join(
+        f'<div class="bar"><span class="name">{text(name)}</span><span class="track">{_pieces(pieces, largest)}</span>'
+        f'<span class="value">{text(told)}</span></div>'
+        for name, pieces, told in rows
+    )
+    return f'<figure class="bars" role="group" aria-label="{text(label)}">{lines}</figure>'
+
+
+def share_bar(pieces: Sequence[Piece], label: str) -> str:
+    """One bar that is the whole, with what its pieces stand for below it."""
+    whole = _sum(pieces)
+    if not whole:
+        return ""
+    track = f'<span class="track whole">{_pieces(pieces, whole)}</span>'
+    return f'<figure role="group" aria-label="{text(label)}">{track}{legend([(piece.colour, piece.title) for piece in pieces])}</figure>'
+
+
+def legend(entries: Sequence[tuple[int, str]]) -> str:
+    """Which colour is what."""
+    inner = "".join(f'<li><i class="s{colour % SERIES}"></i>{text(title)}</li>' for colour, title in entries)
+    return f'<ul class="legend">{inner}</ul>'
+
+
+def _sum(pieces: Sequence[Piece]) -> Decimal:
+    return sum((max(Decimal(0), Decimal(piece.value)) for piece in pieces), Decimal(0))
+
+
+def _pieces(pieces: Sequence[Piece], largest: Decimal) -> str:
+    return "".join(
+        f'<i class="s{piece.colour % SERIES}" style="width:{Decimal(piece.value) * 100 / largest:.3f}%" '
+        f'title="{text(piece.title)}"></i>'
+        for piece in pieces
+        if piece.value > 0
+    )
 
 
 def columns(
-    names: Sequence[str], series: Sequence[tuple[str, Sequence[Decimal | int]]], label: str, unit: str = ""
+    names: Sequence[str], series: Sequence[tuple[str, int, Sequence[Decimal | int]]], label: str, unit: str
 ) -> str:
-    """Stacked columns over time, one colour for each series."""
+    """Stacked columns over time; each series has a title, a colour and a value for each name."""
     if not names:
-        return paragraph("nothing to plot", "note")
-    left, top, width, height = 70, 10, 800, 220
-    sums = [sum((Decimal(values[at]) for _, values in series), Decimal(0)) for at in range(len(names))]
-    largest = max(sums) or Decimal(1)
-    step = Decimal(width) / len(names)
-    marks = [
-        f'<line x1="{left}" y1="{top + height}" x2="{left + width}" y2="{top + height}" stroke="currentColor"/>',
-        f'<text x="{left - 6}" y="{top + 12}" text-anchor="end">{text(_short(largest))}</text>',
-        f'<text x="{left - 6}" y="{top + height}" text-anchor="end">0</text>',
-        f'<text x="{left}" y="{top + height + 18}">{text(names[0])}</text>',
-        f'<text x="{left + width}" y="{top + height + 18}" text-anchor="end">{text(names[-1])}</text>',
-    ]
+        return paragraph("Nothing to plot.", "note")
+    sums = [sum((Decimal(values[at]) for _, _, values in series), Decimal(0)) for at in range(len(names))]
+    top = _round_up(max(sums) or Decimal(1))
+    step = Decimal(100) / len(names)
+    width = min(step * Decimal("0.82"), COLUMN_PERCENT_MAX)
+    marks = []
     for at, name in enumerate(names):
         base = Decimal(0)
-        for number, (title, values) in enumerate(series):
+        for title, colour, values in series:
             value = Decimal(values[at])
             if value > 0:
-                tall = value * height / largest
+                tall = value * 100 / top
                 marks.append(
-                    f'<rect x="{left + step * at:.2f}" y="{top + height - base - tall:.2f}" '
-                    f'width="{max(Decimal(1), step * Decimal("0.85")):.2f}" height="{tall:.2f}" '
-                    f'fill="{COLOURS[number % len(COLOURS)]}"><title>{text(name)}, {text(title)}: {text(_short(value))} {text(unit)}</title></rect>'
+                    f'<rect class="s{colour % SERIES}" x="{step * at + (step - width) / 2:.3f}" y="{100 - base - tall:.3f}" '
+                    f'width="{width:.3f}" height="{tall:.3f}"><title>{text(name)}, {text(title)}: '
+                    f"{text(_short(value))} {text(unit)}</title></rect>"
                 )
                 base += tall
-    for number, (title, _) in enumerate(series):
-        across, down = left + (number % 3) * 270, top + height + 40 + (number // 3) * 20
-        marks.append(
-            f'<rect x="{across}" y="{down - 10}" width="12" height="12" fill="{COLOURS[number % len(COLOURS)]}"/>'
-            f'<text x="{across + 18}" y="{down}">{text(title)}</text>'
-        )
-    total = top + height + 50 + (len(series) - 1) // 3 * 20
-    return f'<svg viewBox="0 0 900 {total}" role="img" aria-label="{text(label)}">{"".join(marks)}</svg>'
+    ticks = "".join(
+        f'<span style="bottom:{100 * at // TICKS}%"><b>{text(_short(top * at / TICKS))}</b></span>'
+        for at in range(TICKS + 1)
+    )
+    shown = sorted({0, len(names) // 2, len(names) - 1}) if len(names) > 2 else range(len(names))
+    across = "".join(f"<span>{text(names[at])}</span>" for at in shown)
+    return (
+        f'<figure role="group" aria-label="{text(label)}"><figcaption>{text(unit)}</figcaption><div class="plot">'
+        f'<div class="ticks">{ticks}</div><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{text(label)}">{"".join(marks)}</svg></div><div class="across n{len(shown)}">{across}</div>'
+        f"{legend([(colour, title) for title, colour, _ in series])}</figure>"
+    )
+
+
+def _round_up(value: Decimal) -> Decimal:
+    """The next number that divides well into ticks."""
+    power = Decimal(10) ** value.adjusted()
+    return next(
+        step * power
+        for step in map(Decimal, ("1", "1.2", "1.6", "2", "2.4", "3.2", "4", "5", "6", "8", "10"))
+        if step * power >= value
+    )
 
 
 def _short(value: Decimal) -> str:
-    shown = f"{value:,.6f}" if value < 1 else f"{value:,.2f}"
+    shown = f"{value:,.6f}" if 0 < value < 1 else f"{value:,.2f}"
     return shown.rstrip("0").rstrip(".")

@@ -28,8 +28,9 @@ SCHEMA: Final = (
 STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 DEAD_LETTER_REASON: Final = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
-EXPIRES_MS_MAX: Final = 253_402_300_799_000
-"""The last second of the year 9999: Spark's timestamps end there for most readers."""
+TIME_MS_MIN: Final = -62_135_596_800_000
+TIME_MS_MAX: Final = 253_402_300_799_000
+"""From the year 1 to the last second of the year 9999: Spark's timestamps end there for most readers."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BROKERS_OWN: Final = frozenset(
@@ -100,7 +101,7 @@ def row_of(payload: bytes, entity: str) -> tuple[Any, ...]:
         annotations.get(Symbol("x-opt-sequence-number")),
         _moment(enqueued),
         _moment(_moment_ms(annotations.get(Symbol("x-opt-scheduled-enqueue-time")))),
-        _moment(expires if expires is not None and expires <= EXPIRES_MS_MAX else None),
+        _moment(expires),
         STATES.get(_int(annotations.get(Symbol("x-opt-message-state"))), "active"),
         _text(applications.get(DEAD_LETTER_REASON)),
         _text(applications.get(DEAD_LETTER_DESCRIPTION)),
@@ -178,7 +179,8 @@ def _moment_ms(value: object) -> int | None:
 
 
 def _moment(ms: int | None) -> datetime | None:
-    return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+    """A time as Spark takes it; what lies beyond its calendar is only in ``raw``."""
+    return None if ms is None or not TIME_MS_MIN <= ms <= TIME_MS_MAX else _EPOCH + timedelta(milliseconds=ms)
 
 
 # --- a row as a message ---------------------------------------------------------------------------
@@ -257,6 +259,16 @@ def payload_of(row: Mapping[str, Any], source_id: str | None) -> bytes:
         parts.append((amqp.APPLICATION_PROPERTIES, amqp.encode_map(items)))
     parts += _body_parts(row)
     return b"".join(b"\x00\x53" + bytes([code]) + value for code, value in parts)
+
+
+def addressing_of(payload: bytes) -> tuple[str, str | None, str | None]:
+    """Message id, session id and partition key of an encoded message, as the broker will see them. Raises UsageError."""
+    try:
+        message = decode_message(payload)
+    except (RemoteProtocolError, IndexError, ValueError) as error:
+        raise UsageError(f"raw is no encoded message: {error}") from None
+    key = message.message_annotations.get(Symbol("x-opt-partition-key"))
+    return _text(message.properties.message_id) or "", message.properties.group_id, _text(key)
 
 
 def _with_id(raw: bytes, source_id: str | None) -> bytes:

@@ -87,6 +87,17 @@ def spark_session(
     return session
 
 
+def redact(spark: SparkSession) -> None:
+    """Let a session that somebody else made hide secrets, as far as a running one can still be told."""
+    hidden = spark.conf.get("spark.sql.redaction.options.regex", "") or ""
+    if SECRET_NAMES not in hidden:
+        both = f"{hidden}|{SECRET_NAMES}" if hidden else SECRET_NAMES
+        spark.conf.set("spark.sql.redaction.options.regex", both)
+    # This one is one pattern for everything; who has chosen it keeps it.
+    if not spark.conf.get("spark.sql.redaction.string.regex", ""):
+        spark.conf.set("spark.sql.redaction.string.regex", SECRET_TEXT)
+
+
 def _settings(master: str | None, memory: str, work: Path) -> dict[str, str]:
     configuration = work / "log4j2.properties"
     configuration.write_text(_LOG4J, encoding="utf-8")

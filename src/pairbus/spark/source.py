@@ -56,7 +56,8 @@ class ServiceBusDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """One schema for every entity."""
+        """One schema for every entity. Spark asks for it at ``load()``, so that is where a bad option fails."""
+        parse_source(self.options, is_stream=None)
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from azure.servicebus.exceptions import ServiceBusError
@@ -27,8 +26,9 @@ from pairbus.pairing.naming import (
     parse_connection_string,
 )
 from pairbus.spark.census import Census
-from pairbus.spark.ledger import LEDGER_SCHEMA
-from pairbus.spark.pump import MESSAGES_MAX, PAGE, WINDOW, PumpSettings
+from pairbus.spark.ledger import MOVED
+from pairbus.spark.ledger_book import LedgerBook
+from pairbus.spark.pump import PAGE, WINDOW, PumpSettings
 from pairbus.spark.session import spark_session
 from pairbus.spark.shares import share_out
 from pairbus.spark.syphon_report import Count, Progress, Report
@@ -66,10 +66,12 @@ class SyphonOptions:
         tasks: How many tasks; the cluster's cores unless given.
         slice_seconds: How long a task pumps before the driver plans again.
         patience_seconds: How long ``once`` goes on while nothing moves.
-        ledger: A directory for the ledger; a temporary one unless given.
+        ledger: A directory of this machine for the ledger, or a URL that executors reach; a temporary one unless given.
         not_found: What happens to messages whose destination does not exist.
         time_to_live: Whether time in the backlog counts.
         settings: More Spark settings.
+        authorities: Certificate authorities to trust besides the public ones, as text in PEM form; executors get it
+            with the job and need no file.
     """
 
     primary: str = field(repr=False)
@@ -89,6 +91,7 @@ class SyphonOptions:
     not_found: NotFoundPolicy = "dead-letter"
     time_to_live: Literal["freeze", "deduct"] = "freeze"
     settings: dict[str, str] = field(default_factory=dict)
+    authorities: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         _check("queues", self.queues, 1, 10_000)
@@ -148,9 +151,9 @@ class _Run:
         self._options = options
         self._stop = stop
         self._tell = tell
-        self._ledger = options.ledger or str(Path(tempfile.mkdtemp(prefix="pairbus-ledger-")))
-        self._run_id = uuid.uuid4().hex[:12]
-        self._report = Report(ledger=self._ledger)
+        place = options.ledger or tempfile.mkdtemp(prefix="pairbus-ledger-")
+        self._book = LedgerBook(place, uuid.uuid4().hex[:12])
+        self._report = Report(ledger=place)
         self._settings = PumpSettings(
             primary=options.primary,
             secondary=options.secondary,
@@ -160,6 +163,7 @@ class _Run:
             not_found=options.not_found,
             deducts_life=options.time_to_live == "deduct",
             is_ordered=options.order == "session",
+            authorities=options.authorities,
         )
         self._spark = spark
         self._watch: Watch | None = None
@@ -168,7 +172,7 @@ class _Run:
     def run(self) -> Report:
         """The loop."""
         started = time.monotonic()
-        census = Census(self._options.secondary, self._name, self._options.queues)
+        census = Census(self._options.secondary, self._name, self._options.queues, self._options.authorities)
         try:
             if self._options.once:
                 self._drain_once(census)
@@ -297,51 +301,35 @@ class _Run:
         return self._spark
 
     def _pump(self, spark: SparkSession, shares: list[tuple[str, ...]]) -> list[Count]:
-        from pyspark.sql import functions
-
         from pairbus.spark.pump_source import FORMAT
 
+        settings = self._settings
         told = {
-            "seconds": self._settings.seconds,
-            "page": self._settings.page,
-            "window": self._settings.window,
-            "messages_max": MESSAGES_MAX,
-            "not_found": self._settings.not_found,
-            "deducts_life": self._settings.deducts_life,
-            "is_ordered": self._settings.is_ordered,
+            "seconds": settings.seconds,
+            "page": settings.page,
+            "window": settings.window,
+            "messages_max": self._book.messages_max(settings.messages_max, len(shares)),
+            "not_found": settings.not_found,
+            "deducts_life": settings.deducts_life,
+            "is_ordered": settings.is_ordered,
+            "authorities": settings.authorities,
         }
-        path = f"{self._ledger}/run={self._run_id}/slice={self._report.slices:06d}"
+        is_speculated = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
+        plan = {"settings": told, "shares": shares, "is_speculated": is_speculated}
         rows = (
             spark.read.format(FORMAT)
-            .option("plan", json.dumps({"settings": told, "shares": shares}))
-            .option("primaryConnectionString", self._settings.primary)
-            .option("secondaryConnectionString", self._settings.secondary)
+            .option("plan", json.dumps(plan))
+            .option("primaryConnectionString", settings.primary)
+            .option("secondaryConnectionString", settings.secondary)
             .load()
         )
-        rows.write.mode("overwrite").parquet(path)
-        # Read back rather than computed beside the write: a second action would pump a second time.
-        counted = (
-            spark.read.schema(LEDGER_SCHEMA)
-            .parquet(path)
-            .groupBy("backlog_queue", "destination", "outcome")
-            .agg(functions.count("*").alias("messages"), functions.max("reason").alias("reason"))
-        )
-        return [
-            Count(row["backlog_queue"], row["destination"], row["outcome"], row["messages"], row["reason"])
-            for row in counted.collect()
-        ]
+        return self._book.keep_slice(spark, rows, self._report.slices)
 
     def _keep(self, spark: SparkSession, watched: Watch) -> None:
         """Put what the watch brought home into the ledger."""
-        import pyarrow
-
-        from pairbus.spark.ledger import record_batches
-
         rows, watched.rows = watched.rows, []
-        table = pyarrow.Table.from_batches(record_batches(rows))
-        path = f"{self._ledger}/run={self._run_id}/slice={self._report.slices:06d}-watch"
-        spark.createDataFrame(table).coalesce(1).write.mode("overwrite").parquet(path)
-        self._report.moved += sum(1 for row in rows if row.outcome == "moved")
+        self._book.keep(spark, rows, self._report.slices)
+        self._report.moved += sum(1 for row in rows if row.outcome == MOVED)
 
     def _progress(self, backlog: dict[str, int | None], moved: int, seconds: float) -> Progress:
         counts = list(backlog.values())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,10 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.trigger import Failure, classify
-from pairbus.spark.quarantine import quarantine
-from pairbus.spark.schema import payload_of
+from pairbus.spark.quarantine import as_json, quarantine
+from pairbus.spark.schema import addressing_of, payload_of
+from pairbus.spark.sdk import SendersAtOnce
+from pairbus.spark.spill import Record, Spill
 from pairbus.syphon.plan import BATCH_BYTES, Letter, forbidden
 from pairbus.syphon.sdk import SdkOutlet
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pairbus.spark.options import SinkOptions
 
 ROWS_AT_ONCE: Final = 10_000
+BYTES_AT_ONCE: Final = 80 * 1024 * 1024
 """Rows of a partition that are sorted and sent together: a stream's usual batch, and the bound of memory."""
 ATTEMPTS: Final = 6
 PAUSE_SECONDS_MIN: Final = 0.5
@@ -59,23 +63,52 @@ class _Sending:
         self._sent = 0
 
     async def run(self, rows: Iterator[Row]) -> Sent:
-        connection = self._options.access.connection_string()
-        async with ServiceBusClient.from_connection_string(connection, retry_total=1) as client:
-            outlets = [SdkOutlet(client) for _ in range(self._options.in_flight)]
+        async with ServiceBusClient.from_connection_string(
+            **self._options.access.connection(), retry_total=1
+        ) as client:
+            senders: Any = SendersAtOnce(client)
+            outlets = [SdkOutlet(senders) for _ in range(self._options.in_flight)]
             try:
-                while chunk := _take(rows, ROWS_AT_ONCE):
-                    await self._send_chunk(outlets, chunk)
+                await self._send_all(outlets, rows)
             finally:
-                for outlet in outlets:
-                    await outlet.close()
+                await asyncio.gather(*(outlet.close() for outlet in outlets))
         if self._refused:
-            quarantine(self._options.quarantine, self._refused)
+            quarantine(self._options.quarantine, self._refused, *_task())
         return Sent(self._sent, len(self._refused))
 
-    async def _send_chunk(self, outlets: list[SdkOutlet], rows: list[dict[str, Any]]) -> None:
-        parcels = [parcel for row in rows if (parcel := self._parcel(row)) is not None]
-        # Sessions in order whatever the order of rows: local mode hides that shuffles reorder (reference, 3.5).
-        parcels.sort(key=lambda parcel: (parcel.letter.session_id or "", parcel.letter.sequence_number))
+    async def _send_all(self, outlets: list[SdkOutlet], rows: Iterator[Row]) -> None:
+        """Chunk by chunk; sessions, where there is more than one chunk, from sorted runs on disk.
+
+        Rows of a session come in any order after a shuffle, and local mode hides that (reference, 3.5).
+        """
+        with Spill() as spill:
+            is_last = False
+            while not is_last:
+                parcels, is_last = self._take(rows)
+                parcels.sort(
+                    key=lambda parcel: (parcel.letter.session_id or "", parcel.letter.sequence_number)
+                )
+                if not is_last or not spill.is_empty:
+                    spill.add(_record(parcel) for parcel in parcels if parcel.letter.session_id is not None)
+                    parcels = [parcel for parcel in parcels if parcel.letter.session_id is None]
+                await self._send_chunk(outlets, parcels)
+            for chunk in _chunks(map(_parcel, spill.merged())):
+                await self._send_chunk(outlets, chunk)
+
+    def _take(self, rows: Iterator[Row]) -> tuple[list[_Parcel], bool]:
+        """The next rows as messages, as many as fit in memory, and whether they are the last."""
+        parcels: list[_Parcel] = []
+        size = 0
+        for row in rows:
+            parcel = self._parcel(row.asDict(recursive=True))
+            if parcel is not None:
+                parcels.append(parcel)
+                size += len(parcel.letter.payload)
+                if len(parcels) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+                    return parcels, False
+        return parcels, True
+
+    async def _send_chunk(self, outlets: list[SdkOutlet], parcels: list[_Parcel]) -> None:
         lanes: list[dict[str, list[_Parcel]]] = [{} for _ in outlets]
         for index, parcel in enumerate(parcels):
             session = parcel.letter.session_id
@@ -105,19 +138,16 @@ class _Sending:
             wrong = forbidden(path)
             if wrong is not None:
                 raise UsageError(f"path: {wrong}")
-            number = row.get("sequence_number")
-            source = row.get("entity")
+            number = fields.get("sequence_number")
+            source = fields.get("entity")
             source_id = f"{source}:{number}" if source is not None and number is not None else None
             payload = payload_of(fields, source_id)
+            message_id, session, key = addressing_of(payload)
         except UsageError as error:
             self._refuse(row, str(error))
             return None
-        session = fields.get("session_id")
-        key = fields.get("partition_key")
         order = number if isinstance(number, int) else 0
-        message_id = str(fields.get("message_id") or source_id or "")
-        letter = Letter("", order, path.strip("/"), payload, message_id, session, key, 0)
-        return _Parcel(row, letter)
+        return _Parcel(row, Letter("", order, path.strip("/"), payload, message_id, session, key, 0))
 
     def _refuse(self, row: dict[str, Any], reason: str) -> None:
         if not self._options.quarantine:
@@ -169,13 +199,41 @@ class _Sending:
             await self._send_batch(outlet, [parcel])
 
 
-def _take(rows: Iterator[Row], count: int) -> list[dict[str, Any]]:
-    taken: list[dict[str, Any]] = []
-    for row in rows:
-        taken.append(row.asDict(recursive=True))
-        if len(taken) >= count:
-            break
-    return taken
+def _task() -> tuple[str, int]:
+    """Which part of which batch of a stream this task is, the same whenever it is run again; and which part alone."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return "", 0
+    part = context.partitionId()
+    query = context.getLocalProperty("sql.streaming.queryId")
+    number = context.getLocalProperty("streaming.sql.batchId")
+    return ("" if query is None or number is None else f"{query}-{number}-{part}"), part
+
+
+def _chunks(parcels: Iterable[_Parcel]) -> Iterator[list[_Parcel]]:
+    chunk: list[_Parcel] = []
+    size = 0
+    for parcel in parcels:
+        chunk.append(parcel)
+        size += len(parcel.letter.payload)
+        if len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _record(parcel: _Parcel) -> Record:
+    letter = parcel.letter
+    head = json.dumps([letter.path, letter.message_id, letter.partition_key, as_json(parcel.row)])
+    return Record(letter.session_id or "", letter.sequence_number, head, letter.payload)
+
+
+def _parcel(record: Record) -> _Parcel:
+    path, message_id, key, row = json.loads(record.head)
+    return _Parcel(row, Letter("", record.number, path, record.body, message_id, record.session, key, 0))
 
 
 class ServiceBusWriter(DataSourceWriter):
@@ -184,7 +242,8 @@ class ServiceBusWriter(DataSourceWriter):
     Guarantees: ``save()`` returns only when every row was accepted or is in quarantine with its reason. A task that
     is run again sends its rows again, under the same message ids when the rows carry one or come from the source
     (``entity`` and ``sequence_number``): exactly once where the destination detects duplicates, else at least once.
-    Rows of one session in one partition are sent in the order of ``sequence_number``; repartition by session first.
+    Rows of one session in one partition are sent in the order of ``sequence_number``, each after the one before it was
+    accepted, however many there are; repartition by session first.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -198,7 +257,8 @@ class ServiceBusWriter(DataSourceWriter):
 class ServiceBusStreamWriter(DataSourceStreamWriter):
     """Sends the rows of a stream, batch by batch; guarantees as ``ServiceBusWriter``, per batch.
 
-    A batch that is replayed after a failure repeats what was sent of it, at most the batch.
+    A batch that is replayed after a failure repeats what was sent of it, at most the batch. A task that is tried again
+    or copied by speculation repeats at most its own rows per attempt (D3).
     """
 
     def __init__(self, options: SinkOptions) -> None:

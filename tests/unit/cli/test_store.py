@@ -19,6 +19,8 @@ from tests.conformance.haste import make_haste
 
 make_haste()
 pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
+pytestmark = pytest.mark.timeout(300)
+WAIT_S = 45
 CONFIG = {
     "Topics": [{"Name": "events", "Subscriptions": [{"Name": "audit", "Properties": {}}]}],
 }
@@ -62,7 +64,7 @@ def fill(data: Path) -> str:
         with client.get_queue_sender("dead") as sender:
             sender.send_messages([ServiceBusMessage(b"broken"), ServiceBusMessage(b"deferred")])
         with client.get_queue_receiver("dead") as receiver:
-            first, second = receiver.receive_messages(max_message_count=2, max_wait_time=5)
+            first, second = (receiver.receive_messages(max_wait_time=WAIT_S)[0] for _ in range(2))
             receiver.dead_letter_message(first, reason="unreadable", error_description="no such form")
             receiver.defer_message(second)
         with client.get_queue_sender("later") as sender:
@@ -70,7 +72,7 @@ def fill(data: Path) -> str:
         with client.get_topic_sender("events") as sender:
             sender.send_messages(ServiceBusMessage("it happened"))
         with client.get_queue_receiver("orders") as receiver:
-            [message] = receiver.receive_messages(max_wait_time=5)
+            [message] = receiver.receive_messages(max_wait_time=WAIT_S)
             receiver.complete_message(message)
         return namespace.connection_string.partition("SharedAccessKey=")[2].partition(";")[0]
 
@@ -200,7 +202,7 @@ def test_an_import_brings_everything_back(filled: tuple[Path, str], tmp_path: Pa
         with client.get_queue_receiver("baskets", session_id="alice") as receiver:
             assert b"".join([receiver.session.get_state()]) == b"one item"
         with client.get_queue_receiver("dead", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-            [message] = receiver.receive_messages(max_wait_time=5)
+            [message] = receiver.receive_messages(max_wait_time=WAIT_S)
             assert message.dead_letter_reason == "unreadable"
         with client.get_queue_receiver("dead") as receiver:
             [message] = receiver.receive_deferred_messages([2])
@@ -240,16 +242,17 @@ def test_an_import_of_a_damaged_export_leaves_nothing(
 
 def test_B13_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Namespace("contoso", data=data, queues=["orders"]) as namespace, namespace.client() as client:
+    patient = Queue("orders", lock_duration=timedelta(minutes=5))
+    with Namespace("contoso", data=data, queues=[patient]) as namespace, namespace.client() as client:
         with client.get_queue_sender("orders") as sender:
             sender.send_messages(ServiceBusMessage("kept"))
             for _ in range(140):
                 sender.send_messages(ServiceBusMessage(bytes(200_000)))
         with client.get_queue_receiver("orders", prefetch_count=0) as receiver:
-            [kept] = receiver.receive_messages(max_wait_time=5)
+            [kept] = receiver.receive_messages(max_wait_time=WAIT_S)
             done = 0
             while done < 60:
-                for message in receiver.receive_messages(max_message_count=10, max_wait_time=5):
+                for message in receiver.receive_messages(max_message_count=10, max_wait_time=WAIT_S):
                     receiver.complete_message(message)
                     done += 1
             receiver.abandon_message(kept)

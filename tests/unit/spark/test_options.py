@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from pairbus.errors import UsageError
-from pairbus.spark.options import Access, parse_sink, parse_source
+from pairbus.spark.options import COLUMNS, Access, parse_sink, parse_source
+from pairbus.spark.source import FIELDS
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 BASE = {"connectionstring": CONNECTION, "queue": "orders"}
@@ -39,6 +42,15 @@ def test_names_are_read_in_any_letter_case() -> None:
         ({"queue": ""}, ("queue", "topic", "subscription")),
         ({"connectionstring": ""}, ("connectionString", "credentialEnv")),
         ({"connectionstring": "hello"}, ("connectionString", "Endpoint=sb://")),
+        ({"namespace": "contoso"}, ("namespace", "credentialEnv")),
+        ({"credentialEnv": "ORDERS"}, ("connectionString", "credentialEnv")),
+        ({"connectionstring": "", "credentialEnv": "no name"}, ("credentialEnv", "environment variable")),
+        ({"caFile": "/nowhere/ca.pem"}, ("caFile", "/nowhere/ca.pem")),
+        ({"maxBytesPerTrigger": "64m"}, ("maxBytesPerTrigger", "'64m'", "whole number")),
+        ({"startingSequence": "latest"}, ("startingSequence", "'latest'", "earliest", "mode browse")),
+        ({"startingSequence": "7"}, ("startingSequence", "'7'", "earliest", "mode browse")),
+        ({"batchSize": "5"}, ("batchsize", "unknown to the source")),
+        ({"path": "x"}, ("'path'", "unknown")),
     ],
 )
 def test_a_bad_option_of_the_source_is_named_with_what_is_allowed(
@@ -67,6 +79,8 @@ def test_a_batch_does_not_consume() -> None:
         ({"queue": ""}, ["body"], ("queue", "topic", "path")),
         ({"topic": "t"}, ["body"], ("queue", "topic")),
         ({"maxMessagesPerTrigger": "5"}, ["body"], ("maxmessagespertrigger", "unknown to the sink")),
+        ({"sessionIdColumn": "key"}, ["body", "key", "raw"], ("sessionIdColumn", "raw", "drop")),
+        ({"rawColumn": "b", "bodyColumn": "b"}, ["b"], ("bodyColumn", "sent as it is")),
     ],
 )
 def test_a_bad_option_of_the_sink_is_named_with_what_is_allowed(
@@ -93,12 +107,49 @@ def test_no_secret_shows_in_any_form_of_the_options() -> None:
     assert "c2VjcmV0" not in str(caught.value)
 
 
-def test_a_secret_may_stay_in_the_environment() -> None:
-    access = Access("", "ORDERS_KEY", "contoso.servicebus.windows.net")
+def test_every_field_of_a_message_can_be_in_a_column_of_another_name() -> None:
+    """The mapping's options are the source's own names, and each says where its field is."""
+    for option, field in COLUMNS.items():
+        columns = ["body", "path", "mine"]
+        options = parse_sink({"connectionString": CONNECTION, option: "mine"}, columns)
+        assert options.columns[field] == "mine", option
+    by_broker = {
+        "delivery_count", "enqueued_time", "expires_at", "state", "dead_letter_reason", "dead_letter_description",
+    }  # fmt: skip
+    assert set(COLUMNS.values()) == set(FIELDS) - by_broker | {"path"}
 
-    assert access.connection_string({"ORDERS_KEY": CONNECTION}) == CONNECTION
-    assert access.connection_string({"ORDERS_KEY": "SharedAccessKeyName=a;SharedAccessKey=b"}).startswith(
-        "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a"
+
+def test_a_path_of_the_command_line_and_of_an_option_agree() -> None:
+    subscription = parse_source(
+        {"connectionString": CONNECTION, "topic": "t", "subscription": "s", "subQueue": "deadletter"},
+        is_stream=True,
     )
+    transfer = parse_source({**BASE, "subQueue": "transferDeadLetter"}, is_stream=True)
+
+    assert subscription.entity == "t/Subscriptions/s/$DeadLetterQueue"
+    assert transfer.entity == "orders/$Transfer/$DeadLetterQueue"
+
+
+def test_a_secret_may_stay_in_the_environment() -> None:
+    access = parse_source(
+        {"credentialEnv": "ORDERS_KEY", "namespace": "sb://contoso.example/", "queue": "orders"},
+        is_stream=True,
+    ).access
+    key = "SharedAccessKeyName=a;SharedAccessKey=b"
+
+    assert access.connection_string({"ORDERS_KEY": key}) == f"Endpoint=sb://contoso.example/;{key}"
+    whole = f"Endpoint=sb://Contoso.example/;{key}"
+    assert access.connection_string({"ORDERS_KEY": whole}) == whole
     with pytest.raises(UsageError, match="ORDERS_KEY is not set"):
         access.connection_string({})
+    with pytest.raises(UsageError, match="namespace is 'contoso.example', but ORDERS_KEY holds .* 'example'"):
+        access.connection_string({"ORDERS_KEY": CONNECTION})
+    with pytest.raises(UsageError, match="a key without an Endpoint: give the option namespace"):
+        Access("", "ORDERS_KEY").connection_string({"ORDERS_KEY": key})
+
+
+def test_a_secret_in_the_wrong_option_is_not_repeated() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_source({"credentialEnv": CONNECTION, "queue": "orders"}, is_stream=True)
+
+    assert "c2VjcmV0" not in str(caught.value)

@@ -165,3 +165,16 @@ def test_a_row_becomes_a_message_field_by_field() -> None:
 def test_a_value_that_cannot_be_sent_is_named(row: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         payload_of(row, None)
+
+
+@pytest.mark.parametrize("ms", [-(2**62), 2**62])
+def test_a_time_beyond_the_calendar_leaves_the_column_empty_and_the_message_readable(ms: int) -> None:
+    row = as_fields(
+        delivered(
+            message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(ms)}, body=b"x", body_kind="data"
+        )
+    )
+
+    assert row["scheduled_enqueue_time"] is None
+    assert row["body"] == b"x"
+    assert ms.to_bytes(8, "big", signed=True) in row["raw"]

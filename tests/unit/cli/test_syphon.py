@@ -1,0 +1,46 @@
+"""What `pairbus syphon` says and how it reads its options."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from pairbus.cli import root as roots
+from pairbus.cli import syphon_spark
+from pairbus.errors import UsageError
+
+
+def test_settings_are_taken_apart_at_the_first_equals_sign() -> None:
+    given = ["spark.executor.memory=2g", "spark.driver.extraJavaOptions=-Da=b"]
+
+    assert syphon_spark._settings(given) == {
+        "spark.executor.memory": "2g",
+        "spark.driver.extraJavaOptions": "-Da=b",
+    }
+
+
+@pytest.mark.parametrize("given", ["spark.executor.memory", "executor.memory=2g", ""])
+def test_a_setting_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match=r"expected spark\.KEY=VALUE"):
+        syphon_spark._settings([given])
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_word_is_said_to_a_person_who_waits_and_taken_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_watched: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_watched)
+
+    with syphon_spark._said("starting Spark…"):
+        pass
+
+    assert capsys.readouterr() == ("", "starting Spark…\r\x1b[2K" if is_watched else "")
+
+
+def test_the_help_shows_a_cluster() -> None:
+    result = CliRunner().invoke(roots.root, ["syphon", "--help"], prog_name="pairbus")
+
+    assert "--master spark://" in result.output
+    assert "must be installed on the workers" in result.output

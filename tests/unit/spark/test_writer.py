@@ -1,0 +1,173 @@
+"""The writer called as an object, on outlets that only remember."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusServerBusyError
+from pyarrow import parquet
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import Row
+
+from pairbus.errors import UsageError
+from pairbus.spark import writer
+from pairbus.spark.options import parse_sink
+from pairbus.spark.schema import payload_of
+from pairbus.syphon.plan import Letter
+
+CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
+SENT: list[list[Letter]] = []
+REFUSED: dict[str, Exception] = {}
+
+
+class FakeOutlet:
+    """Takes everything but messages that it was told to refuse."""
+
+    def __init__(self, client: object) -> None:
+        pass
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        for letter in letters:
+            if letter.message_id in REFUSED:
+                raise REFUSED[letter.message_id]
+        SENT.append(list(letters))
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    SENT.clear()
+    REFUSED.clear()
+    monkeypatch.setattr(writer, "SdkOutlet", FakeOutlet)
+    monkeypatch.setattr(writer, "PAUSE_SECONDS_MIN", 0.0)
+
+
+def write(rows: list[Row], **options: str) -> writer.Sent:
+    given = {"connectionString": CONNECTION, "queue": "out", **options}
+    return writer.ServiceBusWriter(parse_sink(given, list(rows[0].asDict()))).write(iter(rows))
+
+
+def shuffled(count: int, sessions: int) -> list[Row]:
+    rows = [Row(body=b"x", session_id=f"s{n % sessions}", sequence_number=n) for n in range(count)]
+    random.Random(7).shuffle(rows)
+    return rows
+
+
+def in_order() -> dict[str | None, list[int]]:
+    found: dict[str | None, list[int]] = {}
+    for batch in SENT:
+        for letter in batch:
+            found.setdefault(letter.session_id, []).append(letter.sequence_number)
+    return found
+
+
+@pytest.mark.parametrize("at_once", [10_000, 100, 7, 1])
+def test_D4_sessions_are_sent_in_order_whatever_the_order_of_rows_and_however_few_fit_in_memory(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(writer, "ROWS_AT_ONCE", at_once)
+
+    assert write(shuffled(300, 11), inFlight="3", batchSize="9").messages == 300
+
+    assert in_order() == {f"s{s}": list(range(s, 300, 11)) for s in range(11)}
+
+
+def test_D10_memory_is_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "BYTES_AT_ONCE", 2_000)
+    rows = [Row(body=b"x" * 500, session_id="s", sequence_number=n) for n in reversed(range(40))]
+
+    write(rows)
+
+    assert in_order() == {"s": list(range(40))}
+
+
+def test_a_row_of_original_bytes_keeps_its_own_session_and_id() -> None:
+    raw = [
+        payload_of({"body": b"x", "message_id": f"m{n}", "session_id": "s", "partition_key": "s"}, None)
+        for n in range(3)
+    ]
+
+    write([Row(raw=raw[n], sequence_number=n) for n in (2, 0, 1)])
+
+    (batch,) = SENT
+    assert [(letter.message_id, letter.session_id, letter.partition_key) for letter in batch] == [
+        (f"m{n}", "s", "s") for n in range(3)
+    ]
+    assert [letter.payload for letter in batch] == raw
+
+
+def test_no_send_holds_more_messages_than_it_was_told() -> None:
+    write([Row(body=b"x") for _ in range(25)], batchSize="10", inFlight="1")
+
+    assert [len(batch) for batch in SENT] == [10, 10, 5]
+
+
+def test_a_busy_broker_is_asked_again_and_a_task_that_got_no_answer_fails() -> None:
+    REFUSED["m1"] = ServiceBusServerBusyError(message="busy")
+
+    with pytest.raises(ServiceBusServerBusyError):
+        write([Row(body=b"x", message_id="m1")], onError="quarantine", quarantinePath="/nowhere")
+
+
+def test_D5_a_poisoned_row_fails_the_task_or_is_kept_with_its_reason(tmp_path: Path) -> None:
+    REFUSED["m1"] = MessageSizeExceededError(message="256 KB is the limit")
+    rows = [Row(body=b"x", message_id=f"m{n}", subject=None if n else 5) for n in range(4)]
+
+    with pytest.raises(UsageError, match="subject is a int: expected a string; onError=quarantine"):
+        write(rows)
+    SENT.clear()
+    sent = write(rows, onError="quarantine", quarantinePath=str(tmp_path))
+
+    kept = _quarantined(tmp_path)
+    assert (sent.messages, sent.quarantined) == (2, 2)
+    assert kept["m0"][0] == "subject is a int: expected a string"
+    assert kept["m1"][0].startswith("message too large")
+    assert json.loads(kept["m1"][1])["body"] == {"base64": "eA=="}
+
+
+def test_D5_a_row_refused_after_it_was_on_disk_is_kept_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "ROWS_AT_ONCE", 2)
+    REFUSED["m3"] = MessageSizeExceededError(message="too large")
+    rows = [Row(body=b"x", message_id=f"m{n}", session_id="s", sequence_number=n) for n in range(6)]
+
+    write(rows, onError="quarantine", quarantinePath=str(tmp_path))
+
+    ((_, row, raw),) = _quarantined(tmp_path).values()
+    assert json.loads(row)["sequence_number"] == 3
+    assert raw == b"x"
+
+
+def test_D1_D3_a_task_that_is_run_again_quarantines_nothing_twice(tmp_path: Path) -> None:
+    rows = [Row(body=b"x", message_id=f"m{n}", subject=5) for n in range(4)]
+
+    for again in (rows, rows[::-1]):
+        write(again, onError="quarantine", quarantinePath=str(tmp_path))
+
+    assert len(list(tmp_path.iterdir())) == 1
+    assert len(_quarantined(tmp_path)) == 4
+
+
+def test_D5_equal_rows_of_two_parts_or_batches_are_kept_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task in (("", 0), ("", 1), ("query-0-0", 0), ("query-1-0", 0), ("query-1-0", 0)):
+        monkeypatch.setattr(writer, "_task", lambda task=task: task)
+        write([Row(body=b"x", subject=5)], onError="quarantine", quarantinePath=str(tmp_path))
+
+    assert parquet.read_table(tmp_path).num_rows == 4
+
+
+def _quarantined(directory: Path) -> dict[str, tuple[str, str, Any]]:
+    rows = parquet.read_table(directory).to_pylist()
+    return {row["message_id"]: (row["reason"], row["row"], row["raw"]) for row in rows}
