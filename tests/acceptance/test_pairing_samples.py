@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions, aio
 from pairbus.testing import Namespace, Pair, Queue
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def read(client: Any, entity: str, count: int) -> list[str]:
     found: list[str] = []
     with receiver:
         while len(found) < count:
-            messages = receiver.receive_messages(max_message_count=count, max_wait_time=10)
+            messages = receiver.receive_messages(max_message_count=count, max_wait_time=60)
             assert messages, f"only {found} of {count} came"
             for message in messages:
                 found.append(str(message))
@@ -166,9 +166,9 @@ async def test_the_asynchronous_shape_is_the_same(pair: Pair) -> None:
             client.mark_healthy("queue")
         found: list[str] = []
         async with client.get_queue_receiver("queue") as receiver:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 while len(found) < 3:
-                    for message in await receiver.receive_messages(max_message_count=5, max_wait_time=5):
+                    for message in await receiver.receive_messages(max_message_count=5, max_wait_time=20):
                         found.append(str(message))
                         await receiver.complete_message(message)
     assert sorted(found) == ["one", "three", "two"]

@@ -1,4 +1,4 @@
-"""Ledgers of sends and arrivals for reconcile: many rows quickly, and single rows by hand."""
+"""Ledgers of sends and arrivals for reconcile: single rows by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow
-import pyarrow.compute
 import pyarrow.parquet
 
 NOON_MS = 1_794_744_000_000
@@ -62,33 +61,3 @@ def write_table(path: Path, table: pyarrow.Table, row_group_size: int | None = N
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(table, path, compression="zstd", row_group_size=row_group_size)
     return str(path)
-
-
-def ledger(numbers: pyarrow.Array, kind: str, delay_ms: int = 0, destinations: int = 20) -> pyarrow.Table:
-    """A row for each number: its id, body and destination follow from it."""
-    count = len(numbers)
-    text = pyarrow.compute.cast(numbers, pyarrow.string())
-    # 64 hexadecimal digits that differ: as good as a hash for comparing, and quick to make.
-    body = pyarrow.compute.utf8_lpad(text, 64, "0")
-    spread = pyarrow.compute.cast(
-        pyarrow.compute.subtract(
-            numbers, pyarrow.compute.multiply(pyarrow.compute.divide(numbers, destinations), destinations)
-        ),
-        pyarrow.string(),
-    )
-    times = pyarrow.compute.add(numbers, NOON_MS + delay_ms)
-    return pyarrow.table(
-        {
-            "time": pyarrow.compute.cast(times, pyarrow.timestamp("ms", tz="UTC")),
-            "namespace": pyarrow.array(["contoso"] * 1).take(pyarrow.array([0] * count, pyarrow.int32())),
-            "kind": pyarrow.array([kind]).take(pyarrow.array([0] * count, pyarrow.int32())),
-            "entity": pyarrow.compute.binary_join_element_wise("orders", spread, "-"),
-            "sequence_number": numbers,
-            "message_id": pyarrow.compute.binary_join_element_wise("message", text, "-"),
-            "size": numbers,
-            "sha256": body,
-            "destination": pyarrow.array([""]).take(pyarrow.array([0] * count, pyarrow.int32())),
-            "detail": pyarrow.array([""]).take(pyarrow.array([0] * count, pyarrow.int32())),
-        },
-        schema=SCHEMA,
-    )

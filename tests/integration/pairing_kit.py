@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusMessage
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 from pairbus.testing import Namespace, Pair
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 90.0
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -33,6 +33,11 @@ def options(**changes: Any) -> SendAvailabilityOptions:
         "ping_primary_interval": timedelta(seconds=1),
     }
     return SendAvailabilityOptions(**{**values, **changes})
+
+
+def by_hand(**changes: Any) -> SendAvailabilityOptions:
+    """For outages that are declared by hand: no ping finds out meanwhile that the primary is well."""
+    return options(**{"ping_primary_interval": timedelta(minutes=5), **changes})
 
 
 def paired(
@@ -54,7 +59,7 @@ def bodies(namespace: Namespace, queue: str, expected: int, **receiver: Any) -> 
     with namespace.client() as client, client.get_queue_receiver(queue, **receiver) as reader:
         until = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < until:
-            wait = 5 if sum(found.values()) < expected else 0.5
+            wait = 20 if sum(found.values()) < expected else 0.5
             messages = reader.receive_messages(max_message_count=200, max_wait_time=wait)
             if not messages and sum(found.values()) >= expected:
                 return found
@@ -64,6 +69,16 @@ def bodies(namespace: Namespace, queue: str, expected: int, **receiver: Any) -> 
                 assert message.content_type != "application/vnd.ms-servicebus-ping", "P23"
                 found[str(message)] += 1
                 reader.complete_message(message)
+    return found
+
+
+def take(receiver: Any, count: int) -> list[Any]:
+    """Receive exactly so many, in as many calls as it needs."""
+    found: list[Any] = []
+    until = time.monotonic() + WAIT_SECONDS
+    while len(found) < count:
+        assert time.monotonic() < until, f"{len(found)} of {count} messages came within {WAIT_SECONDS} s"
+        found += receiver.receive_messages(max_message_count=count - len(found), max_wait_time=20)
     return found
 
 

@@ -14,7 +14,7 @@ from pairbus.server.listener import Limits
 from pairbus.server.server import Page, Server
 from tests.unit.server.fakes import FakeBroker, FakeStore, assemble_with, assembly, options
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 45.0
 
 
 class Running:

@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--window", type=int, default=300)
     parser.add_argument("--slice", type=float, default=10.0)
     parser.add_argument("--order", choices=("relaxed", "session"), default="relaxed")
+    parser.add_argument("--ledger")
     given = parser.parse_args()
     options = SyphonOptions(
         primary=os.environ["PAIRBUS_PRIMARY"],
@@ -29,6 +30,7 @@ def main() -> int:
         window=given.window,
         slice_seconds=given.slice,
         order=given.order,
+        ledger=given.ledger,
         settings={"spark.executor.memory": "700m"},
     )
     report = run_syphon(options, tell=lambda progress: print(progress.line(), flush=True))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pairbus.amqp.message import decode_message
@@ -21,14 +24,21 @@ from pairbus.spark.entity import Entity
 from pairbus.spark.options import parse_source
 from pairbus.spark.session import spark_session
 
-PASSPORT = Passport("factory", 1, 1, "connection refused or lost")
+_NUMBERS = itertools.count(1)
 BATCH_BYTES = 200_000
+LISTENERS_MS_MAX = 120_000
+T = TypeVar("T")
 
 
 def parked(path: str, message_id: str, body: bytes, session_id: str | None = None) -> bytes:
     """A message for ``path`` in its parked form."""
     message = ServiceBusMessage(body, message_id=message_id, session_id=session_id)
-    return park(wire.encoded(message), path, PASSPORT)
+    return park(wire.encoded(message), path, passport())
+
+
+def passport() -> Passport:
+    """What a factory writes into each message that it parks: no two have the same."""
+    return Passport("factory", next(_NUMBERS), 1, "connection refused or lost")
 
 
 def send_payloads(client: ServiceBusClient, queue: str, payloads: Sequence[bytes]) -> None:
@@ -48,7 +58,7 @@ def read_all(
     found: list[tuple[str, str | None, bytes]] = []
     while True:
         messages = receiver.receive_messages(
-            max_message_count=1000, max_wait_time=wait if len(found) >= expected else 5
+            max_message_count=1000, max_wait_time=wait if len(found) >= expected else 45
         )
         if not messages:
             return found
@@ -108,14 +118,32 @@ def small_session() -> SparkSession:
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"file://{event_log_directory()}",
+        # Spark's own pages are looked through for secrets.
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
     return register(spark_session("pairbus tests", master="local[2,3]", settings=settings))
 
 
+def despite_slow_workers(run: Callable[[], T]) -> T:
+    """Run a streaming query that can go on from its checkpoint.
+
+    Spark gives a Python worker ten seconds to start and has no setting for it: a busy machine may need another try.
+    """
+    for _ in range(3):
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return run()
+
+
 def event_log() -> str:
-    """Everything that Spark logged of its plans and settings so far."""
+    """Everything that Spark logged of its plans and settings so far; it writes behind what it does."""
+    small_session().sparkContext._jsc.sc().listenerBus().waitUntilEmpty(LISTENERS_MS_MAX)
     return "".join(
         file.read_text(errors="replace") for file in Path(event_log_directory()).rglob("*") if file.is_file()
     )

@@ -22,7 +22,7 @@ from pairbus.spark.reconcile_rows import AUDIT
 from pairbus.spark.report_inputs import Wanted, find_inputs
 from tests.integration.spark_kit import small_session
 
-pytestmark = pytest.mark.timeout(240)  # the first test of a process starts Java
+pytestmark = pytest.mark.timeout(900)  # the first test of a process starts Java
 
 PRICES = {
     "format": 1,
@@ -36,6 +36,7 @@ PRICES = {
         }
     ],
 }  # fmt: skip
+NASTY = "<script>alert(1)</script>"
 QUEUE = "contoso/x-servicebus-transfer/{}"
 
 
@@ -113,13 +114,14 @@ def run(*arguments: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.timeout(180)
 def test_D6_the_bill_of_a_scripted_outage_equals_the_hand_calculation(tmp_path: Path, prices: str) -> None:
-    scripted_outage(tmp_path)
+    # Characters that mean something to Spark mean nothing in the name of a directory.
+    data = tmp_path / "all [of] {it} *"
+    scripted_outage(data)
     page, table, sheet = tmp_path / "bill.html", tmp_path / "parquet", tmp_path / "csv"
 
     found = run(
-        "report", str(tmp_path / "primary"), str(tmp_path / "secondary"), "--prices", prices,
+        "report", str(data / "primary"), str(data / "secondary"), "--prices", prices,
         "--html", str(page), "--parquet", str(table), "--csv", str(sheet),
     )  # fmt: skip
 
@@ -159,11 +161,10 @@ def test_D6_the_bill_of_a_scripted_outage_equals_the_hand_calculation(tmp_path: 
     (file,) = (sheet / "bill").glob("*.csv")
     with file.open(newline="") as stream:
         assert sum(Decimal(line["amount"]) for line in csv.DictReader(stream)) == charge
-    assert page.read_text().count("<svg") == 3
+    assert page.read_text().count("<figure") == 3
     assert "http" not in page.read_text().split("<body>")[1].split("Prices</h2>")[0]
 
 
-@pytest.mark.timeout(180)
 def test_D5_D8_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: Path, prices: str) -> None:
     scripted_outage(tmp_path)
     log = tmp_path / "primary" / "usage"
@@ -183,6 +184,7 @@ def test_D5_D8_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: 
     lines = [
         good,
         good,
+        {**good, "entity": NASTY},
         {**good, "count": -1},
         {**good, "operation": "sing"},
         {**good, "units": 0},
@@ -196,22 +198,24 @@ def test_D5_D8_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: 
         "--csv", str(tmp_path / "csv"), "--parquet", str(tmp_path / "parquet"), "--html", str(tmp_path / "bill.html"),
     )  # fmt: skip
 
-    # The primary's own: 4,000 + 1,000 settled + 2,000 + 1 ping, and the one row of the lines.
-    assert found["operations"] == 7_002
+    # The primary's own: 4,000 + 1,000 settled + 2,000 + 1 ping, and two rows of the lines.
+    assert found["operations"] == 7_003
     rows = found["rows"]
     assert isinstance(rows, dict)
-    assert (rows["counted"], rows["repeated"], rows["repeated_parts"]) == (36, 1, 3)
+    assert (rows["counted"], rows["repeated"], rows["repeated_parts"]) == (37, 1, 3)
     assert sum(rows["quarantined"].values()) == 5
-    assert rows["read"] == 42
+    assert rows["read"] == 43
     assert list(rows["damaged_files"]) == [str(broken)]
     kept = pyarrow.parquet.read_table(tmp_path / "parquet" / "quarantine").to_pylist()
     assert len(kept) == 5
     assert "{broken" in {entry["raw"] for entry in kept}
     (file,) = (tmp_path / "csv" / "bill").glob("*.csv")
     assert ",'=cmd()," in file.read_text()
+    page = (tmp_path / "bill.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
-@pytest.mark.timeout(180)
 def test_what_if_replays_recorded_usage_against_other_settings(tmp_path: Path, prices: str) -> None:
     scripted_outage(tmp_path)
     found = run(
@@ -277,7 +281,7 @@ def test_logs_of_several_brokers_below_one_directory_are_found_and_nothing_else_
         pyarrow.parquet.write_table(table, usage / f"part-{place}.parquet")
     wanted = Wanted(what="usage log", folder="usage", columns={"bucket": ("timestamp",), "count": ("int",)})
 
-    found = find_inputs(small_session(), [str(tmp_path)], wanted)
+    found = find_inputs(None, [str(tmp_path)], wanted)
 
     assert (len(found.parquet), found.lines) == (2, [])
 
@@ -286,4 +290,4 @@ def test_a_broker_without_the_log_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
 
     with pytest.raises(UsageError, match="run the broker with --audit"):
-        find_inputs(small_session(), [str(tmp_path)], AUDIT)
+        find_inputs(None, [str(tmp_path)], AUDIT)

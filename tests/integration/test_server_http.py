@@ -11,7 +11,16 @@ import pytest
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.listener import Limits
-from tests.integration.server_kit import Running, connect, read_all, read_cut, read_until, serving, wait_for
+from tests.integration.server_kit import (
+    WAIT_SECONDS,
+    Running,
+    connect,
+    read_all,
+    read_cut,
+    read_until,
+    serving,
+    wait_for,
+)
 
 
 async def get(running: Running, target: str, *, address: tuple[str, int] | None = None) -> tuple[int, bytes]:
@@ -64,7 +73,7 @@ async def _read_response(client: h11.Connection, reader: asyncio.StreamReader) -
     while True:
         event = client.next_event()
         if event is h11.NEED_DATA:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 client.receive_data(await reader.read(65536))
         elif isinstance(event, h11.Data):
             body += bytes(event.data)
@@ -144,7 +153,7 @@ async def test_M12_requests_beyond_the_limits_are_refused_before_the_work(
 
 
 async def test_idle_connections_are_cut_and_slow_heads_too(tmp_path: Path) -> None:
-    limits = Limits(handshake_seconds=0.2, http_idle_seconds=0.2)
+    limits = Limits(handshake_seconds=0.5, http_idle_seconds=0.5)
     async with serving(tmp_path, limits=limits) as running:
         idle_reader, idle = await connect(running.amqp)
         idle.write(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -171,7 +180,7 @@ async def test_B62_who_asks_and_never_listens_is_not_read_for_ever(tmp_path: Pat
 
         assert count < 200
         total = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while len(running.broker.requests) < 2_000:
                 total += len(await reader.read(1 << 20))
         assert total > 0

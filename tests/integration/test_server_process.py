@@ -22,7 +22,8 @@ from pairbus.server.assemble import assemble
 from pairbus.server.config import Options
 from pairbus.server.server import Server
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 100
+pytestmark = pytest.mark.timeout(300)
 HEADER = b"AMQP\x03\x01\x00\x00"
 
 
@@ -84,10 +85,10 @@ def test_the_ready_file_tells_everything_and_sigterm_ends_in_good_order(tmp_path
         assert ready["connection_string"].startswith(f"Endpoint=sb://{ready['amqp']}/;")
         assert ready["connection_string"].endswith(";UseDevelopmentEmulator=true;Namespace=contoso")
         assert stat.S_IMODE((tmp_path / "data-ready.json").stat().st_mode) == 0o600
-        with urllib.request.urlopen(http_address(ready) + "/health", timeout=5) as answer:
+        with urllib.request.urlopen(http_address(ready) + "/health", timeout=WAIT_SECONDS) as answer:
             assert json.load(answer)["status"] == "healthy"
         host, _, port = ready["amqp"].rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=5) as client:
+        with socket.create_connection((host, int(port)), timeout=WAIT_SECONDS) as client:
             client.sendall(HEADER)
             assert client.recv(8) == HEADER
 
@@ -241,7 +242,7 @@ def test_a_server_runs_in_a_thread_of_its_own_and_stops(tmp_path: Path) -> None:
     thread.start()
     assert started.wait(WAIT_SECONDS)
     host, _, port = servers[0].ready.amqp.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as client:
+    with socket.create_connection((host, int(port)), timeout=WAIT_SECONDS) as client:
         client.sendall(HEADER)
         assert client.recv(8) == HEADER
 

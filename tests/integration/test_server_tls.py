@@ -13,7 +13,15 @@ from websockets.typing import Subprotocol
 
 from pairbus.server.listener import Limits
 from pairbus.server.tls import HANDSHAKE_BYTES_MAX
-from tests.integration.server_kit import connect, read_all, read_cut, read_until, serving, wait_for
+from tests.integration.server_kit import (
+    WAIT_SECONDS,
+    connect,
+    read_all,
+    read_cut,
+    read_until,
+    serving,
+    wait_for,
+)
 
 HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_SUBPROTOCOL = [Subprotocol("AMQPWSB10")]
@@ -30,7 +38,7 @@ async def test_amqp_inside_tls_with_the_certificate_checked(tmp_path: Path) -> N
         big = b"z" * 3_000_000
         running.broker.gateways[0].say(big + b"END")
         running.server.wake()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert await reader.readexactly(len(big) + 3) == big + b"END"
         writer.close()
         await wait_for(lambda: running.broker.gateways[0].is_lost)
@@ -81,7 +89,7 @@ async def test_B59_garbage_after_a_client_hello_costs_only_that_peer(tmp_path: P
 
 async def test_M6_a_handshake_that_never_ends_is_limited_in_bytes_and_time(tmp_path: Path) -> None:
     async with serving(
-        tmp_path, tls=True, limits=Limits(handshake_seconds=0.3, linger_seconds=0.3)
+        tmp_path, tls=True, limits=Limits(handshake_seconds=0.5, linger_seconds=0.5)
     ) as running:
         _, writer = await connect(running.amqp)
         # A hello that claims to be as long as TLS allows, sent in records that never complete it.
@@ -120,7 +128,7 @@ async def test_websocket_carries_a_byte_stream_and_answers_pings(tmp_path: Path,
             await client.send([HEADER[3:], b"OPEN"])
             await wait_for(lambda: running.broker.gateways[0].heard == HEADER + b"OPEN")
             heard = b""
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 while not heard.endswith(b"OPEN>"):
                     part = await client.recv()
                     assert isinstance(part, bytes)
@@ -131,7 +139,7 @@ async def test_websocket_carries_a_byte_stream_and_answers_pings(tmp_path: Path,
             running.broker.gateways[0].say(big)
             running.server.wake()
             got = b""
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 while len(got) < len(big):
                     part = await client.recv()
                     assert isinstance(part, bytes)
@@ -147,7 +155,7 @@ async def test_websocket_with_an_encoded_dollar_sign_is_the_same_place(tmp_path:
         async with websocket_connect(url, subprotocols=AMQP_SUBPROTOCOL) as client:
             await client.send(HEADER)
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 assert await client.recv() == b"<" + HEADER + b">"
 
 
@@ -173,7 +181,7 @@ async def test_websocket_text_frames_are_refused(tmp_path: Path) -> None:
             await client.send("text")
 
             with pytest.raises(ConnectionClosed) as closed:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(WAIT_SECONDS):
                     await client.recv()
 
             assert closed.value.rcvd is not None
@@ -185,7 +193,7 @@ async def test_the_brokers_close_ends_a_websocket_with_a_close_frame(tmp_path: P
         url = f"ws://127.0.0.1:{running.amqp[1]}/$servicebus/websocket"
         async with websocket_connect(url, subprotocols=AMQP_SUBPROTOCOL) as client:
             await client.send(HEADER + b"BYE")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 assert await client.recv() == b"<" + HEADER + b"BYE>"
                 with pytest.raises(ConnectionClosed) as closed:
                     await client.recv()

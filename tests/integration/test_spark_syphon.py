@@ -31,7 +31,7 @@ from tests.integration.spark_kit import (
     workers_of,
 )
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 BACKLOG = [f"primary/x-servicebus-transfer/{index}" for index in range(3)]
@@ -66,6 +66,7 @@ def options(pair: Pair, **more: object) -> SyphonOptions:
     return SyphonOptions(
         primary=pair.primary.connection_string,
         secondary=pair.secondary.connection_string,
+        ledger=str(pair.primary.data.parent / "ledger"),
         **more,  # type: ignore[arg-type]
     )
 
@@ -106,7 +107,7 @@ def home(pair: Pair) -> int:
 
 
 def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: Pair) -> None:
-    messages, window = 2_000, 8
+    messages, window = 1_000, 8
     sent = fill(pair, messages)
     environment = {
         **os.environ,
@@ -114,19 +115,20 @@ def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: P
         "PAIRBUS_SECONDARY": pair.secondary.connection_string,
     }
     command = [sys.executable, "-m", "tests.integration.spark_driver", "--page", "2", "--window", str(window)]
+    command += ["--ledger", str(pair.primary.data.parent / "ledger")]
     # A group of its own: the kill takes Java and Python together, as the death of a machine would.
     driver = subprocess.Popen(
         command, cwd=ROOT, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
     )
     try:
-        wait_until(lambda: home(pair) > 20, 120, "the first messages are home")
+        wait_until(lambda: home(pair) > 20, 300, "the first messages are home")
         victim = workers_of(driver.pid)[0]
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: victim not in workers_of(driver.pid), 10, "the worker that pumps is dead")
+        wait_until(lambda: victim not in workers_of(driver.pid), 60, "the worker that pumps is dead")
         before = home(pair)
         wait_until(
             lambda: home(pair) > min(before + 100, messages // 2 - 100),
-            120,
+            300,
             "the syphon goes on without its worker",
         )
     finally:
@@ -162,7 +164,7 @@ def test_P38_P39_one_run_tells_what_could_not_be_brought_home_and_why(pair: Pair
     with (
         pair.secondary.client() as client,
         client.get_queue_receiver(
-            BACKLOG[0], sub_queue=ServiceBusSubQueue.DEAD_LETTER, max_wait_time=5
+            BACKLOG[0], sub_queue=ServiceBusSubQueue.DEAD_LETTER, max_wait_time=45
         ) as receiver,
     ):
         message = next(receiver)
@@ -186,13 +188,13 @@ def test_a_continuous_syphon_waits_on_long_polls_and_stops_cleanly(pair: Pair) -
     try:
         with pair.secondary.client() as client:
             send_payloads(client, BACKLOG[1], [parked("plain", f"m{n}", b"x") for n in range(20)])
-        wait_until(lambda: home(pair) == 20, 60, "the backlog is home")
+        wait_until(lambda: home(pair) == 20, 300, "the backlog is home")
         with pair.secondary.client() as client:
             send_payloads(client, BACKLOG[2], [parked("plain", "later", b"x")])
-        wait_until(lambda: home(pair) == 21, 60, "a message that came while all was quiet is home")
+        wait_until(lambda: home(pair) == 21, 300, "a message that came while all was quiet is home")
     finally:
         stop.set()
-        runner.join(60)
+        runner.join(200)
     assert not runner.is_alive()
 
 

@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.errors import BrokerNotReady, ManagementFailed
 from pairbus.testing import Namespace, Pair, Queue, VirtualClock
 
-WAIT_S = 10
+WAIT_S = 45
 
 
 def send(namespace: Namespace, text: str, queue: str = "orders") -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 90.0
 
 
 class BrokerProcess:
@@ -76,14 +76,14 @@ def work(client: ServiceBusClient, names: list[str], completes: int) -> list[str
             sender.send_messages(ServiceBusMessage(name.encode(), message_id=name))
     done: list[str] = []
     with client.get_queue_receiver("orders") as receiver:
-        while len(done) < completes:
-            for message in receiver.receive_messages(completes - len(done), max_wait_time=5):
+        while len(done) < completes:  # one by one: no message comes that nobody asked for
+            for message in receiver.receive_messages(1, max_wait_time=45):
                 receiver.complete_message(message)
                 done.append(str(message.message_id))
     return done
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_D6_a_killed_broker_counts_nothing_twice_and_audits_everything(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first, second = [f"a{n}" for n in range(20)], [f"b{n}" for n in range(10)]

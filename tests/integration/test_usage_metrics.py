@@ -22,7 +22,7 @@ def scrape(namespace: Namespace, password: str) -> str:
     request = urllib.request.Request(
         f"http://{namespace.http_address}/metrics", headers={"Authorization": f"Basic {login}"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=45) as answer:
         return str(answer.read().decode())
 
 

@@ -95,6 +95,12 @@ class Ledger:
             count, total, units = self.counts.get(key, (0, 0, 0))
             self.counts[key] = (count + 1, total + size, units + max(1, (size + 65_535) // 65_536))
 
+    @property
+    def open_count(self) -> int:
+        """How many connections there are."""
+        with self._lock:
+            return self._open
+
     def opened(self, step: int) -> None:
         with self._lock:
             self._open += step

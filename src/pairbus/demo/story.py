@@ -124,6 +124,7 @@ class _Story:
         self._pace = max(10.0, options.messages * KILL_AT / ACT_SECONDS / len(ENTITIES))
         self._session: Future[Any] = Future()
         self._began_at = 0.0
+        self._backlog_data = work
         self._senders: list[Sender] = []
         self._consumers: list[Consumer] = []
 
@@ -164,7 +165,8 @@ class _Story:
             "Subscriptions": [{"Name": name} for name in SUBSCRIPTIONS],
         }
         first = Namespace(PRIMARY, process=True, queues=queues, config={"Topics": [topic]}, faults=False)
-        second = Namespace(SECONDARY, process=True, faults=False)
+        # Spark's certificate tells from the audit what went through the backlog: senders do not know.
+        second = Namespace(SECONDARY, process=True, faults=False, audit=self._options.engine == "spark")
         for namespace in (first, second):
             self._stack.callback(namespace.close)
         starts = [threading.Thread(target=namespace.start) for namespace in (first, second)]
@@ -174,6 +176,7 @@ class _Story:
             start.join()
         if not first.is_running or not second.is_running:
             raise StoryBroken("a namespace did not start; `pairbus serve` says why")
+        self._backlog_data = second.data
         self._scene.watch(
             *(ManagementClient(one.http_address, one.connection_string) for one in (first, second))
         )
@@ -378,13 +381,13 @@ class _Story:
 
     def _spark_certificate(self) -> dict[str, object]:
         from pairbus.spark.reconcile_job import reconcile
-        from pairbus.spark.reconcile_rows import RECEIVED, SENT, read_ledgers
+        from pairbus.spark.reconcile_rows import BACKLOG, RECEIVED, SENT, read_ledgers
 
         self._scene.act = "The proof: Spark joins what was promised with what arrived"
         sent, received = self._book.write(self._work)
         ledgers = read_ledgers(
             self._session.result(PATIENCE_SECONDS),
-            {SENT: [str(sent)], RECEIVED: [str(received)]},
+            {SENT: [str(sent)], RECEIVED: [str(received)], BACKLOG: [str(self._backlog_data)]},
             with_body=True,
         )
         found: dict[str, object] = reconcile(ledgers, None, with_order=False).certificate.as_json()

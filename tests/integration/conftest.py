@@ -1,0 +1,15 @@
+"""Tests with real processes and sockets get more time: a machine may be busy with others, and a slow run is not a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TEST_SECONDS_MAX = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
