@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from typing import Final
+
 from pairbus.cost.bill import OPERATIONS, MonthUsage, month_bill
 from pairbus.cost.catalogue import builtin_tables
-from pairbus.cost.money import shown, total
+from pairbus.cost.money import total
 from pairbus.cost.prices import PriceTable
+
+ANY_MONTH: Final = "2000-01"
+"""The bands of a table do not depend on the month."""
 
 
 def standard_table() -> PriceTable:
@@ -13,9 +19,10 @@ def standard_table() -> PriceTable:
     return next(table for table in builtin_tables() if table.tier == "standard" and table.currency == "USD")
 
 
-def operations_cost(operations: int, table: PriceTable, month: str) -> str:
-    """The price of these operations in a month (``2026-11``), in the first band that is paid for."""
+def operations_cost(operations: int, table: PriceTable) -> Decimal:
+    """The price of these operations, all in the first band that is paid for."""
     included = table.operations[0].up_to or 0
-    whole = month_bill(MonthUsage(month=month, operations=included + operations), table)
-    amounts = [line.amount for line in whole.lines if line.meter == OPERATIONS and line.amount is not None]
-    return shown(total(amounts))
+    whole = month_bill(MonthUsage(month=ANY_MONTH, operations=included + operations), table)
+    return total(
+        [line.amount for line in whole.lines if line.meter == OPERATIONS and line.amount is not None]
+    )

@@ -6,18 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
 
-from pairbus.cost.bill import MonthUsage, month_bill
-from pairbus.cost.catalogue import builtin_tables
+from pairbus.cost.marginal import operations_cost
 from pairbus.cost.model import PAIRING_PURPOSES, PURPOSES, UNBILLED_DEFAULT, purpose
 from pairbus.cost.money import shares, shown, total
 from pairbus.cost.prices import PriceTable
 
 Counts = Mapping[tuple[str, str], int]
 """Units of 64 KB by stage and operation."""
-ANY_MONTH: Final = "2000-01"
-"""The bands of a table do not depend on the month."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +56,6 @@ class Bill:
         ]
 
 
-def price_table() -> PriceTable:
-    """The published prices that the bill is made with."""
-    return next(table for table in builtin_tables() if table.tier == "standard" and table.currency == "USD")
-
-
 def billed(counts: Counts) -> Counter[str]:
     """Billed operations by purpose; settling is part of receiving, as in ``pairbus cost report``."""
     found: Counter[str] = Counter()
@@ -79,10 +70,8 @@ def made(counts: Counts, table: PriceTable) -> Bill:
     found = billed(counts)
     purposes = [name for name in PURPOSES if found[name]]
     operations = [found[name] for name in purposes]
-    included = table.operations[0].up_to or 0
-    month = month_bill(MonthUsage(month=ANY_MONTH, operations=included + sum(operations)), table)
-    amounts = [line.amount for line in month.lines if line.meter == "operations" and line.amount is not None]
-    lines = zip(purposes, operations, shares(total(amounts), operations), strict=True)
+    amounts = shares(operations_cost(sum(operations), table), operations)
+    lines = zip(purposes, operations, amounts, strict=True)
     return Bill(
         lines=tuple(Line(*line) for line in lines),
         currency=table.currency,

@@ -9,7 +9,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pairbus.demo.bill import Bill, billed, made, price_table
+from pairbus.cost.marginal import standard_table
+from pairbus.demo.bill import Bill, billed, made
 from pairbus.errors import ManagementFailed
 from pairbus.testing.http import ManagementClient
 
@@ -79,7 +80,7 @@ class Scene:
         self.told = 0
         self.home = 0
         self.client: PairedServiceBusClient | None = None
-        self._prices = price_table()
+        self._prices = standard_table()
         self._clients: dict[str, ManagementClient] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)

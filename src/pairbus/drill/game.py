@@ -16,6 +16,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient
 
 from pairbus.cost.marginal import operations_cost, standard_table
+from pairbus.cost.money import shown
 from pairbus.drill.actors import Doubts, Prober, Reader
 from pairbus.drill.backlog import left_in_backlog, strangers_in_backlog
 from pairbus.drill.book import Book
@@ -32,7 +33,6 @@ from pairbus.pairing.naming import namespace_name, parse_connection_string
 from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
 from pairbus.pairing.queues import name_of
 from pairbus.pairing.trigger import BUSY_PAUSE_MS
-from pairbus.server.clock import utc
 from pairbus.syphon.client import PairedServiceBusClient
 
 POLL_SECONDS: Final = 0.1
@@ -365,7 +365,6 @@ class _Game:
             statistics.operations_primary + statistics.operations_backlog + self._book.receives + foreign
         )
         table = standard_table()
-        month = f"{utc(int(time.time() * 1000)):%Y-%m}"
         return Facts(
             drill=self._id,
             begun_ms=self._begun_ms,
@@ -376,7 +375,7 @@ class _Game:
             refusals=tuple(self._book.refusals()),
             repeats_allowed=statistics.in_doubt + statistics.possible_duplicates,
             operations=operations,
-            cost=operations_cost(operations, table, month),
+            cost=shown(operations_cost(operations, table)),
             currency=table.currency,
         )
 

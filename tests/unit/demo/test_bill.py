@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from pairbus.demo.bill import billed, made, price_table
+from pairbus.cost.marginal import standard_table
+from pairbus.demo.bill import billed, made
 
 COUNTS = {
     ("primary", "send"): 1_000,
@@ -33,7 +34,7 @@ def test_D6_a_detoured_message_is_four_operations_and_settling_none() -> None:
 
 
 def test_D6_the_lines_add_up_to_what_the_operations_cost() -> None:
-    table = price_table()
+    table = standard_table()
     bill = made(COUNTS, table)
 
     assert bill.operations == 2_824
@@ -43,14 +44,14 @@ def test_D6_the_lines_add_up_to_what_the_operations_cost() -> None:
 
 
 def test_what_the_pairing_cost_is_backlog_and_pings() -> None:
-    operations, amount = made(COUNTS, price_table()).for_pairing()
+    operations, amount = made(COUNTS, standard_table()).for_pairing()
 
     assert operations == 824
     assert amount > 0
 
 
 def test_nothing_counted_is_nothing_to_pay() -> None:
-    bill = made({}, price_table())
+    bill = made({}, standard_table())
 
     assert not bill.lines
     assert (bill.operations, bill.amount) == (0, Decimal(0))
