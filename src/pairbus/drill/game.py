@@ -16,7 +16,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient
 
 from pairbus.cost.marginal import operations_cost, standard_table
-from pairbus.cost.money import shown
+from pairbus.cost.money import shown as money
 from pairbus.drill.actors import Doubts, Prober, Reader
 from pairbus.drill.backlog import left_in_backlog, strangers_in_backlog
 from pairbus.drill.book import Book
@@ -375,7 +375,7 @@ class _Game:
             refusals=tuple(self._book.refusals()),
             repeats_allowed=statistics.in_doubt + statistics.possible_duplicates,
             operations=operations,
-            cost=shown(operations_cost(operations, table)),
+            cost=money(operations_cost(operations, table)),
             currency=table.currency,
         )
 
