@@ -78,8 +78,6 @@ class Prober:
         self._timeout = timeout
         self._book = book
         self._doubts = doubts
-        self.gate = threading.Lock()
-        """Held during each send: whoever holds it knows that none is under way."""
         self._leave = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"probe {place.entity}", daemon=True)
 
@@ -115,9 +113,7 @@ class Prober:
         self._book.begin(self._place.entity, message_id, steady_ms())
         self._doubts.sending(message_id)
         while True:
-            with self.gate:
-                is_accepted = self._send(sender, message, message_id)
-            if is_accepted or self._leave.wait(AGAIN_SECONDS):
+            if self._send(sender, message, message_id) or self._leave.wait(AGAIN_SECONDS):
                 return
 
     def _send(self, sender: Any, message: ServiceBusMessage, message_id: str) -> bool:

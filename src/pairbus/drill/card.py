@@ -264,7 +264,7 @@ class _Judge:
     def _failback(self) -> Line:
         interval = milliseconds(self._options.ping_interval_of(self._outage))
         beyond = 0 if self._outage.name == MANUAL else interval
-        bound = beyond + min(interval, PING_TIMEOUT_MS_MAX) + self._slack
+        bound = beyond + PING_TIMEOUT_MS_MAX + self._slack
         waits = [
             None
             if course.failed_over_ms is None or course.recovered_ms is None

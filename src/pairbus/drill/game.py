@@ -255,7 +255,8 @@ class _Game:
         if self._outage.fault:
             self._board.begin(self._outage.fault, entities, milliseconds(lasts))
         else:
-            self._fail_over(entities)
+            for entity in entities:
+                self._client.fail_over(entity)
         scene.say(f"{self._outage.name} is on; it ends by itself in {shown(lasts)}", "bad")
         self._wait(max(0.0, (self._ended_ms - steady_ms()) / 1000))
         if self._stop.is_set():
@@ -264,14 +265,6 @@ class _Game:
         else:
             self._is_on = False
             scene.say("the outage is over", "good")
-
-    def _fail_over(self, entities: list[str]) -> None:
-        """By hand, between two sends: one that was under way and succeeded would be proof of health at once."""
-        with ExitStack() as held:
-            for prober in self._probers:
-                held.enter_context(prober.gate)
-            for entity in entities:
-                self._client.fail_over(entity)
 
     def _switch_off(self) -> None:
         """Before its time, or because the drill itself broke. Nothing happens when it has run its course."""

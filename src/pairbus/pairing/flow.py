@@ -27,8 +27,9 @@ HELD_PAUSE_MS_MIN: Final = 100
 HELD_PAUSE_MS_MAX: Final = 2_000
 """Bounds of the pause between attempts of a send that is held while its entity is suspect."""
 BACKLOG_ATTEMPT_MS_MIN: Final = 2_000
-"""Opening a link takes a moment: a queue is not given up in less than this while the caller has the time, and one that
-could not answer in less has not refused."""
+"""Opening a link takes a moment: a queue is not given up in less than this while the caller has the time."""
+ANSWER_MS_MIN: Final = 250
+"""A queue that had less time than this to answer has not failed (P32): its caller had no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class SendFlow:
             self._final = Fail(error, self.primary_error, self.is_in_doubt)
             return False
         self.is_in_doubt = self.is_in_doubt or failure in IN_DOUBT
-        is_impatient = failure is Failure.TIMEOUT and self._attempt_ms < BACKLOG_ATTEMPT_MS_MIN
+        is_impatient = failure is Failure.TIMEOUT and self._attempt_ms < ANSWER_MS_MIN
         if is_impatient and queue in self._rotation.usable:
             # The caller's impatience is not the queue's refusal: the other senders keep it.
             return False

@@ -83,6 +83,8 @@ class EntityHealth:
         self.parked = 0
         self.backlog_queue: str | None = None
         self.suspect_since_ms: int | None = None
+        self.is_by_hand = False
+        """Failed over by the application; the first good ping or ``mark_healthy`` ends it, no send does."""
         self.good_pings = 0
         self.gone_error: BaseException | None = None
         """What a ping was told when the entity was gone: the cause of every refusal till it is back."""
@@ -101,9 +103,12 @@ class EntityHealth:
     # --- what happened ----------------------------------------------------------------------------
 
     def send_succeeded(self, now: int) -> list[Change]:
-        """The primary accepted a send, even one begun before the entity failed over: proof of health."""
+        """The primary accepted a send, even one begun before the entity failed over: proof of health.
+
+        Not against whoever failed it over by hand: that the primary still answered is what they knew.
+        """
         self.has_accepted = True
-        if self.state is Health.HEALTHY:
+        if self.state is Health.HEALTHY or self.is_by_hand:
             return []
         return [self._enter(Health.HEALTHY, now, "the primary accepted a send")]
 
@@ -121,7 +126,7 @@ class EntityHealth:
         if due is None or now < due:
             return []
         waited = now - (self.suspect_since_ms or 0)
-        why = self.why if not waited else f"no send succeeded for {waited} ms; first: {self.why}"
+        why = self.why if not waited else f"no send succeeded for {waited / 1_000:g} s; first: {self.why}"
         return [self._enter(Health.FAILED_OVER, now, why)]
 
     def ping_succeeded(self, now: int) -> list[Change]:
@@ -132,7 +137,7 @@ class EntityHealth:
         self.good_pings += 1
         if self.good_pings < self.healthy_pings:
             return []
-        return [self._enter(Health.HEALTHY, now, f"{self.good_pings} good ping(s) in a row")]
+        return [self._enter(Health.HEALTHY, now, _pings_answered(self.good_pings))]
 
     def ping_failed(
         self, now: int, why: str, *, entity_is_gone: bool, error: BaseException | None = None
@@ -155,6 +160,7 @@ class EntityHealth:
         if self.state is Health.FAILED_OVER:
             return []
         change = self._enter(Health.FAILED_OVER, now, "by hand")
+        self.is_by_hand = True
         self.pings.start(now, by_hand=True)
         return [change]
 
@@ -209,6 +215,7 @@ class EntityHealth:
         change = Change(self.path, self.state, state, now, why)
         was_pinging = self.state in (Health.FAILED_OVER, Health.REFUSING)
         self.state, self.since_ms, self.why = state, now, why
+        self.is_by_hand = False
         self.good_pings = 0
         if state is not Health.SUSPECT:
             self.suspect_since_ms = None
@@ -219,3 +226,7 @@ class EntityHealth:
         if state is not Health.REFUSING:
             self.gone_error = None
         return change
+
+
+def _pings_answered(count: int) -> str:
+    return "a ping was answered" if count == 1 else f"{count} pings in a row were answered"

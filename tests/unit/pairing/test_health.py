@@ -147,6 +147,25 @@ def test_a_send_in_flight_that_succeeds_after_failover_is_proof_of_health() -> N
     assert [change.after for change in subject.send_succeeded(1_500)] == [Health.HEALTHY]
 
 
+def test_a_failover_by_hand_is_not_undone_by_a_send_in_flight_but_by_a_ping() -> None:
+    subject = entity()
+    subject.fail_over(1_000)
+
+    assert subject.send_succeeded(1_500) == []
+    assert subject.state is Health.FAILED_OVER
+    assert [change.after for change in subject.ping_succeeded(70_000)] == [Health.HEALTHY]
+
+
+def test_after_a_failover_by_hand_the_next_one_is_judged_as_ever() -> None:
+    subject = entity(0)
+    subject.fail_over(1_000)
+    subject.mark_healthy(2_000)
+    subject.send_failed(3_000, "timeout")
+
+    assert subject.state is Health.FAILED_OVER
+    assert [change.after for change in subject.send_succeeded(3_100)] == [Health.HEALTHY]
+
+
 def test_P27_a_flapping_entity_is_not_pinged_more_often_than_the_interval() -> None:
     subject = entity(0)
     sent = []
