@@ -1,4 +1,8 @@
-"""``spark-submit``: on this machine, and on a cluster whose workers have nothing but the packaged environment."""
+"""``spark-submit``: on this machine, and on a cluster whose workers have nothing but the packaged environment.
+
+The short form is elsewhere: the format is found by its name in test_spark_source.py, the key in the environment in the
+unit tests of options, two copies of a task in test_spark_sink.py.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +57,7 @@ def submit(bus: Bus, environment: dict[str, str], place: Path, *arguments: str) 
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_job_is_submitted_with_the_format_found_by_name_and_the_key_in_the_environment(
     bus: Bus, tmp_path: Path
@@ -65,6 +70,7 @@ def test_a_job_is_submitted_with_the_format_found_by_name_and_the_key_in_the_env
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
+        "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
 
     said = submit(bus, environment, tmp_path, "--master", "local[2]", "--", source, sink, str(tmp_path))

@@ -29,7 +29,7 @@ MEMORY_SHARE: Final = 4
 """A report takes a quarter of the machine's memory, within these bounds."""
 SETTINGS: Final = {
     # Tasks add up what they have of a message before it is passed on: pieces small enough to do that in memory.
-    "spark.sql.files.maxPartitionBytes": "32m",
+    "spark.sql.files.maxPartitionBytes": "16m",
     # Joined again where they turn out small.
     "spark.sql.shuffle.partitions": "32",
 }
