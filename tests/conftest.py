@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.undisturbed import keep_the_collector_out_of_parsing
@@ -19,3 +22,13 @@ settings.register_profile(
     "long", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+
+
+@pytest.fixture(autouse=True)
+def _log_levels_stay() -> Iterator[None]:
+    """A command that is run inside a test quiets these loggers for its process, which here is everybody's."""
+    loggers = [logging.getLogger(name) for name in ("azure", "pairbus", "py4j")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)

@@ -194,10 +194,12 @@ def test_a_pair_that_is_not_well_is_left_alone(pair: Pair, tmp_path: Path) -> No
         admin.update_queue(orders)
         try:
             with pytest.raises(PairingError, match="nothing was broken"):
-                hold(
-                    options(pair, entities=("orders",), may_touch=True, timeout=timedelta(seconds=1)),
-                    tmp_path,
+                # No failover meanwhile: its parked probes would be strangers to the next drill on this pair.
+                late = {"failover_interval": timedelta(minutes=5), "lasts": timedelta(minutes=10)}
+                impatient = options(
+                    pair, entities=("orders",), may_touch=True, timeout=timedelta(seconds=1), **late
                 )
+                hold(impatient, tmp_path)
         finally:
             orders.status = "Active"
             admin.update_queue(orders)

@@ -165,8 +165,9 @@ class Consumer(Actor):
                         max_message_count=RECEIVE_MAX, max_wait_time=RECEIVE_SECONDS
                     )
                     for message in messages:
-                        receiver.complete_message(message)
+                        # First the work, then the word: a completion whose answer died with the broker may have been stored.
                         self._book.got(self._got(message))
+                        receiver.complete_message(message)
                     if not messages and self._has_sessions:
                         break  # on to the next session
 

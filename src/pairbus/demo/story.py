@@ -48,6 +48,7 @@ RETURN_AT: Final = 0.7
 ACT_SECONDS: Final = 8.0
 """About how long the sends before the kill take, and those during the outage."""
 PATIENCE_SECONDS: Final = 60.0
+SPARK_SECONDS_MAX: Final = 180.0
 DRAINS_MAX: Final = 3
 LEAVE_SECONDS: Final = 3.0
 WORK_PREFIX: Final = "pairbus-demo-"
@@ -182,8 +183,16 @@ class _Story:
         )
         self._scene.say(f"{PRIMARY} and {SECONDARY} serve, each in a process of its own", "good")
         if self._options.engine == "spark":
-            self._session.result(PATIENCE_SECONDS)
+            self._spark()
         return first, second
+
+    def _spark(self) -> Any:
+        try:
+            return self._session.result(SPARK_SECONDS_MAX)
+        except TimeoutError:
+            raise StoryBroken(
+                f"Spark did not start within {SPARK_SECONDS_MAX:g} s on this machine; `--engine local` needs none"
+            ) from None
 
     def _warm_up(self) -> None:
         try:
@@ -309,7 +318,7 @@ class _Story:
             report = run_syphon(
                 options,
                 tell=lambda progress: self._moved(before + progress.moved),
-                spark=self._session.result(PATIENCE_SECONDS),
+                spark=self._spark(),
             )
             self._scene.home = before + report.moved
             return
@@ -386,7 +395,7 @@ class _Story:
         self._scene.act = "The proof: Spark joins what was promised with what arrived"
         sent, received = self._book.write(self._work)
         ledgers = read_ledgers(
-            self._session.result(PATIENCE_SECONDS),
+            self._spark(),
             {SENT: [str(sent)], RECEIVED: [str(received)], BACKLOG: [str(self._backlog_data)]},
             with_body=True,
         )

@@ -219,9 +219,11 @@ class _Game:
         enough = max(options.calm, timedelta(seconds=2 / options.rate)) + options.send_timeout
         self._until(lambda: self._is_calm() or self._stop.is_set(), enough.total_seconds())
         refusals = self._book.refusals()
-        if (refusals or not self._is_calm()) and not self._stop.is_set():
-            why = refusals[-1].text if refusals else "no probe was accepted in time"
-            raise PairingError(f"the pair is not well, so nothing was broken: {why}")
+        parked = sum(probe.is_parked for probe in self._book.probes())
+        if (refusals or parked or not self._is_calm()) and not self._stop.is_set():
+            why = refusals[-1].text if refusals else "the primary accepted no probe in time"
+            left = f"; {parked} probes wait in the backlog for the syphon" if parked else ""
+            raise PairingError(f"the pair is not well, so nothing was broken: {why}{left}")
 
     def _is_calm(self) -> bool:
         told = {probe.entity for probe in self._book.probes() if probe.accepted_ms is not None}
