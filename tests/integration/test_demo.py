@@ -62,6 +62,7 @@ def test_the_demo_drains_on_spark_and_spark_proves_it() -> None:
     assert result["spark_certificate"]["verdict"] == "holds"
     assert result["spark_certificate"]["lost"] == 0
     assert result["parked"] == result["home"] > 0
+    assert result["spark_certificate"]["detoured"] == result["parked"]
 
 
 @contextmanager
