@@ -12,7 +12,7 @@ Rule 3: at most ``window`` letters are held per backlog queue, half of them for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -39,6 +39,11 @@ RENEW_BEFORE_MS: Final = 30_000
 LOCK_MS_DEFAULT: Final = 60_000
 SLOW_MS: Final = 5_000
 """A destination that has not answered for this long stands still like one that is away."""
+OTHERS_MS: Final = 60_000
+"""How long a destination that took something, or was seen behind, counts as one that letters are held up for."""
+LOOK_MS: Final = 30_000
+"""How often a queue that is full of letters that stand still is browsed for others behind them."""
+SEEN_MAX: Final = 1_000
 
 DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
 TOO_LARGE: Final = "TooLargeForDestination"
@@ -157,10 +162,16 @@ class DrainPlan:
         self._is_blocked = is_blocked
         self._window = window
         self._ready_max = min(ready_max, window)
+        self._half = max(1, window // 2)
         self._lines: dict[str, Line] = {}
         self._held: dict[str, int] = {}
         self._detours: dict[tuple[str, int, int], int] = {}
         self._passing = Passing()
+        self._seen: dict[str, set[str]] = {}
+        """Destinations that a backlog queue has had letters for."""
+        self._look_ms: dict[str, int] = {}
+        self._reached_ms: dict[str, int] = {}
+        """When each destination last took something."""
 
     # --- coming in --------------------------------------------------------------------------------
 
@@ -169,13 +180,35 @@ class DrainPlan:
         if now is not None and self._passing.is_resting(queue, now):
             return 0
         held = self._held.get(queue, 0)
-        ready = held - self._standing(queue, now)
-        return max(0, min(self._window - held, self._ready_max - ready))
+        standing = self._standing(queue, now)
+        ready = self._ready_max - (held - standing)
+        is_passing = now is not None and standing >= self._half and self._has_others(queue, "", now)
+        return max(0, ready if is_passing else min(self._window - held, ready))
+
+    def look_after(self, queue: str, now: int) -> int | None:
+        """After which number to look for letters that are held up, when it is time for that."""
+        if self._standing(queue, now) < self._half or now < self._look_ms.get(queue, 0):
+            return None
+        self._look_ms[queue] = now + LOOK_MS
+        return max(
+            letter.sequence_number
+            for line in self._lines.values()
+            for letter in (*line.letters, *line.flying)
+            if letter.queue == queue
+        )
+
+    def saw(self, queue: str, paths: Iterable[str], now: int) -> None:
+        """Letters for these paths are behind those that are held."""
+        for path in paths:
+            self._note(queue, entity_key(path))
+            self._reached(entity_key(path), now)
 
     def passes_over(self, letter: Letter, now: int) -> bool:
         """Whether to leave a letter where it is, its lock to lapse, because its destination stands still.
 
-        Half of the window stays for the others; every destination has at least one letter to be asked with.
+        Half of the window stays for the others; every destination has at least one letter to be asked with. Only where
+        there are others: a letter that is passed over comes back when its lock has lapsed, which after an outage of
+        everything would be a minute late for nothing.
         """
         key = entity_key(letter.path)
         line = self._lines.get(key)
@@ -183,7 +216,8 @@ class DrainPlan:
         is_full = (
             line is not None
             and self._stands_still(line, now)
-            and self._standing(letter.queue, now) >= max(1, self._window // 2)
+            and self._standing(letter.queue, now) >= self._half
+            and self._has_others(letter.queue, key, now)
         )
         if line is not None and is_full:
             line.was_passed_over = True
@@ -193,6 +227,15 @@ class DrainPlan:
         self._passing.taken(letter.queue, number)
         return False
 
+    def _has_others(self, queue: str, key: str, now: int) -> bool:
+        """Whether this queue has, or had of late, letters for another destination that takes them."""
+        for other in self._seen.get(queue, ()):
+            line = self._lines.get(other)
+            stands = self._is_blocked(other) if line is None else self._stands_still(line, now)
+            if other != key and not stands and now - self._reached_ms.get(other, -OTHERS_MS) < OTHERS_MS:
+                return True
+        return False
+
     def holds_copy(self, letter: Letter) -> bool:
         """Whether another copy of the same parked message waits here; this one is left to come again when it is home."""
         return letter.detour is not None and letter.detour in self._detours
@@ -200,6 +243,17 @@ class DrainPlan:
     def passed(self, queue: str) -> int:
         """How many letters of a queue were left where they are."""
         return self._passing.passed(queue)
+
+    def _note(self, queue: str, key: str) -> None:
+        seen = self._seen.setdefault(queue, set())
+        if len(seen) < SEEN_MAX:
+            seen.add(key)
+
+    def _reached(self, key: str, now: int) -> None:
+        self._reached_ms.pop(key, None)
+        self._reached_ms[key] = now
+        while len(self._reached_ms) > SEEN_MAX:
+            del self._reached_ms[next(iter(self._reached_ms))]
 
     def _stands_still(self, line: Line, now: int | None) -> bool:
         is_slow = bool(line.flying) and now is not None and now - line.flying_since_ms >= SLOW_MS
@@ -225,6 +279,7 @@ class DrainPlan:
         if line is None:
             line = self._lines[key] = Line(letter.path.strip("/"))
         line.letters.append(letter)
+        self._note(letter.queue, key)
         if letter.detour is not None:
             self._detours[letter.detour] = self._detours.get(letter.detour, 0) + 1
         self._held[letter.queue] = self._held.get(letter.queue, 0) + 1
@@ -265,6 +320,7 @@ class DrainPlan:
         line = self._lines[key]
         done, line.flying = line.flying, []
         line.away_since_ms, line.attempts = None, 0
+        self._reached(key, line.flying_since_ms)
         self._moved(line)
         for letter in done:
             self._release(letter)

@@ -44,6 +44,9 @@ class Inbox(Protocol):
     async def renew(self, letter: Letter) -> int:
         """Renew a lock; until when it holds now. Raises LockLost."""
 
+    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
+        """The destinations of up to ``count`` messages after a sequence number, browsed and not locked."""
+
     async def is_empty(self, before_ms: int) -> bool:
         """Whether no message that was enqueued before an instant is left, locked ones included."""
 

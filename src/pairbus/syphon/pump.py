@@ -18,6 +18,7 @@ from pairbus.pairing.naming import entity_key
 from pairbus.pairing.statistics import Counters
 from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
 from pairbus.syphon.ledger import Ledger
+from pairbus.syphon.passing import PASSED_MAX
 from pairbus.syphon.plan import EXPIRED, POLL_SECONDS, SLOW_MS, DrainPlan, Letter, SetAside
 from pairbus.syphon.ports import Delivery, Inbox, LockLost, Outlet
 
@@ -189,7 +190,9 @@ class Syphon:
             return False  # handed over while locks were renewed: a poll would not notice
         room = self._plan.room(inbox.queue, self._clock())
         if not room:
-            await self._sleep(inbox.queue, self._seconds_without_room(inbox.queue))
+            await self._look_behind(inbox)
+            if not self._plan.room(inbox.queue, self._clock()):
+                await self._sleep(inbox.queue, self._seconds_without_room(inbox.queue))
             return False
         held = self._plan.held(inbox.queue)
         seconds = self._poll_seconds(inbox.queue)
@@ -199,6 +202,13 @@ class Syphon:
         if deliveries:
             return False
         return not held and not self._work[inbox.queue] and await self._is_done(inbox)
+
+    async def _look_behind(self, inbox: Inbox) -> None:
+        """Whether letters that could go are held up by those that stand still: looked at before anything more is locked."""
+        after = self._plan.look_after(inbox.queue, self._clock())
+        if after is not None:
+            self._counters.receive_operations += 1
+            self._plan.saw(inbox.queue, await inbox.paths_behind(after, PASSED_MAX), self._clock())
 
     async def _wind_up(self, inbox: Inbox) -> bool:
         """Give back what was not sent, and wait for the answers to what was."""

@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus.pairing import wire
 from pairbus.pairing.naming import entity_key
+from pairbus.pairing.parking import ALIAS_PATH
 from pairbus.pairing.trigger import Failure, classify
 from pairbus.syphon.plan import BATCH_BYTES, LOCK_MS_DEFAULT, Letter
 from pairbus.syphon.ports import Delivery, LockLost
@@ -101,6 +102,24 @@ class SdkInbox:
         except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
             raise LockLost from error
         return self._steady(until)
+
+    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
+        """The destinations of up to ``count`` messages after a number."""
+        receiver = await self._open()
+        paths: dict[str, None] = {}
+        while count > 0:
+            page = await receiver.peek_messages(
+                max_message_count=min(count, BROWSE_COUNT), sequence_number=number + 1
+            )
+            if not page:
+                break
+            for message in page:
+                path = (message.application_properties or {}).get(ALIAS_PATH.encode())
+                if isinstance(path, bytes):
+                    paths[path.decode(errors="replace")] = None
+            number = int(page[-1].sequence_number or number)
+            count -= len(page)
+        return list(paths)
 
     async def is_empty(self, before_ms: int) -> bool:
         """Whether nothing that was there before an instant is left."""

@@ -64,6 +64,13 @@ class FakeInbox:
         await asyncio.sleep(0)
         return self.loop.now_ms() + self.lock_ms
 
+    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
+        behind = [one for one in self.all_there() if one.sequence_number > number][:count]
+        return [parking.restore(one.payload, 0).path for one in behind if one.payload is not None]
+
+    def all_there(self) -> list[Delivery]:
+        return self.waiting
+
     async def is_empty(self, before_ms: int) -> bool:
         return not self.waiting
 
@@ -107,6 +114,9 @@ class LockingInbox(FakeInbox):
                 continue
             break
         return taken
+
+    def all_there(self) -> list[Delivery]:
+        return [delivery for _, (delivery, _) in sorted(self.stored.items())]
 
     def _lock(self, count: int) -> list[Delivery]:
         now = self.loop.now_ms()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pairbus.pairing.trigger import Failure
 from pairbus.syphon.passing import LAPSE_MARGIN_MS, PASSED_MAX, REST_MS_MAX, REST_MS_MIN, Passing
-from pairbus.syphon.plan import SLOW_MS, DrainPlan, Letter
+from pairbus.syphon.plan import LOOK_MS, OTHERS_MS, SLOW_MS, DrainPlan, Letter
 
 
 def letter(number: int, path: str = "orders", queue: str = "q0") -> Letter:
@@ -10,7 +10,9 @@ def letter(number: int, path: str = "orders", queue: str = "q0") -> Letter:
 
 
 def away(window: int = 10) -> DrainPlan:
+    """Half the window stands still, and "events" was reached a moment ago."""
     plan = DrainPlan(window=window, ready_max=4)
+    plan.saw("q0", ["events"], 0)
     for number in range(1, window // 2 + 1):
         plan.received(letter(number))
     plan.next_batch("orders", 0)
@@ -25,6 +27,46 @@ def test_half_of_the_window_stays_for_others() -> None:
     assert not plan.passes_over(letter(7, "events"), 0)
     assert plan.room("q0", 0) == 4
     assert (plan.held("q0"), plan.passed("q0")) == (5, 1)
+
+
+def test_where_everything_stands_still_nothing_is_passed_over() -> None:
+    plan = DrainPlan(window=10, ready_max=4)
+    for number in range(1, 6):
+        plan.received(letter(number))
+    plan.next_batch("orders", 0)
+    plan.send_failed("orders", Failure.CONNECTION, "down", 0)
+
+    assert plan.look_after("q0", 0) == 5
+    plan.saw("q0", ["orders"], 0)
+
+    assert not plan.passes_over(letter(6), 0)
+    assert plan.look_after("q0", LOOK_MS - 1) is None, "not looked at all the time"
+
+
+def test_what_is_seen_behind_makes_room_in_a_full_window() -> None:
+    plan = DrainPlan(window=10, ready_max=4)
+    for number in range(1, 11):
+        plan.received(letter(number))
+    plan.next_batch("orders", 0)
+    plan.send_failed("orders", Failure.CONNECTION, "down", 0)
+    assert plan.room("q0", 0) == 0
+    assert plan.look_after("q0", 0) == 10
+
+    plan.saw("q0", ["orders", "events"], 0)
+
+    assert plan.room("q0", 0) == 4
+    assert plan.passes_over(letter(11), 0)
+    assert not plan.passes_over(letter(12, "events"), 0)
+    assert plan.room("q0", OTHERS_MS) == 0, "till they are seen again"
+
+
+def test_a_destination_that_this_process_holds_for_failed_over_is_no_reason() -> None:
+    plan = DrainPlan(window=10, ready_max=4, is_blocked=lambda path: True)
+    for number in range(1, 6):
+        plan.received(letter(number))
+    plan.saw("q0", ["orders", "events"], 0)
+
+    assert not plan.passes_over(letter(6), 0)
 
 
 def test_each_destination_that_is_away_has_a_letter_to_be_asked_with() -> None:
