@@ -245,6 +245,22 @@ def test_one_destination_that_is_away_does_not_hold_up_others_behind_its_letters
     assert home == list(range(1, 1_500)), "P14: in order, though many were passed over"
 
 
+def test_after_an_outage_of_everything_all_is_home_within_seconds(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 120_000)
+        for number in range(1, 1_500):
+            kit.inboxes[0].put(number)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(135)
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 1, work, locking=True)
+
+    assert kit.inboxes[0].completed == list(range(1, 1_500)), "no lock had to lapse first"
+    assert kit.counters.passed_over == 0
+
+
 def test_one_destination_that_is_slow_does_not_hold_up_others(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         async def send(path: str, letters: Sequence[Letter]) -> None:
