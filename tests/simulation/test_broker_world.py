@@ -12,7 +12,7 @@ from pairbus.testing.checkers import PromiseBroken
 from pairbus.testing.world import Bugs, World
 
 WORLDS = int(os.environ.get("PAIRBUS_SEEDS") or 320)
-_SEED = os.environ.get("PAIRBUS_SEED")
+_SEED = os.environ.get("PAIRBUS_SEED") or None
 _SEEDS = [int(_SEED)] if _SEED else range(WORLDS)
 HISTORY_SHOWN = 80
 
