@@ -218,6 +218,6 @@ def _run(given: tuple[Any, ...], work: Callable[[ServiceBusAdministrationClient]
         except ResourceExistsError as error:
             raise Present(error.message) from None
         except ClientAuthenticationError as error:
-            raise Refused(f"{error.message} Check the key in the connection string.") from None
+            raise Refused(f"{error.message.rstrip('.')}. Check the key in the connection string.") from None
         except AzureError as error:
             raise Refused(way_out(error) or one_line(error)) from None

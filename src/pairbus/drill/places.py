@@ -88,7 +88,8 @@ class Places:
             self.remove(places)
             if isinstance(error, ClientAuthenticationError):
                 raise PairingError(
-                    "the key may not manage the primary, which making a queue for the drill needs: use a key with Manage"
+                    "the primary's key is wrong or may not manage it, which making a queue for the drill needs: "
+                    "use a key with Manage"
                 ) from error
             raise
         return places

@@ -47,10 +47,13 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[Namespace]:
 
 
 @pytest.fixture
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Two brokers in processes of their own."""
+def pair(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    """Two brokers in processes of their own. What a syphon of the test keeps on disk is the test's alone."""
     from pairbus.testing import Pair
 
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path_factory.mktemp("pairbus-state")))
     with Pair(queues=_options_of(request).get("queues", ())) as started:
         yield started
 

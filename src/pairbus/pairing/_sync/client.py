@@ -386,7 +386,7 @@ class PairedServiceBusClient:
                 self._close_handler(sender)
         if not usable:
             raise NoBacklogQueuesError(
-                f"the credential may not manage {self._factory.secondary}, and no backlog queue of "
+                f"the credential is wrong or may not manage {self._factory.secondary}, and no backlog queue of "
                 f"{self._factory.primary!r} is open for sending there: create the queues, or give a credential with "
                 f"Manage; the last error: {last}"
             ) from last
