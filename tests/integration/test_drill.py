@@ -88,7 +88,7 @@ def test_a_drill_passes_and_leaves_nothing(pair: Pair, tmp_path: Path) -> None:
     assert told["parked"] == told["home"] > 0
     assert (told["lost"], told["duplicates"], told["set_aside"]) == (0, 0, 0)
     assert told["accepted"] == told["probes"]
-    assert told["failover_seconds"] >= 1
+    assert told["failover_seconds"] >= 0.99, "two readings of a clock, each cut to whole milliseconds"
     assert told["pings"] > 0
     assert told["operations"] >= told["probes"] * 2 + told["parked"] * 2
     assert faults(pair.primary) == []
