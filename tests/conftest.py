@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.collection import check_ids
 from tests.undisturbed import keep_the_collector_out_of_parsing
 
 keep_the_collector_out_of_parsing()
@@ -22,6 +23,11 @@ settings.register_profile(
     "long", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every process must collect the same tests."""
+    check_ids(item.nodeid for item in items)
 
 
 @pytest.fixture(autouse=True)

@@ -104,6 +104,9 @@ class Float:
     def __init__(self, value: float) -> None:
         self.value = value
 
+    def __repr__(self) -> str:
+        return f"Float({self.value!r})"
+
 
 class Double:
     """64 bits of IEEE 754."""
@@ -112,6 +115,9 @@ class Double:
 
     def __init__(self, value: float) -> None:
         self.value = value
+
+    def __repr__(self) -> str:
+        return f"Double({self.value!r})"
 
 
 class Timestamp:
