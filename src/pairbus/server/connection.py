@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.server.addresses import format_address, is_loopback
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WRITE_BYTES_HIGH: Final = 256 * 1024
-"""Unwritten bytes of one socket at which it gets no more deliveries (B63)."""
+"""Above this many unwritten bytes a socket gets no more deliveries (B63), and so it is above this many that wait for a commit."""
 WRITE_BYTES_LOW: Final = 64 * 1024
+"""Unwritten bytes at which the transport calls ``resume_writing``, if it has called ``pause_writing`` before."""
 UNREAD_BYTES_MAX: Final = 1024 * 1024
 """Unwritten bytes at which the socket is not read either: who asks and never listens waits (B62)."""
 DRAIN_BYTES: Final = 256 * 1024
@@ -67,6 +68,7 @@ class SocketConnection(asyncio.Protocol):
         "_transport",
         "_waiting_bytes",
         "_websocket",
+        "_writing_paused",
         "deadline",
         "kind",
     )
@@ -87,7 +89,9 @@ class SocketConnection(asyncio.Protocol):
         """What this connection holds of requests that are not whole, as told to the hall."""
         self._reading_stopped = False
         self._waiting_bytes = 0
-        """Bytes that are taken from the gateway and wait for their commit."""
+        """Bytes that are taken from the gateway or from HTTP and wait for their commit."""
+        self._writing_paused = False
+        """The transport has called ``pause_writing``, and so has promised to call ``resume_writing``."""
         self._eof = False
         self._is_ending = False
         """Nothing more will be written; the rest of the input is read and thrown away."""
@@ -99,8 +103,8 @@ class SocketConnection(asyncio.Protocol):
     # What asyncio tells.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), transport
-        self._transport = transport
+        # Not asserted: other event loops have transports that are no subclass of asyncio's.
+        self._transport = transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._peer = format_address(peer[0], peer[1])
         self._loopback = is_loopback(peer[0])
@@ -155,11 +159,13 @@ class SocketConnection(asyncio.Protocol):
         self._transport = self._tls = self._http = self._websocket = None
 
     def pause_writing(self) -> None:
-        self._pause_gateway()
+        self._writing_paused = True
+        self._review_deliveries()
 
     def resume_writing(self) -> None:
+        self._writing_paused = False
         self._review_reading()
-        self._resume_gateway()
+        self._review_deliveries()
         self._proceed_http()
 
     # What the server asks.
@@ -176,22 +182,23 @@ class SocketConnection(asyncio.Protocol):
             self.cut()
 
     def _speak(self, chunks: list[bytes], is_last: bool) -> None:
-        self._waiting_bytes = 0
-        transport = self._transport
-        if transport is None or self._is_lost or self._is_ending:
+        size = sum(map(len, chunks))
+        self._waiting_bytes -= size
+        if self._transport is None or self._is_lost or self._is_ending:
             return
         if chunks:
             if self._websocket is not None:
                 chunks = self._websocket.frame(chunks)
+                size = sum(map(len, chunks))
             if self._tls is not None and chunks:
                 chunks = [self._tls.encrypt(chunks)]
-            self._shared.sent(sum(map(len, chunks)))
-            transport.writelines(chunks)
+                size = len(chunks[0])
+            self._shared.sent(size)
+            self._write(chunks)
         if is_last:
             self.end()
             return
-        if self._gateway_paused and transport.get_write_buffer_size() <= WRITE_BYTES_LOW:
-            self._resume_gateway()
+        self._review_deliveries()
         if self._http is not None:
             self._proceed_http()
         self._review_reading()
@@ -203,8 +210,7 @@ class SocketConnection(asyncio.Protocol):
         if self._is_lost or self._is_ending or not (chunks or is_last):
             return None
         self._waiting_bytes += sum(map(len, chunks))
-        if self._waiting_bytes > WRITE_BYTES_HIGH:
-            self._pause_gateway()
+        self._review_deliveries()
         if self.deadline is not None and gateway.is_open:
             self.deadline = None
             self._shared.settled_in(self)
@@ -219,6 +225,7 @@ class SocketConnection(asyncio.Protocol):
             http.is_served = False
             self._set_deadline(self._shared.limits.http_idle_seconds)
         chunks = http.take_output()
+        self._waiting_bytes += sum(map(len, chunks))
         return Speech(self, chunks, http.is_ended) if chunks or http.is_ended else None
 
     def set_reading(self, may_read: bool) -> None:
@@ -354,10 +361,10 @@ class SocketConnection(asyncio.Protocol):
 
     def _proceed_http(self) -> None:
         """Room for answers again: look at the requests that wait."""
-        http, transport = self._http, self._transport
-        if http is None or transport is None or self._is_ending:
+        http = self._http
+        if http is None or self._transport is None or self._is_ending:
             return
-        if transport.get_write_buffer_size() < WRITE_BYTES_HIGH:
+        if not self._writing_paused:  # else ``resume_writing`` will call this again
             http.proceed()
             self._after_http(http)
 
@@ -409,6 +416,7 @@ class SocketConnection(asyncio.Protocol):
     def _open_gateway(self) -> None:
         self._gateway = self._shared.connect(self._peer, self._tls is not None, self._loopback)
         self._gateway.context = self
+        self._review_deliveries()
 
     def _refuse(self, reason: str, words: list[bytes]) -> None:
         logger.warning(
@@ -422,12 +430,21 @@ class SocketConnection(asyncio.Protocol):
         speaks_amqp = not self._http_only and self._is_at_home()
         self._refuse("unknown_protocol", [AMQP_HEADER] if speaks_amqp else [])
 
+    def _write(self, chunks: list[bytes]) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        transport.writelines(chunks)
+        if not self._writing_paused and transport.get_write_buffer_size() > WRITE_BYTES_HIGH:
+            # Python 3.12.0 to 3.12.8: ``writelines`` does not call ``pause_writing``, but setting the limits does.
+            transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+
     def _write_now(self, chunks: list[bytes]) -> None:
         if not chunks or self._transport is None or self._is_ending:
             return
         if self._tls is not None:
             chunks = [self._tls.encrypt(chunks)]
-        self._transport.writelines(chunks)
+        self._write(chunks)
         self._review_reading()
 
     def _flush_tls(self) -> None:
@@ -435,15 +452,22 @@ class SocketConnection(asyncio.Protocol):
             self._transport.write(output)
             self._review_reading()
 
-    def _pause_gateway(self) -> None:
-        if self._gateway is not None and not self._gateway_paused:
-            self._gateway_paused = True
-            self._gateway.pause()
+    def _review_deliveries(self) -> None:
+        """Pause or resume deliveries. They are paused only while somebody is bound to end the pause.
 
-    def _resume_gateway(self) -> None:
-        if self._gateway is not None and self._gateway_paused:
-            self._gateway_paused = False
-            self._gateway.resume(self._shared.now())
+        There are two reasons to pause. Either the transport has called ``pause_writing``, then it will call
+        ``resume_writing``. Or too much waits for a commit, then ``speak`` will be called. A pause that rested on the
+        amount in the write buffer would have no end between the two limits, where the transport calls nothing.
+        """
+        gateway = self._gateway
+        pause = self._writing_paused or self._waiting_bytes > WRITE_BYTES_HIGH
+        if gateway is None or pause == self._gateway_paused:
+            return
+        self._gateway_paused = pause
+        if pause:
+            gateway.pause()
+        else:
+            gateway.resume(self._shared.now())
             self._shared.ask_turn()
 
     def _lose_gateway(self) -> None:
