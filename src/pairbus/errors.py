@@ -17,6 +17,7 @@
     ├── ManagementFailed                     a management request was refused or not answered
     └── PairingError                         two namespaces as one
         ├── NamespaceNameUnknownError · SameNamespaceError · AlreadyPairedError · NotPairedError
+        ├── OtherPrimaryError                two primaries with one name
         ├── NoBacklogQueuesError
         ├── EntityGoneError · MessageTooLargeForBacklogError · ScheduledMessageGoneError
         ├── InvalidParkedPropertyError       what the syphon sets aside
@@ -300,6 +301,20 @@ class SameNamespaceError(PairingError):
 
 class AlreadyPairedError(PairingError):
     """The client, or its options object, is in a pairing already."""
+
+
+class OtherPrimaryError(PairingError):
+    """The backlog queues in the secondary belong to another primary that has the same name."""
+
+    def __init__(self, queue: str, owner: str, primary: str) -> None:
+        super().__init__(
+            f"backlog queue {queue!r} belongs to the primary at {owner}, and this client's primary is at {primary}: "
+            "two primaries with one name must not share a secondary, give one of them another name; if it is the same "
+            f"broker at another address, give primary_aliases=[{owner!r}]"
+        )
+        self.queue = queue
+        self.owner = owner
+        self.primary = primary
 
 
 class NotPairedError(PairingError):

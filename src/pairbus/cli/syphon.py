@@ -49,6 +49,14 @@ Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 
 @click.option(
     "--tasks", type=click.IntRange(1), help="How many Spark tasks pump.  [default: the cluster's cores]"
 )
+@click.option(
+    "--primary-alias",
+    "primary_aliases",
+    metavar="HOST[:PORT]",
+    multiple=True,
+    help="Another address of the primary: a second name of its host, another port, or where it ran before it moved. "
+    "Messages parked for that address are drained too; all others go to the dead-letter queue (OtherPrimary).",
+)
 @click.option("--once", is_flag=True, help="End when all that was there at the start is home.")
 @click.option("--order", type=click.Choice(["relaxed", "session"]), default="relaxed", show_default=True)
 @click.option(
@@ -111,6 +119,7 @@ async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) ->
         ledger=Path(given["ledger"]) if given["ledger"] else None,
         not_found=given["not_found"],
         life=given["life"],
+        primary_aliases=given["primary_aliases"],
         tell=lambda kind, subject, text: (
             click.echo(f"{kind} {subject}: {text}", err=True) if kind == "set_aside" else None
         ),

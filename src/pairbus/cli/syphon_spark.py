@@ -30,6 +30,7 @@ def drain_on_spark(given: dict[str, Any]) -> int:
         secondary=secondary,
         authorities=authorities(given["ca_files"], primary, secondary),
         primary_namespace=given["namespace"],
+        primary_aliases=tuple(given["primary_aliases"]),
         queues=given["count"],
         drains_extra=given["extra"],
         master=given["master"],

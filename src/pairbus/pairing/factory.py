@@ -49,6 +49,7 @@ class Factory:
     Args:
         name: A unique name of this factory, for passports.
         primary: The primary namespace's own name.
+        identity: Address of the primary, for passports.
         secondary: The secondary's name, for people.
         options: How to behave.
         chooser: Randomness.
@@ -63,6 +64,7 @@ class Factory:
         *,
         name: str,
         primary: str,
+        identity: str = "",
         secondary: str,
         options: SendAvailabilityOptions,
         chooser: Chooser,
@@ -73,6 +75,7 @@ class Factory:
     ) -> None:
         self.name = name
         self.primary = primary
+        self.identity = identity
         self.secondary = secondary
         self.options = options
         self.clock = clock
@@ -86,6 +89,8 @@ class Factory:
         self.failover_interval_ms = milliseconds(options.failover_interval)
         self.ping_interval_ms = milliseconds(options.ping_primary_interval)
         self.is_paired = False
+        self.drained_only: list[str] = []
+        """Backlog queues that must not be used but may hold messages of an earlier pairing."""
         self.journal: Callable[[Event, int], None] | None = None
         self._on_change = on_change
         self._rotation = Rotation((), self.ping_interval_ms, chooser)
@@ -121,6 +126,11 @@ class Factory:
         """Every backlog queue of the pairing, evicted ones included."""
         with self.lock:
             return [*self._rotation.usable, *self._rotation.evicted]
+
+    @property
+    def drained_queues(self) -> list[str]:
+        """Every backlog queue that a syphon drains."""
+        return [*self.queues, *self.drained_only]
 
     def change_ping_interval(self, interval_ms: int) -> None:
         """The next ping of every entity uses it."""
@@ -253,7 +263,7 @@ class Factory:
             first = self._detours + 1
             self._detours += len(payloads)
         return [
-            parking.park(payload, path, Passport(self.name, now, number, reason))
+            parking.park(payload, path, Passport(self.name, now, number, reason, primary=self.identity))
             for number, payload in enumerate(payloads, first)
         ]
 

@@ -1,8 +1,10 @@
-"""Names: connection strings taken apart, the primary's own name, its backlog queues, one form for entity paths."""
+"""Names: connection strings taken apart, the primary's own name and identity, its backlog queues, entity paths."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,10 +77,78 @@ def namespace_name(host: str, declared: str | None = None, given: str | None = N
 
 
 def normal_host(host: str, *, is_emulator: bool = False) -> str:
-    """A host and port in the one form that two writings of it share."""
-    bare = host.strip().lower().split("://", 1)[-1].rstrip("/")
-    name, _, port = bare.partition(":")
-    return f"{name.rstrip('.')}:{port or (AMQP_PORT if is_emulator else AMQPS_PORT)}"
+    """``host:port`` in the one form that all spellings of an address share.
+
+    The three usual spellings of this machine (``localhost``, ``127.0.0.1``, ``[::1]``) become ``localhost``.
+    """
+    name, port = _split_host(host)
+    return f"{name}:{port or (AMQP_PORT if is_emulator else AMQPS_PORT)}"
+
+
+def _split_host(host: str) -> tuple[str, str]:
+    """The normal form of a host name, and the port as text; empty without a port."""
+    bare = host.strip().lower().split("://", 1)[-1].split("/", 1)[0]
+    if bare.startswith("["):
+        name, _, rest = bare[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif bare.count(":") > 1:
+        name, port = bare, ""
+    else:
+        name, _, port = bare.partition(":")
+    name = name.rstrip(".")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name, port
+    if address in _LOOPBACK:
+        return "localhost", port
+    return (f"[{address}]" if address.version == 6 else str(address)), port
+
+
+_LOOPBACK: Final = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryIdentity:
+    """Which broker a primary is, beyond its name: the address at which clients reach it.
+
+    Two brokers may have the same name (every ``pairbus serve`` is called ``local`` unless told otherwise). Their
+    backlog queues in a shared secondary then have the same names too. The passport of every parked message and a
+    mark on the backlog queues carry this identity, so that messages of one primary never reach the other.
+
+    Args:
+        address: The primary's address, from ``identity_of``.
+        aliases: Further addresses of the same primary, from ``identity_of``: other names, another port, or where it
+            ran before it moved.
+    """
+
+    address: str
+    aliases: frozenset[str] = frozenset()
+
+    @staticmethod
+    def make(host: str, aliases: Iterable[str] = ()) -> PrimaryIdentity:
+        """The identity of the primary at ``host``, which may also be called by the ``aliases``."""
+        if isinstance(aliases, str):
+            raise UsageError(
+                f"primary_aliases is {aliases!r}: give a list of addresses, each a host or host:port"
+            )
+        return PrimaryIdentity(identity_of(host), frozenset(identity_of(alias) for alias in aliases))
+
+    def accepts(self, address: str) -> bool:
+        """Whether something marked with ``address`` belongs to this primary. Without a mark it does."""
+        return not address or address == self.address or address in self.aliases
+
+
+def identity_of(host: str) -> str:
+    """The address of a broker as passports carry it: ``host``, or ``host:port`` unless it is AMQP's usual port.
+
+    A broker that is reached with TLS on 5671 and without on 5672 is one broker. The same address on another machine
+    (``localhost``) cannot be told apart.
+    """
+    name, port = _split_host(host)
+    if not name:
+        raise UsageError(f"the address {host!r} names no host: give a host or host:port")
+    return name if port in ("", str(AMQP_PORT), str(AMQPS_PORT)) else f"{name}:{port}"
 
 
 def check_different(primary: str, secondary: str) -> None:

@@ -8,11 +8,12 @@ Rule 3: nothing here knows the time; the passport and ``now_ms`` come from outsi
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pairbus.errors import InvalidParkedPropertyError, RemoteProtocolError
 from pairbus.pairing import sections as amqp
+from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.sections import Items, Section
 
 ALIAS_SESSION: Final = "x-ms-sessionid"
@@ -65,6 +66,8 @@ _UNREADABLE: Final = (
 
 NOT_FROM_PAIRED_NAMESPACE: Final = "NotFromPairedNamespace"
 INVALID_PARKED_PROPERTY: Final = "InvalidParkedProperty"
+OTHER_PRIMARY: Final = "OtherPrimary"
+"""Dead-letter reason of a message that was parked for another broker with the same namespace name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Passport:
     detour: int
     reason: str
     hints: dict[str, object] = field(default_factory=dict)
+    primary: str = ""
+    """Address of the primary that the message is for, from ``naming.identity_of``; empty in older passports."""
 
     def text(self) -> str:
         """As it is stored."""
@@ -85,6 +90,8 @@ class Passport:
             "n": self.detour,
             "r": self.reason[:REASON_CHARACTERS_MAX],
         }
+        if self.primary:
+            value["p"] = self.primary
         if self.hints:
             value["h"] = self.hints
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -101,6 +108,7 @@ class Passport:
             int(value.get("n", 0)),
             str(value.get("r", "")),
             value.get("h", {}),
+            str(value.get("p", "")),
         )
 
 
@@ -156,7 +164,7 @@ def park(payload: bytes, path: str, passport: Passport) -> bytes:
             hints["pk"] = 1
         else:
             aliases.append((amqp.encode_text(ALIAS_PARTITION), partition))
-    written = Passport(passport.factory, passport.first_send_ms, passport.detour, passport.reason, hints)
+    written = replace(passport, hints=hints)
     aliases.append((amqp.encode_text(ALIAS_PASSPORT), amqp.encode_text(written.text())))
     users = [
         (_renamed(key), value) for key, value in amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
@@ -242,23 +250,44 @@ def _unless_empty(header: list[bytes]) -> bytes | None:
 # --- restore --------------------------------------------------------------------------------------
 
 
-def restore(payload: bytes, now_ms: int, *, elapsed_ms: int = 0) -> Restored:
+def restore(
+    payload: bytes, now_ms: int, *, elapsed_ms: int = 0, primary: PrimaryIdentity | None = None
+) -> Restored:
     """The original of a backlog message.
 
     Args:
         payload: The backlog message as it was delivered.
         now_ms: The time of day. A limited life begins again here, as with any send of an SDK.
         elapsed_ms: How much of its life the message has spent in the backlog (``time_to_live="deduct"``).
+        primary: The primary that the message will be sent to. None: do not compare.
 
     Raises:
-        InvalidParkedPropertyError: It is no backlog message, or a parked property makes no sense.
+        InvalidParkedPropertyError: It is no backlog message, a parked property makes no sense, or it was parked for
+            another primary.
     """
     try:
-        return _restore(payload, now_ms, elapsed_ms)
+        restored = _restore(payload, now_ms, elapsed_ms)
     except _UNREADABLE as error:
         raise InvalidParkedPropertyError(
             INVALID_PARKED_PROPERTY, f"the message cannot be read: {error}"
         ) from error
+    if primary is not None:
+        check_primary(restored.passport, primary)
+    return restored
+
+
+def check_primary(passport: Passport | None, primary: PrimaryIdentity) -> None:
+    """Raise InvalidParkedPropertyError, reason ``OtherPrimary``, when a message is for another broker than ``primary``.
+
+    Messages of the retired SDK have no passport and belong to whoever drains their queue.
+    """
+    if passport is not None and not primary.accepts(passport.primary):
+        raise InvalidParkedPropertyError(
+            OTHER_PRIMARY,
+            f"the message was parked for the primary at {passport.primary}, and this is the primary at "
+            f"{primary.address}, which has the same name: if it is the same broker at another address, name "
+            f"{passport.primary} as an alias of the primary and redrive the message",
+        )
 
 
 def _restore(payload: bytes, now_ms: int, elapsed_ms: int) -> Restored:

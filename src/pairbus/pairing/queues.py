@@ -22,7 +22,10 @@ SETTINGS: Final[dict[str, Any]] = {
     "dead_lettering_on_message_expiration": True,
     "enable_batched_operations": True,
 }
-"""Exactly what a new backlog queue is created with; everything else is the namespace's default."""
+"""What a new backlog queue is created with, beside the mark of its primary; everything else is the namespace's default."""
+
+OWNER_MARK: Final = "pairbus backlog of "
+"""What the user metadata of a backlog queue starts with; the address of its primary follows."""
 
 # A timedelta cannot hold the unlimited duration's last digits; whatever is at least this long is unlimited.
 _UNLIMITED_FROM: Final = timedelta(days=10_675_198)
@@ -37,6 +40,10 @@ class BacklogQueue:
     differences: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
     """Differences because of which sends there fail or leak."""
+    obstacle: str = ""
+    """Why no message may be parked there, because the queue could lose it; empty when messages may be."""
+    owner: str = ""
+    """Address of the primary that the queue was created for; empty when the queue does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,37 @@ def read(primary: str, properties: QueueProperties) -> BacklogQueue | None:
         value = getattr(properties, name)
         if value is not None and not _same(wanted, value):
             differences.append(f"{name} is {value}, expected {wanted}")
-    return BacklogQueue(index, properties.name, tuple(differences), tuple(_dangers(properties)))
+    return BacklogQueue(
+        index,
+        properties.name,
+        tuple(differences),
+        tuple(_dangers(properties)),
+        _obstacle(properties),
+        owner_of(properties.user_metadata),
+    )
+
+
+def mark_of(identity: str) -> str:
+    """The user metadata of a new backlog queue: it names the primary that the queue is for."""
+    return f"{OWNER_MARK}{identity}"
+
+
+def owner_of(user_metadata: str | None) -> str:
+    """The primary named by a queue's user metadata; empty when it names none."""
+    return (
+        user_metadata.removeprefix(OWNER_MARK)
+        if user_metadata and user_metadata.startswith(OWNER_MARK)
+        else ""
+    )
+
+
+def _obstacle(properties: QueueProperties) -> str:
+    if properties.requires_duplicate_detection:
+        return (
+            "it detects duplicates: of two messages with one id it would keep the first and accept the second without "
+            "storing it, so it is drained but not used; delete it and pair again to get a plain queue"
+        )
+    return ""
 
 
 def _dangers(properties: QueueProperties) -> list[str]:

@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 from pairbus.errors import AlreadyPairedError
 from pairbus.pairing.naming import check_different
-from pairbus.pairing.options import SendAvailabilityOptions
 
 
 class Registry:
-    """Which hosts are primaries and which options objects are in use."""
+    """Which addresses are primaries, and which are secondaries, of the paired clients of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._primaries: dict[str, int] = {}
-        self._options: dict[int, SendAvailabilityOptions] = {}
+        self._primaries: Counter[str] = Counter()
+        self._secondaries: Counter[str] = Counter()
 
-    def enter(self, primary: str, secondary: str, options: SendAvailabilityOptions) -> None:
-        """Note a pairing, or say why it cannot be. A refusal leaves no trace."""
+    def enter(self, primary: str, secondary: str) -> None:
+        """Note a pairing. Raises AlreadyPairedError when it would make a chain of pairs; that leaves no trace."""
         check_different(primary, secondary)
         with self._lock:
-            if id(options) in self._options:
-                raise AlreadyPairedError("this options object is in use by another client: make one for each")
-            if self._primaries.get(secondary):
-                raise AlreadyPairedError(
-                    f"the secondary {secondary} is the primary of another pairing in this process: chains of pairs "
-                    "would hide messages two steps away; choose a namespace that is not paired"
-                )
-            self._primaries[primary] = self._primaries.get(primary, 0) + 1
-            # Keeping the object keeps its id from being given to another one.
-            self._options[id(options)] = options
+            if self._primaries[secondary]:
+                raise _chain(f"the secondary {secondary} is the primary of another pairing in this process")
+            if self._secondaries[primary]:
+                raise _chain(f"the primary {primary} is the secondary of another pairing in this process")
+            self._primaries[primary] += 1
+            self._secondaries[secondary] += 1
 
-    def leave(self, primary: str, options: SendAvailabilityOptions) -> None:
-        """Forget a pairing."""
+    def leave(self, primary: str, secondary: str) -> None:
+        """Forget a pairing that has entered."""
         with self._lock:
-            if self._options.pop(id(options), None) is not None:
-                self._primaries[primary] -= 1
-                if not self._primaries[primary]:
-                    del self._primaries[primary]
+            self._primaries[primary] -= 1
+            self._secondaries[secondary] -= 1
+
+
+def _chain(what: str) -> AlreadyPairedError:
+    return AlreadyPairedError(
+        f"{what}: in a chain of pairs messages would wait in a backlog two namespaces away from their entity; "
+        "choose a namespace that is not paired"
+    )
 
 
 pairings = Registry()

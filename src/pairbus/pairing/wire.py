@@ -27,6 +27,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.pairing import sections
+from pairbus.pairing.naming import CLOUD_SUFFIXES
 
 BATCH_ENVELOPE_BYTES: Final = 64
 """What a batch of one adds around an encoded message at most, without its envelope's own properties."""
@@ -222,6 +223,19 @@ def message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> str:
 def uses_tls(client: Any) -> bool:
     """Whether an SDK client speaks TLS: all do but those for a development namespace."""
     return bool(client._config.use_tls)
+
+
+def address_of(client: Any) -> str:
+    """The address at which an SDK client reaches its namespace: ``host`` or ``host:port``.
+
+    A client that uses TLS forgets the port of its connection string. A port that is not the usual one is then in the
+    custom endpoint. In front of a cloud namespace the custom endpoint is a gateway, and the namespace's host counts.
+    """
+    host: str = client.fully_qualified_namespace
+    custom = getattr(client, "_custom_endpoint_address", None)
+    if not custom or host.lower().rstrip("./").endswith(CLOUD_SUFFIXES):
+        return host
+    return str(custom).split("://", 1)[-1].split("/", 1)[0]
 
 
 def credential_of(client: Any) -> Any:

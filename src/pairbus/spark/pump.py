@@ -23,6 +23,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import wire
+from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.parking import restore
 from pairbus.pairing.trigger import classify
 from pairbus.pairing.trust import reaching, trusting
@@ -68,6 +69,8 @@ class PumpSettings:
     messages_max: int = MESSAGES_MAX
     not_found: NotFoundPolicy = "dead-letter"
     deducts_life: bool = False
+    identity: PrimaryIdentity | None = None
+    """The primary; messages parked for another one are dead-lettered. None: do not compare."""
     is_ordered: bool = False
     empty_seconds: float = EMPTY_SECONDS
     authorities: str = field(default="", repr=False)
@@ -235,7 +238,7 @@ class TaskPump:
         assert payload is not None, "transfers are joined before a message is built"
         try:
             elapsed = max(0, now - enqueued) if self._settings.deducts_life else 0
-            restored = restore(payload, now, elapsed_ms=elapsed)
+            restored = restore(payload, now, elapsed_ms=elapsed, primary=self._settings.identity)
         except InvalidParkedPropertyError as error:
             lane.aside.append(SetAside(letter, error.reason, str(error)))
             return

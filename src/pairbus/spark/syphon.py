@@ -19,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import PairbusError, UsageError
 from pairbus.pairing.naming import (
+    PrimaryIdentity,
     backlog_index,
     check_different,
     namespace_name,
@@ -58,6 +59,7 @@ class SyphonOptions:
         primary: Connection string of the namespace that messages go home to; needs the right to send.
         secondary: Connection string of the namespace that holds the backlog; needs the right to listen.
         primary_namespace: The primary's own name when its connection string does not tell.
+        primary_aliases: Further addresses of the primary; messages parked for one of them are its own.
         queues: How many backlog queues the pairing uses.
         drains_extra: Drain queues beyond that count too.
         master: A Spark master; every core of this machine unless given.
@@ -77,6 +79,7 @@ class SyphonOptions:
     primary: str = field(repr=False)
     secondary: str = field(repr=False)
     primary_namespace: str | None = None
+    primary_aliases: tuple[str, ...] = ()
     queues: int = BACKLOG_QUEUES
     drains_extra: bool = False
     master: str | None = None
@@ -161,6 +164,7 @@ class _Run:
             page=options.page,
             window=options.window,
             not_found=options.not_found,
+            identity=PrimaryIdentity.make(first.host, options.primary_aliases),
             deducts_life=options.time_to_live == "deduct",
             is_ordered=options.order == "session",
             authorities=options.authorities,

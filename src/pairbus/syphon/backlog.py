@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +168,7 @@ class Backlog:
         ledger: Path | None = None,
         not_found: NotFoundPolicy = "dead-letter",
         life: Literal["freeze", "deduct"] = "freeze",
+        primary_aliases: Sequence[str] = (),
         tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
         started: Any = None,
     ) -> None:
@@ -183,6 +184,7 @@ class Backlog:
                 secondary,
                 queues,
                 name=self.name,
+                identity=naming.PrimaryIdentity.make(wire.address_of(primary), primary_aliases),
                 counters=counters,
                 ledger=ledger,
                 not_found=not_found,

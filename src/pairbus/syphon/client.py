@@ -40,7 +40,9 @@ class PairedServiceBusClient(_Paired):
         thread = SyphonThread(self._make_syphon, self._syphon_failed)
         self._syphon = thread.start()
         self._thread = thread
-        self._factory.tell(Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.queues)} pumps")
+        self._factory.tell(
+            Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.drained_queues)} pumps"
+        )
 
     def _syphon_failed(self, error: Exception) -> None:
         text = f"the pumps have failed: {error!r}; close the client and make a new one"
@@ -51,8 +53,9 @@ class PairedServiceBusClient(_Paired):
         syphon, book = build(
             clients[0],
             clients[1],
-            self._factory.queues,
+            self._factory.drained_queues,
             name=self._factory.primary,
+            identity=self._identity,
             counters=self._factory.counters,
             ledger=self.ledger,
             not_found=self.not_found,

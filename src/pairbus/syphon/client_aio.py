@@ -37,8 +37,9 @@ class PairedServiceBusClient(_Paired):
         self._syphon, book = build(
             self.primary,
             self.secondary,
-            self._factory.queues,
+            self._factory.drained_queues,
             name=self._factory.primary,
+            identity=self._identity,
             counters=self._factory.counters,
             ledger=self.ledger,
             not_found=self.not_found,
@@ -47,7 +48,9 @@ class PairedServiceBusClient(_Paired):
             tell=self._tell,
         )
         self._running = asyncio.get_running_loop().create_task(self._run(self._syphon, book))
-        self._factory.tell(Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.queues)} pumps")
+        self._factory.tell(
+            Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.drained_queues)} pumps"
+        )
 
     async def _run(self, syphon: Syphon, book: Ledger) -> None:
         try:

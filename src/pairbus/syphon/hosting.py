@@ -19,6 +19,7 @@ from azure.servicebus.aio._base_handler_async import (
 
 from pairbus.pairing import wire
 from pairbus.pairing._async.runtime import steady_ms, wall_ms
+from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.statistics import Counters
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, NotFoundPolicy
@@ -48,6 +49,7 @@ def build(
     queues: Sequence[str],
     *,
     name: str,
+    identity: PrimaryIdentity | None = None,
     counters: Counters,
     ledger: Path | None = None,
     not_found: NotFoundPolicy = "dead-letter",
@@ -55,7 +57,13 @@ def build(
     is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nobody blocks unless told
     tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
 ) -> tuple[Syphon, Ledger]:
-    """A syphon from ``secondary``'s backlog queues to ``primary``, and its ledger, which the caller closes."""
+    """A syphon from ``secondary``'s backlog queues to ``primary``, and its ledger, which the caller closes.
+
+    Messages that were parked for another primary than ``identity`` are dead-lettered in the backlog; unless given, it
+    is the address of ``primary``.
+    """
+    if identity is None:
+        identity = PrimaryIdentity.make(wire.address_of(primary))
     book = Ledger.open(ledger if ledger is not None else ledger_directory(), name)
     syphon = Syphon(
         [SdkInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
@@ -67,6 +75,7 @@ def build(
         wall_clock=wall_ms,
         life=life,
         tell=tell,
+        identity=identity,
     )
     return syphon, book
 

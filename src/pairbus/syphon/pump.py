@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
-from pairbus.pairing.naming import entity_key
+from pairbus.pairing.naming import PrimaryIdentity, entity_key
 from pairbus.pairing.statistics import Counters
 from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
 from pairbus.syphon.ledger import Ledger
@@ -71,6 +71,7 @@ class Syphon:
         wall_clock: The time of day in milliseconds.
         life: Whether time in the backlog counts towards a message's time to live.
         tell: Called with what people should know.
+        identity: The primary; messages parked for another one are dead-lettered. None: do not compare.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Syphon:
         wall_clock: Callable[[], int],
         life: Literal["freeze", "deduct"] = "freeze",
         tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told to
+        identity: PrimaryIdentity | None = None,
     ) -> None:
         self._inboxes = {inbox.queue: inbox for inbox in inboxes}
         self._outlet = outlet
@@ -95,6 +97,7 @@ class Syphon:
         self._wall_clock = wall_clock
         self._life = life
         self._tell = tell
+        self._primary = identity
         self._work = {queue: deque[Letter | SetAside | Withdrawal]() for queue in self._inboxes}
         self._wake = {queue: asyncio.Event() for queue in self._inboxes}
         self._senders: dict[str, asyncio.Task[None]] = {}
@@ -321,7 +324,7 @@ class Syphon:
 
     def _restored(self, payload: bytes, enqueued_ms: int | None) -> Restored:
         now = self._wall_clock()
-        first = parking.restore(payload, now)
+        first = parking.restore(payload, now, primary=self._primary)
         if self._life == "freeze" or first.time_to_live_ms is None:
             return first
         begun = first.passport.first_send_ms if first.passport is not None else enqueued_ms

@@ -78,8 +78,8 @@ def test_P44_a_client_that_is_closed_while_it_pairs_starts_no_pumps(stage: Stage
 
         assert client.started == 0
         assert not client.is_paired
-        pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671", client.options)
-        pairings.leave("p.servicebus.windows.net:5671", client.options)
+        pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
+        pairings.leave("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
 
     stage.play(act)
 
@@ -117,8 +117,8 @@ def test_P44_a_close_that_is_cancelled_gives_the_options_free(stage: Stage) -> N
         with pytest.raises(asyncio.CancelledError):
             await closing
 
-        pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671", client.options)
-        pairings.leave("p.servicebus.windows.net:5671", client.options)
+        pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
+        pairings.leave("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
 
     stage.play(act)
 

@@ -48,6 +48,10 @@ def test_errors_never_show_the_key() -> None:
         ("Contoso.servicebus.windows.net", "contoso.servicebus.windows.net."),
         ("sb://a.b/", "A.B"),
         ("a.b:5671", "a.b"),
+        ("localhost:5699", "127.0.0.1:5699"),
+        ("127.0.0.1:5699", "[::1]:5699"),
+        ("[::1]", "localhost"),
+        ("[2001:DB8::1]:5671", "[2001:db8:0:0::1]"),
     ],
 )
 def test_the_same_host_is_known_however_it_is_written(one: str, two: str) -> None:
@@ -57,6 +61,32 @@ def test_the_same_host_is_known_however_it_is_written(one: str, two: str) -> Non
 
 def test_two_ports_of_one_host_are_two_namespaces() -> None:
     naming.check_different(naming.normal_host("localhost:5672"), naming.normal_host("localhost:5673"))
+
+
+@pytest.mark.parametrize(
+    ("host", "identity"),
+    [
+        ("Contoso.servicebus.windows.net", "contoso.servicebus.windows.net"),
+        ("sb://broker.internal:5672/", "broker.internal"),
+        ("broker.internal:5671", "broker.internal"),
+        ("broker.internal:5699", "broker.internal:5699"),
+        ("127.0.0.1:40001", "localhost:40001"),
+        ("[::1]:40001", "localhost:40001"),
+        ("[2001:db8::1]:40001", "[2001:db8::1]:40001"),
+    ],
+)
+def test_a_broker_has_one_identity_however_its_address_is_written(host: str, identity: str) -> None:
+    assert naming.identity_of(host) == identity
+    assert naming.PrimaryIdentity.make("elsewhere", [host]).accepts(identity)
+    assert not naming.PrimaryIdentity.make("elsewhere").accepts(identity)
+    assert naming.PrimaryIdentity.make("elsewhere").accepts(""), "nothing is said: messages of older clients"
+
+
+def test_aliases_are_a_list_of_addresses() -> None:
+    with pytest.raises(UsageError, match="primary_aliases"):
+        naming.PrimaryIdentity.make("a", "localhost")
+    with pytest.raises(UsageError, match="names no host"):
+        naming.PrimaryIdentity.make("a", [""])
 
 
 def test_backlog_queues_are_named_by_primary_and_index() -> None:

@@ -10,6 +10,7 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking, sections, wire
+from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.parking import Passport
 
 PASSPORT = Passport("f", 1, 1, "timeout")
@@ -47,6 +48,26 @@ def test_P9_the_users_own_names_survive_in_any_letter_case() -> None:
 
     assert names(parked)[:2] == ["x-pairbus-user-X-MS-Path", "x-pairbus-user-x-pairbus-user-y"]
     assert names(parking.restore(parked, 0).payload) == ["X-MS-Path", "x-pairbus-user-y"]
+
+
+def test_a_message_is_restored_only_for_the_primary_it_was_parked_for() -> None:
+    original = wire.encoded(ServiceBusMessage(b"x"))
+    parked = parking.park(original, "orders", Passport("f", 1, 1, "timeout", primary="localhost:40001"))
+
+    assert parking.restore(parked, 0, primary=PrimaryIdentity.make("127.0.0.1:40001")).payload == original
+    moved = PrimaryIdentity.make("localhost:40002", ["localhost:40001"])
+    assert parking.restore(parked, 0, primary=moved).payload == original
+    with pytest.raises(InvalidParkedPropertyError, match="localhost:40001") as caught:
+        parking.restore(parked, 0, primary=PrimaryIdentity.make("localhost:40002"))
+    assert caught.value.reason == "OtherPrimary"
+
+
+def test_a_message_that_names_no_primary_belongs_to_the_drain_of_its_queue() -> None:
+    primary = PrimaryIdentity.make("localhost:40002")
+    older = parking.park(wire.encoded(ServiceBusMessage(b"x")), "orders", PASSPORT)
+
+    assert parking.restore(older, 0, primary=primary).path == "orders"
+    assert parking.restore(backlog(PATH), 0, primary=primary).path == "orders"
 
 
 def test_P11_a_frozen_life_begins_anew_and_a_deducted_one_does_not() -> None:

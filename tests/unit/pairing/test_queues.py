@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.queues import SETTINGS, UNLIMITED, BacklogQueue, read, take_census
+from pairbus.pairing.queues import SETTINGS, UNLIMITED, BacklogQueue, mark_of, read, take_census
 
 
 def queue(name: str = "p/x-servicebus-transfer/3", **changes: Any) -> Any:
     usual = {**SETTINGS, "requires_session": False, "status": "Active", "forward_to": None}
+    usual |= {"requires_duplicate_detection": False, "user_metadata": None}
     return SimpleNamespace(name=name, **{**usual, **changes})
 
 
@@ -73,3 +74,21 @@ def test_P29_the_census_sorts_used_missing_and_extra() -> None:
     assert census.missing == (1, 3)
     assert [extra.index for extra in census.extra] == [7, 9]
     assert UNLIMITED == "P10675199DT2H48M5.4775807S"
+
+
+def test_a_queue_that_detects_duplicates_could_lose_a_message() -> None:
+    found = read("p", queue(requires_duplicate_detection=True))
+
+    assert found is not None
+    assert "detects duplicates" in found.obstacle
+
+
+@pytest.mark.parametrize(
+    ("metadata", "owner"),
+    [(None, ""), ("the team's notes", ""), (mark_of("broker.internal:5699"), "broker.internal:5699")],
+)
+def test_a_queue_says_which_primary_it_was_created_for(metadata: str | None, owner: str) -> None:
+    found = read("p", queue(user_metadata=metadata))
+
+    assert found is not None
+    assert found.owner == owner

@@ -10,6 +10,7 @@ from azure.core.exceptions import (
     ClientAuthenticationError,
     HttpResponseError,
     ResourceExistsError,
+    ResourceNotFoundError,
 )
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
@@ -85,14 +86,24 @@ class Management:
         except AzureError:
             return None
 
-    async def create(self, name: str) -> bool:
-        """Create a backlog queue. False when another client was faster."""
+    async def create(self, name: str, identity: str) -> bool:
+        """Create a backlog queue, marked with the primary it is for. False when something has the name already."""
         try:
             async with self._client() as client:
-                await client.create_queue(name, **queues.SETTINGS)
+                await client.create_queue(name, **queues.SETTINGS, user_metadata=queues.mark_of(identity))
                 return True
         except ResourceExistsError:
             return False
+        except (ClientAuthenticationError, HttpResponseError) as error:
+            raise _translated(error) from error
+
+    async def backlog_queue(self, primary: str, name: str) -> BacklogQueue | None:
+        """One queue of the namespace; None when there is none of this name, for instance because a topic has it."""
+        try:
+            async with self._client() as client:
+                return queues.read(primary, await client.get_queue(name))
+        except ResourceNotFoundError:
+            return None
         except (ClientAuthenticationError, HttpResponseError) as error:
             raise _translated(error) from error
 

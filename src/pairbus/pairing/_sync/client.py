@@ -20,6 +20,8 @@ from pairbus.errors import (
     ClientClosedError,
     NoBacklogQueuesError,
     NotPairedError,
+    OtherPrimaryError,
+    PairingError,
     PartnerClosedError,
     UsageError,
 )
@@ -63,6 +65,8 @@ class PairedServiceBusClient:
         options: How to behave; the defaults unless given.
         primary_namespace: The primary's own name, by which its backlog queues are called. Told from a cloud host
             name or from the ``Namespace=`` of a connection string unless given.
+        primary_aliases: Further addresses of the primary, each a host or host:port: other names of its host, another
+            port, or where it ran before it moved. Backlog queues and messages marked with one of them are its own.
         on_event: Called with each event.
         seed: Makes the random choice of backlog queues repeatable.
         management: Options of the official administration client that sets up the secondary.
@@ -75,6 +79,7 @@ class PairedServiceBusClient:
         *,
         options: SendAvailabilityOptions | None = None,
         primary_namespace: str | None = None,
+        primary_aliases: Sequence[str] = (),
         on_event: Listener | None = None,
         seed: int | None = None,
         management: dict[str, Any] | None = None,
@@ -82,13 +87,14 @@ class PairedServiceBusClient:
         self.primary = primary
         self.secondary = secondary
         self.options = options if options is not None else SendAvailabilityOptions()
-        host = primary.fully_qualified_namespace
-        name = naming.namespace_name(host, given=primary_namespace)
+        name = naming.namespace_name(primary.fully_qualified_namespace, given=primary_namespace)
         self._hosts = (
-            naming.normal_host(host, is_emulator=not wire.uses_tls(primary)),
-            naming.normal_host(secondary.fully_qualified_namespace, is_emulator=not wire.uses_tls(secondary)),
+            naming.normal_host(wire.address_of(primary), is_emulator=not wire.uses_tls(primary)),
+            naming.normal_host(wire.address_of(secondary), is_emulator=not wire.uses_tls(secondary)),
         )
         naming.check_different(*self._hosts)
+        self._identity = naming.PrimaryIdentity.make(wire.address_of(primary), primary_aliases)
+        self._is_registered = False
         self._pulse = runtime.Pulse()
         self._tasks = runtime.Tasks()
         self._limits = runtime.Limits()
@@ -96,6 +102,7 @@ class PairedServiceBusClient:
         self._factory = Factory(
             name=uuid.uuid4().hex[:12],
             primary=name,
+            identity=self._identity.address,
             secondary=secondary.fully_qualified_namespace,
             options=self.options,
             chooser=random.Random(seed),  # noqa: S311 - it spreads load, it keeps no secret
@@ -126,6 +133,7 @@ class PairedServiceBusClient:
         *,
         options: SendAvailabilityOptions | None = None,
         primary_namespace: str | None = None,
+        primary_aliases: Sequence[str] = (),
         on_event: Listener | None = None,
         seed: int | None = None,
         management: dict[str, Any] | None = None,
@@ -140,6 +148,7 @@ class PairedServiceBusClient:
             ServiceBusClient.from_connection_string(second.text, **client_options),
             options=options,
             primary_namespace=name,
+            primary_aliases=primary_aliases,
             on_event=on_event,
             seed=seed,
             management=management,
@@ -167,7 +176,8 @@ class PairedServiceBusClient:
         self._check_live()
         if self.is_paired:
             raise AlreadyPairedError(f"this client is paired with {self._factory.secondary} already")
-        pairings.enter(*self._hosts, self.options)
+        pairings.enter(*self._hosts)
+        self._is_registered = True
         try:
             queues = self._usable_queues()
             # It may have been closed meanwhile, and nobody would ever stop the pumps then.
@@ -178,7 +188,7 @@ class PairedServiceBusClient:
         except BaseException:
             # Complete or not at all (P30): a client without the pumps it was asked for is not paired.
             self._factory.is_paired = False
-            pairings.leave(self._hosts[0], self.options)
+            self._leave_registry()
             raise
 
     def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
@@ -201,8 +211,13 @@ class PairedServiceBusClient:
             left = max(0.1, (until_ms - self._factory.clock()) / 1000)
             runtime.together(self._close_side, (self.primary, self.secondary), left)
         finally:
-            pairings.leave(self._hosts[0], self.options)
+            self._leave_registry()
             self._factory.tell(Kind.CLOSED, self._factory.primary, "closed")
+
+    def _leave_registry(self) -> None:
+        if self._is_registered:
+            self._is_registered = False
+            pairings.leave(*self._hosts)
 
     def _close_side(self, side: Any) -> None:
         try:
@@ -336,30 +351,69 @@ class PairedServiceBusClient:
             raise NoBacklogQueuesError(
                 f"the secondary {self._factory.secondary} cannot be asked for its queues: {error}"
             ) from error
+        self._factory.drained_only = []
         census = take_census(found, count)
-        for queue in census.existing.values():
-            self._tell_differences(queue)
+        self._check_owner(found)
         for queue in census.extra:
             held = self._management.message_count(queue.name)
             text = f"beyond the count of {count}: not used, not drained; it holds {held} messages"
             self._factory.tell(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
-        usable = dict.fromkeys(sorted(census.existing))
+        existing = dict(census.existing)
+        usable: list[int] = []
         last: Exception | None = None
         for index in census.missing:
             try:
-                if self._management.create(name_of(primary, index)):
-                    self._factory.tell(Kind.QUEUE_CREATED, name_of(primary, index), "created")
-                usable[index] = None
+                created = self._create(index)
+                if created is None:
+                    usable.append(index)
+                else:
+                    existing[index] = created
+            except OtherPrimaryError:
+                raise
             except Exception as error:  # noqa: BLE001 - pairing succeeds with the rest (specification, 3.5)
                 last = error
-                self._factory.tell(
-                    Kind.QUEUE_UNUSABLE, name_of(primary, index), f"cannot be created: {error}"
-                )
+                self._factory.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
+        for index, queue in existing.items():
+            self._tell_differences(queue)
+            if queue.obstacle:
+                last = PairingError(f"{queue.name}: {queue.obstacle}")
+                self._factory.drained_only.append(queue.name)
+                self._factory.tell(Kind.QUEUE_UNUSABLE, queue.name, queue.obstacle, is_loud=True)
+            else:
+                usable.append(index)
         if not usable:
             raise NoBacklogQueuesError(
                 f"none of the {count} backlog queues of {primary!r} can be used in {self._factory.secondary}: {last}"
             ) from last
         return [name_of(primary, index) for index in sorted(usable)]
+
+    def _create(self, index: int) -> BacklogQueue | None:
+        """Create a backlog queue; None when that was done, or what another client has created meanwhile.
+
+        Raises PairingError when something else has the name.
+        """
+        primary = self._factory.primary
+        name = name_of(primary, index)
+        try:
+            if self._management.create(name, self._identity.address):
+                self._factory.tell(Kind.QUEUE_CREATED, name, "created")
+                return None
+            found = self._management.backlog_queue(primary, name)
+        except Exception as error:
+            raise PairingError(f"cannot be created: {error}") from error
+        if found is None:
+            raise PairingError(
+                "cannot be created: another entity of the secondary, such as a topic, has this name, and messages sent "
+                "to it would not be kept; delete that entity and pair again"
+            )
+        self._check_owner([found])
+        return found
+
+    def _check_owner(self, queues: Sequence[BacklogQueue]) -> None:
+        """Raise OtherPrimaryError when a backlog queue was created for another primary of the same name."""
+        for queue in queues:
+            if not self._identity.accepts(queue.owner):
+                raise OtherPrimaryError(queue.name, queue.owner, self._identity.address)
 
     def _tell_differences(self, queue: BacklogQueue) -> None:
         for text in queue.differences:

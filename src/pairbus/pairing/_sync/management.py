@@ -11,6 +11,7 @@ from azure.core.exceptions import (
     ClientAuthenticationError,
     HttpResponseError,
     ResourceExistsError,
+    ResourceNotFoundError,
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -86,14 +87,24 @@ class Management:
         except AzureError:
             return None
 
-    def create(self, name: str) -> bool:
-        """Create a backlog queue. False when another client was faster."""
+    def create(self, name: str, identity: str) -> bool:
+        """Create a backlog queue, marked with the primary it is for. False when something has the name already."""
         try:
             with self._client() as client:
-                client.create_queue(name, **queues.SETTINGS)
+                client.create_queue(name, **queues.SETTINGS, user_metadata=queues.mark_of(identity))
                 return True
         except ResourceExistsError:
             return False
+        except (ClientAuthenticationError, HttpResponseError) as error:
+            raise _translated(error) from error
+
+    def backlog_queue(self, primary: str, name: str) -> BacklogQueue | None:
+        """One queue of the namespace; None when there is none of this name, for instance because a topic has it."""
+        try:
+            with self._client() as client:
+                return queues.read(primary, client.get_queue(name))
+        except ResourceNotFoundError:
+            return None
         except (ClientAuthenticationError, HttpResponseError) as error:
             raise _translated(error) from error
 
