@@ -113,7 +113,7 @@ def test_M15_a_wrong_key_on_management(
         ready,
         "list",
         code=REFUSED,
-        says=("Check the key in the connection string",),
+        says=("the key was refused",),
     )
 
 

@@ -305,7 +305,7 @@ def test_M15_old_data_is_marked_when_the_broker_stops_answering(browser: Browser
 
 def test_a_namespace_alone_says_how_to_pair(browser: Browser, namespace: Namespace) -> None:
     enter(browser, namespace)
-    go(browser, "#/pairing", "This namespace is not part of a pair")
+    go(browser, "#/pairing", "This namespace holds no backlog")
     photograph(browser, "not-paired")
 
 

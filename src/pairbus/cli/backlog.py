@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pairbus.cli.group import HelpfulGroup
 from pairbus.cli.pairing_target import authorities, needed, pair_options, run
 from pairbus.errors import UsageError
 
@@ -28,7 +29,7 @@ Exit codes: 0 done, 1 nothing was found, 2 wrong usage, 3 could not reach the na
 """
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=HelpfulGroup, epilog=EPILOG)
 @pair_options
 @click.option(
     "--queues",

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import click
 
+from pairbus.cli.group import HelpfulGroup
+
 EXIT_NOT_KEPT: Final = 1
 EPILOG: Final = """\b
 Examples:
@@ -27,7 +29,7 @@ Exit codes: 0 measured, 1 a figure is where it cannot be, 2 wrong usage, 3 somet
 _FROM_A_CLONE: Final[dict[str, Any]] = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=HelpfulGroup, epilog=EPILOG)
 def bench() -> None:
     """Measure, each time beside a baseline in the same run."""
     for name in ("azure", "pairbus"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pairbus.cli.group import HelpfulGroup
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ CURRENCY_DEFAULT: Final = "USD"
 EXIT_INCOMPLETE: Final = 1
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=HelpfulGroup, epilog=EPILOG)
 def cost() -> None:
     """Metering and the bill: estimate, report, what-if."""
 

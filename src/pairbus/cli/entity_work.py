@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_target import QUEUE_OR_TOPIC, Target, find_target
+from pairbus.cli.refusal import inert
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ FLAGS: Final = frozenset(
         "support_ordering",
     }
 )
+LIST_COLUMNS: Final = {
+    "active_message_count": "active",
+    "dead_letter_message_count": "dead_letter",
+    "scheduled_message_count": "scheduled",
+    "subscription_count": "subscriptions",
+}
+"""The official client's counts that a list shows, and the names of their columns."""
+_ROW_ORDER: Final = ("kind", "name", *LIST_COLUMNS.values(), "filter")
 NUMBERS: Final = frozenset({"max_delivery_count", "max_message_size_in_kilobytes", "max_size_in_megabytes"})
 
 
@@ -31,11 +40,18 @@ def rows_of(client: ServiceBusAdministrationClient, path: str | None) -> list[di
     """What a list shows: all queues and topics, or what lies under a path."""
     if path is None:
         queues = [
-            _row("queue", counts.name, counts, "active_message_count", "dead_letter_message_count")
+            _row(
+                "queue",
+                counts.name,
+                counts,
+                "active_message_count",
+                "dead_letter_message_count",
+                "scheduled_message_count",
+            )
             for counts in client.list_queues_runtime_properties()
         ]
         topics = [
-            _row("topic", counts.name, counts, "subscription_count", "scheduled_message_count")
+            _row("topic", counts.name, counts, "scheduled_message_count", "subscription_count")
             for counts in client.list_topics_runtime_properties()
         ]
         return queues + topics
@@ -54,8 +70,20 @@ def rows_of(client: ServiceBusAdministrationClient, path: str | None) -> list[di
 def _row(kind: str, name: str | None, counts: Any, *names: str) -> dict[str, object]:
     row: dict[str, object] = {"kind": kind, "name": name}
     for count in names:
-        row[count.removesuffix("_message_count").removesuffix("_count")] = getattr(counts, count)
+        row[LIST_COLUMNS[count]] = getattr(counts, count)
     return row
+
+
+def table_of(rows: list[dict[str, object]]) -> list[str]:
+    """The rows as lines of a table with a header. A column that an entity does not have shows a dash."""
+    columns = [name for name in _ROW_ORDER if any(name in row for row in rows)]
+    cells = [[name.replace("_", " ").upper() for name in columns]]
+    cells += [[inert(row.get(name)) for name in columns] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def read_entity(client: ServiceBusAdministrationClient, target: Target) -> tuple[str, Any, Any]:
@@ -190,12 +218,3 @@ def _expression_of(part: Any) -> str | None:
         return str(expression)
     fields = {name: value for name, value in vars(part).items() if value and not name.startswith("_")}
     return " AND ".join(f"{name} = {value!r}" for name, value in fields.items())
-
-
-def inert(value: object) -> str:
-    """Text for a terminal: what others wrote must not steer it (M8)."""
-    if value is None:
-        return "-"
-    return "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in str(value)
-    )

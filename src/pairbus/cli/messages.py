@@ -5,16 +5,19 @@ Everything goes through the official client, so it works on Azure as it does her
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
-from typing import IO, TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pairbus.cli.entity_target import connection_of, find_target
-from pairbus.cli.refusal import one_line, way_out
+from pairbus.cli.refusal import Refused, inert, one_line, way_out
 from pairbus.errors import UsageError
+from pairbus.model.typed_text import property_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,14 +31,20 @@ SETTLEMENTS: Final = ("complete", "abandon", "defer", "dead-letter", "delete", "
 SEND_EXAMPLES: Final = """\b
 Examples:
   pairbus send orders "hello"
-  pairbus send orders --property colour=red --session s1 "hello"
+  pairbus send orders --property colour=red --property size:=42 --session s1 "hello"
+  pairbus send orders --file order.json --content-type application/json
+  date | pairbus send orders
   seq 1000 | pairbus send orders --lines
+
+\b
+--property NAME=VALUE sends text. NAME:=VALUE sends a number, true, false or null, as JSON writes them,
+so that SQL filters such as "size > 40" apply.
 """
 RECEIVE_EXAMPLES: Final = """\b
 Examples:
   pairbus receive orders
   pairbus receive orders --count 10 --settle none --json
-  pairbus receive orders/$DeadLetterQueue --settle complete
+  pairbus receive orders --dead-letter
   pairbus receive events/Subscriptions/audit --session '*'
 
 \b
@@ -45,17 +54,12 @@ PEEK_EXAMPLES: Final = """\b
 Examples:
   pairbus peek orders
   pairbus peek orders --from 1000 --count 50 --json
+  pairbus peek orders --dead-letter
+  pairbus peek sessions --session '*'
+
+\b
+Exit codes: 0 messages were shown, 1 there were none, 2 wrong usage, 3 could not reach or was refused.
 """
-
-
-class Refused(click.ClickException):
-    """The namespace could not be asked, or will not do it."""
-
-    exit_code = 3
-
-    def show(self, file: IO[str] | None = None) -> None:
-        """One line for a person."""
-        click.echo(f"pairbus: {self.message}", file=file, err=file is None)
 
 
 def _client(ready_file: str | None) -> ServiceBusClient:
@@ -78,7 +82,12 @@ def _refusing(entity: str, work: Callable[[], int]) -> int:
     """Run a command's work; the service's errors become one line."""
     import logging
 
-    from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
+    from azure.servicebus.exceptions import (
+        MessagingEntityNotFoundError,
+        OperationTimeoutError,
+        ServiceBusAuthenticationError,
+        ServiceBusError,
+    )
 
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     try:
@@ -86,16 +95,34 @@ def _refusing(entity: str, work: Callable[[], int]) -> int:
     except ServiceBusAuthenticationError:
         # The client hides which of the two it was.
         raise Refused(f"the key was refused, or '{entity}' does not exist: see pairbus entity list") from None
+    except MessagingEntityNotFoundError:
+        raise Refused(
+            f"there is no entity '{entity}' in the namespace: pairbus entity list shows what exists"
+        ) from None
+    except OperationTimeoutError as error:
+        raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
     except ServiceBusError as error:
-        raise Refused(way_out(error) or f"{type(error).__name__}: {one_line(error)}") from None
+        raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}") from None
 
 
 @click.command(epilog=SEND_EXAMPLES)
 @click.argument("entity")
 @click.argument("body", required=False)
+@click.option("--file", "file", metavar="FILE", help="Send the bytes of a file.")
 @click.option("--lines", is_flag=True, help="Send every line of standard input as a message.")
 @click.option(
-    "--property", "properties", metavar="NAME=VALUE", multiple=True, help="An application property."
+    "--count",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    show_default=True,
+    help="How many copies to send.",
+)
+@click.option(
+    "--property",
+    "properties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An application property; NAME:=VALUE for a number, true, false or null.",
 )
 @click.option("--session", metavar="ID", help="Session id.")
 @click.option("--message-id", metavar="ID", help="Message id.  [default: a new one]")
@@ -106,7 +133,9 @@ def _refusing(entity: str, work: Callable[[], int]) -> int:
 def send(
     entity: str,
     body: str | None,
+    file: str | None,
     lines: bool,
+    count: int,
     properties: tuple[str, ...],
     session: str | None,
     message_id: str | None,
@@ -115,13 +144,14 @@ def send(
     ready_file: str | None,
     as_json: bool,
 ) -> int:
-    """Send a message to a queue or topic."""
-    if (body is None) == (not lines):
-        raise UsageError("give a BODY, or --lines to send the lines of standard input")
-    if message_id is not None and lines:
-        raise UsageError("--message-id names one message; it cannot be combined with --lines")
-    pairs: dict[str | bytes, Any] = dict(_pair(text) for text in properties)
-    bodies: Iterable[str] = (line.rstrip("\n") for line in sys.stdin) if lines else [body or ""]
+    """Send messages to a queue or topic.
+
+    The body is BODY, the bytes of --file, or standard input where it is not a terminal ("-" asks for it).
+    """
+    if message_id is not None and (lines or count > 1):
+        raise UsageError("--message-id names one message; it cannot be combined with --lines or --count")
+    pairs: dict[str | bytes, Any] = dict(property_of(text) for text in properties)
+    bodies = _bodies(body, file, lines, count)
 
     def work() -> int:
         from azure.servicebus import ServiceBusMessage
@@ -129,10 +159,10 @@ def send(
         sent = 0
         with _client(ready_file) as client, client.get_queue_sender(entity) as sender:
             waiting: list[ServiceBusMessage] = []
-            for text in bodies:
+            for each in bodies:
                 waiting.append(
                     ServiceBusMessage(
-                        text,
+                        each,
                         application_properties=dict(pairs) or None,
                         session_id=session,
                         message_id=message_id,
@@ -153,19 +183,40 @@ def send(
     return _refusing(entity, work)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise UsageError(f"--property {text} is not NAME=VALUE")
-    return name, value
+def _bodies(body: str | None, file: str | None, lines: bool, count: int) -> Iterable[str | bytes]:
+    """The bodies to send, from the one place that was named. Raises UsageError."""
+    if sum((body is not None, file is not None, lines)) > 1:
+        raise UsageError("give one of BODY, --file and --lines")
+    if lines:
+        if count > 1:
+            raise UsageError("--count repeats one message; it cannot be combined with --lines")
+        return (line.rstrip("\n") for line in sys.stdin)
+    if file is not None:
+        try:
+            return itertools.repeat(Path(file).read_bytes(), count)
+        except OSError as error:
+            raise UsageError(f"--file {file} cannot be read: {error.strerror}") from None
+    if body is not None and body != "-":
+        return itertools.repeat(body, count)
+    if body is None and sys.stdin.isatty():
+        raise UsageError(
+            "there is nothing to send: give a BODY or --file, or send something to standard input"
+        )
+    # A shell ends what it pipes with a line break, which is not part of what the person wrote.
+    return itertools.repeat(sys.stdin.buffer.read().removesuffix(b"\n"), count)
 
 
 def _receiver(
-    client: ServiceBusClient, path: str, session: str | None, deletes: bool, wait: float
+    client: ServiceBusClient,
+    path: str,
+    session: str | None,
+    dead_letter: bool,
+    deletes: bool,
+    wait: float,
 ) -> ServiceBusReceiver:
     from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 
-    sub_queue = None
+    sub_queue = ServiceBusSubQueue.DEAD_LETTER if dead_letter else None
     for suffix, which in (
         ("/$transfer/$deadletterqueue", ServiceBusSubQueue.TRANSFER_DEAD_LETTER),
         ("/$deadletterqueue", ServiceBusSubQueue.DEAD_LETTER),
@@ -200,6 +251,7 @@ def _receiver(
     show_default=True,
     help="What becomes of them.",
 )
+@click.option("--dead-letter", is_flag=True, help="The dead-letter queue of ENTITY.")
 @click.option("--session", metavar="ID", help="Session id; '*' takes the next available one.")
 @click.option(
     "--wait", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="Seconds to wait."
@@ -210,6 +262,7 @@ def receive(
     entity: str,
     count: int,
     settle: str,
+    dead_letter: bool,
     session: str | None,
     wait: float,
     ready_file: str | None,
@@ -221,7 +274,7 @@ def receive(
         received = 0
         with (
             _client(ready_file) as client,
-            _receiver(client, entity, session, settle == "delete", wait) as receiver,
+            _receiver(client, entity, session, dead_letter, settle == "delete", wait) as receiver,
         ):
             while received < count:
                 messages = receiver.receive_messages(max_message_count=count - received, max_wait_time=wait)
@@ -231,9 +284,15 @@ def receive(
                     _show(message, as_json)
                     _settle(receiver, message, settle)
                 received += len(messages)
+        if not received:
+            click.echo(f"nothing in {inert(_named(entity, dead_letter))} within {wait:g} s", err=True)
         return 0 if received else 1
 
     return _refusing(entity, work)
+
+
+def _named(entity: str, dead_letter: bool) -> str:
+    return f"the dead-letter queue of {entity}" if dead_letter else entity
 
 
 def _settle(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, how: str) -> None:
@@ -255,17 +314,29 @@ def _settle(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, ho
 @click.option(
     "--from", "from_number", type=int, default=1, show_default=True, help="The first sequence number."
 )
-@click.option("--session", metavar="ID", help="Session id, on entities with sessions.")
+@click.option("--dead-letter", is_flag=True, help="The dead-letter queue of ENTITY.")
+@click.option(
+    "--session", metavar="ID", help="Session id, on entities with sessions; '*' takes the next one."
+)
 @click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def peek(
-    entity: str, count: int, from_number: int, session: str | None, ready_file: str | None, as_json: bool
+    entity: str,
+    count: int,
+    from_number: int,
+    dead_letter: bool,
+    session: str | None,
+    ready_file: str | None,
+    as_json: bool,
 ) -> int:
     """Look at messages without taking them."""
 
     def work() -> int:
         shown, number = 0, from_number
-        with _client(ready_file) as client, _receiver(client, entity, session, False, 5.0) as receiver:
+        with (
+            _client(ready_file) as client,
+            _receiver(client, entity, session, dead_letter, False, 5.0) as receiver,
+        ):
             while shown < count:
                 messages = receiver.peek_messages(
                     max_message_count=min(count - shown, 250), sequence_number=number
@@ -276,6 +347,9 @@ def peek(
                     _show(message, as_json)
                 shown += len(messages)
                 number = (messages[-1].sequence_number or 0) + 1
+        if not shown:
+            start = f" from sequence number {from_number}" if from_number > 1 else ""
+            click.echo(f"nothing in {inert(_named(entity, dead_letter))}{start}", err=True)
         return 0 if shown else 1
 
     return _refusing(entity, work)

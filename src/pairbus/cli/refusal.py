@@ -1,55 +1,125 @@
-"""What the official clients and Spark complain of, as one line that says what to do next."""
+"""Turns errors of the official clients and of Spark into one line that says what to do next.
+
+The decision rests on the class of an error, on its status code and on the errors it was raised from. It never rests on
+the words of an error's text: an entity may be named "Unauthorized", and a port may be 14404.
+"""
 
 from __future__ import annotations
 
+import html
 import re
-from typing import Final
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from azure.core.exceptions import HttpResponseError
 
 CHARACTERS_MAX: Final = 1_000
-"""A line longer than this is not read."""
-_REASON: Final = re.compile(r"\[Errno -?\d+\] (?P<why>[^\[\]()']+?)(?: Error condition|[(\]\[']|$)")
-_REACH: Final = (
-    "Connection refused",
-    "Connect call failed",
-    "Name or service not known",
-    "Temporary failure in name resolution",
-    "No route to host",
-    "Network is unreachable",
-    "timed out",
-    "Failed to establish a new connection",
-    "Cannot connect to host",
-    "Failed to initiate the connection",
-    "ServiceBusConnectionError",
+"""Longest line that is shown. A longer one is cut off."""
+CAUSES_MAX: Final = 32
+"""Most errors looked at in one chain of causes."""
+CERTIFICATE: Final = (
+    "the namespace's certificate is not trusted: name the broker's ready file (--ready-file) or its authority "
+    "(--ca-file), see docs/how-to/use-tls.md"
 )
-_KEY: Final = (
-    "Unauthorized",
-    "InvalidSignature",
-    "amqp:unauthorized-access",
-    "ServiceBusAuthenticationError",
+KEY: Final = "the key was refused: check the key and its rights in the connection string"
+REFUSED_STATUSES: Final = frozenset({401, 403})
+_CERTIFICATE_CLASSES: Final = frozenset({"SSLCertVerificationError"})
+_KEY_CLASSES: Final = frozenset(
+    {"ClientAuthenticationError", "ServiceBusAuthenticationError", "ServiceBusAuthorizationError"}
 )
+_REACH_CLASSES: Final = frozenset(
+    {
+        "OperationTimeoutError",
+        "ServiceBusCommunicationError",
+        "ServiceBusConnectionError",
+        "ServiceRequestError",
+        "ServiceResponseError",
+    }
+)
+_TRACE_LINE: Final = re.compile(
+    r"^[ \t]*(?:Caused by: )?(?:azure\.servicebus\.exceptions|azure\.core\.exceptions|ssl)\.(\w+)\b(?=:|$)",
+    re.MULTILINE,
+)
+"""A line of a Python traceback that names the class of the error. Spark passes errors of its workers on as such text."""
+_TAIL: Final = re.compile(r"\s*(?:To know more visit \S+\s*)?(?:TrackingId|Reference):.*\Z", re.DOTALL)
+"""What the service appends to each of its sentences: an address and tracking numbers."""
+_DETAIL: Final = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
+
+
+class Refused(click.ClickException):
+    """The namespace could not be reached, or it refused."""
+
+    exit_code = 3
+
+    def show(self, file: IO[str] | None = None) -> None:
+        """Print one line for a person."""
+        click.echo(f"pairbus: {inert(self.message)}", file=file, err=file is None)
+
+
+class Missing(Refused):
+    """There is no such entity."""
+
+    exit_code = 1
+
+
+class Present(Refused):
+    """The entity exists already."""
+
+    exit_code = 1
+
+
+def inert(value: object) -> str:
+    """Text for a terminal. Control characters of foreign text must not steer it (M8)."""
+    if value is None:
+        return "-"
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in str(value)
+    )
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of what an error says, no longer than a line may be."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The first line of an error's text, without the service's tracking numbers."""
+    lines = [line.strip() for line in _TAIL.sub("", str(error)).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:CHARACTERS_MAX]
 
 
-def way_out(error: BaseException) -> str | None:
-    """One line for an error of reaching or being let in, with the way out; None for any other.
+def service_sentence(error: HttpResponseError) -> str:
+    """What the management API says was wrong, as one sentence without its tracking numbers."""
+    text = error.response.text() if error.response is not None else ""
+    found = _DETAIL.search(text)
+    return _TAIL.sub("", html.unescape(found.group(1))).rstrip(".") if found else one_line(error)
 
-    Spark wraps what happened in its workers into long texts, so the whole text is looked through.
-    """
-    text = f"{type(error).__name__}: {error}"
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return (
-            "the namespace's certificate is not trusted: name the broker's ready file (--ready-file) or its authority "
-            "(--ca-file), see docs/how-to/use-tls.md"
-        )
-    if any(sign in text for sign in _KEY):
-        return "the key was refused: check the key and its rights in the connection string"
-    if any(sign in text for sign in _REACH):
-        found = _REASON.search(text)
-        why = f" ({found['why'].strip().rstrip('.')})" if found else ""
+
+def way_out(error: BaseException) -> str | None:
+    """One line for an error of reaching a namespace or of its key, with the way out. None for any other error."""
+    chain = list(causes(error))
+    names = {cls.__name__ for cause in chain for cls in type(cause).__mro__}
+    names.update(match.group(1) for match in _TRACE_LINE.finditer(str(error)))
+    if names & _CERTIFICATE_CLASSES:
+        return CERTIFICATE
+    if names & _KEY_CLASSES or any(
+        getattr(cause, "status_code", None) in REFUSED_STATUSES for cause in chain
+    ):
+        return KEY
+    if names & _REACH_CLASSES or any(isinstance(cause, ConnectionError) for cause in chain):
+        reasons = [cause.strerror for cause in chain if isinstance(cause, OSError) and cause.strerror]
+        why = f" ({reasons[-1]})" if reasons else ""
         return f"the namespace could not be reached{why}: is it running, and does the connection string name its address?"
     return None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and the errors it was raised from, in breadth, each once and at most CAUSES_MAX."""
+    seen: list[BaseException] = []
+    waiting: list[object] = [error]
+    while waiting and len(seen) < CAUSES_MAX:
+        cause = waiting.pop(0)
+        if not isinstance(cause, BaseException) or any(cause is other for other in seen):
+            continue
+        seen.append(cause)
+        yield cause
+        waiting += [cause.__cause__, cause.__context__, getattr(cause, "inner_exception", None)]
+        waiting += [getattr(cause, "reason", None), *cause.args]

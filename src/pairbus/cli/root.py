@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from pairbus import __version__
+from pairbus.cli.group import HelpfulGroup
 from pairbus.cli.refusal import one_line, way_out
 from pairbus.cli.secrets import from_files
 from pairbus.errors import PairbusError, UsageError
@@ -59,7 +60,7 @@ EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 
 
-class LazyGroup(click.Group):
+class LazyGroup(HelpfulGroup):
     """A group that imports a command when it is called or asked for help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -99,6 +100,11 @@ def main(arguments: list[str] | None = None) -> None:
         code = root.main(args=arguments, prog_name="pairbus", standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        # Nothing was typed: that is a question, not a mistake. A group without its command is a mistake.
+        is_root = error.ctx.parent is None
+        click.echo(error.format_message(), err=not is_root)
+        sys.exit(0 if is_root else EXIT_USAGE)
     except click.UsageError as error:
         sys.exit(_complain(_usage_line(error), EXIT_USAGE))
     except click.ClickException as error:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from pairbus.cli.group import HelpfulGroup
+
 if TYPE_CHECKING:
     from pairbus.errors import StoreCorrupt
     from pairbus.server.offline import EntityCounts, Tell
@@ -85,7 +87,7 @@ def data_options(command: _Command) -> _Command:
     return command
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=HelpfulGroup, epilog=EPILOG)
 def store() -> None:
     """Check, compact, export or import the data of a namespace whose broker is stopped."""
 

@@ -11,11 +11,12 @@ from pairbus.amqp.types import Timestamp
 from pairbus.engine import browse
 from pairbus.engine.arrival import incoming_of
 from pairbus.engine.browse import PURGED
-from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed
+from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed, UsageError
 from pairbus.gateway import incoming, meter
 from pairbus.gateway.trail import COMPLETED
 from pairbus.model.entity import TOPIC
 from pairbus.model.message import ACTIVE, SCHEDULED
+from pairbus.model.typed_text import properties_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,9 +42,10 @@ def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -
     """Store test messages as a client's would be; all of them or none."""
     count = whole(wish, "count", 1, SEND_COUNT_MAX, 1)
     delay = whole(wish, "delay_seconds", 0, DELAY_SECONDS_MAX, 0)
-    users = wish.get("properties") or {}
-    if not isinstance(users, dict) or not all(isinstance(name, str) for name in users):
-        raise ArgumentError("properties is not a map from names to values.")
+    try:
+        users: dict[str, object] = dict(properties_of(wish.get("properties")))
+    except UsageError as error:
+        raise ArgumentError(f"{error}.") from None
     annotations: dict[str, object] | None = None
     if delay:
         annotations = {"x-opt-scheduled-enqueue-time": Timestamp(now + delay * 1000)}
@@ -61,7 +63,7 @@ def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -
             content_type=text(wish, "content_type"),
             correlation_id=text(wish, "correlation_id"),
             group_id=text(wish, "session_id"),
-            application_properties={name: str(value) for name, value in users.items()} or None,
+            application_properties=users or None,
             message_annotations=annotations,
             body=(text(wish, "body") or "").encode(),
             body_kind="data",

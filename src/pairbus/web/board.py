@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.cost.catalogue import builtin_tables
 from pairbus.errors import UsageError
+from pairbus.model.typed_text import properties_of
 from pairbus.pairing._async.runtime import steady_ms, wall_ms
 from pairbus.pairing.health import Health
 from pairbus.pairing.naming import entity_key
@@ -142,9 +143,9 @@ def _message(wish: Mapping[str, object]) -> ServiceBusMessage:
         for name in ("subject", "content_type", "session_id", "message_id")
         if wish.get(name)
     }
-    users = wish.get("properties")
-    if isinstance(users, dict) and users:
-        details["application_properties"] = {str(name): str(value) for name, value in users.items()}
+    users = properties_of(wish.get("properties"))
+    if users:
+        details["application_properties"] = users
     return ServiceBusMessage(str(wish.get("body") or ""), **details)
 
 

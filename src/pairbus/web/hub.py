@@ -277,6 +277,7 @@ class Hub:
             "scope": session.scope,
             "token": session.token,
             "pairing": self._sees_pair(session),
+            "is_pair": True,
             "namespaces": namespaces,
         }
 

@@ -268,6 +268,7 @@ def _session_picture(broker: Broker, grant: Grant, session: Session | None, now:
         "scope": grant.path or None,
         "token": session.forgery_token if session is not None else None,
         "pairing": False,
+        "is_pair": False,
         "namespaces": [
             {
                 "id": "local",

@@ -20,10 +20,10 @@ def bench() -> Bench:
     return Bench()
 
 
-def run(bench: Bench, *arguments: str, key: str | None = None) -> Result:
+def run(bench: Bench, *arguments: str, key: str | None = None, typed: str | None = None) -> Result:
     text = connection_string() if key is None else connection_string(key=key)
     return CliRunner().invoke(
-        root, ["entity", *arguments], obj=bench.options("sync"), env={"PAIRBUS_PRIMARY": text}
+        root, ["entity", *arguments], obj=bench.options("sync"), env={"PAIRBUS_PRIMARY": text}, input=typed
     )
 
 
@@ -45,7 +45,7 @@ def test_a_queue_is_created_shown_changed_and_deleted(bench: Bench) -> None:
     assert shown["active_message_count"] == 0
     done(bench, "update", "a/b", "--set", "user_metadata=")
     assert json.loads(done(bench, "show", "a/b", "--json"))["user_metadata"] is None
-    done(bench, "delete", "a/b")
+    done(bench, "delete", "--yes", "a/b")
     assert run(bench, "show", "a/b").exit_code == 1
 
 
@@ -71,8 +71,8 @@ def test_topics_subscriptions_and_rules_have_paths(bench: Bench) -> None:
     assert [row["name"] for row in json.loads(done(bench, "list", "t", "--json"))] == ["s"]
     rules = json.loads(done(bench, "list", "t/Subscriptions/s", "--json"))
     assert [(row["name"], row["filter"]) for row in rules] == [("$Default", "1=1"), ("red", "colour = 'red'")]
-    done(bench, "delete", "t/Subscriptions/s/Rules/red")
-    done(bench, "delete", "t")
+    done(bench, "delete", "--yes", "t/Subscriptions/s/Rules/red")
+    done(bench, "delete", "--yes", "t")
     assert json.loads(done(bench, "list", "--json")) == []
 
 
@@ -83,7 +83,74 @@ def test_everything_is_listed(bench: Bench) -> None:
     rows = json.loads(done(bench, "list", "--json"))
 
     assert [(row["kind"], row["name"]) for row in rows] == [("queue", "q1"), ("queue", "q2"), ("topic", "t1")]
-    assert done(bench, "list").split()[:4] == ["queue", "q1", "0", "0"]
+    assert rows[-1]["subscriptions"] == 0
+
+
+def test_a_list_has_a_header_and_one_meaning_for_each_column(bench: Bench) -> None:
+    done(bench, "create", "queue", "orders")
+    done(bench, "create", "topic", "events")
+
+    header, queue, topic = done(bench, "list").splitlines()
+
+    assert header.split() == ["KIND", "NAME", "ACTIVE", "DEAD", "LETTER", "SCHEDULED", "SUBSCRIPTIONS"]
+    assert queue.split() == ["queue", "orders", "0", "0", "0", "-"]
+    assert topic.split() == ["topic", "events", "-", "-", "0", "0"]
+
+
+def test_an_empty_namespace_says_so(bench: Bench) -> None:
+    assert "nothing in the namespace" in run(bench, "list").stderr
+
+
+def test_delete_asks_and_a_no_keeps_the_entity(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    done(bench, "create", "queue", "q")
+    monkeypatch.setattr("pairbus.cli.entity.is_person_there", lambda: True)
+
+    refused = run(bench, "delete", "q", typed="n\n")
+
+    assert "Delete queue q?" in refused.output
+    assert "queue q stays" in refused.output
+    assert run(bench, "show", "q").exit_code == 0
+    assert "deleted queue q" in run(bench, "delete", "q", typed="y\n").output
+    assert run(bench, "show", "q").exit_code == 1
+
+
+def test_delete_without_a_person_needs_yes(bench: Bench) -> None:
+    done(bench, "create", "queue", "q")
+
+    result = run(bench, "delete", "q")
+
+    assert isinstance(result.exception, UsageError)
+    assert "--yes" in str(result.exception)
+    assert run(bench, "show", "q").exit_code == 0
+
+
+def test_errors_of_the_service_become_sentences_with_a_way_out(bench: Bench) -> None:
+    done(bench, "create", "queue", "q")
+    twice, missing = run(bench, "create", "queue", "q"), run(bench, "show", "nothere")
+    wrong, refused = (
+        run(bench, "list", key="d3Jvbmc="),
+        run(bench, "create", "queue", "r", "--set", "lock_duration=P25D"),
+    )
+
+    assert "'q' already exists" in twice.stderr
+    assert "--if-missing" in twice.stderr
+    assert "there is no entity 'nothere'" in missing.stderr
+    assert "pairbus entity list" in missing.stderr
+    assert "the key was refused" in wrong.stderr
+    assert "LockDuration is" in refused.stderr
+    for result in (twice, missing, wrong, refused):
+        for noise in ("TrackingId", "aka.ms", "invalid status"):
+            assert noise not in result.stderr
+
+
+def test_the_namespace_may_be_named_before_or_after_the_subcommand(bench: Bench, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    ready.write_text(json.dumps({"connection_string": connection_string()}))
+    for arguments in (["--ready-file", str(ready), "list"], ["list", "--ready-file", str(ready)]):
+        result = CliRunner().invoke(
+            root, ["entity", *arguments], obj=bench.options("sync"), env={"PAIRBUS_PRIMARY": ""}
+        )
+        assert result.exit_code == 0, result.output
 
 
 def test_M11_repeating_says_no_unless_that_is_allowed(bench: Bench) -> None:
@@ -91,9 +158,9 @@ def test_M11_repeating_says_no_unless_that_is_allowed(bench: Bench) -> None:
 
     assert run(bench, "create", "queue", "q").exit_code == 1
     assert run(bench, "create", "queue", "q", "--if-missing").exit_code == 0
-    done(bench, "delete", "q")
-    assert run(bench, "delete", "q").exit_code == 1
-    assert run(bench, "delete", "q", "--if-exists").exit_code == 0
+    done(bench, "delete", "--yes", "q")
+    assert run(bench, "delete", "--yes", "q").exit_code == 1
+    assert run(bench, "delete", "--yes", "q", "--if-exists").exit_code == 0
 
 
 def test_refusals_are_one_line_and_exit_code_3(bench: Bench) -> None:

@@ -70,3 +70,39 @@ def test_the_script_for_bash_is_sound_and_its_question_is_answered(monkeypatch: 
     )
 
     assert result.stdout.strip() == "plain,check"
+
+
+def ended(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        roots.main(list(arguments))
+    return int(end.value.code or 0)
+
+
+def test_pairbus_alone_shows_its_help_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended() == 0
+
+    page = capsys.readouterr()
+    assert page.err == ""
+    assert page.out.count("\n") > len(roots.COMMANDS)
+    assert "Commands:" in page.out
+
+
+@pytest.mark.parametrize("group", ["entity", "backlog", "store", "cost", "bench"])
+def test_a_group_alone_shows_its_help_page_as_a_mistake(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(group) == roots.EXIT_USAGE
+
+    assert capsys.readouterr().err.count("\n") > 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["sned"], "send"), (["entity", "lst"], "list"), (["backlog", "redrvie"], "redrive")],
+)
+def test_a_mistyped_command_is_answered_with_the_nearest(
+    typed: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(*typed) == roots.EXIT_USAGE
+
+    assert f"Did you mean {meant}?" in capsys.readouterr().err

@@ -48,6 +48,30 @@ def test_a_test_message_is_like_a_clients(bench: Bench) -> None:
     assert shown["properties"] == [{"name": "k", "value": "v", "type": "str"}]
 
 
+def test_typed_lines_of_the_form_keep_their_types(bench: Bench) -> None:
+    lines = ["region = north", "size := 42", "price := 1.5", "urgent := true", "note := null", "n = 5"]
+    done(bench, "send", {"path": "orders", "properties": lines})
+    shown = bench.sign_in().read(f"{API}/messages?path=orders")["messages"][0]["properties"]
+
+    assert {one["name"]: one["type"] for one in shown} == {
+        "region": "str", "size": "int", "price": "float", "urgent": "bool", "note": "null", "n": "str",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line", ["bad line", "= 5", ":= 5", "a := five", "a := [1]", "a := NaN", "a := 9223372036854775808", 7]
+)
+def test_a_line_of_the_form_that_is_not_understood_is_refused_by_name(bench: Bench, line: object) -> None:
+    answer = done(bench, "send", {"path": "orders", "properties": ["good = 1", line]}, 400)
+
+    assert str(line) in json.dumps(answer, ensure_ascii=False)
+    assert entity(bench).counts().total == 0
+
+
+def test_a_property_that_is_given_twice_is_refused(bench: Bench) -> None:
+    done(bench, "send", {"path": "orders", "properties": ["a = 1", "a := 1"]}, 400)
+
+
 def test_a_delayed_message_is_scheduled(bench: Bench) -> None:
     done(bench, "send", {"path": "orders", "body": "x", "delay_seconds": 60})
     assert (entity(bench).counts().active, entity(bench).counts().scheduled) == (0, 1)

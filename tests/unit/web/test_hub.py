@@ -115,7 +115,8 @@ def test_M1_a_rule_of_one_entity_sees_nothing_of_the_pair() -> None:
             for side in stage.sides.values():
                 side.rights["own"] = ALL
             assert await stage.sign_in("own", entity="orders") == 200
-            assert (await stage.ask("GET", "api/session"))[1]["pairing"] is False
+            session = (await stage.ask("GET", "api/session"))[1]
+            assert (session["pairing"], session["is_pair"]) == (False, True)
             assert (await stage.ask("GET", "api/pairing"))[0] == 403
             assert (await stage.ask("POST", "api/pairing/send", {"path": "payments"}))[0] == 403
             assert (await stage.ask("GET", "ns/primary/overview"))[0] == 200, "its own it sees"

@@ -273,11 +273,24 @@ function aloneView() {
     const wanted = JSON.stringify(rows.map(({ row }) => [row.path, row.active, row.dead_letter]));
     if (wanted === shown) return;
     shown = wanted;
+    if (store.session.is_pair || store.session.scope) {
+      // The key sees too little to tell; saying "there is no pair" would be a guess.
+      put(
+        body,
+        icon("lock"),
+        h("h2", {}, store.session.is_pair ? "Your key may not see the pair" : "Your key sees one entity only"),
+        h("p", {}, store.session.is_pair ? "These two namespaces are a pair. Its health, backlog and timeline are shown to access rules that hold for the whole of both namespaces." : `The key belongs to ${store.session.scope}. Backlog queues and the state of a pair are shown to access rules of the whole namespace.`),
+        h("p", {}, "Sign in with such a rule to see more."),
+      );
+      put(list);
+      return;
+    }
     if (!rows.length) {
       put(
         body,
         icon("detour"),
-        h("h2", {}, "This namespace is not part of a pair"),
+        h("h2", {}, "This namespace holds no backlog"),
+        h("p", {}, "It is not the secondary of a pair. Whether it is a primary is known to the paired programs alone: a primary looks like any other namespace."),
         h("p", {}, "A paired client keeps sending when its primary namespace is gone."),
         h("ol", { class: "steps" }, STEPS.map(([symbol, title, line]) => h("li", {}, icon(symbol), h("strong", {}, title), h("span", {}, line)))),
         h("p", {}, h("code", {}, "pairbus up"), " starts a pair on this machine, and a page that shows both sides."),

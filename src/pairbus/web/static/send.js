@@ -23,17 +23,13 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
   const identity = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "a new one each" });
   const amount = h("input", { type: "number", min: 1, max: 100, value: 1 });
   const delay = h("input", { type: "number", min: 0, max: 2592000, value: 0 });
-  const extra = h("textarea", { rows: 2, spellcheck: "false", placeholder: "region = north" });
+  const extra = h("textarea", { rows: 2, spellcheck: "false", placeholder: "region = north\nsize := 42" });
   const button = h("button", { class: "primary", type: "submit" }, "Send");
   const error = h("p", { class: "error", role: "alert" });
 
-  function propertyMap() {
-    const found = Object.create(null); // any name is a name here, __proto__ too
-    for (const line of extra.value.split("\n")) {
-      const at = line.indexOf("=");
-      if (at > 0) found[line.slice(0, at).trim()] = line.slice(at + 1).trim();
-    }
-    return found;
+  // Every line goes to the server as it was typed: the server refuses what it does not understand.
+  function propertyLines() {
+    return extra.value.split("\n").map((line) => line.trim()).filter((line) => line !== "");
   }
 
   async function submit(event) {
@@ -41,7 +37,7 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
     if (isBusy) return;
     setBusy(true);
     text(error, "");
-    const wish = { ...fixed(), body: body.value, subject: subject.value, content_type: contentType.value, session_id: session.value, message_id: identity.value, count: Number(amount.value) || 1, delay_seconds: Number(delay.value) || 0, properties: propertyMap() };
+    const wish = { ...fixed(), body: body.value, subject: subject.value, content_type: contentType.value, session_id: session.value, message_id: identity.value, count: Number(amount.value) || 1, delay_seconds: Number(delay.value) || 0, properties: propertyLines() };
     try {
       after(await post(address, wish));
     } catch (refusal) {
@@ -69,7 +65,7 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
     { class: "sendform", on: { submit } },
     field("Body", body),
     h("div", { class: "grid" }, field("Subject", subject), field("Content type", contentType), sessionField, field("Message id", identity), field("Copies", amount), canDelay && field("Deliver after (seconds)", delay)),
-    field("Application properties", extra, "One per line: name = value."),
+    field("Application properties", extra, "One per line: name = text, or name := value for a number, true, false or null."),
     error,
     h("div", { class: "buttons" }, button),
   );

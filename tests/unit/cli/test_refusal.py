@@ -1,0 +1,83 @@
+"""Errors of the official clients become one line; their texts decide nothing."""
+
+from __future__ import annotations
+
+import errno
+import ssl
+
+import pytest
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+
+from pairbus.cli.refusal import CAUSES_MAX, CERTIFICATE, KEY, causes, one_line, way_out
+
+HOSTILE = [
+    "Unauthorized",
+    "entity 'amqp:unauthorized-access' is full",
+    "queue orders401 on port 14404: ServiceBusAuthenticationError",
+    "Connection refused, said the message",
+    "CERTIFICATE_VERIFY_FAILED",
+    "x\ty ServiceBusConnectionError: timed out",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, ServiceBusError])
+def test_a_text_alone_decides_nothing(kind: type[Exception], text: str) -> None:
+    assert way_out(kind(text)) is None
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_another_class_of_error_is_not_mistaken_for_a_key(text: str) -> None:
+    assert way_out(MessagingEntityNotFoundError(message=text)) is None
+
+
+def test_the_class_decides() -> None:
+    assert way_out(ServiceBusAuthenticationError(message="")) == KEY
+    assert way_out(ClientAuthenticationError("")) == KEY
+    assert "could not be reached" in str(way_out(ServiceBusConnectionError(message="")))
+
+
+def test_the_status_decides() -> None:
+    error = HttpResponseError("")
+    error.status_code = 401
+    assert way_out(error) == KEY
+    error.status_code = 404
+    assert way_out(error) is None
+
+
+def test_the_error_behind_an_error_names_the_reason() -> None:
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    assert "(Connection refused)" in str(way_out(ServiceBusConnectionError(message="", error=refused)))
+    untrusted = ServiceRequestError("", error=ssl.SSLCertVerificationError("no"))
+    assert way_out(untrusted) == CERTIFICATE
+
+
+def test_spark_passes_the_class_on_in_a_line_of_its_own() -> None:
+    trace = "Traceback\n  File x\nazure.servicebus.exceptions.ServiceBusAuthenticationError: CBS token\n"
+    assert way_out(RuntimeError(trace)) == KEY
+    assert way_out(RuntimeError(trace.replace("\nazure", "\n body: azure"))) is None
+
+
+def test_a_chain_without_end_is_cut() -> None:
+    first, second = ValueError(), ValueError()
+    first.__cause__, second.__cause__ = second, first
+    assert list(causes(first)) == [first, second]
+    deep = ValueError(0)
+    for number in range(CAUSES_MAX * 2):
+        wrapped = ValueError(number)
+        wrapped.__cause__ = deep
+        deep = wrapped
+    assert len(list(causes(deep))) == CAUSES_MAX
+
+
+def test_tracking_numbers_are_left_out_of_a_line() -> None:
+    text = (
+        "The entity is full. To know more visit https://aka.ms/x. TrackingId:1, SystemTracker:a, Timestamp:b"
+    )
+    assert one_line(RuntimeError(text)) == "The entity is full."
