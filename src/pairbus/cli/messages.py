@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SEND_BATCH: Final = 100
 NEXT_SESSION: Final = "*"
+SESSION_HINT: Final = " If it requires sessions, give --session ID, or --session '*' for the next one."
 SETTLEMENTS: Final = ("complete", "abandon", "defer", "dead-letter", "delete", "none")
 
 SEND_EXAMPLES: Final = """\b
@@ -78,8 +79,8 @@ def _client(ready_file: str | None) -> ServiceBusClient:
         ) from None
 
 
-def _refusing(entity: str, work: Callable[[], int]) -> int:
-    """Run a command's work; the service's errors become one line."""
+def _refusing(entity: str, work: Callable[[], int], hint: str = "") -> int:
+    """Run a command's work. The service's errors become one line; an unspecific one ends with the hint."""
     import logging
 
     from azure.servicebus.exceptions import (
@@ -102,7 +103,7 @@ def _refusing(entity: str, work: Callable[[], int]) -> int:
     except OperationTimeoutError as error:
         raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
     except ServiceBusError as error:
-        raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}") from None
+        raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}{hint}") from None
 
 
 @click.command(epilog=SEND_EXAMPLES)
@@ -288,7 +289,7 @@ def receive(
             click.echo(f"nothing in {inert(_named(entity, dead_letter))} within {wait:g} s", err=True)
         return 0 if received else 1
 
-    return _refusing(entity, work)
+    return _refusing(entity, work, SESSION_HINT if session is None else "")
 
 
 def _named(entity: str, dead_letter: bool) -> str:
@@ -352,7 +353,7 @@ def peek(
             click.echo(f"nothing in {inert(_named(entity, dead_letter))}{start}", err=True)
         return 0 if shown else 1
 
-    return _refusing(entity, work)
+    return _refusing(entity, work, SESSION_HINT if session is None else "")
 
 
 def _show(message: ServiceBusReceivedMessage, as_json: bool) -> None:

@@ -10,9 +10,9 @@ with Pair(queues=["orders"]) as pair:       # two processes, so that one of them
 from __future__ import annotations
 
 from pairbus.testing.clock import VirtualClock
-from pairbus.testing.entities import Queue
+from pairbus.testing.entities import Queue, Subscription, Topic
 from pairbus.testing.faults import FaultSwitchboard
 from pairbus.testing.namespace import Namespace
 from pairbus.testing.pair import Pair
 
-__all__ = ["FaultSwitchboard", "Namespace", "Pair", "Queue", "VirtualClock"]
+__all__ = ["FaultSwitchboard", "Namespace", "Pair", "Queue", "Subscription", "Topic", "VirtualClock"]

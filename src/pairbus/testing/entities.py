@@ -1,11 +1,13 @@
-"""Queues as a test declares them, in the words of the official SDK, and as the broker reads them."""
+"""Queues, topics and subscriptions as a test declares them, in the official SDK's words, and as the broker reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from xml.sax.saxutils import escape
+
+from pairbus.errors import UsageError
 
 _ATOM = "http://www.w3.org/2005/Atom"
 _SERVICE_BUS = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -58,12 +60,7 @@ class Queue(_Settings):
 
     def properties(self) -> dict[str, object]:
         """What was set, under its names in the configuration file and in the management API."""
-        values = {element: getattr(self, field) for element, field in _ELEMENTS}
-        return {
-            element: duration_text(value) if isinstance(value, timedelta) else value
-            for element, value in values.items()
-            if value is not None
-        }
+        return _set_properties(self)
 
     def entry(self) -> bytes:
         """The body of the management request that creates the queue."""
@@ -75,25 +72,132 @@ class Queue(_Settings):
         ).encode()
 
 
+@dataclass(frozen=True)
+class Subscription:
+    """A subscription to create: ``Subscription("red", rules={"red": "colour = 'red'"}, max_delivery_count=3)``.
+
+    Args:
+        name: Its name.
+        rules: SQL filters by the name of their rule. Without any, the subscription takes every message.
+        requires_session: Whether it delivers by session.
+        lock_duration: How long a delivery stays locked.
+        default_message_time_to_live: The life of a message that says nothing of it.
+        dead_lettering_on_message_expiration: Whether expired messages are dead-lettered.
+        max_delivery_count: Deliveries before a message is dead-lettered.
+        forward_to: The queue or topic that gets every message instead.
+    """
+
+    name: str
+    rules: Mapping[str, str] = field(default_factory=dict)
+    requires_session: bool | None = None
+    lock_duration: timedelta | str | None = None
+    default_message_time_to_live: timedelta | str | None = None
+    dead_lettering_on_message_expiration: bool | None = None
+    max_delivery_count: int | None = None
+    forward_to: str | None = None
+
+    def declared(self) -> dict[str, object]:
+        """The subscription in the form of the configuration file."""
+        rules = [
+            {"Name": name, "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}}
+            for name, expression in self.rules.items()
+        ]
+        return {"Name": self.name, "Properties": _set_properties(self), "Rules": rules}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic to create: ``Topic("events", subscriptions=["audit", Subscription("red", rules={…})])``.
+
+    Args:
+        name: Its name.
+        subscriptions: By name, or as ``Subscription``.
+        default_message_time_to_live: The life of a message that says nothing of it.
+        requires_duplicate_detection: Whether a second message with the same id is dropped.
+        duplicate_detection_history_time_window: How long ids are remembered.
+    """
+
+    name: str
+    subscriptions: Sequence[str | Subscription] = ()
+    default_message_time_to_live: timedelta | str | None = None
+    requires_duplicate_detection: bool | None = None
+    duplicate_detection_history_time_window: timedelta | str | None = None
+
+    def declared(self) -> dict[str, object]:
+        """The topic in the form of the configuration file."""
+        subscriptions = [
+            (one if isinstance(one, Subscription) else Subscription(one)).declared()
+            for one in self.subscriptions
+        ]
+        return {"Name": self.name, "Properties": _set_properties(self), "Subscriptions": subscriptions}
+
+
+def _set_properties(declared: object) -> dict[str, object]:
+    """What was set of an entity's settings, under the names of the configuration file."""
+    values = {element: getattr(declared, name, None) for element, name in _ELEMENTS}
+    return {
+        element: duration_text(value) if isinstance(value, timedelta) else value
+        for element, value in values.items()
+        if value is not None
+    }
+
+
 def as_queue(queue: str | Queue) -> Queue:
     """A queue by its name alone, or as it is."""
     return queue if isinstance(queue, Queue) else Queue(queue)
 
 
 def configuration(
-    namespace: str, queues: Sequence[str | Queue], further: Mapping[str, object] | None = None
+    namespace: str,
+    queues: Sequence[str | Queue],
+    topics: Sequence[str | Topic] = (),
+    further: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """The ``--config`` document, in the form of Microsoft's emulator.
 
     Args:
         namespace: The name of the one namespace it declares.
         queues: The queues to declare.
-        further: More keys of the namespace, ``Topics`` for one, as the emulator spells them.
+        topics: The topics to declare.
+        further: More keys of the namespace as the emulator spells them, or a whole ``Config.json``, whose one
+            namespace then bears this name.
+
+    Raises:
+        UsageError: A whole document declares no namespace, or several.
     """
-    declared = [{"Name": queue.name, "Properties": queue.properties()} for queue in map(as_queue, queues)]
-    entry: dict[str, object] = {"Name": namespace, "Queues": declared}
-    entry.update(further or {})
-    return {"UserConfig": {"Namespaces": [entry]}}
+    whole: dict[str, object] = {}
+    entry: dict[str, object] = {"Queues": [], "Topics": []}
+    if further is not None and {"UserConfig", "PairBus"} & further.keys():
+        whole = dict(further)
+        entry.update(_only_namespace(further))
+    else:
+        entry.update(further or {})
+    entry["Name"] = namespace
+    entry["Queues"] = [
+        *_listed(entry["Queues"]),
+        *({"Name": queue.name, "Properties": queue.properties()} for queue in map(as_queue, queues)),
+    ]
+    entry["Topics"] = [
+        *_listed(entry["Topics"]),
+        *((topic if isinstance(topic, Topic) else Topic(topic)).declared() for topic in topics),
+    ]
+    users = whole.get("UserConfig")
+    whole["UserConfig"] = {**(users if isinstance(users, Mapping) else {}), "Namespaces": [entry]}
+    return whole
+
+
+def _only_namespace(document: Mapping[str, object]) -> Mapping[str, object]:
+    users = document.get("UserConfig", {})
+    namespaces = users.get("Namespaces", [{}]) if isinstance(users, Mapping) else None
+    if not isinstance(namespaces, Sequence) or len(namespaces) != 1 or not isinstance(namespaces[0], Mapping):
+        raise UsageError(
+            "config must declare one namespace in UserConfig.Namespaces: a Namespace is one broker"
+        )
+    return namespaces[0]
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def duration_text(value: timedelta) -> str:

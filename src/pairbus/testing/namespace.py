@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pairbus.errors import BrokerNotReady, UsageError
-from pairbus.testing.entities import Queue, configuration
+from pairbus.testing.entities import Queue, Topic, configuration
 from pairbus.testing.faults import FaultSwitchboard
 from pairbus.testing.hosts import Host, ProcessHost, Setup
 from pairbus.testing.http import ManagementClient
@@ -40,7 +40,8 @@ class Namespace:
         name: The namespace's name.
         process: Run ``pairbus serve`` as a child process.
         queues: Queues that exist from the start, by name or as ``Queue``.
-        config: More of the namespace in the words of the emulator's configuration, ``{"Topics": […]}`` for one.
+        topics: Topics that exist from the start, by name or as ``Topic`` with its subscriptions and rules.
+        config: More of the namespace in the words of the emulator's configuration, or a whole ``Config.json``.
         data: The data directory; a temporary one that goes on exit unless given.
         faults: Whether the fault switchboard is on.
         clock: A virtual clock to run on; only in a thread.
@@ -54,6 +55,7 @@ class Namespace:
         *,
         process: bool = False,
         queues: Sequence[str | Queue] = (),
+        topics: Sequence[str | Topic] = (),
         config: Mapping[str, object] | None = None,
         data: Path | None = None,
         faults: bool = True,
@@ -67,7 +69,7 @@ class Namespace:
             )
         self.name = name
         self._host: Host = ProcessHost() if process else _thread_host(clock)
-        self._configuration = configuration(name, queues, config)
+        self._configuration = configuration(name, queues, topics, config)
         self._data = data
         self._faults_are_on = faults
         self._amqp = amqp

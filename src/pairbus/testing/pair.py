@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from pairbus.testing.entities import Queue
+    from pairbus.testing.entities import Queue, Topic
 
 
 class Pair:
@@ -22,6 +22,7 @@ class Pair:
         primary: The primary, not yet started; a process of its own unless given.
         secondary: Likewise.
         queues: Queues of the primary, when it is not given.
+        topics: Topics of the primary, when it is not given.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class Pair:
         secondary: Namespace | None = None,
         *,
         queues: Sequence[str | Queue] = (),
+        topics: Sequence[str | Topic] = (),
     ) -> None:
-        self.primary = primary or Namespace("primary", process=True, queues=queues)
+        self.primary = primary or Namespace("primary", process=True, queues=queues, topics=topics)
         self.secondary = secondary or Namespace("secondary", process=True)
         self._open = ExitStack()
 

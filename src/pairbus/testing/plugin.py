@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures ``namespace``, ``pair`` and ``virtual_clock``.
+"""The pytest plugin: fixtures ``namespace``, ``pair``, ``shared_namespace``, ``fresh_queue`` and ``virtual_clock``.
 
 Loaded into every pytest run on a machine that has PairBus, so it imports nothing until a fixture is used.
 
@@ -8,6 +8,7 @@ Loaded into every pytest run on a machine that has PairBus, so it imports nothin
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
         "markers",
-        "namespace(**options): options of the `namespace` fixture; of `pair`: queues of its primary",
+        "namespace(**options): options of the `namespace` fixture; of `pair`: queues and topics of its primary",
     )
 
 
@@ -54,8 +55,26 @@ def pair(
     from pairbus.testing import Pair
 
     monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path_factory.mktemp("pairbus-state")))
-    with Pair(queues=_options_of(request).get("queues", ())) as started:
+    options = _options_of(request)
+    with Pair(queues=options.get("queues", ()), topics=options.get("topics", ())) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def shared_namespace() -> Iterator[Namespace]:
+    """One broker for the whole test run. Tests that use it must not share entities: see ``fresh_queue``."""
+    from pairbus.testing import Namespace
+
+    with Namespace("shared") as started:
+        yield started
+
+
+@pytest.fixture
+def fresh_queue(shared_namespace: Namespace) -> str:
+    """The name of a new queue in ``shared_namespace`` that no other test uses."""
+    name = f"queue-{uuid.uuid4().hex}"
+    shared_namespace.create_queue(name)
+    return name
 
 
 def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -1,0 +1,109 @@
+"""``pairbus send``, ``receive`` and ``peek`` against a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from click.testing import CliRunner, Result
+
+from pairbus.cli.root import root
+from pairbus.errors import UsageError
+from pairbus.testing import Namespace, Queue, Subscription, Topic
+
+EVENTS = Topic("events", subscriptions=[Subscription("large", rules={"large": "size > 40"})])
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Namespace]:
+    queues: list[str | Queue] = [
+        "plain",
+        "file",
+        "copies",
+        "dead",
+        "empty",
+        Queue("sessions", requires_session=True),
+    ]
+    with Namespace("contoso", queues=queues, topics=[EVENTS]) as namespace:
+        yield namespace
+
+
+def run(broker: Namespace, *arguments: str, typed: bytes | None = None) -> Result:
+    environment = {"PAIRBUS_PRIMARY": broker.connection_string}
+    return CliRunner().invoke(root, list(arguments), env=environment, input=typed)
+
+
+def messages(result: Result) -> list[dict[str, object]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_standard_input_is_one_message(broker: Namespace) -> None:
+    assert "sent 1" in run(broker, "send", "plain", typed=b"two\nlines\n").stdout
+    assert "sent 1" in run(broker, "send", "plain", "-", typed=b"asked for").stdout
+
+    found = messages(run(broker, "receive", "plain", "--count", "2", "--json"))
+    assert [one["body"] for one in found] == ["two\nlines", "asked for"]
+
+
+def test_a_file_is_sent_byte_for_byte(broker: Namespace, tmp_path: Path) -> None:
+    file = tmp_path / "order.bin"
+    file.write_bytes(b"\x00\xff\n")
+    run(broker, "send", "file", "--file", str(file))
+
+    with broker.client() as client, client.get_queue_receiver("file") as receiver:
+        [message] = receiver.receive_messages(max_wait_time=45)
+        assert b"".join(message.body) == b"\x00\xff\n"
+
+
+def test_a_file_that_is_not_there_is_named(broker: Namespace, tmp_path: Path) -> None:
+    result = run(broker, "send", "file", "--file", str(tmp_path / "nope"))
+    assert isinstance(result.exception, UsageError)
+    assert "nope cannot be read" in str(result.exception)
+
+
+def test_copies(broker: Namespace) -> None:
+    assert "sent 205" in run(broker, "send", "copies", "--count", "205", "again").stdout
+
+
+def test_typed_properties_reach_sql_filters(broker: Namespace) -> None:
+    run(broker, "send", "events", "--property", "size=42", "text")
+    run(broker, "send", "events", "--property", "size:=42", "--property", "urgent:=true", "number")
+
+    found = messages(
+        run(broker, "receive", "events/Subscriptions/large", "--count", "2", "--wait", "1", "--json")
+    )
+    assert [(one["body"], one["properties"]) for one in found] == [("number", {"size": 42, "urgent": True})]
+
+
+def test_an_empty_queue_says_so(broker: Namespace) -> None:
+    for arguments in (["peek", "empty"], ["receive", "empty", "--wait", "0.2"]):
+        result = run(broker, *arguments)
+        assert result.stdout == ""
+        assert "nothing in empty" in result.stderr
+
+
+def test_the_dead_letter_queue_has_an_option(broker: Namespace) -> None:
+    with broker.client() as client, client.get_queue_sender("dead") as sender:
+        sender.send_messages(ServiceBusMessage("spoilt"))
+    run(broker, "receive", "dead", "--settle", "dead-letter")
+
+    assert messages(run(broker, "peek", "dead", "--dead-letter", "--json"))[0]["body"] == "spoilt"
+    assert messages(run(broker, "receive", "dead", "--dead-letter", "--json"))[0]["body"] == "spoilt"
+    assert "the dead-letter queue of dead" in run(broker, "peek", "dead", "--dead-letter").stderr
+
+
+def test_an_entity_with_sessions_says_what_to_give(broker: Namespace) -> None:
+    result = run(broker, "peek", "sessions")
+    assert result.exit_code == 3
+    assert "--session" in result.stderr
+
+
+def test_an_entity_that_is_not_there(broker: Namespace) -> None:
+    result = run(broker, "peek", "nothere")
+    assert result.exit_code == 3
+    assert "nothere" in result.stderr
+    assert "pairbus entity list" in result.stderr
