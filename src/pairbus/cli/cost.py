@@ -348,7 +348,9 @@ def _print_report(told: CostReport) -> None:
     def show(title: str, head: list[str], rows: list[list[str]], numeric: set[int]) -> None:
         table = Table(title=title, title_justify="left")
         for at, name in enumerate(head):
-            table.add_column(name, justify="right" if at in numeric else "left", overflow="fold")
+            table.add_column(
+                name, justify="right" if at in numeric else "left", overflow="fold", no_wrap=at in numeric
+            )
         for row in rows:
             table.add_row(*[Text(inert(cell)) for cell in row])
         console.print(table)

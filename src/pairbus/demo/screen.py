@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND: Final = 6
 TIMELINE_LINES: Final = 9
 FINAL_WIDTH: Final = 72
+WIDE_COLUMNS: Final = 96
+"""Narrowest terminal that shows two panels side by side. Below it they stand one above the other."""
+BAR_COLUMNS: Final = 12
 ENGINES: Final = {"spark": "Spark", "local": "this process"}
 TONES: Final = {"good": "green", "warn": "yellow", "bad": "bold red", "accent": "bright_blue", "": ""}
 STATES: Final = {
@@ -88,8 +91,10 @@ class Screen:
         new = scene.told - self._printed
         self._printed = scene.told
         for line in lines[-new:] if new else []:
+            # For a person lines break between words; for a program a line stays a line.
             self._console.print(
-                Text.assemble((f"{line.at:6.1f} s  ", "dim"), (line.text, TONES[line.tone])), soft_wrap=True
+                Text.assemble((f"{line.at:6.1f} s  ", "dim"), (line.text, TONES[line.tone])),
+                soft_wrap=not self._console.is_terminal,
             )
 
     # -- somebody watches ----------------------------------------------------------------------
@@ -101,10 +106,18 @@ class Screen:
         title = Text.assemble(
             ("PairBus ", "bold bright_blue"), (scene.act, "bold"), (f"   {scene.seconds:5.1f} s", "dim")
         )
-        sides = _beside(_side(scene.primary), _side(scene.secondary))
+        is_wide = self._console.width >= WIDE_COLUMNS
+        sides = _arranged(is_wide, _side(scene.primary), _side(scene.secondary))
         health = Panel(_health(scene), title="health", border_style="dim")
-        meters = Panel(self._meters(scene), title="meters", border_style="dim")
-        return Group(title, sides, _beside(health, meters), _timeline(scene))
+        meters = Panel(
+            self._meters(scene),
+            title="meters",
+            border_style="dim",
+        )
+        if not is_wide:
+            # A low terminal cuts off the end, so the numbers come first.
+            return Group(title, meters, health, sides, _timeline(scene))
+        return Group(title, sides, _arranged(is_wide, health, meters), _timeline(scene))
 
     def _meters(self, scene: Scene) -> RenderableType:
         handed, accepted, awaited = scene.book.counts
@@ -112,15 +125,17 @@ class Screen:
         parked = statistics.to_backlog if statistics is not None else 0
         bill = scene.bill()
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(min_width=10)
-        grid.add_column(width=24)
-        grid.add_column(justify="right")
+        grid.add_column(min_width=10, no_wrap=True)
+        grid.add_column(width=BAR_COLUMNS)
+        grid.add_column(justify="right", no_wrap=True)
         for name, value, total in (
             ("accepted", accepted, self._messages),
             ("home", scene.home, max(parked, 1)),
         ):
             grid.add_row(
-                name, _bar(value, total), f"{value:,} of {total if name == 'accepted' else parked:,}"
+                name,
+                _bar(value, total),
+                f"{value:,} of {total if name == 'accepted' else parked:,}",
             )
         rows = [
             ("parked", f"{parked:,}"),
@@ -139,14 +154,17 @@ def _bar(value: int, total: int) -> ProgressBar:
     return ProgressBar(
         total=total,
         completed=value,
-        width=24,
+        width=BAR_COLUMNS,
         complete_style="bright_blue",
         finished_style="green",
         style="grey37",
     )
 
 
-def _beside(left: RenderableType, right: RenderableType) -> Table:
+def _arranged(is_wide: bool, left: RenderableType, right: RenderableType) -> RenderableType:
+    """Two panels side by side, or one above the other where the terminal is too narrow for their numbers."""
+    if not is_wide:
+        return Group(left, right)
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1)
     grid.add_column(ratio=1)
@@ -156,8 +174,8 @@ def _beside(left: RenderableType, right: RenderableType) -> Table:
 
 def _side(side: SideView) -> Panel:
     grid = Table.grid(expand=True, padding=(0, 1))
-    grid.add_column()
-    grid.add_column(justify="right")
+    grid.add_column(overflow="fold")
+    grid.add_column(justify="right", no_wrap=True)
     state = Text("● serving", "green") if side.is_serving else Text("○ not answering", "bold red")
     grid.add_row(state, Text(f"{side.operations:,} operations", "dim"))
     for path, active in sorted(side.entities.items()):
@@ -173,7 +191,7 @@ def _health(scene: Scene) -> RenderableType:
     for _ in range(2):
         table.add_column()
     for _ in range(2):
-        table.add_column(justify="right")
+        table.add_column(justify="right", no_wrap=True)
     table.add_row(*(Text(name, "dim") for name in ("entity", "state", "parked", "pings")))
     reports = scene.client.health() if scene.client is not None else {}
     for path, report in sorted(reports.items()):
@@ -207,14 +225,14 @@ def final(console: Console, result: Result) -> None:
         ),
     )
     for title, content, style in panels:
-        console.print(Panel(content, title=title, border_style=style, width=FINAL_WIDTH))
+        console.print(Panel(content, title=title, border_style=style, width=min(FINAL_WIDTH, console.width)))
 
 
 def _rows(rows: Iterable[Sequence[str]], columns: int = 2) -> Table:
     grid = Table.grid(expand=True, padding=(0, 2))
     grid.add_column()
     for _ in range(columns - 1):
-        grid.add_column(justify="right")
+        grid.add_column(justify="right", no_wrap=columns > 2)
     for row in rows:
         grid.add_row(*row)
     return grid

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pairbus.syphon.client import PairedServiceBusClient
 
 FRAMES_PER_SECOND: Final = 5
+BAR_COLUMNS: Final = 20
 LINES_SHOWN: Final = 8
 LINES_MAX: Final = 500
 PRINT_SECONDS: Final = 0.1
@@ -137,7 +138,7 @@ class Screen:
         new = self._scene.told - self._printed
         self._printed += new
         for said in list(self._scene.lines)[-new:] if new else []:
-            self._console.print(_said(said), soft_wrap=True)
+            self._console.print(_said(said), soft_wrap=not self._console.is_terminal)
 
     def _draw(self) -> RenderableType:
         scene = self._scene
@@ -164,7 +165,7 @@ def _remaining(scene: Scene) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_row(
         Text("outage"),
-        ProgressBar(total=max(1, ends - begun), completed=min(ends, steady_ms()) - begun, width=40),
+        ProgressBar(total=max(1, ends - begun), completed=min(ends, steady_ms()) - begun, width=BAR_COLUMNS),
         Text(f"ends by itself in {left / 1000:.0f} s" if left else "is over", "dim"),
     )
     return grid
@@ -172,14 +173,16 @@ def _remaining(scene: Scene) -> RenderableType:
 
 def _entities(scene: Scene) -> RenderableType:
     table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold")
+    for _ in range(3):
+        table.add_column(no_wrap=True)
     table.add_row(*(Text(name, "dim") for name in ("entity", "state", "parked", "pings")))
     reports = scene.client.health() if scene.client is not None else {}
     for path, report in sorted(reports.items()):
         text, style = STATES[report.state.value]
         table.add_row(Text(inert(path)), Text(text, style), f"{report.parked:,}", f"{report.pings_sent:,}")
     begun, accepted, refused = scene.book.counts()
-    table.add_row(Text(f"{begun:,} probes, {accepted:,} accepted, {refused:,} sends refused", "dim"))
-    return table
+    return Group(table, Text(f"{begun:,} probes, {accepted:,} accepted, {refused:,} sends refused", "dim"))
 
 
 def _said(said: Said) -> Text:
