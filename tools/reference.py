@@ -15,6 +15,7 @@ import click
 
 from pairbus import errors
 from pairbus.cli.root import root
+from pairbus.pairing import errors as pairing_errors
 from pairbus.testing import Namespace
 from pairbus.testing.http import ManagementClient
 
@@ -22,8 +23,9 @@ FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
 ERRORS_HEAD: Final = """# Errors
 
-All errors raised on purpose derive from `PairbusError` and come from `pairbus.errors`. The text of each gives the value that was
-wrong and, where there is one, the way out. This page is written by `tools/reference.py`.
+All errors raised on purpose derive from `PairbusError`. `pairbus` exports those of the paired client; all of them are in `pairbus.errors`.
+What a program of the official SDK must catch is of the SDK's classes too, so that its `except ServiceBusError` goes on working. The text of
+each error gives the value that was wrong and, where there is one, the way out. Errors can be pickled. This page is written by `tools/reference.py`.
 
 | error | is a | meaning |
 |---|---|---|
@@ -64,9 +66,10 @@ def errors_page() -> str:
     """All errors, by the classes themselves."""
     kinds = [
         kind
-        for kind in vars(errors).values()
+        for kind in (*vars(errors).values(), *vars(pairing_errors).values())
         if inspect.isclass(kind) and issubclass(kind, errors.PairbusError)
     ]
+    kinds = list(dict.fromkeys(kinds))
     plain = [kind for kind in kinds if not issubclass(kind, errors.Refusal) or kind is errors.Refusal]
     refusals = [kind for kind in kinds if issubclass(kind, errors.Refusal) and kind is not errors.Refusal]
     return (
@@ -75,7 +78,8 @@ def errors_page() -> str:
 
 
 def _error_line(kind: type[errors.PairbusError]) -> str:
-    return f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {_meaning(kind)} |\n"
+    bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
+    return f"| `{kind.__name__}` | {bases} | {_meaning(kind)} |\n"
 
 
 def _refusal_line(kind: type[errors.Refusal]) -> str:

@@ -9,45 +9,63 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pairbus.errors import (
         AlreadyPairedError,
-        ClientClosedError,
-        EntityGoneError,
         InvalidParkedPropertyError,
-        MessageTooLargeForBacklogError,
         NamespaceNameUnknownError,
-        NoBacklogQueuesError,
         NotPairedError,
+        OtherPrimaryError,
         PairbusError,
         PairingError,
-        PartnerClosedError,
         SameNamespaceError,
-        ScheduledMessageGoneError,
         UsageError,
+        WrongTypeError,
     )
-    from pairbus.pairing.events import Event
-    from pairbus.pairing.health import Health
-    from pairbus.pairing.options import SendAvailabilityOptions
+    from pairbus.pairing._sync.sender import PairedSender
+    from pairbus.pairing.errors import (
+        ClientClosedError,
+        EntityGoneError,
+        MessageTooLargeForBacklogError,
+        NoBacklogQueuesError,
+        PartnerClosedError,
+        ScheduledMessageGoneError,
+        SendAvailabilityError,
+    )
+    from pairbus.pairing.events import Event, Kind, Listener
+    from pairbus.pairing.health import EntityReport, Health
+    from pairbus.pairing.options import SendAvailabilityOptions, Trigger
     from pairbus.pairing.outcome import outcome_of
+    from pairbus.pairing.scheduled import ParkedSchedule
+    from pairbus.pairing.statistics import Statistics
     from pairbus.syphon.client import PairedServiceBusClient
 
 __all__ = [
     "AlreadyPairedError",
     "ClientClosedError",
     "EntityGoneError",
+    "EntityReport",
     "Event",
     "Health",
     "InvalidParkedPropertyError",
+    "Kind",
+    "Listener",
     "MessageTooLargeForBacklogError",
     "NamespaceNameUnknownError",
     "NoBacklogQueuesError",
     "NotPairedError",
+    "OtherPrimaryError",
     "PairbusError",
+    "PairedSender",
     "PairedServiceBusClient",
     "PairingError",
+    "ParkedSchedule",
     "PartnerClosedError",
     "SameNamespaceError",
     "ScheduledMessageGoneError",
+    "SendAvailabilityError",
     "SendAvailabilityOptions",
+    "Statistics",
+    "Trigger",
     "UsageError",
+    "WrongTypeError",
     "__version__",
     "outcome_of",
 ]
@@ -55,9 +73,17 @@ __all__ = [
 # Loaded when asked for: a broker and `pairbus --help` need neither the client nor the official SDK.
 _HOMES = {
     "PairedServiceBusClient": "pairbus.syphon.client",
+    "PairedSender": "pairbus.pairing._sync.sender",
     "SendAvailabilityOptions": "pairbus.pairing.options",
+    "Trigger": "pairbus.pairing.options",
+    "EntityReport": "pairbus.pairing.health",
     "Health": "pairbus.pairing.health",
     "Event": "pairbus.pairing.events",
+    "Kind": "pairbus.pairing.events",
+    "Listener": "pairbus.pairing.events",
+    "ParkedSchedule": "pairbus.pairing.scheduled",
+    "SendAvailabilityError": "pairbus.pairing.errors",
+    "Statistics": "pairbus.pairing.statistics",
     "outcome_of": "pairbus.pairing.outcome",
 }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from pairbus.pairing._async.sender import PairedSender
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.syphon.client_aio import PairedServiceBusClient
 
-__all__ = ["PairedServiceBusClient", "SendAvailabilityOptions"]
+__all__ = ["PairedSender", "PairedServiceBusClient", "SendAvailabilityOptions"]

@@ -1,7 +1,11 @@
-"""Every error PairBus raises. Imports nothing, carries plain values.
+"""Every error PairBus raises, except those that are also errors of the official SDK. Imports no other module of ours.
+
+Errors of a paired client that a program of the SDK must catch are in ``pairbus.pairing.errors``; this module hands them
+out too. ``pairbus`` exports all that a program needs.
 
     PairbusError
     ├── UsageError (ValueError)              you called it wrongly; fix the call
+    │   └── WrongTypeError (TypeError)       with a value of a wrong type
     ├── ProtocolError                        never raised itself
     │   ├── LocalProtocolError               we broke AMQP
     │   └── RemoteProtocolError              they did; carries the condition to close with
@@ -18,23 +22,66 @@
     └── PairingError                         two namespaces as one
         ├── NamespaceNameUnknownError · SameNamespaceError · AlreadyPairedError · NotPairedError
         ├── OtherPrimaryError                two primaries with one name
-        ├── NoBacklogQueuesError
-        ├── EntityGoneError · MessageTooLargeForBacklogError · ScheduledMessageGoneError
         ├── InvalidParkedPropertyError       what the syphon sets aside
-        └── PartnerClosedError · ClientClosedError
+        └── pairbus.pairing.errors           NoBacklogQueuesError · EntityGoneError · MessageTooLargeForBacklogError
+                                             ScheduledMessageGoneError · PartnerClosedError · ClientClosedError
 
 Every refusal says its AMQP condition, its number on ``$management`` and whether trying again can help.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+_OF_THE_SDK = frozenset(
+    {
+        "NoBacklogQueuesError",
+        "EntityGoneError",
+        "MessageTooLargeForBacklogError",
+        "ScheduledMessageGoneError",
+        "PartnerClosedError",
+        "ClientClosedError",
+    }
+)
+
+
+if not TYPE_CHECKING:  # a type checker would believe any name; typed code imports these from ``pairbus``
+
+    def __getattr__(name: str) -> type[PairbusError]:
+        """Errors that are also errors of the official SDK, loaded when asked for: a broker does not need the SDK."""
+        if name not in _OF_THE_SDK:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415
+
+        return getattr(import_module("pairbus.pairing.errors"), name)
+
 
 class PairbusError(Exception):
     """The root of all errors raised on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what the error holds, not what it was made from: constructors take one or several arguments."""
+        return _rebuilt, (type(self), self.args, self._state())
+
+    def _state(self) -> dict[str, object]:
+        return dict(self.__dict__)
+
+
+def _rebuilt(
+    kind: type[PairbusError], arguments: tuple[object, ...], state: dict[str, object]
+) -> PairbusError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
+
 
 class UsageError(PairbusError, ValueError):
     """The caller gave something that can never work."""
+
+
+class WrongTypeError(UsageError, TypeError):
+    """The caller gave a value of a type that can never work."""
 
 
 class ProtocolError(PairbusError):
@@ -321,57 +368,9 @@ class NotPairedError(PairingError):
     """The operation needs a pairing, and there is none yet."""
 
 
-class NoBacklogQueuesError(PairingError):
-    """Not one backlog queue in the secondary can be used."""
-
-
-class EntityGoneError(PairingError):
-    """A ping was told that the entity does not exist: nothing is parked for it until it is back."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"entity {path!r} does not exist in the primary: create it again, or send to another; "
-            "sends go on by themselves once a ping finds it"
-        )
-        self.path = path
-
-
-class MessageTooLargeForBacklogError(PairingError):
-    """A message with its parked properties exceeds what a backlog queue takes."""
-
-    def __init__(self, size: int, overhead: int, limit: int) -> None:
-        super().__init__(
-            f"the parked message has {size} bytes, {overhead} of them for parking; a backlog queue takes {limit}: "
-            f"make the message at least {size - limit} bytes smaller"
-        )
-        self.size = size
-        self.overhead = overhead
-        self.limit = limit
-
-
 class InvalidParkedPropertyError(PairingError):
     """A backlog message cannot be restored: a parked property is missing or of a wrong type."""
 
     def __init__(self, reason: str, description: str) -> None:
         super().__init__(description)
         self.reason = reason
-
-
-class ScheduledMessageGoneError(PairingError):
-    """A scheduled message that was parked has left the backlog, or a syphon is about to take it home."""
-
-
-class PartnerClosedError(PairingError):
-    """The other side of the pair closed or failed, and this one was not closed within the grace period."""
-
-    def __init__(self, closed: str, faulted: str) -> None:
-        super().__init__(
-            f"namespace {closed!r} was closed or failed, and its partner {faulted!r} was not closed in time: "
-            "close both sides together, then make a new client"
-        )
-        self.closed = closed
-        self.faulted = faulted
-
-
-class ClientClosedError(PairingError):
-    """The client or sender is closed. Never detoured."""

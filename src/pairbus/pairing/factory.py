@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from pairbus.errors import MessageTooLargeForBacklogError
 from pairbus.pairing import parking
+from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.flow import Choice, SendFlow
 from pairbus.pairing.health import Change, EntityHealth, EntityReport, Health

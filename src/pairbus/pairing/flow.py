@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.errors import EntityGoneError
+from pairbus.pairing.errors import EntityGoneError
 from pairbus.pairing.health import Change, EntityHealth, Health
 from pairbus.pairing.trigger import BUSY_PAUSE_MS, IN_DOUBT, Failure, classify, counts
 

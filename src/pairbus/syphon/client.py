@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import ScheduledMessageGoneError
 from pairbus.pairing._sync.client import PairedServiceBusClient as _Paired
+from pairbus.pairing.errors import ScheduledMessageGoneError
 from pairbus.pairing.events import Kind
 from pairbus.syphon.hosting import SyphonThread, asynchronous, build
 from pairbus.syphon.plan import NotFoundPolicy

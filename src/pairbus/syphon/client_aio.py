@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairbus.errors import ScheduledMessageGoneError
 from pairbus.pairing._async.client import PairedServiceBusClient as _Paired
+from pairbus.pairing.errors import ScheduledMessageGoneError
 from pairbus.pairing.events import Kind
 from pairbus.syphon.hosting import build
 from pairbus.syphon.plan import NotFoundPolicy

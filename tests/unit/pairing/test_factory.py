@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from pairbus.errors import MessageTooLargeForBacklogError
 from pairbus.pairing import parking
+from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.factory import Factory, check_size
 from pairbus.pairing.options import SendAvailabilityOptions

@@ -5,7 +5,7 @@ import random
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.errors import EntityGoneError
+from pairbus.pairing.errors import EntityGoneError
 from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.options import Trigger

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.errors import ScheduledMessageGoneError
+from pairbus.pairing.errors import ScheduledMessageGoneError
 from pairbus.pairing.parking import ALIAS_PASSPORT, Passport
 
 if TYPE_CHECKING:

@@ -15,16 +15,7 @@ from weakref import WeakSet
 
 from azure.servicebus import ServiceBusClient
 
-from pairbus.errors import (
-    AlreadyPairedError,
-    ClientClosedError,
-    NoBacklogQueuesError,
-    NotPairedError,
-    OtherPrimaryError,
-    PairingError,
-    PartnerClosedError,
-    UsageError,
-)
+from pairbus.errors import AlreadyPairedError, NotPairedError, OtherPrimaryError, PairingError, UsageError
 from pairbus.pairing import naming, wire
 from pairbus.pairing._sync import runtime
 from pairbus.pairing._sync.cancel import cancel_parked
@@ -32,6 +23,7 @@ from pairbus.pairing._sync.management import Management, NoManageRight
 from pairbus.pairing._sync.sender import PairedSender
 from pairbus.pairing._sync.watch import watch
 from pairbus.pairing.closing import Partnership, Side
+from pairbus.pairing.errors import ClientClosedError, NoBacklogQueuesError, PartnerClosedError
 from pairbus.pairing.events import Event, Kind, Listener
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, Factory
 from pairbus.pairing.health import EntityHealth, EntityReport, Health

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.errors import ClientClosedError, PairbusError, PairingError, UsageError
+from pairbus.errors import PairbusError, PairingError, UsageError
 from pairbus.pairing import wire
 from pairbus.pairing._sync import runtime
+from pairbus.pairing.errors import ClientClosedError
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
 from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.outcome import mark

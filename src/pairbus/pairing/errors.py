@@ -1,0 +1,84 @@
+"""Errors of a paired client that are also errors of the official SDK.
+
+A program that was written for ``azure-servicebus`` catches the SDK's classes. What it must catch from a paired client is
+therefore of those classes too, beside ``PairbusError``.
+"""
+
+from __future__ import annotations
+
+from azure.servicebus.exceptions import (
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+)
+
+from pairbus.errors import PairingError
+
+
+class SendAvailabilityError(PairingError, ServiceBusError):
+    """The root of the errors that a paired client raises where the official client raises its own."""
+
+    def __init__(self, text: str) -> None:
+        ServiceBusError.__init__(self, text)
+        self._forget_context()
+
+    def _forget_context(self) -> None:
+        # azure-core keeps the exception that is being handled, and with it every frame that it passed through.
+        self.exc_type = self.exc_value = self.exc_traceback = None
+
+
+class NoBacklogQueuesError(SendAvailabilityError):
+    """Not one backlog queue in the secondary can be used."""
+
+
+class EntityGoneError(SendAvailabilityError, MessagingEntityNotFoundError):
+    """A ping was told that the entity does not exist: nothing is parked for it until it is back."""
+
+    def __init__(self, path: str) -> None:
+        MessagingEntityNotFoundError.__init__(
+            self,
+            message=f"entity {path!r} does not exist in the primary: create it again, or send to another; "
+            "sends go on by themselves once a ping finds it",
+        )
+        self._forget_context()
+        self.path = path
+
+
+class MessageTooLargeForBacklogError(SendAvailabilityError, MessageSizeExceededError):
+    """A message with its parked properties exceeds what a backlog queue takes."""
+
+    def __init__(self, size: int, overhead: int, limit: int) -> None:
+        MessageSizeExceededError.__init__(
+            self,
+            message=f"the parked message has {size} bytes, {overhead} of them for parking; a backlog queue takes "
+            f"{limit}: make the message at least {size - limit} bytes smaller",
+        )
+        self._forget_context()
+        self.size = size
+        self.overhead = overhead
+        self.limit = limit
+
+
+class ScheduledMessageGoneError(SendAvailabilityError, MessageNotFoundError):
+    """A scheduled message that was parked has left the backlog, or a syphon is about to take it home."""
+
+    def __init__(self, text: str) -> None:
+        MessageNotFoundError.__init__(self, message=text)
+        self._forget_context()
+
+
+class PartnerClosedError(SendAvailabilityError):
+    """The other side of the pair closed or failed, and this one was not closed within the grace period."""
+
+    def __init__(self, closed: str, faulted: str) -> None:
+        super().__init__(
+            f"namespace {closed!r} was closed or failed, and its partner {faulted!r} was not closed in time: "
+            "close both sides together, then make a new client"
+        )
+        self.closed = closed
+        self.faulted = faulted
+
+
+class ClientClosedError(SendAvailabilityError, ValueError):
+    """The client or sender is closed. Never detoured. A ValueError, as with the official client."""
