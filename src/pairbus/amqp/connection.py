@@ -28,19 +28,24 @@ from pairbus.amqp.framing import (
     MIN_MAX_FRAME_SIZE,
     amqp_frame,
 )
-from pairbus.amqp.handler import ConnectionSettings, Handler
+from pairbus.amqp.handler import NOBODY, ConnectionSettings, Handler
 from pairbus.amqp.handshake import Handshake
 from pairbus.amqp.hot import read_flow
 from pairbus.amqp.performatives import (
+    ALL_FIELDS,
     ATTACH,
+    ATTACH_VALUES_MAX,
     BEGIN,
+    BEGIN_FIELDS,
     CLOSE,
     DISPOSITION,
     END,
     FLOW,
     NAMES,
     OPEN,
+    OPEN_FIELDS,
     TRANSFER,
+    VALUES_MAX,
     Begin,
     Close,
     End,
@@ -63,7 +68,9 @@ HEARTBEAT_MS_MAX: Final = 30_000
 PEER_IDLE_MS_MIN: Final = 100
 """A peer that wants frames more often than this asks too much (AMQP 1.0, 2.4.5)."""
 ATTACH_BYTES_MAX: Final = 16384
-"""What a link keeps of its attach as long as it lives."""
+"""Bytes of one attach; a larger one closes the connection."""
+LINK_NAME_CHARACTERS_MAX: Final = 1024
+"""Characters of a link's name, which the link keeps as long as it lives. A longer one closes the connection."""
 CLOSE_WAIT_MS: Final = 10_000
 """How long the peer may take to answer our close."""
 
@@ -215,9 +222,20 @@ class Connection:
         self._close_deadline = self._now + CLOSE_WAIT_MS
 
     def lost(self) -> None:
-        """The socket has gone: tell the owner that every link and session has."""
+        """The socket has gone: tell the owner that every link and session has, then let go of the owner.
+
+        Owner and connection refer to each other. Without this they would wait for the garbage collector, which a broker
+        with a million messages runs rarely.
+        """
         self.is_closed = True
         self._end_sessions(None)
+        self.output = []
+        self.output_size = 0
+        self._held = bytearray()
+        self._handshake = None
+        self.remote_open = None
+        self.context = None
+        self.handler = NOBODY
 
     def _send_close(self, error: AmqpError | None) -> None:
         self._flush_dirty()
@@ -235,6 +253,7 @@ class Connection:
             session.flush_dispositions()
             session.vanish(error)
         self.sessions.clear()
+        self.dirty.clear()
 
     def _fail(self, error: AmqpError) -> None:
         """The peer broke the protocol: say so and let go."""
@@ -333,7 +352,13 @@ class Connection:
         """Everything but transfer, disposition and flow."""
         if not OPEN <= code <= CLOSE:
             raise RemoteProtocolError("amqp:decode-error", f"descriptor {code} is no performative")
-        fields, _ = decode_fields(data, body, end, NAMES[code - OPEN])
+        if code == ATTACH and end - body > ATTACH_BYTES_MAX:
+            raise RemoteProtocolError(
+                RESOURCE_LIMIT_EXCEEDED, f"an attach of {end - body} bytes exceeds {ATTACH_BYTES_MAX}"
+            )
+        wanted = OPEN_FIELDS if code == OPEN else BEGIN_FIELDS if code == BEGIN else ALL_FIELDS
+        values_max = ATTACH_VALUES_MAX if code == ATTACH else VALUES_MAX
+        fields, _ = decode_fields(data, body, end, NAMES[code - OPEN], wanted, values_max)
         if code == CLOSE:
             self._incoming_close(optional_error(fields.value(0)))
         elif self.closing:
@@ -351,11 +376,11 @@ class Connection:
             if session is None or session.is_ended:
                 self._no_session(channel, code)
             elif code == ATTACH:
-                if end - body > ATTACH_BYTES_MAX:
-                    raise RemoteProtocolError(
-                        RESOURCE_LIMIT_EXCEEDED, f"an attach of {end - body} bytes exceeds {ATTACH_BYTES_MAX}"
-                    )
-                session.incoming_attach(attach_from(fields))
+                attach = attach_from(fields)
+                if len(attach.name) > LINK_NAME_CHARACTERS_MAX:
+                    text = f"a link name of {len(attach.name)} characters exceeds {LINK_NAME_CHARACTERS_MAX}"
+                    raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, text)
+                session.incoming_attach(attach)
             else:
                 session.incoming_detach(detach_from(fields))
 

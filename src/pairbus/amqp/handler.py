@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.sasl import MECHANISMS
@@ -57,6 +57,57 @@ class Handler(Protocol):
 
     def credit(self, link: Link) -> None:
         """A link where we send has new credit, drain or window."""
+
+
+class Nobody:
+    """The handler of a connection whose socket has gone: nothing that happens concerns anybody."""
+
+    __slots__ = ()
+
+    def sasl_plain(self, user: str, password: str) -> bool:  # noqa: ARG002 - the handler's shape
+        """Nobody is let in."""
+        return False
+
+    def opened(self, connection: Connection) -> None:
+        """Nothing."""
+
+    def session_began(self, session: Session) -> None:
+        """Nothing."""
+
+    def session_ended(self, session: Session) -> None:
+        """Nothing."""
+
+    def link_attached(self, link: Link) -> None:
+        """Nothing."""
+
+    def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None:
+        """Nothing."""
+
+    def transfer(
+        self,
+        link: Link,
+        delivery_id: int,
+        tag: bytes,
+        message_format: int,
+        settled: bool,
+        payload: bytes,
+        state: Outcome | None,
+    ) -> None:
+        """Nothing."""
+
+    def transfer_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
+        """Nothing."""
+
+    def settled(
+        self, link: Link, delivery_id: int, context: object | None, outcome: Outcome, settled: bool
+    ) -> None:
+        """Nothing."""
+
+    def credit(self, link: Link) -> None:
+        """Nothing."""
+
+
+NOBODY: Final = Nobody()
 
 
 class ConnectionSettings:

@@ -11,7 +11,14 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from pairbus.amqp.performatives import Flow, decode_fields, disposition_from, flow_from, transfer_from
+from pairbus.amqp.performatives import (
+    FLOW_FIELDS,
+    Flow,
+    decode_fields,
+    disposition_from,
+    flow_from,
+    transfer_from,
+)
 from pairbus.amqp.states import ACCEPTED, STATE_ACCEPTED, Outcome
 
 TransferRead = tuple[int, int, bytes, int, bool, bool, bool, Outcome | None, int]
@@ -267,7 +274,7 @@ NO_PROPERTIES: Final = (b"", b"\x40")
 
 
 def _any_flow(buf: bytes, offset: int, end: int) -> Flow:
-    fields, _ = decode_fields(buf, offset, end, "flow")
+    fields, _ = decode_fields(buf, offset, end, "flow", FLOW_FIELDS)
     return flow_from(fields)
 
 

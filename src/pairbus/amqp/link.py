@@ -21,7 +21,7 @@ from pairbus.amqp.hot import (
 )
 from pairbus.amqp.performatives import Attach, Detach, Flow, Transfer
 from pairbus.amqp.states import Outcome
-from pairbus.amqp.terminus import echoed_source, echoed_target
+from pairbus.amqp.terminus import Target, echoed_source, echoed_target
 from pairbus.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Link:
     """One end of a link. ``role_is_sender`` says which end we are."""
 
     __slots__ = (
-        "attach",
+        "asked",
         "connection",
         "context",
         "credit",
@@ -89,6 +89,7 @@ class Link:
         "role_is_sender",
         "session",
         "state",
+        "target_address",
         "transfer_head",
         "unsettled_count",
     )
@@ -96,8 +97,10 @@ class Link:
     def __init__(self, session: Session, attach: Attach) -> None:
         self.session = session
         self.connection: Connection = session.connection
-        self.attach = attach
-        """What the client asked for."""
+        self.asked: Attach | None = attach
+        """What the client asked for, until it is answered: decoded, it takes many times its bytes."""
+        target = attach.target
+        self.target_address = target.address if isinstance(target, Target) else None
         self.name = attach.name
         # Our handle equals the client's: a link has one of each, so both number spaces stay free of clashes.
         self.handle = attach.handle
@@ -115,6 +118,13 @@ class Link:
         self.partial: Partial | None = None
         self.unsettled_count = 0
         self.transfer_head = transfer_head(session.channel, attach.handle)
+
+    @property
+    def attach(self) -> Attach:
+        """What the client asked for; only until the attach is answered."""
+        if self.asked is None:
+            raise LocalProtocolError(f"link {self.name!r} was answered already")
+        return self.asked
 
     @property
     def is_attached(self) -> bool:
@@ -141,6 +151,7 @@ class Link:
         if self.state != PENDING:
             raise LocalProtocolError(f"link {self.name!r} was answered already")
         asked = self.attach
+        self.asked = None
         answer = self._answer()
         answer.snd_settle_mode = asked.snd_settle_mode
         answer.rcv_settle_mode = asked.rcv_settle_mode
@@ -175,7 +186,7 @@ class Link:
             self._send_detach(True, error)
 
     def _answer(self) -> Attach:
-        return Attach(self.name, self.handle, not self.attach.role)
+        return Attach(self.name, self.handle, not self.role_is_sender)
 
     def _send_detach(self, closed: bool, error: AmqpError | None) -> None:
         self.session.flush_dispositions()
@@ -215,7 +226,8 @@ class Link:
         return [(key, entry[1]) for key, entry in self.session.unsettled.items() if entry[0] is self]
 
     def forget(self) -> None:
-        """Drop what was in flight."""
+        """Drop what was in flight, and what the client asked for."""
+        self.asked = None
         if self.partial is not None:
             self.connection.partial_size -= self.partial.held
             self.partial = None

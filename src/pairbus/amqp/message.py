@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pairbus.amqp.decode import bad, decode_value, skip_value
+from pairbus.amqp.decode import bad, decode_value, skip_value, values_budget
 from pairbus.amqp.encode import (
     NULL,
     encode_binary,
@@ -100,17 +100,18 @@ class DecodedMessage:
         self.footer: dict[object, object] = {}
 
 
-def decode_message(payload: bytes) -> DecodedMessage:
-    """Decode every section.
+def decode_message(payload: bytes, values_max: int = -1) -> DecodedMessage:
+    """Decode every section; with ``values_max``, of no more than so many values in all.
 
     Raises:
         RemoteProtocolError: the bytes are no message.
     """
     message = DecodedMessage()
     offset, end = 0, len(payload)
+    budget = values_budget(values_max) if values_max >= 0 else None
     while offset < end:
         start = offset
-        section, offset = decode_value(payload, offset, end)
+        section, offset = decode_value(payload, offset, end, budget)
         if not isinstance(section, Described) or not isinstance(section.descriptor, int):
             raise bad("a message section was expected")
         code, value = section.descriptor, section.value

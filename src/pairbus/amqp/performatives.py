@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.decode import bad, decode_value
+from pairbus.amqp.decode import bad, decode_list, decode_value, values_budget
 from pairbus.amqp.fields import Fields
 from pairbus.amqp.frames import (
     ATTACH,
@@ -32,6 +32,7 @@ from pairbus.amqp.frames import (
 )
 from pairbus.amqp.states import error_from, outcome_from
 from pairbus.amqp.terminus import Coordinator, Source, Target, source_from, target_from
+from pairbus.errors import RemoteProtocolError
 
 __all__ = [
     "ATTACH",
@@ -60,6 +61,19 @@ __all__ = [
     "decode_performative",
 ]
 
+FIELDS_MAX: Final = 32
+"""Fields of one performative; AMQP 1.0 defines at most 14."""
+VALUES_MAX: Final = 1024
+"""Values in the fields of one performative that are decoded: five times what the largest one of an SDK holds."""
+ATTACH_VALUES_MAX: Final = 256
+"""An attach may wait for its answer, and is kept until then."""
+ALL_FIELDS: Final = (1 << FIELDS_MAX) - 1
+OPEN_FIELDS: Final = 0b11111
+"""Container id, host name, frame size, channels, idle time-out. Nothing reads a client's properties, so nothing keeps them."""
+BEGIN_FIELDS: Final = 0b11111
+FLOW_FIELDS: Final = 0b11_1111_1111
+"""All but the properties, which Service Bus does not use."""
+
 _SYMBOLIC: Final[dict[str, int]] = {f"amqp:{name}:list": OPEN + index for index, name in enumerate(NAMES)}
 
 
@@ -69,18 +83,21 @@ def descriptor_code(buf: bytes, offset: int, end: int) -> tuple[int, int]:
         return buf[offset + 2], offset + 3
     if offset >= end or buf[offset] != 0:
         raise bad("a frame does not start with a performative")
-    descriptor, offset = decode_value(buf, offset + 1, end)
+    descriptor, offset = decode_value(buf, offset + 1, end, values_budget(1))
     if isinstance(descriptor, str):
         return _SYMBOLIC.get(str(descriptor), -1), offset
     return (descriptor if isinstance(descriptor, int) else -1), offset
 
 
-def decode_fields(buf: bytes, offset: int, end: int, where: str) -> tuple[Fields, int]:
-    """The list at ``offset`` as fields, and where the payload starts."""
-    value, offset = decode_value(buf, offset, end)
-    if not isinstance(value, list):
-        raise bad(f"{where} is no list")
-    return Fields(value, where), offset
+def decode_fields(
+    buf: bytes, offset: int, end: int, where: str, wanted: int = ALL_FIELDS, values_max: int = VALUES_MAX
+) -> tuple[Fields, int]:
+    """The fields at ``offset``, and where the payload starts. Fields that are not wanted read as null."""
+    try:
+        items, offset = decode_list(buf, offset, end, wanted, FIELDS_MAX, values_budget(values_max))
+    except RemoteProtocolError as error:
+        raise bad(f"{where} cannot be read: {error.description}") from None
+    return Fields(items, where), offset
 
 
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close

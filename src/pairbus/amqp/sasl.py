@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pairbus.amqp.decode import decode_value
+from pairbus.amqp.decode import decode_value, values_budget
 from pairbus.amqp.encode import (
     NULL,
     encode_binary,
@@ -30,6 +30,8 @@ ANONYMOUS: Final = "ANONYMOUS"
 PLAIN: Final = "PLAIN"
 MSSBCBS: Final = "MSSBCBS"
 
+INIT_VALUES_MAX: Final = 16
+"""Values in a ``sasl-init``: a descriptor, a list and three fields."""
 MECHANISMS: Final = (MSSBCBS, PLAIN, ANONYMOUS)
 """EXTERNAL is not offered: no SDK uses it, and without client certificates it would say nothing."""
 
@@ -68,7 +70,7 @@ def outcome_frame(code: int) -> bytes:
 
 def decode_init(buf: bytes, offset: int, end: int) -> SaslInit:
     """The body of a SASL frame, which must be ``sasl-init``: the mechanisms offered need no more from a client."""
-    value, _ = decode_value(buf, offset, end)
+    value, _ = decode_value(buf, offset, end, values_budget(INIT_VALUES_MAX))
     if isinstance(value, Described) and isinstance(value.value, list):
         if value.descriptor in (SASL_INIT, "amqp:sasl-init:list"):
             fields = Fields(value.value, "sasl-init")

@@ -39,8 +39,18 @@ if TYPE_CHECKING:
     from pairbus.gateway.transactions import Transaction
 
 
+FIRST_TOKEN_MS: Final = 20_000
+"""How long a connection may go without a valid token, as on the service; then it is closed."""
+FIRST_LINK_MS: Final = 60_000
+"""How long a new connection may take to attach its first link, as on the service; then it is closed."""
 NO_LINK_MS: Final = 300_000
-"""How long a connection may go without any link."""
+"""How long a connection that has had a link may go without any."""
+STRANGER_BYTES_MAX: Final = 32_768
+"""Bytes that a connection may send before it has shown any right: the clients need about 4,000. Beyond it the connection is closed (M6)."""
+STRANGER_SESSIONS_MAX: Final = 8
+"""Sessions that a connection may have open before it has shown any right; one more closes it."""
+STRANGER_REFUSALS_MAX: Final = 8
+"""Tokens that are refused before the connection is closed, if it has shown no right."""
 STRANGER_LINKS_MAX: Final = 32
 """Links that a connection may ask for before it has shown any right: each takes memory, refused or not (M6)."""
 NOT_ARMED: Final = 1 << 62
@@ -70,8 +80,13 @@ class GatewayConnection:
         self.armed_at = now
         """When the broker will call ``tick`` next."""
         self._linked_at = now
-        self.stranger_links = 0
-        """Links asked for since there was last a grant."""
+        self._no_link_ms = FIRST_LINK_MS
+        self.is_stranger = True
+        """It has shown no valid token and no password; limits hold that it is free of afterwards (M6)."""
+        self._stranger_since = now
+        self._stranger_bytes = 0
+        self._stranger_links = 0
+        self._stranger_refusals = 0
 
     # -- the server's side ---------------------------------------------------------------------
 
@@ -81,11 +96,47 @@ class GatewayConnection:
         self.broker.let_in(now)
         if self.broker.faults.is_on and self._is_hit(now):
             return
-        self.amqp.receive(data, now)
+        if self.is_stranger:
+            self._receive_from_stranger(data, now)
+        else:
+            self.amqp.receive(data, now)
         self.broker.touch(self)
         deadline = self.amqp.next_deadline()
         if deadline is not None and deadline < self.armed_at:
             self.broker.arm(self)  # opening, or beginning to close, set a nearer one than was known
+
+    def _receive_from_stranger(self, data: bytes, now: int) -> None:
+        """Read no more than a stranger may send; all of it, if the beginning proves a right."""
+        allowed = STRANGER_BYTES_MAX - self._stranger_bytes
+        self._stranger_bytes += len(data)
+        if len(data) <= allowed:
+            self.amqp.receive(data, now)
+            return
+        self.amqp.receive(data[:allowed], now)
+        if self.is_stranger:
+            text = f"More than {STRANGER_BYTES_MAX} bytes were sent without a valid token: put one first."
+            self.close("amqp:resource-limit-exceeded", text)
+            self.cut_short()
+        else:
+            self.amqp.receive(data[allowed:], now)
+
+    def cut_short(self) -> None:
+        """Wait for no answer to our close: a peer beyond its limits is not listened to any longer."""
+        self.amqp.is_closed = True
+
+    def known(self) -> None:
+        """A token or password proved a right: the limits for strangers end."""
+        self.is_stranger = False
+        self._stranger_bytes = self._stranger_links = self._stranger_refusals = 0
+
+    def token_refused(self) -> None:
+        """A token was refused; a connection that shows nothing but such is closed."""
+        if not self.is_stranger:
+            return
+        self._stranger_refusals += 1
+        if self._stranger_refusals >= STRANGER_REFUSALS_MAX:
+            text = f"{STRANGER_REFUSALS_MAX} tokens were refused and none was valid: check the key, then connect again."
+            self.close("amqp:unauthorized-access", text)
 
     def _is_hit(self, now: int) -> bool:
         faults = self.broker.faults
@@ -134,6 +185,9 @@ class GatewayConnection:
         if self.is_counted:
             self.is_counted = False
             self.broker.meter.disconnected()
+        # A timer may hold this object for a while: it must hold nothing itself.
+        self.links = {}
+        self.grants = {}
         self.broker.forget(self)
 
     def cut(self) -> None:
@@ -165,7 +219,10 @@ class GatewayConnection:
         if self.amqp.closing or self.is_closed:
             return deadline
         if not self.links:
-            own = self._linked_at + NO_LINK_MS
+            own = self._linked_at + self._no_link_ms
+            deadline = own if deadline is None or own < deadline else deadline
+        if self.is_stranger:
+            own = self._stranger_since + FIRST_TOKEN_MS
             deadline = own if deadline is None or own < deadline else deadline
         for grant in self.grants.values():
             if deadline is None or grant.expires_at < deadline:
@@ -182,11 +239,23 @@ class GatewayConnection:
             for path in expired:
                 del self.grants[path]
             self.recheck()
-        if not self.links and not self.amqp.closing and now >= self._linked_at + NO_LINK_MS:
-            text = f"The connection was inactive for more than the allowed {NO_LINK_MS} milliseconds and is closed."
-            self.amqp.close(AmqpError("amqp:connection:forced", text))
+            if self.login is None and not self.grants:
+                self.is_stranger = True
+                self._stranger_since = now
+        if self.is_stranger and now >= self._stranger_since + FIRST_TOKEN_MS:
+            self._time_out(
+                f"No valid token was put for {FIRST_TOKEN_MS} milliseconds, and the connection is closed."
+            )
+        elif not self.links and now >= self._linked_at + self._no_link_ms:
+            self._time_out(
+                f"The connection was inactive for more than the allowed {self._no_link_ms} milliseconds and is closed."
+            )
         if self.amqp.has_output() or self.amqp.is_closed:
             self.broker.touch(self)
+
+    def _time_out(self, text: str) -> None:
+        if not self.amqp.closing:
+            self.amqp.close(AmqpError("amqp:connection:forced", text))
 
     # -- rights --------------------------------------------------------------------------------
 
@@ -237,15 +306,22 @@ class GatewayConnection:
         self.login = self.broker.access.log_in(user, password)
         if self.login is None:
             self.broker.refused_login(self.peer, user, self.now)
-        return self.login is not None
+            return False
+        self.known()
+        return True
 
     def opened(self, connection: Connection) -> None:  # noqa: ARG002 - the handler's shape
         """The peer opened: from now on it is a connection that counts."""
         self.is_counted = True
         self.broker.meter.connected()
 
-    def session_began(self, session: Session) -> None:
+    def session_began(self, session: Session) -> None:  # noqa: ARG002 - the handler's shape
         """A session began; it needs nothing of its own."""
+        if self.is_stranger and len(self.amqp.sessions) > STRANGER_SESSIONS_MAX:
+            text = (
+                f"More than {STRANGER_SESSIONS_MAX} sessions were begun without a valid token: put one first."
+            )
+            self.close("amqp:resource-limit-exceeded", text)
 
     def session_ended(self, session: Session) -> None:
         """A session ended; its links have been detached one by one."""
@@ -253,16 +329,15 @@ class GatewayConnection:
     def link_attached(self, link: Link) -> None:
         """A link asks to be attached: check the right, then existence, then answer."""
         attach = link.attach
-        is_stranger = self.login is None and not self.grants
-        if is_stranger:
-            self.stranger_links += 1
-            if self.stranger_links > STRANGER_LINKS_MAX:
+        if self.is_stranger:
+            self._stranger_links += 1
+            if self._stranger_links > STRANGER_LINKS_MAX:
                 text = f"More than {STRANGER_LINKS_MAX} links were asked for without a valid token: put one first."
                 self.close("amqp:resource-limit-exceeded", text)
                 return
         try:
             if isinstance(attach.target, CoordinatorTarget):
-                if is_stranger:
+                if self.is_stranger:
                     raise Unauthorized(
                         "A transaction needs a connection that has authenticated: put a token first."
                     )  # M6
@@ -277,6 +352,7 @@ class GatewayConnection:
             self._attach_entity(link, address)
         except Refusal as refusal:
             self.links.pop(link, None)
+            link.context = None
             link.refuse(self.broker.tracker.error(refusal, _path_for_people(link), self.now))
 
     def _attach_tokens(self, link: Link) -> None:
@@ -335,6 +411,7 @@ class GatewayConnection:
     def _add(self, context: LinkContext) -> None:
         self.links[context.link] = context
         context.link.context = context
+        self._no_link_ms = NO_LINK_MS
 
     def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None:  # noqa: ARG002
         """The peer detached, or its session or connection ended."""
@@ -342,8 +419,11 @@ class GatewayConnection:
 
     def dropped(self, link: Link) -> None:
         """The engine has ended a receiver: its link is no longer one of ours."""
-        if self.links.pop(link, None) is not None and not self.links:
-            self._linked_at = self.now = max(self.now, self.broker.counters.now)
+        context = self.links.pop(link, None)
+        if context is not None:
+            _release(context)
+            if not self.links:
+                self._linked_at = self.now = max(self.now, self.broker.counters.now)
 
     def _forget_link(self, link: Link) -> None:
         context = self.links.pop(link, None)
@@ -353,6 +433,8 @@ class GatewayConnection:
         elif isinstance(context, Coordinator):
             for transaction in [t for t in self.transactions.values() if t.controller is link]:
                 transactions.roll_back(self, transaction)
+        if context is not None:
+            _release(context)
         if not self.links:
             self._linked_at = self.now
 
@@ -397,6 +479,13 @@ class GatewayConnection:
         context = link.context
         if isinstance(context, ReceiveLink):
             outgoing.flow(self, context)
+
+
+def _release(context: LinkContext) -> None:
+    """A link has ended: undo the references back, so that nothing of it waits for the garbage collector."""
+    context.link.context = None
+    if isinstance(context, ReceiveLink):
+        context.consumer.owner = None
 
 
 def _path_for_people(link: Link) -> str:

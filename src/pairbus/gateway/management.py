@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import ManagementRequests
 
+VALUES_MAX: Final = 32_768
+"""Values in a management request: thousands of lock tokens or sequence numbers; messages are binaries, one value each."""
 _PREFIX: Final = "com.microsoft:"
 OPERATIONS: Final[dict[str, tuple[str, Callable[[Request], dict[str, object]]]]] = {
     "renew-lock": (LISTEN, management_messages.renew_locks),
@@ -69,7 +71,7 @@ def receive(
     if not settled:
         context.link.session.accept_incoming(delivery_id)
     try:
-        message = decode_message(payload)
+        message = decode_message(payload, VALUES_MAX)
     except ProtocolError:
         return  # nobody could match an answer to a request that cannot be read
     status, description, condition = 200, "OK", ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.terminus import Target
 from pairbus.gateway.links import Replies
 
 if TYPE_CHECKING:
@@ -33,10 +32,7 @@ def reply_link(connection: GatewayConnection, request: Link, path: str, reply_to
     for link, context in connection.links.items():
         if not isinstance(context, Replies) or context.path != path:
             continue
-        target = link.attach.target
-        if reply_to is not None and (
-            link.name == reply_to or (isinstance(target, Target) and target.address == reply_to)
-        ):
+        if reply_to is not None and reply_to in (link.name, link.target_address):
             return link
         if fallback is None or (link.session is request.session and fallback.session is not request.session):
             fallback = link

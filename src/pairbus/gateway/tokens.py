@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import TokenRequests
 
-REQUEST_BYTES_MAX: Final = 65_536
+REQUEST_BYTES_MAX: Final = 16_384
 """The largest put-token request: strangers may send these (M6)."""
+VALUES_MAX: Final = 256
+"""Values in a put-token request: the clients send about 20."""
 GRANTS_MAX: Final = 1_000
 """Audiences remembered for one connection."""
 PUT_TOKEN: Final = "put-token"  # noqa: S105 - the operation's name
@@ -31,7 +33,7 @@ def receive(
     if not settled:
         context.link.session.accept_incoming(delivery_id)
     try:
-        request = decode_message(payload)
+        request = decode_message(payload, VALUES_MAX)
     except ProtocolError:
         return  # nobody could match an answer to a request that cannot be read
     status, description = 202, "Accepted"
@@ -50,6 +52,8 @@ def receive(
             body=None,
         )
         reply(connection, link, answer)
+    if status >= 400:
+        connection.token_refused()
 
 
 def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
@@ -71,7 +75,7 @@ def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
         raise Unauthorized(f"More than {GRANTS_MAX} audiences on one connection: open another one.")
     old = connection.grants.get(path)
     connection.grants[path] = grant
-    connection.stranger_links = 0
+    connection.known()
     if old is not None and not grant.renews(old):
         # Only what the old token allowed can have become less (M4).
         connection.recheck(old.path)

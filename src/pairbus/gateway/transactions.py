@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pairbus.gateway.links import Coordinator, ReceiveLink, SendLink
     from pairbus.gateway.request import Request
 
+VALUES_MAX: Final = 64
+"""Values in a declare or a discharge."""
 LIFETIME_MS: Final = 120_000
 WORK_MAX: Final = 100
 """Messages in one transaction."""
@@ -202,7 +204,7 @@ def receive(connection: GatewayConnection, context: Coordinator, delivery_id: in
     """Declare or discharge."""
     session = context.link.session
     try:
-        body = decode_message(payload).body
+        body = decode_message(payload, VALUES_MAX).body
         if not isinstance(body, Described) or not isinstance(body.value, list):
             raise ArgumentError("A coordinator takes declare and discharge only.")
         kind = _DESCRIPTORS.get(body.descriptor)

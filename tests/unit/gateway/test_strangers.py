@@ -1,0 +1,294 @@
+"""What one peer can make the broker hold and compute, before it has shown a right and with a small right."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pairbus.amqp.connection import Connection
+from pairbus.amqp.encode import encode_described, encode_list, encode_map, encode_value
+from pairbus.amqp.frames import ATTACH, BEGIN, CLOSE, FLOW, OPEN
+from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
+from pairbus.amqp.link import Link
+from pairbus.amqp.sasl import SaslInit
+from pairbus.amqp.session import Session
+from pairbus.amqp.types import Described, Symbol, UInt, ULong
+from pairbus.engine.consumer import Consumer
+from pairbus.gateway.connection import STRANGER_BYTES_MAX, STRANGER_REFUSALS_MAX, GatewayConnection
+from pairbus.gateway.links import LinkContext
+from tests.unit.gateway.wire_bench import Peer, WireBench, token
+
+HELD_BYTES_MAX = 128 * 1024
+"""What one connection without a valid token may make the broker hold, whatever it sends."""
+LEFT_BYTES_MAX = 8 * 1024
+"""What may remain of a connection that has gone: its timer, and free lists of the interpreter."""
+
+
+def opening(user: str | None = None) -> bytes:
+    """The bytes up to the AMQP header, from a peer that does not wait for answers."""
+    init = SaslInit("ANONYMOUS", b"", "localhost")
+    if user is not None:
+        init = SaslInit("PLAIN", f"\0{user}\0{user}-1".encode(), "localhost")
+    return SASL_HEADER + init.encode() + AMQP_HEADER
+
+
+def open_frame(properties: bytes = b"\x40") -> bytes:
+    fields = [encode_value("peer"), *[b"\x40"] * 8, properties]
+    return amqp_frame(0, encode_described(OPEN, encode_list(fields)))
+
+
+def begin_frame(channel: int) -> bytes:
+    numbers = [encode_value(UInt(number)) for number in (0, 5000, 5000)]
+    return amqp_frame(channel, encode_described(BEGIN, encode_list([b"\x40", *numbers])))
+
+
+def attach_frame(handle: int, name: str, address: str, properties: bytes = b"\x40") -> bytes:
+    target = encode_described(0x29, encode_list([encode_value(address)]))
+    fields = [encode_value(name), encode_value(UInt(handle)), b"\x42", b"\x40", b"\x40", b"\x40", target]
+    fields += [b"\x40", b"\x40", encode_value(UInt(0)), b"\x40", b"\x40", b"\x40", properties]
+    return amqp_frame(0, encode_described(ATTACH, encode_list(fields)))
+
+
+def flow_frame(values: int) -> bytes:
+    """A flow whose list claims and holds one-byte values only."""
+    return amqp_frame(0, encode_described(FLOW, encode_list([b"\x43"] * values)))
+
+
+def wide(size: int) -> bytes:
+    """A properties map with one list of this many one-byte values."""
+    return encode_map({Symbol("x"): [None] * size})
+
+
+BEGUN = open_frame() + begin_frame(0)
+FLOODS: dict[str, bytes] = {
+    "attaches with wide properties": BEGUN
+    + b"".join(attach_frame(i, f"l{i}", "$cbs", wide(15_000)) for i in range(31)),
+    "attaches at the limit of values": BEGUN
+    + b"".join(attach_frame(i, f"l{i}", "$cbs", wide(200)) for i in range(31)),
+    "attaches with long names": BEGUN
+    + b"".join(attach_frame(i, f"{i}" + "n" * 15_000, "$cbs") for i in range(31)),
+    "open with wide properties": open_frame(wide(60_000)),
+    "sessions": open_frame() + b"".join(begin_frame(channel) for channel in range(5000)),
+    "flows of one-byte values": BEGUN + flow_frame(60_000) * 10,
+    "a close with a wide error": BEGUN
+    + amqp_frame(
+        0,
+        encode_described(
+            CLOSE,
+            encode_list([
+                encode_value(Described(ULong(0x1D), [Symbol("amqp:internal-error"), "", {Symbol("x"): [None] * 60_000}]))
+            ]),
+        ),
+    ),
+    "a frame that never ends": BEGUN + b"\x00\x00\xff\xff\x02\x00\x00\x00" + b"\x00" * 60_000,
+}  # fmt: skip
+
+
+@contextmanager
+def measured() -> Iterator[Callable[[], int]]:
+    """Gives the bytes allocated since, with the garbage collector off: only reference counting gives memory back."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    start = tracemalloc.get_traced_memory()[0]
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0] - start
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def visit(bench: WireBench, data: bytes) -> GatewayConnection:
+    """A peer that sends all of this at once and reads nothing."""
+    connection = bench.broker.connect("127.0.0.1:50000", secure=True, loopback=True, now=bench.now)
+    for start in range(0, len(data), 65_536):
+        connection.receive(data[start : start + 65_536], bench.now)
+    bench.broker.pump(bench.now)
+    return connection
+
+
+def leave(bench: WireBench, connection: GatewayConnection) -> None:
+    connection.lost(bench.now)
+    bench.broker.take_dirty()
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_B62_what_a_stranger_sends_is_not_held_many_times_over(name: str) -> None:
+    bench = WireBench()
+    data = opening() + FLOODS[name]
+    leave(bench, visit(bench, data))  # what is made once, such as caches of the interpreter
+    with measured() as held:
+        connection = visit(bench, data)
+        while_here = held()
+        leave(bench, connection)
+        del connection
+        left = held()
+
+    assert while_here <= HELD_BYTES_MAX
+    assert left <= LEFT_BYTES_MAX
+
+
+@pytest.mark.parametrize("user", ["listener", "sender"])
+def test_B62_a_client_with_one_right_keeps_no_decoded_attaches(user: str) -> None:
+    """255 links on one session: what is kept of each is a few names, not the attach."""
+    bench = WireBench()
+    bench.queue("q")
+    attaches = b"".join(
+        attach_frame(i, f"l{i}", "$cbs", wide(200)) for i in range(255)
+    )  # any right may reach the token node
+    data = opening(user) + BEGUN + attaches
+    leave(bench, visit(bench, data))
+    with measured() as held:
+        connection = visit(bench, data)
+        assert len(connection.links) == 255
+        connection.take_output()
+        while_here = held()
+        leave(bench, connection)
+        del connection
+        left = held()
+
+    assert while_here <= 255 * 2048
+    assert left <= LEFT_BYTES_MAX
+
+
+def use(bench: WireBench, user: str | None) -> None:
+    """A client that sends, receives, asks and goes, as a client of an SDK does."""
+    peer = bench.peer(user, f"{user}-1") if user is not None else bench.peer(None)
+    if user is None:
+        assert peer.put_token(token("root", "root-1"), "q") == 202
+    sender = peer.session.sender("q")
+    receiver = peer.session.receiver("q")
+    bench.settle()
+    sender.send(b"\x00\x53\x75\xa0\x03abc")
+    receiver.grant(10)
+    bench.settle()
+    for delivery in list(receiver.deliveries):
+        receiver.complete(delivery)
+    bench.settle()
+    if user in ("root", None):
+        peer.ask("q", "peek-message", {"from-sequence-number": 1, "message-count": UInt(1)})
+    peer.session.receiver("missing")
+    bench.settle()
+    peer.gateway.lost(bench.now)
+    bench.broker.take_dirty()
+    bench.peers.remove(peer)
+
+
+@pytest.mark.parametrize("user", ["root", "listener", "sender", None])
+def test_B67_a_client_that_has_gone_leaves_nothing_to_the_garbage_collector(user: str | None) -> None:
+    bench = WireBench()
+    bench.queue("q")
+    peer_before = bench.peer()
+    del peer_before
+    use(bench, user)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(3):
+            use(bench, user)
+        gc.collect()
+        kinds = (GatewayConnection, Connection, Session, Link, LinkContext, Consumer)
+        assert [thing for thing in gc.garbage if isinstance(thing, kinds)] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def test_B60_a_performative_is_read_in_time_that_its_fields_need() -> None:
+    """A flow of 60,000 one-byte values is refused before the values are looked at."""
+    bench = WireBench()
+    connection = visit(bench, opening("listener") + BEGUN)
+    connection.take_output()
+    flow = flow_frame(60_000)
+    with measured():
+        connection.receive(flow, bench.now)
+        peak = tracemalloc.get_traced_memory()[1]
+
+    assert connection.is_closed
+    assert peak <= 80 * 1024
+
+
+def lasts_ms(bench: WireBench, peer: Peer) -> int:
+    """How long the connection lasts, in whole seconds, while the peer says that it lives."""
+    start = bench.now
+    while not peer.client.closed:
+        assert bench.now - start < 1_000_000
+        peer.client.heartbeat()
+        bench.wait(1000)
+    return bench.now - start
+
+
+def test_M6_a_connection_without_a_token_is_closed_after_20_seconds() -> None:
+    bench = WireBench()
+    peer = bench.peer(None)
+    peer.session.request_link("$cbs")
+
+    assert lasts_ms(bench, peer) == 20_000
+    assert peer.client.error is not None
+    assert peer.client.error.condition == "amqp:connection:forced"
+    assert "No valid token was put for 20000 milliseconds" in peer.client.error.description
+
+
+def test_M6_refused_tokens_do_not_make_a_connection_last() -> None:
+    bench = WireBench()
+    peer = bench.peer(None)
+    bench.wait(15_000)
+    assert peer.put_token(token("root", "wrong"), "") == 401
+
+    assert lasts_ms(bench, peer) == 5_000
+
+
+def test_M3_a_connection_whose_last_token_has_ended_is_closed_20_seconds_later() -> None:
+    bench = WireBench()
+    peer = bench.peer(None)
+    assert peer.put_token(token("root", "root-1", expires_at=bench.now + 60_000), "") == 202
+
+    assert lasts_ms(bench, peer) == 80_000
+
+
+def test_a_new_connection_has_60_seconds_for_its_first_link() -> None:
+    bench = WireBench()
+    peer = bench.peer()
+
+    assert lasts_ms(bench, peer) == 60_000
+    assert peer.client.error is not None
+    assert "60000 milliseconds" in peer.client.error.description
+
+
+def test_M12_a_connection_that_shows_nothing_but_refused_tokens_is_closed() -> None:
+    bench = WireBench()
+    peer = bench.peer(None)
+    for _ in range(STRANGER_REFUSALS_MAX):
+        assert not peer.client.closed
+        assert peer.put_token(token("root", "wrong"), "") == 401
+
+    assert peer.client.closed
+    assert peer.client.error is not None
+    assert peer.client.error.condition == "amqp:unauthorized-access"
+
+
+def test_M12_a_client_with_a_valid_token_may_have_others_refused() -> None:
+    bench = WireBench()
+    peer = bench.peer(None)
+    assert peer.put_token(token("root", "root-1"), "") == 202
+    statuses = [peer.put_token(token("root", "wrong"), "") for _ in range(3 * STRANGER_REFUSALS_MAX)]
+
+    assert statuses == [401] * len(statuses)
+    assert not peer.client.closed
+
+
+def test_M6_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
+    """A client that does not wait for answers may send more with its log-in than a stranger may send at all."""
+    bench = WireBench()
+    attaches = b"".join(attach_frame(i, f"l{i}", "$cbs", wide(200)) for i in range(200))
+    connection = bench.broker.connect("127.0.0.1:50000", secure=True, loopback=True, now=bench.now)
+    connection.receive(opening("sender") + BEGUN + attaches, bench.now)
+
+    assert len(attaches) > STRANGER_BYTES_MAX
+    assert len(connection.links) == 200
