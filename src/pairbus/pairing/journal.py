@@ -1,20 +1,38 @@
-"""Events of paired clients in a file, so that another process can say why an entity is in its state."""
+"""Events and states of paired clients in a file, so that another process can show them.
+
+An event is written when something happens. A program whose sends all succeed has no events, so each client also writes
+the state of its entities: after a change within STATUS_SECONDS, and at least every BEAT_SECONDS. A reader takes a
+program whose last state is older than a few beats for gone.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pairbus.pairing.events import Event
+    from pairbus.pairing.factory import Factory
+    from pairbus.pairing.health import EntityReport
+
+logger = logging.getLogger("pairbus.pairing")
 
 ENVIRONMENT: Final = "PAIRBUS_JOURNAL"
 """Names the file; no journal is kept unless it is set."""
 BYTES_MAX: Final = 10_000_000
 """A journal that is larger becomes ``.1`` and a new one begins."""
+STATUS: Final = "status"
+"""The kind of a line that holds the state of every entity of one client."""
+STATUS_SECONDS: Final = 1.0
+BEAT_SECONDS: Final = 10.0
+ENTITIES_MAX: Final = 1_000
+"""Entities in one status line. The busiest programs have some dozens."""
 
 
 class Journal:
@@ -27,14 +45,22 @@ class Journal:
 
     def append(self, event: Event, at_ms: int) -> None:
         """Write one event. ``at_ms`` is the time of day."""
-        line = {
-            "at_ms": at_ms,
-            "factory": self._factory,
-            "kind": event.kind.value,
-            "subject": event.subject,
-            "text": event.text,
-            "data": dict(event.data),
-        }
+        self._write(
+            {
+                "at_ms": at_ms,
+                "factory": self._factory,
+                "kind": event.kind.value,
+                "subject": event.subject,
+                "text": event.text,
+                "data": dict(event.data),
+            }
+        )
+
+    def append_status(self, entities: list[dict[str, object]], at_ms: int) -> None:
+        """Write the state of every entity. ``at_ms`` is the time of day."""
+        self._write({"at_ms": at_ms, "factory": self._factory, "kind": STATUS, "entities": entities})
+
+    def _write(self, line: dict[str, object]) -> None:
         content = json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -44,6 +70,55 @@ class Journal:
             os.close(descriptor)
         if size > BYTES_MAX:
             self._path.replace(self._path.with_name(self._path.name + ".1"))
+
+
+class StatusReporter:
+    """Writes the state of a client's entities from a thread of its own until it is stopped or the client is gone."""
+
+    def __init__(self, factory: Factory, journal: Journal) -> None:
+        self._factory = weakref.ref(factory)
+        self._journal = journal
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pairbus-journal", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. It waits for nothing but its file."""
+        self._stop.set()
+        self._thread.join(STATUS_SECONDS)
+
+    def _run(self) -> None:
+        written: tuple[EntityReport, ...] = ()
+        since_beat = 0.0
+        while not self._stop.wait(STATUS_SECONDS):
+            factory = self._factory()
+            if factory is None:
+                return
+            reports = tuple(factory.reports().values())[:ENTITIES_MAX]
+            since_beat += STATUS_SECONDS
+            if reports and (reports != written or since_beat >= BEAT_SECONDS):
+                rows = [status_row(report, factory.clock()) for report in reports]
+                try:
+                    self._journal.append_status(rows, factory.wall_clock())
+                    written, since_beat = reports, 0.0
+                except OSError:
+                    logger.debug("a state is not in the journal", exc_info=True)
+            del factory
+
+
+def status_row(report: EntityReport, now_ms: int) -> dict[str, object]:
+    """The state of one entity as the page and the journal have it: times as distances from ``now_ms``."""
+    return {
+        "path": report.path,
+        "state": report.state.value,
+        "since_age_ms": now_ms - report.since_ms,
+        "why": report.why,
+        "next_ping_in_ms": None if report.next_ping_ms is None else max(0, report.next_ping_ms - now_ms),
+        "failover_in_ms": None if report.failover_due_ms is None else max(0, report.failover_due_ms - now_ms),
+        "parked": report.parked,
+        "pings": report.pings_sent,
+        "backlog_queue": report.backlog_queue,
+    }
 
 
 def read(path: Path) -> Iterator[dict[str, object]]:
@@ -59,5 +134,5 @@ def _lines(lines: Iterable[str]) -> Iterator[dict[str, object]]:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict):
+        if isinstance(event, dict) and event.get("kind") != STATUS:
             yield event

@@ -17,10 +17,10 @@ from pairbus.errors import UsageError
 from pairbus.model.typed_text import properties_of
 from pairbus.pairing._async.runtime import steady_ms, wall_ms
 from pairbus.pairing.health import Health
+from pairbus.pairing.journal import BEAT_SECONDS, ENTITIES_MAX, STATUS, status_row
 from pairbus.pairing.naming import entity_key
 
 if TYPE_CHECKING:
-    from pairbus.pairing.health import EntityReport
     from pairbus.syphon.client import PairedServiceBusClient
 
 EVENTS_MAX: Final = 300
@@ -36,6 +36,23 @@ _STATES: Final = {
     "recovered": Health.HEALTHY.value,
 }
 
+_ORDER: Final = [Health.HEALTHY.value, Health.SUSPECT.value, Health.FAILED_OVER.value, Health.REFUSING.value]
+"""States from best to worst."""
+PROGRAMS_MAX: Final = 200
+STATUS_LIFE_MS: Final = int(3.5 * BEAT_SECONDS * 1000)
+"""Age at which the last state that a program wrote no longer counts: it ended without closing."""
+_ROW_TYPES: Final[dict[str, type]] = {
+    "path": str,
+    "state": str,
+    "since_age_ms": int,
+    "why": str,
+    "next_ping_in_ms": int,
+    "failover_in_ms": int,
+    "parked": int,
+    "pings": int,
+    "backlog_queue": str,
+}
+
 
 class JournalTail:
     """The newest events of a journal that several programs append to."""
@@ -47,6 +64,8 @@ class JournalTail:
         self._rest = b""
         self._count = 0
         self.events: deque[dict[str, object]] = deque(maxlen=EVENTS_MAX)
+        self.statuses: dict[str, tuple[int, list[dict[str, object]]]] = {}
+        """Of each program: when it last wrote the state of its entities, and that state."""
 
     def look(self) -> None:
         """Read what was appended since last time. A journal that began anew is read from its start."""
@@ -72,8 +91,16 @@ class JournalTail:
             return
         if not isinstance(event, dict) or not isinstance(event.get("at_ms"), int):
             return
+        kind, factory = str(event.get("kind", "")), str(event.get("factory", ""))
+        if kind == STATUS:
+            self.statuses.pop(factory, None)
+            self.statuses[factory] = event["at_ms"], _status_rows(event.get("entities"))
+            while len(self.statuses) > PROGRAMS_MAX:
+                self.statuses.pop(next(iter(self.statuses)))
+            return
+        if kind.removeprefix(_PREFIX) == "closed":
+            self.statuses.pop(factory, None)
         self._count += 1
-        kind = str(event.get("kind", ""))
         self.events.append(
             {
                 "id": self._count,
@@ -81,7 +108,7 @@ class JournalTail:
                 "kind": kind.removeprefix(_PREFIX),
                 "subject": str(event.get("subject", "")),
                 "text": str(event.get("text", "")),
-                "factory": str(event.get("factory", "")),
+                "factory": factory,
                 "is_loud": False,
             }
         )
@@ -99,12 +126,17 @@ class Board:
         """What there is to see now."""
         self._tail.look()
         events = list(self._tail.events)
-        own = self._client.health()
-        rows = {entity_key(path): _own_row(report) for path, report in own.items() if path != "$close"}
-        for key, row in entities_of(events, wall_ms()).items():
-            mine = rows.get(key)
-            if mine is None or (
-                mine["state"] == Health.HEALTHY.value and row["state"] != Health.HEALTHY.value
+        steady, now = steady_ms(), wall_ms()
+        own = [
+            status_row(report, steady) for path, report in self._client.health().items() if path != "$close"
+        ]
+        # The page's own client writes to the journal too; its rows are here already.
+        self._tail.statuses.pop(self._client.factory_name, None)
+        rows = merged([own, *live_statuses(self._tail.statuses, now)])
+        for key, row in entities_of(events, now).items():
+            known = rows.get(key)
+            if known is None or (
+                known["state"] == Health.HEALTHY.value and row["state"] != Health.HEALTHY.value
             ):
                 rows[key] = row
         return {
@@ -149,19 +181,65 @@ def _message(wish: Mapping[str, object]) -> ServiceBusMessage:
     return ServiceBusMessage(str(wish.get("body") or ""), **details)
 
 
-def _own_row(report: EntityReport) -> dict[str, object]:
-    now = steady_ms()
-    return {
-        "path": report.path,
-        "state": report.state.value,
-        "since_age_ms": now - report.since_ms,
-        "why": report.why,
-        "next_ping_in_ms": None if report.next_ping_ms is None else max(0, report.next_ping_ms - now),
-        "failover_in_ms": None if report.failover_due_ms is None else max(0, report.failover_due_ms - now),
-        "parked": report.parked,
-        "pings": report.pings_sent,
-        "backlog_queue": report.backlog_queue,
-    }
+def _status_rows(entities: object) -> list[dict[str, object]]:
+    """The rows of a status line that have the right shape: a journal is a file that anything may have written."""
+    if not isinstance(entities, list):
+        return []
+    return [
+        {
+            name: row.get(name) if isinstance(row.get(name), kind) else None
+            for name, kind in _ROW_TYPES.items()
+        }
+        for row in entities[:ENTITIES_MAX]
+        if isinstance(row, dict)
+        and isinstance(row.get("path"), str)
+        and row.get("state") in _ORDER
+        and isinstance(row.get("since_age_ms"), int)
+    ]
+
+
+def live_statuses(
+    statuses: Mapping[str, tuple[int, list[dict[str, object]]]], now_ms: int
+) -> list[list[dict[str, object]]]:
+    """What programs that still run last wrote of their entities, with its times moved on to now."""
+    found = []
+    for at_ms, rows in statuses.values():
+        age = max(0, now_ms - at_ms)
+        if age <= STATUS_LIFE_MS:
+            found.append([_aged(row, age) for row in rows])
+    return found
+
+
+def _aged(row: dict[str, object], age_ms: int) -> dict[str, object]:
+    moved = dict(row)
+    since = row["since_age_ms"]
+    assert isinstance(since, int)
+    moved["since_age_ms"] = since + age_ms
+    for name in ("next_ping_in_ms", "failover_in_ms"):
+        due = row[name]
+        if isinstance(due, int):
+            moved[name] = max(0, due - age_ms)
+    return moved
+
+
+def merged(programs: list[list[dict[str, object]]]) -> dict[str, dict[str, object]]:
+    """One row for each entity: the worst state that any program sees, and the counts of all of them."""
+    rows: dict[str, dict[str, object]] = {}
+    for program in programs:
+        for row in program:
+            key = entity_key(str(row["path"]))
+            known = rows.get(key)
+            if known is None:
+                rows[key] = dict(row)
+                continue
+            counts = {name: _whole(known[name]) + _whole(row[name]) for name in ("parked", "pings")}
+            is_worse = _ORDER.index(str(row["state"])) > _ORDER.index(str(known["state"]))
+            rows[key] = {**(row if is_worse else known), **counts}
+    return rows
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def entities_of(events: list[dict[str, object]], now_ms: int) -> dict[str, dict[str, object]]:
@@ -178,10 +256,9 @@ def entities_of(events: list[dict[str, object]], now_ms: int) -> dict[str, dict[
         elif kind in _STATES:
             by_program[(factory, key)] = {"event": event, "state": _STATES[kind]}
     worst: dict[str, dict[str, object]] = {}
-    order = [Health.HEALTHY.value, Health.SUSPECT.value, Health.FAILED_OVER.value, Health.REFUSING.value]
     for (factory, key), row in by_program.items():
         before = worst.get(key)
-        if before is None or order.index(str(row["state"])) > order.index(str(before["state"])):
+        if before is None or _ORDER.index(str(row["state"])) > _ORDER.index(str(before["state"])):
             worst[key] = _told_row(row, pings.get((factory, key), 0), now_ms)
     return worst
 

@@ -3,7 +3,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pairbus.web.board import EVENTS_MAX, JournalTail, entities_of, price
+from pairbus.web.board import (
+    EVENTS_MAX,
+    STATUS_LIFE_MS,
+    JournalTail,
+    entities_of,
+    live_statuses,
+    merged,
+    price,
+)
 
 
 def line(kind: str, subject: str = "orders", factory: str = "f1", at_ms: int = 1_000) -> str:
@@ -77,3 +85,59 @@ def test_the_price_is_a_published_one() -> None:
     assert found is not None
     assert found["currency"] == "USD"
     assert isinstance(found["per_million"], float)
+
+
+def status(*rows: tuple[str, str, int], factory: str = "f1", at_ms: int = 1_000) -> str:
+    entities = [
+        {
+            "path": path, "state": state, "since_age_ms": 100, "why": "", "next_ping_in_ms": 5_000,
+            "failover_in_ms": None, "parked": parked, "pings": 1, "backlog_queue": None,
+        }
+        for path, state, parked in rows
+    ]  # fmt: skip
+    return json.dumps({"at_ms": at_ms, "factory": factory, "kind": "status", "entities": entities}) + "\n"
+
+
+def live(path: Path, now: int = 5_000) -> dict[str, dict[str, object]]:
+    tail = JournalTail(path)
+    tail.look()
+    return merged(live_statuses(tail.statuses, now))
+
+
+def test_a_program_whose_sends_all_succeed_is_seen(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.write_text(status(("orders", "healthy", 0)))
+    row = live(journal)["orders"]
+    assert (row["state"], row["since_age_ms"], row["next_ping_in_ms"]) == ("healthy", 4_100, 1_000)
+
+
+def test_programs_are_added_up_and_the_worst_state_shows(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.write_text(
+        status(("orders", "healthy", 2), factory="a") + status(("Orders/", "failed over", 40), factory="b")
+    )
+    row = live(journal)["orders"]
+    assert (row["state"], row["parked"], row["pings"]) == ("failed over", 42, 2)
+
+
+def test_a_program_that_closed_or_fell_silent_is_forgotten(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.write_text(status(("orders", "healthy", 0)))
+    assert live(journal, 1_000 + STATUS_LIFE_MS)
+    assert not live(journal, 1_001 + STATUS_LIFE_MS)
+    journal.write_text(status(("orders", "healthy", 0)) + line("closed", "x"))
+    assert not live(journal)
+
+
+def test_a_status_of_a_strange_shape_is_passed_over(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    strange = [
+        7,
+        {},
+        {"path": 1},
+        {"path": "a", "state": "sunny", "since_age_ms": 1},
+        {"path": "b", "state": "healthy"},
+    ]
+    text = json.dumps({"at_ms": 1_000, "factory": "f", "kind": "status", "entities": strange}) + "\n"
+    journal.write_text(text + text.replace(json.dumps(strange), "null"))
+    assert not live(journal)

@@ -26,7 +26,7 @@ from pairbus.pairing.errors import ClientClosedError, NoBacklogQueuesError, Part
 from pairbus.pairing.events import Event, Kind, Listener
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, Factory
 from pairbus.pairing.health import EntityHealth, EntityReport, Health
-from pairbus.pairing.journal import ENVIRONMENT, Journal
+from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
 from pairbus.pairing.queues import BacklogQueue, name_of, take_census
 from pairbus.pairing.registry import pairings
@@ -103,8 +103,11 @@ class PairedServiceBusClient:
             listener=on_event,
         )
         journal = os.environ.get(ENVIRONMENT)
+        self._reporter: StatusReporter | None = None
         if journal:
-            self._factory.journal = Journal(Path(journal), self._factory.name).append
+            written = Journal(Path(journal), self._factory.name)
+            self._factory.journal = written.append
+            self._reporter = StatusReporter(self._factory, written)
         self._management = Management(secondary, management or {})
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
         # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
@@ -203,6 +206,8 @@ class PairedServiceBusClient:
             await runtime.together(self._close_side, (self.primary, self.secondary), left)
         finally:
             self._leave_registry()
+            if self._reporter is not None:
+                self._reporter.stop()
             self._factory.tell(Kind.CLOSED, self._factory.primary, "closed")
 
     def _leave_registry(self) -> None:
@@ -279,6 +284,11 @@ class PairedServiceBusClient:
     def is_closed(self) -> bool:
         """Whether the client is closed, its primary side is, or its partner's end has faulted it."""
         return self._is_ended
+
+    @property
+    def factory_name(self) -> str:
+        """The unique name of this client, as passports and the journal have it."""
+        return self._factory.name
 
     @property
     def backlog_queue_count(self) -> int:

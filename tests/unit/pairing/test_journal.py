@@ -1,0 +1,102 @@
+"""A paired client writes the state of its entities for others to read, also while nothing goes wrong."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pairbus.pairing import journal as journals
+from pairbus.pairing.factory import Factory
+from pairbus.pairing.journal import Journal, StatusReporter, read
+from pairbus.pairing.options import SendAvailabilityOptions
+
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "STATUS_SECONDS", 0.01)
+    monkeypatch.setattr(journals, "BEAT_SECONDS", 3_600.0)
+
+
+def make_factory() -> Factory:
+    return Factory(
+        name="f1",
+        primary="contoso",
+        secondary="contoso-dr",
+        options=SendAvailabilityOptions(),
+        chooser=random.Random(1),
+        clock=lambda: 5_000,
+        wall_clock=lambda: 1_000_000,
+        on_change=lambda record: None,
+    )
+
+
+def statuses(path: Path) -> list[dict[str, object]]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if line["kind"] == "status"]
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < until, "it did not happen"
+        threading.Event().wait(0.005)
+
+
+def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    path, factory = tmp_path / "journal", make_factory()
+    reporter = StatusReporter(factory, Journal(path, factory.name))
+    try:
+        factory.record("orders")
+        wait_until(lambda: len(statuses(path)) == 1)
+        factory.fail_over("orders")
+        wait_until(lambda: len(statuses(path)) == 2)
+    finally:
+        reporter.stop()
+    first, second = statuses(path)
+    assert [row["state"] for row in first["entities"]] == ["healthy"]  # type: ignore[attr-defined]
+    assert [row["state"] for row in second["entities"]] == ["failed over"]  # type: ignore[attr-defined]
+    assert all(event["kind"] != "status" for event in read(path)), "explain reads events alone"
+
+
+def test_nothing_is_left_after_stop_or_when_the_client_is_gone(tmp_path: Path) -> None:
+    factory: Factory | None = make_factory()
+    assert factory is not None
+    stopped = StatusReporter(factory, Journal(tmp_path / "a", "a"))
+    left = StatusReporter(factory, Journal(tmp_path / "b", "b"))
+    stopped.stop()
+    assert not stopped._thread.is_alive()
+    assert left._thread.is_alive()
+    factory = None
+    gc.collect()
+    wait_until(lambda: not left._thread.is_alive())
+
+
+def test_a_journal_that_cannot_be_written_does_not_end_the_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, factory = tmp_path / "journal", make_factory()
+    written, fails = Journal(path, "f1"), threading.Event()
+    append = written.append_status
+
+    def full(entities: list[dict[str, object]], at_ms: int) -> None:
+        if not fails.is_set():
+            fails.set()
+            raise OSError(28, "No space left on device")
+        append(entities, at_ms)
+
+    monkeypatch.setattr(written, "append_status", full)
+    factory.record("orders")
+    reporter = StatusReporter(factory, written)
+    try:
+        wait_until(lambda: statuses(path))
+    finally:
+        reporter.stop()
