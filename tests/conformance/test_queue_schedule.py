@@ -32,6 +32,7 @@ def test_B44_scheduled_message_arrives_at_its_time_with_a_new_number(bus: Bus, q
     assert second.enqueued_time_utc >= due - dt.timedelta(milliseconds=1)
     assert dt.datetime.now(dt.UTC) >= due
     assert abs(second.scheduled_enqueue_time_utc - due) < dt.timedelta(milliseconds=1)
+    assert (first.state, second.state) == (ServiceBusMessageState.ACTIVE, ServiceBusMessageState.SCHEDULED)
 
 
 @spec("service-bus-protocol §6.2 schedule-message", "one number per message, in order")
@@ -100,7 +101,7 @@ def test_scheduled_message_keeps_its_properties(bus: Bus, queue: str) -> None:
 
     assert (received.message_id, received.subject, received.application_properties) == ("id", "s", {b"p": 1})
     assert received.time_to_live == dt.timedelta(hours=1)
-    assert received.state is ServiceBusMessageState.ACTIVE
+    assert received.state is ServiceBusMessageState.SCHEDULED
 
 
 @spec("service-bus-protocol §6.2, §5", "a scheduled message for a session waits for its session")

@@ -78,6 +78,7 @@ def test_B34_deferred_message_is_reached_by_its_number_only(
         ]
         assert again[0].lock_token
         assert again[0].locked_until_utc
+        assert again[0].delivery_count == 1
         receiver.complete_message(again[0])
     assert bus.peek(queue) == []
 
@@ -126,9 +127,10 @@ def test_dead_letter_queue_settles_like_any_queue(bus: Bus, queue: str) -> None:
         receiver.complete_message(b)
         receiver.defer_message(c)
         again = take(receiver, 1)[0]
-        assert (str(again), again.delivery_count) == ("a", 1)
+        assert (str(again), again.delivery_count) == ("a", 0)
         receiver.complete_message(again)
         deferred = receiver.receive_deferred_messages([c.sequence_number])
+        assert deferred[0].delivery_count == 0
         receiver.complete_message(deferred[0])
         assert receiver.peek_messages(10, sequence_number=1) == []
 

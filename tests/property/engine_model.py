@@ -67,6 +67,9 @@ class Life:
             self.history.removed[record.queue_id, record.sequence_number] = None
             self._count(record.queue_id, 1)
         elif isinstance(record, MessageMoved):
+            # A dead letter keeps the count it had (B29).
+            key = (record.from_queue_id, record.sequence_number)
+            self.history.fails[record.to_queue_id, record.sequence_number] = self.history.fails.get(key, 0)
             self._count(record.from_queue_id, 1)
             self._count(record.to_queue_id, 0)
         self.store.append(record)
@@ -104,9 +107,20 @@ class Life:
                 assert held.message.sequence_number != message.sequence_number, f"B25: {key} is held"
         if queue.sessions is not None:
             self._check_session(queue, consumer, message)
-        assert message.delivery_count == self.history.fails.get(key, 0), f"B29: {key}"
+        self.check_count(queue, message)
         if lock is not None:
             self.locks.append((queue, lock))
+
+    def check_count(self, queue: Queue, message: Message) -> None:
+        """What every receiver sees, whichever way it gets the message."""
+        key = (queue.queue_id, message.sequence_number)
+        assert message.delivery_count == self.history.fails.get(key, 0), f"B29: {key}"
+
+    def count(self, queue: Queue, lock: Lock) -> None:
+        """A delivery ends by an abandon, a deferral or a lock's expiry; in a dead-letter queue that counts for nothing."""
+        if not queue.is_sub_queue:
+            key = (queue.queue_id, lock.message.sequence_number)
+            self.history.fails[key] = self.history.fails.get(key, 0) + 1
 
     def _check_session(self, queue: Queue, consumer: Consumer, message: Message) -> None:
         assert consumer.session is not None, "B51: a delivery without a session"

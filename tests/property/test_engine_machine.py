@@ -30,6 +30,7 @@ ENTITIES: list[tuple[int, str, Settings]] = [
     (QUEUE, "ttldl", Settings(default_ttl_ms=9_000, dead_letter_on_expiration=True, lock_duration_ms=5_000)),
     (QUEUE, "fragile", Settings(max_delivery_count=2, forward_dead_letters_to="plain")),
     (QUEUE, "forward", Settings(forward_to="plain")),
+    (QUEUE, "flow", Settings(requires_session=True, forward_to="plain", enable_partitioning=True)),
     (TOPIC, "topic", Settings(requires_duplicate_detection=True, duplicate_window_ms=20_000)),
     (SUBSCRIPTION, "topic/Subscriptions/all", Settings(rules=(TRUE_RULE,))),
     (
@@ -221,7 +222,6 @@ class EngineMachine(RuleBasedStateMachine):
         self._end_of_burst()
 
     def _settle(self, queue: Queue, lock: Lock, what: str, pick: int) -> None:
-        key = (queue.queue_id, lock.message.sequence_number)
         was_held = lock.is_held
         changed = b"\xc1\x03\x02\x40\x40" if pick % 2 else b""
         try:
@@ -230,11 +230,13 @@ class EngineMachine(RuleBasedStateMachine):
             elif what == "abandon":
                 # First the count that must show from now on: giving it back may deliver it in the same breath.
                 queue.check_held(lock, self.now)
-                self.history.fails[key] = self.history.fails.get(key, 0) + 1
+                self.life.count(queue, lock)
                 queue.abandon(lock, changed, self.now)
             elif what == "release":
                 queue.release(lock, self.now)
             elif what == "defer":
+                queue.check_held(lock, self.now)
+                self.life.count(queue, lock)
                 queue.defer(lock, changed, self.now)
             elif what == "dead_letter":
                 queue.dead_letter(lock, "reason", None, changed, self.now)
@@ -266,11 +268,12 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             if deletes:
                 for message in browse.check_deferred(queue, [number], session):
+                    self.life.check_count(queue, message)
                     queue.remove(message)
             else:
-                self.life.locks += [
-                    (queue, lock) for lock in browse.lock_deferred(queue, [number], session, self.now)
-                ]
+                for lock in browse.lock_deferred(queue, [number], session, self.now):
+                    self.life.check_count(queue, lock.message)
+                    self.life.locks.append((queue, lock))
         except Refusal:
             assert queue.messages[number].lock_token or queue.relay is not None
         self._end_of_burst()
@@ -319,8 +322,7 @@ class EngineMachine(RuleBasedStateMachine):
         for queue, lock in self.life.locks:
             until = lock.locked_until if lock.session is None else lock.session.locked_until
             if lock.is_held and until <= self.now:
-                key = (queue.queue_id, lock.message.sequence_number)
-                self.history.fails[key] = self.history.fails.get(key, 0) + 1
+                self.life.count(queue, lock)
         self.life.locks = [
             (queue, lock)
             for queue, lock in self.life.locks
@@ -336,13 +338,18 @@ class EngineMachine(RuleBasedStateMachine):
         if entity is None:
             return
         changed = replace(entity.settings, lock_duration_ms=lock_seconds * 1_000, max_delivery_count=most)
-        if entity.kind != TOPIC and path not in ("plain", "sessions", "topic/Subscriptions/sessions"):
-            changed = replace(changed, forward_to="plain" if forwards else None)
+        if entity.kind != TOPIC:
+            # The one that everything goes to forwards to itself; that ends at the hop limit.
+            changed = replace(changed, forward_to="plain" if forwards and lock_seconds % 2 else None)
+        is_other = changed != entity.settings
         try:
             self.life.namespace.update(entity, changed, self.now)
         except Refusal:
             return
-        # Locks of the entity are lost, and no count rises.
+        # Locks of the entity are lost, with a topic those of its subscriptions, and no count rises.
+        changed_queues = [q for one in (entity, *entity.subscriptions.values()) for q in one.queues]
+        if is_other:
+            assert not [lock for queue, lock in self.life.locks if queue in changed_queues and lock.is_held]
         self._end_of_burst()
 
     @rule(path=PATHS)

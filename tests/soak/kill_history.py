@@ -221,14 +221,14 @@ def judge_place(index: Index, uid: str) -> list[Violation]:
 
 
 def judge_counts(index: Index, uid: str) -> list[Violation]:
-    """B29: every confirmed abandon is counted, for ever. (A dead-letter queue counts anew.)"""
-    abandons = [e for e in index.of(uid, Operation.ABANDON) if e.outcome is Outcome.OK]
+    """B29: every confirmed abandon and deferral is counted, for ever. (A dead letter that is forwarded begins anew.)"""
+    counted = [e for e in index.of(uid, Operation.ABANDON, Operation.DEFER) if e.outcome is Outcome.OK]
     for event in index.of(uid, *SIGHTINGS):
         if event.place is Place.DEAD_LETTER:
             continue
-        confirmed = sum(1 for a in abandons if a.index < event.began and a.place is not Place.DEAD_LETTER)
+        confirmed = sum(1 for a in counted if a.index < event.began and a.place is not Place.DEAD_LETTER)
         if event.delivery_count < confirmed:
-            text = f"{confirmed} abandons were confirmed, the delivery count is {event.delivery_count}"
+            text = f"{confirmed} abandons and deferrals were confirmed, the delivery count is {event.delivery_count}"
             return [Violation("B29", uid, text)]
     return []
 

@@ -156,10 +156,19 @@ def test_B29_forgotten_abandon_is_caught() -> None:
     assert story(0).promises_broken() == ["B29"]
 
 
+def test_B29_uncounted_deferral_is_caught() -> None:
+    def story(delivery_count: int) -> Story:
+        deferred = Story().send("a").delivery("a", 1).add(Operation.DEFER, "a").add(Operation.KILL)
+        return deferred.drained("a", 1, place=Place.DEFERRED, delivery_count=delivery_count)
+
+    assert story(1).promises_broken() == []
+    assert story(0).promises_broken() == ["B29"]
+
+
 def test_B34_deferred_message_that_is_active_again_is_caught() -> None:
     def story(place: Place) -> Story:
         deferred = Story().send("a").delivery("a", 1).add(Operation.DEFER, "a").add(Operation.KILL)
-        return deferred.drained("a", 1, place=place)
+        return deferred.drained("a", 1, place=place, delivery_count=1)
 
     assert story(Place.DEFERRED).promises_broken() == []
     assert story(Place.MAIN).promises_broken() == ["B34"]

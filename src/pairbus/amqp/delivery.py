@@ -180,6 +180,12 @@ def delivery_parts(
     return parts
 
 
+def without_body(blob: bytes) -> bytes:
+    """A stored message up to the end of its application properties: no body, no footer."""
+    _, _, _, _, _, delivery, message, properties, application = LAYOUT.unpack_from(blob)
+    return blob[: PREFIX_SIZE + int(delivery) + int(message) + int(properties) + int(application)]
+
+
 def _header(flags: int, priority: int, ttl: int, delivery_count: int) -> bytes:
     fields = (b"\x41" if flags & DURABLE else b"\x42") if flags & DURABLE_SET else b"\x40"
     fields += bytes((0x50, priority)) if flags & PRIORITY_SET else b"\x40"

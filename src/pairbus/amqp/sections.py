@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pairbus.amqp.decode import decode_value
-from pairbus.amqp.delivery import DeliveryExtras, delivery_parts
+from pairbus.amqp.delivery import DeliveryExtras, delivery_parts, without_body
 from pairbus.amqp.layout import PREFIX_SIZE
 from pairbus.amqp.scan import BadMessage, Scanned, scan, split_batch
 from pairbus.amqp.types import Uuid
@@ -23,6 +23,7 @@ __all__ = [
     "properties_view",
     "scan",
     "split_batch",
+    "without_body",
 ]
 
 

@@ -99,7 +99,7 @@ class Namespace:
         """Make an entity; it is empty."""
         path = path.strip("/")
         self._check_new(kind, path)
-        check_settings(kind, settings)
+        check_settings(settings)
         settings = replace(settings, created_at=now, updated_at=now)
         settings = self._router.with_checked_targets(path, settings)
         if kind == SUBSCRIPTION:
@@ -142,8 +142,8 @@ class Namespace:
             )
 
     def update(self, entity: Entity, settings: Settings, now: int) -> None:
-        """Change settings. Locks of the entity are lost, as Service Bus documents."""
-        check_update(entity.kind, entity.settings, settings)
+        """Change settings. Locks of the entity are lost, and with a topic those of its subscriptions, as Service Bus documents."""
+        check_update(entity.settings, settings)
         settings = replace(settings, created_at=entity.settings.created_at, updated_at=now)
         settings = self._router.with_checked_targets(entity.path, settings)
         if entity.topic is not None:
@@ -157,10 +157,12 @@ class Namespace:
         is_stricter = settings.max_delivery_count < entity.settings.max_delivery_count
         self.context.journal.append(record)
         self.fold(record)
-        if not only_rules and entity.kind != TOPIC:
-            self._lose_locks(entity, now)
-            if is_stricter:
-                entity.main.enforce_delivery_limit()
+        if only_rules:
+            return
+        for changed in (entity, *entity.subscriptions.values()):
+            self._lose_locks(changed, now)
+        if is_stricter and entity.kind != TOPIC:
+            entity.main.enforce_delivery_limit()
 
     def _lose_locks(self, entity: Entity, now: int) -> None:
         for queue in entity.queues:

@@ -6,7 +6,8 @@ Rule 3: every change is a record, appended to the journal and folded by ``queue_
 Rule 4: nothing here iterates over a set. The same commands give the same records.
 
 Locks live in memory only: a restart ends them, as the end of a connection would. The delivery count
-rises when a delivery fails (abandon, lock expiry), and that is recorded.
+rises when a delivery ends without the message having been dealt with (abandon, defer, lock expiry), and that
+is recorded. In a dead-letter queue it stays as it was.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Queue(QueueState):
                 raise ArgumentError(
                     f"The partition key is too long: at most {ID_LENGTH_MAX} characters are allowed."
                 )
-            if session_id is not None and partition_key != session_id:
+            if session_id and partition_key != session_id:
                 raise ArgumentError(
                     "The partition key differs from the session id: when both are set they must be equal."
                 )
@@ -158,9 +159,6 @@ class Queue(QueueState):
                 self.session_of(incoming),
             )
             message.extra = extra
-            if incoming.scheduled_at:
-                message.extra = extra or Extra()
-                message.extra.scheduled_at = incoming.scheduled_at
         self.store(message, incoming.blob, key)
         return number
 
@@ -254,15 +252,17 @@ class Queue(QueueState):
     def _relay_ready(self, now: int) -> None:
         assert self.relay is not None, self.path
         for _ in range(RELAY_BURST_MAX):
-            message = self.ready.first()
-            if message is None:
+            # Of a queue with sessions one session after the other is passed on, each in its own order.
+            ready = self.ready if self.sessions is None else self.sessions.first_available()
+            message = None if ready is None else ready.first()
+            if ready is None or message is None:
                 return
             if message.expires_at and message.expires_at <= now and not self.is_sub_queue:
                 self.expire(message)
                 continue
-            self.ready.take(message)
+            ready.take(message)
             if not self.relay.relay(self, message, now):
-                self.ready.put_back(message)
+                ready.put_back(message)
                 due.ask_room_later(self, now)
                 return
         self.context.dirty[self.queue_id] = None  # the rest in the next burst, so that nobody waits long
@@ -354,12 +354,10 @@ class Queue(QueueState):
         """Set the message aside, to be received by its number."""
         self.check_held(lock, now)
         self.end_lock(lock)
-        message = lock.message
-        record = MessageDeferred(
-            self.queue_id, message.sequence_number, message.delivery_count, changed_properties
-        )
-        self.context.journal.append(record)
-        self.deferred(message.sequence_number, message.delivery_count, changed_properties)
+        number = lock.message.sequence_number
+        count = self._next_delivery_count(lock.message)
+        self.context.journal.append(MessageDeferred(self.queue_id, number, count, changed_properties))
+        self.deferred(number, count, changed_properties)
 
     def dead_letter(
         self, lock: Lock, reason: str | None, description: str | None, changed: bytes, now: int
@@ -433,25 +431,32 @@ class Queue(QueueState):
 
     def fail(self, message: Message, changed_properties: bytes, now: int) -> None:
         """A delivery failed: count it, and dead-letter what failed too often (B29, B30)."""
-        count = message.delivery_count + 1
+        count = self._next_delivery_count(message)
+        if count != message.delivery_count or changed_properties:
+            self.context.journal.append(
+                DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties)
+            )
+            self.delivery_failed(message.sequence_number, count, changed_properties)
+        else:
+            self.unlocked(message)
         if self.dead_letter_queue is not None and count >= self.settings.max_delivery_count:
-            self._give_up_on(message, count, changed_properties)
-            return
-        self.context.journal.append(
-            DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties)
-        )
-        self.delivery_failed(message.sequence_number, count, changed_properties)
-        self._expire_if_due(message, now)
+            self._give_up_on(message)
+        else:
+            self._expire_if_due(message, now)
 
-    def _give_up_on(self, message: Message, count: int, changed_properties: bytes) -> None:
-        text = f"Message could not be consumed after {count} delivery attempts."
-        self.move_to_dead_letter(message, REASON_MAX_DELIVERY_COUNT, text, changed_properties)
+    def _next_delivery_count(self, message: Message) -> int:
+        """The count after one more delivery; a dead-letter queue does not count."""
+        return message.delivery_count if self.is_sub_queue else message.delivery_count + 1
+
+    def _give_up_on(self, message: Message) -> None:
+        text = f"Message could not be consumed after {message.delivery_count} delivery attempts."
+        self.move_to_dead_letter(message, REASON_MAX_DELIVERY_COUNT, text, b"")
 
     def enforce_delivery_limit(self) -> None:
         """The limit was lowered: what has failed that often already is not delivered once more (B30)."""
         limit = self.settings.max_delivery_count
         for message in [m for m in self.messages.values() if m.delivery_count >= limit and m.state == ACTIVE]:
-            self._give_up_on(message, message.delivery_count, b"")
+            self._give_up_on(message)
 
     def give_back(self, message: Message, now: int) -> None:
         """A delivery ended without failing: the message goes to its old place, the count stays."""

@@ -74,7 +74,7 @@ class QueueState:
         self.numbers = numbers
         self.space = space
         self.is_sub_queue = is_sub_queue
-        """A dead-letter queue: no expiry, no delivery limit, no sessions, no dead-lettering (B40)."""
+        """A dead-letter queue: no expiry, no counting of deliveries, no sessions, no dead-lettering (B40)."""
         self.messages: dict[int, Message] = {}
         self.order: list[int] = []
         """Sequence numbers in ascending order, stale ones among them, for browsing."""
@@ -162,6 +162,7 @@ class QueueState:
             original.session_id,
         )
         message.location = original.location
+        message.delivery_count = original.delivery_count
         message.extra = extra
         self.stored_ever += 1
         self._place(message)

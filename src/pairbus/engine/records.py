@@ -67,7 +67,7 @@ class DeliveryFailed:
 
 
 class MessageDeferred:
-    """A message is set aside, to be received by its number only."""
+    """A message is set aside, to be received by its number only; ``delivery_count`` is the count from now on."""
 
     __slots__ = ("changed_properties", "delivery_count", "queue_id", "sequence_number")
 
@@ -83,7 +83,7 @@ class MessageDeferred:
 class MessageMoved:
     """A message went to another place of the same entity with its bytes where they are (dead-lettering).
 
-    It keeps its sequence number; ``extra`` is complete as from now on.
+    It keeps its sequence number and its delivery count; ``extra`` is complete as from now on.
     """
 
     __slots__ = ("extra", "from_queue_id", "sequence_number", "to_queue_id")

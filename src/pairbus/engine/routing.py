@@ -15,7 +15,6 @@ from pairbus.engine.arrival import incoming_of
 from pairbus.errors import EntityNotFound, InvalidEntity, Refusal
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.message import Extra, Message
-from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +56,7 @@ class Router:
             topic.disconnect(entity)
 
     def with_checked_targets(self, path: str, settings: Settings) -> Settings:
-        """Settings with forwarding targets in their own spelling; refuses targets that cannot be."""
+        """Settings with forwarding targets as they were given, but for slashes around them; refuses targets that cannot be."""
         return replace(
             settings,
             forward_to=self._checked_target("ForwardTo", path, settings.forward_to),
@@ -69,12 +68,11 @@ class Router:
     def _checked_target(self, setting: str, path: str, target: str | None) -> str | None:
         if not target:
             return None
-        if canonical(target) == canonical(path):
-            raise InvalidEntity(f"{setting} of '{path}' is the entity itself: name another queue or topic.")
         entity = self._find(target)
+        # It may be the entity itself: what that forwards comes back until its hops are used up.
         if entity is None or entity.kind == SUBSCRIPTION:
             raise InvalidEntity(f"{setting} of '{path}' is '{target}': no queue or topic has this name.")
-        return entity.path
+        return target.strip("/")
 
     def target(self, path: str) -> Entity:
         """The entity a forwarder sends to; it may have been deleted since."""
@@ -138,6 +136,10 @@ class Forwarder:
         if queue.context.watcher is not None:
             queue.context.watcher.forwarded(queue, message, target.path)
         queue.remove(message)
+        if target is self._entity:
+            incoming.message_id = (
+                b""  # it comes back to where it is known already, and is no duplicate of itself
+            )
         if target.kind == TOPIC:
             topic.publish(target, incoming, extra, now)
         else:

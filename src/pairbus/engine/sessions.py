@@ -112,6 +112,15 @@ class SessionTable:
             return
         self.available.pop(session.session_id, None)
 
+    def first_available(self) -> Ready | None:
+        """What is ready in a session that nobody holds; None when nothing is."""
+        while self.available:
+            session = next(iter(self.available.values()))
+            if session.ready.first() is not None:
+                return session.ready
+            self.offer(session)
+        return None
+
     def hold(self, session: Session, consumer: Consumer, locked_until: int) -> None:
         """Give the session to a receiver."""
         assert session.holder is None, session.session_id

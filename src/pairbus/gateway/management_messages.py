@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.sections import without_body
 from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
 from pairbus.engine import browse
 from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost
@@ -62,7 +63,14 @@ def peek(request: Request) -> dict[str, object]:
     request.connection.broker.meter.peeked(request.queue.path, found)
     if not found:
         raise NoContent("com.microsoft:message-not-found", "There is no message to peek.")
+    if request.optional_flag("omit-message-body"):
+        return {"messages": [{"message": _without_body(request, message)} for message in found]}
     return {"messages": [{"message": _encoded(request, message, 0, b"")} for message in found]}
+
+
+def _without_body(request: Request, message: Message) -> bytes:
+    blob = without_body(request.connection.broker.journal.read(message.location, message.size))
+    return b"".join(encode_delivery(request.queue, message, blob, 0, b""))
 
 
 def _encoded(request: Request, message: Message, until: int, token: bytes) -> bytes:

@@ -86,13 +86,17 @@ def remove(request: Request) -> dict[str, object]:
 
 
 def enumerate_rules(request: Request) -> dict[str, object]:
-    """List rules, a page at a time."""
+    """List rules by name, a page at a time."""
     top = min(request.number("top", 1, INT_MAX), PAGE_MAX)
     skip = request.number("skip", 0, INT_MAX)
-    found = _rules(request).rules[skip : skip + top]
+    found = sorted(_rules(request).rules, key=_name_key)[skip : skip + top]
     if not found:
         raise NoContent("com.microsoft:message-not-found", "There is no rule to list.")
     return {"rules": [{"rule-description": _described(rule)} for rule in found]}
+
+
+def _name_key(rule: Rule) -> str:
+    return rule.name.lower()
 
 
 def _filter_of(description: dict[str, object]) -> RuleFilter:

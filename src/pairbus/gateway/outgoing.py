@@ -25,6 +25,7 @@ from pairbus.gateway.links import ReceiveLink
 from pairbus.gateway.meter import SESSION
 from pairbus.gateway.trail import COMPLETED, RECEIVED_AND_DELETED
 from pairbus.model.access import LISTEN
+from pairbus.model.message import ACTIVE, SCHEDULED
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
@@ -118,7 +119,7 @@ class Deliveries:
             tag = self._tag_prefix + number
         broker = self._broker
         blob = broker.journal.read(message.location, message.size)
-        parts = encode_delivery(context.queue, message, blob, until, token)
+        parts = encode_delivery(context.queue, message, blob, until, token, is_received=True)
         link = context.link
         link.send(tag, parts, lock is None, lock)
         session = link.session
@@ -172,14 +173,22 @@ class Deliveries:
         broker.touch(connection)
 
 
-def encode_delivery(queue: Queue, message: Message, blob: bytes, until: int, token: bytes) -> list[bytes]:
-    """A message as a receiver gets it: the sender's bytes with the broker's own fields around them."""
+def encode_delivery(
+    queue: Queue, message: Message, blob: bytes, until: int, token: bytes, is_received: bool = False
+) -> list[bytes]:
+    """A message as a client gets it: the sender's bytes with the broker's own fields around them.
+
+    One that was scheduled and is received now says so by its state, as the service has it; a peek shows the state it is in.
+    """
     ttl = 0
     if message.expires_at and not queue.is_sub_queue:
         ttl = min(message.expires_at - message.enqueued_at, _TTL_MAX)
     extra = message.extra
     extras: DeliveryExtras | None = None
+    state = message.state
     if extra is not None:
+        if is_received and extra.scheduled_at and state == ACTIVE:
+            state = SCHEDULED
         extras = DeliveryExtras()
         extras.enqueue_sequence_number = extra.enqueue_sequence_number
         extras.dead_letter_reason = extra.dead_letter_reason
@@ -193,7 +202,7 @@ def encode_delivery(queue: Queue, message: Message, blob: bytes, until: int, tok
         message.enqueued_at,
         until,
         token,
-        message.state,
+        state,
         ttl,
         extras,
     )

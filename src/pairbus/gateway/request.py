@@ -71,6 +71,13 @@ class Request:
             raise ArgumentError(f"'{name}' is {value!r}: a string or null is needed.")
         return value
 
+    def optional_flag(self, name: str) -> bool:
+        """A boolean that may be absent or null, which means false."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise ArgumentError(f"'{name}' is {value!r}: a boolean or null is needed.")
+        return bool(value)
+
     def number(self, name: str, low: int, high: int) -> int:
         """A whole number that must be there and in range."""
         value = self._body.get(name)

@@ -52,6 +52,7 @@ class Settings:
     status: str = ACTIVE_STATUS
     auto_delete_on_idle_ms: int = FOREVER_MS
     enable_partitioning: bool = False
+    """Kept and told as it was given. Every entity is served as one partition, which keeps a stronger order."""
     enable_express: bool = False
     support_ordering: bool = True
     filter_before_publishing: bool = False
@@ -135,7 +136,7 @@ _DEFAULTS: Final = _values_of(Settings())
 assert len(_DEFAULTS) == len(fields(Settings)), "every field of Settings is written to the journal"
 
 
-def check_settings(kind: int, settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Refuse settings outside their range, naming the field, the value and the range."""
     _range("LockDuration", settings.lock_duration_ms, LOCK_DURATION_MIN_MS, LOCK_DURATION_MAX_MS, "ms")
     _range("MaxDeliveryCount", settings.max_delivery_count, 1, MAX_DELIVERY_COUNT_MAX, "")
@@ -160,19 +161,11 @@ def check_settings(kind: int, settings: Settings) -> None:
         raise InvalidEntity(
             f"{len(settings.access_rules)} authorization rules: at most {ACCESS_RULES_MAX} are allowed."
         )
-    if kind != TOPIC and settings.requires_session and settings.forward_to is not None:
-        raise InvalidEntity(
-            "ForwardTo cannot be combined with RequiresSession: a session's order would be lost."
-        )
-    if settings.enable_partitioning:
-        raise InvalidEntity(
-            "EnablePartitioning is true: partitioned entities are not offered; leave it false."
-        )
 
 
-def check_update(kind: int, old: Settings, new: Settings) -> None:
+def check_update(old: Settings, new: Settings) -> None:
     """Refuse a change of what cannot change after creation."""
-    check_settings(kind, new)
+    check_settings(new)
     for name, before, after in (
         ("RequiresSession", old.requires_session, new.requires_session),
         ("RequiresDuplicateDetection", old.requires_duplicate_detection, new.requires_duplicate_detection),

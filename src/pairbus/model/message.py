@@ -92,7 +92,7 @@ class Message:
         """Where the store keeps the blob; the store's own number, opaque to everybody else."""
         self.state = ACTIVE
         self.delivery_count = 0
-        """Failed deliveries so far: abandons and expired locks."""
+        """Deliveries so far that ended in an abandon, a deferral or an expired lock."""
         self.lock_token = 0
         """The lock that holds it, or 0."""
         self.extra: Extra | None = None

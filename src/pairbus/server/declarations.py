@@ -186,7 +186,7 @@ def _entity(
             given[name] = _setting(value, holds)
     settings = replace(Settings(), **given)  # type: ignore[arg-type]
     try:
-        check_settings(kind, settings)
+        check_settings(settings)
     except Refusal as error:
         culprit = next((value for key, value in properties.items() if key in error.description), item)
         raise culprit.fail(error.description) from error

@@ -85,8 +85,8 @@ class Copy:
         self.emission = -1
         self.emitted_at = 0
         """The latest one in which it was seen; what follows is about that."""
-        self.counts = {False: 0, True: 0}
-        """The delivery count shown, from the entity and from its dead-letter queue."""
+        self.count = 0
+        """The delivery count shown, by the entity or by its dead-letter queue, which keeps it."""
         self.life = -1
         self.locked_until = 0
         self.is_settled = True
@@ -183,7 +183,7 @@ class Ledger:
             copy.locked_until = seen.locked_until
             copy.is_settled = seen.settled
             copy.is_taken = seen.settled
-            copy.counts[seen.is_dead] = seen.count
+            copy.count = seen.count
         return uid
 
     def _check_holder(self, path: str, uid: str, seen: Delivered, copy: Copy, stamp: Stamp) -> None:
@@ -192,10 +192,9 @@ class Ledger:
         is_held = copy.life == stamp.life and not copy.is_settled and stamp.broker_now < copy.locked_until
         if is_held and not self.lost_locks(path, copy.emitted_at, stamp.at):
             raise PromiseBroken(f"B25: {uid} of {path} was handed out while another one held it")
-        count = copy.counts[seen.is_dead]
-        if seen.count < count:
+        if seen.count < copy.count:
             raise PromiseBroken(
-                f"B29: {uid} of {path} showed {count} failed deliveries and then {seen.count}"
+                f"B29: {uid} of {path} showed {copy.count} failed deliveries and then {seen.count}"
             )
 
     def _check_number(self, path: str, uid: str, seen: Delivered, copy: Copy) -> None:
@@ -379,14 +378,17 @@ class Inspector:
         key = (queue.queue_id, message.sequence_number)
         self._check_lock(key, lock)
         self._check_times(queue, message, uid)
-        decisions = self._decisions.get(key, 0)
+        # A dead letter keeps the count of its deliveries by the entity, and is counted no more.
+        main = (queue.queue_id - queue.queue_id % 4, message.sequence_number)
+        decisions = self._decisions.get(main, 0)
         if message.delivery_count > decisions:
             raise PromiseBroken(
                 f"B29: {key} shows {message.delivery_count} failed deliveries after {decisions} deliveries"
             )
         if not queue.is_sub_queue and message.delivery_count >= queue.settings.max_delivery_count:
             raise PromiseBroken(f"B30: {key} has failed {message.delivery_count} times already")
-        self._decisions[key] = decisions + 1
+        if not queue.is_sub_queue:
+            self._decisions[key] = decisions + 1
         if queue.sessions is not None:
             self._check_session(queue, consumer, message)
 

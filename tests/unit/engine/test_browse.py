@@ -28,7 +28,7 @@ def test_B33_peek_shows_every_state_and_changes_nothing() -> None:
     assert [message.sequence_number for message in found] == [1, 2, 3, 4]
     assert len(bench.journal.records) == records
     assert queue.messages[2].lock_token
-    assert all(message.delivery_count == 0 for message in found)
+    assert [message.delivery_count for message in found] == [1, 0, 0, 0]  # the first was deferred
 
 
 def test_peek_begins_at_a_number_and_passes_over_what_left() -> None:
@@ -85,9 +85,37 @@ def test_B34_an_abandoned_or_lapsed_deferred_message_stays_deferred() -> None:
 
     message = queue.messages[1]
     assert message.state == DEFERRED
-    assert message.delivery_count == 2
+    assert message.delivery_count == 3
     queue.defer(lock_deferred(queue, [1], None, bench.now)[0], b"", bench.now)
     assert queue.deferred_count == 1
+
+
+def test_B29_a_deferral_counts_as_a_delivery_and_the_count_is_durable() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(max_delivery_count=2))
+    bench.send(queue)
+    queue.defer(bench.receive(queue), b"", bench.now)
+    assert queue.messages[1].delivery_count == 1
+    queue.defer(lock_deferred(queue, [1], None, bench.now)[0], b"", bench.now)
+
+    for life in (bench, bench.restart()):
+        queue = life.find("q").main
+        message = queue.messages[1]
+        assert message.delivery_count == 2
+        assert message.state == DEFERRED, "whoever defers wants it kept, however often it was delivered"
+    # The limit counts when it is given back as failed.
+    life.find("q").main.abandon(lock_deferred(queue, [1], None, life.now)[0], b"", life.now)
+    assert life.find("q").dead_letter.messages[1].delivery_count == 3
+
+
+def test_a_released_deferred_message_is_not_counted() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue)
+    queue.defer(bench.receive(queue), b"", bench.now)
+    queue.release(lock_deferred(queue, [1], None, bench.now)[0], bench.now)
+
+    assert queue.messages[1].delivery_count == 1
 
 
 @pytest.mark.parametrize("numbers", [[1, 3], [1, 1], [1, 2], [9]])

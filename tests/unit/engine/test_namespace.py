@@ -145,8 +145,8 @@ def test_what_cannot_be_is_refused_and_leaves_no_record() -> None:
         bench.entity("other", settings=Settings(lock_duration_ms=1))
     with pytest.raises(InvalidEntity, match="cannot be changed"):
         bench.namespace.update(entity, Settings(requires_session=True), bench.now)
-    with pytest.raises(InvalidEntity, match="the entity itself"):
-        bench.namespace.update(entity, Settings(forward_to="Q"), bench.now)
+    with pytest.raises(InvalidEntity, match="no queue or topic"):
+        bench.entity("other", settings=Settings(forward_to="other"))
     with pytest.raises(InvalidEntity, match="no queue or topic"):
         bench.namespace.update(entity, Settings(forward_dead_letters_to="t/Subscriptions/s"), bench.now)
     with pytest.raises(InvalidRule):
@@ -182,11 +182,32 @@ def test_a_change_of_rules_alone_ends_no_locks() -> None:
     lock = bench.receive(subscription.main)
     bench.namespace.update(subscription, Settings(rules=()), bench.now)
     assert lock.is_held
-    bench.namespace.update(topic, Settings(max_size_mb=5), bench.now)
+    key = AccessRule(name="r", rights=RIGHTS, primary_key="a", secondary_key="b")
+    bench.namespace.update(topic, Settings(access_rules=(key,)), bench.now)
     assert lock.is_held
 
     bench.namespace.update(subscription, Settings(rules=(), max_delivery_count=2), bench.now)
     assert not lock.is_held
+
+
+def test_a_change_of_a_topic_ends_the_locks_of_its_subscriptions() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    plain = bench.subscription("t/Subscriptions/plain")
+    with_sessions = bench.subscription("t/Subscriptions/sessions", Settings(requires_session=True))
+    bench.send(topic, session_id="a")
+    lock = bench.receive(plain.main)
+    holder = bench.holder(with_sessions.main, "a", 1)
+    bench.pump()
+    session_lock = bench.outbox.last_lock()
+
+    bench.namespace.update(topic, Settings(max_size_mb=5), bench.now)
+
+    assert not lock.is_held
+    assert not session_lock.is_held
+    assert [consumer for consumer, _ in bench.outbox.detached] == [holder]
+    again = bench.receive(plain.main)
+    assert again.message.delivery_count == 0, "nobody failed"
 
 
 def test_B27_locks_of_a_deleted_entity_are_lost_and_settling_changes_nothing() -> None:

@@ -232,7 +232,7 @@ def test_B30_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fi
     assert dead.extra is not None
     assert dead.extra.dead_letter_reason == REASON_MAX_DELIVERY_COUNT
     assert dead.extra.dead_letter_source == "q"
-    assert dead.delivery_count == 0
+    assert dead.delivery_count == 2
 
 
 def test_B30_a_lowered_limit_counts_for_what_has_failed_already() -> None:
@@ -244,7 +244,7 @@ def test_B30_a_lowered_limit_counts_for_what_has_failed_already() -> None:
         entity.main.abandon(bench.receive(entity.main), b"", bench.now)
     entity.main.defer(bench.receive(entity.main), b"", bench.now)  # deferred ones are not handed out in turn
     entity.main.abandon(bench.receive(entity.main), b"", bench.now)
-    assert entity.main.messages[1].delivery_count == 2
+    assert entity.main.messages[1].delivery_count == 3
     bench.namespace.update(entity, Settings(max_delivery_count=1), bench.now)
 
     assert list(entity.dead_letter.messages) == [2]
@@ -252,6 +252,47 @@ def test_B30_a_lowered_limit_counts_for_what_has_failed_already() -> None:
     assert bench.receive(entity.main).message.sequence_number == 3
     for life in (bench, bench.restart()):
         assert life.find("q").counts().dead_letter == 1
+
+
+def test_B29_a_dead_letter_keeps_its_delivery_count_and_is_counted_no_more() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(max_delivery_count=9, lock_duration_ms=5_000))
+    bench.send(entity)
+    for _ in range(3):
+        entity.main.abandon(bench.receive(entity.main), b"", bench.now)
+    entity.main.dead_letter(bench.receive(entity.main), "why", None, b"", bench.now)
+    assert entity.dead_letter.messages[1].delivery_count == 3
+
+    dead_letters = entity.dead_letter
+    dead_letters.abandon(bench.receive(dead_letters), b"", bench.now)
+    dead_letters.abandon(bench.receive(dead_letters), b"\xc1\x03\x02\x40\x40", bench.now)
+    bench.receive(dead_letters)
+    bench.wait(5_000)  # a lock that expires
+    dead_letters.defer(bench.receive(dead_letters), b"", bench.now)
+    for life in (bench, bench.restart()):
+        dead = life.find("q").dead_letter.messages[1]
+        assert dead.delivery_count == 3
+        assert dead.extra is not None
+        assert dead.extra.changed_properties
+
+
+@pytest.mark.parametrize("how", ["abandon", "expiry"])
+def test_B30_the_last_failure_itself_is_counted_and_durable(how: str) -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(max_delivery_count=2, lock_duration_ms=5_000))
+    bench.send(entity)
+    for _ in range(2):
+        lock = bench.receive(entity.main)
+        if how == "abandon":
+            entity.main.abandon(lock, b"", bench.now)
+        else:
+            bench.wait(5_000)
+
+    for life in (bench, bench.restart()):
+        dead = life.find("q").dead_letter.messages[1]
+        assert dead.delivery_count == 2
+        assert dead.extra is not None
+        assert "2 delivery attempts" in str(dead.extra.dead_letter_description)
 
 
 def test_B32_receive_and_delete_removes_in_the_same_breath() -> None:

@@ -204,12 +204,22 @@ def test_time_to_live_is_the_shorter_of_message_and_entity() -> None:
     assert bench.find("f").main.messages[forever].expires_at == 0
 
 
-def test_a_schedule_in_the_past_is_an_ordinary_send_that_remembers_it() -> None:
+def test_a_schedule_in_the_past_is_an_ordinary_send() -> None:
     bench = Bench()
     queue = bench.queue()
     number = bench.send(queue, scheduled_at=START - SECOND)
 
     message = queue.messages[number]
     assert message.state != SCHEDULED
-    assert message.extra is not None
-    assert message.extra.scheduled_at == START - SECOND
+    assert message.extra is None, "it never was a scheduled message"
+
+
+def test_an_empty_session_id_agrees_with_any_partition_key() -> None:
+    bench = Bench()
+    queue = bench.queue()
+    bench.send(queue, session_id="", partition_key="a")
+    bench.send(queue, session_id="a", partition_key="a")
+    with pytest.raises(ArgumentError, match="differs from the session id"):
+        bench.send(queue, session_id="b", partition_key="a")
+
+    assert len(queue.messages) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pairbus.amqp.message import decode_message
@@ -13,15 +15,21 @@ from pairbus.engine.queue import RELAY_BURST_MAX
 from pairbus.engine.routing import HOPS_MAX, REASON_HOPS
 from pairbus.engine.sql_values import Duration
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
+from pairbus.errors import NotAllowed
 from pairbus.model.entity import SEND_DISABLED, Settings
+from pairbus.model.message import Message
 from tests.unit.engine.engine_kit import SECOND, START, Bench, incoming, ping, rule
 
 MINUTE = 60 * SECOND
 
 
-def bodies(bench: Bench, entity: Entity) -> list[object]:
-    blobs = [bench.journal.read(message.location, message.size) for message in entity.main.messages.values()]
-    return [decode_message(payload_of(blob)).body for blob in blobs]
+def body_of(bench: Bench, message: Message) -> object:
+    return decode_message(payload_of(bench.journal.read(message.location, message.size))).body
+
+
+def bodies(bench: Bench, entity: Entity, dead: bool = False) -> list[object]:
+    queue = entity.dead_letter if dead else entity.main
+    return [body_of(bench, message) for message in queue.messages.values()]
 
 
 def test_B15_every_matching_subscription_holds_its_copy_in_one_commit() -> None:
@@ -225,7 +233,7 @@ def test_B50_a_message_goes_to_where_its_queue_forwards() -> None:
     bench = Bench()
     bench.queue("target")
     source = bench.entity("source", settings=Settings(forward_to="TARGET"))
-    assert source.settings.forward_to == "target"
+    assert source.settings.forward_to == "TARGET", "the letter case it was given"
     bench.send(source, "hello")
     bench.pump()
 
@@ -413,3 +421,67 @@ def test_a_blob_is_read_back_as_it_was_sent() -> None:
         5,
         "s",
     )
+
+
+def test_B50_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_nothing() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(requires_duplicate_detection=True))
+    bench.namespace.update(entity, replace(entity.settings, forward_to="Q"), bench.now)
+    for name in ("one", "two"):
+        bench.send(entity, name, message_id=name)
+    bench.pump()
+
+    assert bodies(bench, entity, dead=True) == ["one", "two"]
+    assert entity.counts().total == 2
+    dead = next(iter(entity.dead_letter.messages.values())).extra
+    assert dead is not None
+    assert dead.dead_letter_reason == REASON_HOPS
+
+
+def test_B50_dead_letters_that_go_back_to_their_queue_end_at_the_hop_limit() -> None:
+    bench = Bench()
+    entity = bench.entity("q", settings=Settings(requires_duplicate_detection=True, max_delivery_count=1))
+    bench.namespace.update(entity, replace(entity.settings, forward_dead_letters_to="q"), bench.now)
+    bench.send(entity, "one", message_id="one")
+    for _ in range(5):
+        entity.main.abandon(bench.receive(entity.main), b"", bench.now)
+        bench.pump()
+
+    assert entity.counts().transfer_dead_letter == 1
+    assert entity.counts().total == 1
+
+
+def test_B50_a_queue_with_sessions_forwards_each_session_in_its_order() -> None:
+    bench = Bench()
+    target = bench.entity("target", settings=Settings(requires_session=True))
+    source = bench.entity("source", settings=Settings(requires_session=True))
+    for number in range(6):
+        bench.send(source, f"{number}", session_id="ab"[number % 2])
+    holder = bench.holder(source.main, "a", 2)
+    bench.pump()
+    bench.namespace.update(source, replace(source.settings, forward_to="target"), bench.now)
+    bench.send(source, "6", session_id="c")
+    bench.pump()
+
+    assert source.counts().total == 0
+    assert [consumer for consumer, _ in bench.outbox.detached] == [holder]
+    for session_id, expected in (("a", ["0", "2", "4"]), ("b", ["1", "3", "5"]), ("c", ["6"])):
+        numbers = target.main.numbers_of(session_id)
+        assert [body_of(bench, target.main.messages[number]) for number in numbers] == expected
+    with pytest.raises(NotAllowed):
+        bench.holder(source.main, "a")
+
+
+def test_B12_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for() -> None:
+    bench = Bench()
+    target = bench.entity("target")
+    source = bench.entity("source", settings=Settings(requires_session=True, forward_to="target"))
+    for number in range(2):
+        bench.send(source, f"{number}", session_id="a")
+    bench.journal.room = 0
+    bench.pump()
+    assert source.counts().active == 2
+
+    bench.journal.room = 1 << 40
+    bench.wait(2_000)
+    assert bodies(bench, target) == ["0", "1"]

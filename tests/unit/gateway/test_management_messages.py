@@ -53,6 +53,65 @@ def test_B33_peek_shows_messages_in_order_and_none_is_no_content() -> None:
     assert bench.namespace.find("q").counts().active == 3  # type: ignore[union-attr]
 
 
+def test_peek_leaves_the_body_out_when_asked() -> None:
+    bench = WireBench()
+    bench.queue("q")
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    bench.settle()
+    sender.send(message("secret", message_id="m", application_properties={"color": "red"}, subject="s"))
+    bench.settle()
+
+    body = {"from-sequence-number": Long(1), "message-count": Int(10)}
+    for omitted, expected in ((True, None), (False, "secret"), (None, "secret")):
+        entries = peer.answer("q", "peek-message", {**body, "omit-message-body": omitted})["messages"]
+        assert isinstance(entries, list)
+        seen = decode_message(entries[0]["message"])
+        assert seen.body == expected
+        assert (b"secret" in entries[0]["message"]) == (expected is not None)
+        assert seen.application_properties == {"color": "red"}
+        assert seen.message_annotations["x-opt-sequence-number"] == 1
+    assert peer.refusal("q", "peek-message", {**body, "omit-message-body": "yes"})[0] == 400
+
+
+def test_a_message_that_was_scheduled_says_so_when_it_is_received() -> None:
+    bench, peer = with_messages(1)
+    payload = message(
+        "later", message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(START + 60_000)}
+    )
+    peer.answer("q", "schedule-message", {"messages": [{"message-id": "m", "message": payload}]})
+    bench.wait(60_000)
+    peeked = peer.answer("q", "peek-message", {"from-sequence-number": Long(1), "message-count": Int(10)})
+    entries = peeked["messages"]
+    assert isinstance(entries, list)
+    states = [
+        decode_message(entry["message"]).message_annotations["x-opt-message-state"] for entry in entries
+    ]
+    assert states == [0, 0], "a peek shows the state it is in"
+
+    _, deliveries = receive(bench, peer, 2)
+    assert [delivery.annotation("x-opt-message-state") for delivery in deliveries] == [0, 2]
+
+
+@pytest.mark.parametrize("way", ["link", "management"])
+def test_B29_a_deferred_message_shows_one_delivery_more_each_time(way: str) -> None:
+    bench, peer = with_messages(1)
+    receiver, deliveries = receive(bench, peer, 1)
+    if way == "link":
+        receiver.defer(deliveries[0])
+        bench.settle()
+    else:
+        body = {"disposition-status": "defered", "lock-tokens": Array([lock_token(deliveries[0])])}
+        peer.answer("q", "update-disposition", body)
+    for expected in (1, 2):
+        wanted = {NUMBERS: Array([Long(1)]), "receiver-settle-mode": UInt(1)}
+        entries = peer.answer("q", "receive-by-sequence-number", wanted)["messages"]
+        assert isinstance(entries, list)
+        assert decode_message(entries[0]["message"]).header[4] == expected
+        again = {"disposition-status": "defered", "lock-tokens": Array([entries[0]["lock-token"]])}
+        peer.answer("q", "update-disposition", again)
+
+
 def test_B28_locks_are_renewed_all_or_none() -> None:
     bench, peer = with_messages(2)
     _, deliveries = receive(bench, peer, 2)

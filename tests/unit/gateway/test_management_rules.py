@@ -57,6 +57,23 @@ def test_rules_are_listed_a_page_at_a_time() -> None:
     entries = peer.answer(PATH, "enumerate-rules", {"skip": Int(1), "top": Int(5)})["rules"]
     assert isinstance(entries, list)
     assert len(entries) == 2
+
+
+def test_rules_are_listed_by_name() -> None:
+    _, peer = with_subscription()
+    for name in ("zebra", "Apple", "mango"):
+        peer.answer(PATH, "add-rule", add(name, "1 = 1"))
+    entries = peer.answer(PATH, "enumerate-rules", {"skip": Int(0), "top": Int(5)})["rules"]
+    assert isinstance(entries, list)
+    assert [entry["rule-description"].value[2] for entry in entries] == ["Apple", "mango", "zebra"]
+    second = peer.answer(PATH, "enumerate-rules", {"skip": Int(1), "top": Int(1)})["rules"]
+    assert isinstance(second, list)
+    assert [entry["rule-description"].value[2] for entry in second] == ["mango"]
+
+
+def test_a_page_beyond_the_last_rule_is_no_content() -> None:
+    _, peer = with_subscription()
+    peer.answer(PATH, "add-rule", add("a", "1 = 1"))
     status, _ = peer.refusal(PATH, "enumerate-rules", {"skip": Int(9), "top": Int(5)})
     assert status == 204
 
