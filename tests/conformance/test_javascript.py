@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.sdk import spec
+from tests.conformance.sdk import connection_part, sas_token, spec
 
 HERE = Path(__file__).parent / "js"
 INSTALL_SECONDS_MAX = 180
@@ -42,9 +42,14 @@ def modules() -> Path:
 
 @spec("service-bus-protocol §13", "what the JavaScript client needs")
 def test_javascript_client(namespace: Any, make_queue: Callable[..., str], modules: Path) -> None:
+    plain = namespace.connection_string
+    endpoint = connection_part(plain, "Endpoint")
+    signature = sas_token(plain, endpoint, 3600)
+    signed = f"Endpoint={endpoint};SharedAccessSignature={signature};UseDevelopmentEmulator=true"
     environment = {
         **os.environ,
-        "BUS": namespace.connection_string,
+        "BUS": plain,
+        "BUS_SIGNATURE": signed,
         "QUEUE": make_queue(),
         "SESSION_QUEUE": make_queue(requires_session=True),
         "NODE_MODULES_HOME": str(modules),

@@ -1,8 +1,12 @@
 """From the first byte to the first AMQP frame: protocol headers and SASL (AMQP 1.0, 2.2 and 5.3).
 
     SASL_HEADER --header--> SASL_INIT --init, accepted--> AMQP_HEADER --header--> DONE
-         |                      |                             |
+         |                      |                             |                    ^
+         +-- AMQP header -------|-----------------------------|--------------------+
          +---- anything else ---+------- refused -------------+---------------> FAILED
+
+A peer may leave SASL out. It is anonymous then, as with SASL ANONYMOUS, and puts a token on ``$cbs``. The JavaScript client does
+so when its connection string holds a ``SharedAccessSignature``.
 
 Nothing but these is read before authentication, and not more than ``pre_auth_bytes_max`` bytes of it (M6).
 """
@@ -91,12 +95,12 @@ class Handshake:
         return offset
 
     def _read_header(self, header: bytes) -> None:
-        wanted = SASL_HEADER if self._stage == _AT_SASL_HEADER else AMQP_HEADER
+        wanted = SASL_HEADER if self._stage == _AT_SASL_HEADER and header != AMQP_HEADER else AMQP_HEADER
         self.output.append(wanted)
         if header != wanted:
             # AMQP 1.0, 2.2: answer with the header we would have taken, then close.
             self.is_failed = True
-        elif self._stage == _AT_SASL_HEADER:
+        elif wanted == SASL_HEADER:
             self._bytes += HEADER_SIZE
             self.output.append(mechanisms_frame(self.settings.mechanisms))
             self._stage = _AT_SASL_INIT

@@ -425,6 +425,7 @@ class ClientConnection:
         password: str = "",
         max_frame_size: int = 1 << 20,
         idle_timeout_ms: int = 0,
+        skips_sasl: bool = False,
     ) -> None:
         self.container_id = container_id
         self.sessions: dict[int, ClientSession] = {}
@@ -440,12 +441,15 @@ class ClientConnection:
         self._password = password
         self._max_frame_size = max_frame_size
         self._idle_timeout_ms = idle_timeout_ms
-        self._headers_due = 2
+        self._headers_due = 1 if skips_sasl else 2
         self._authenticated = False
         self._input = b""
         self._output: list[bytes] = [SASL_HEADER]
         self._later: list[bytes] = []
         self._next_channel = 0
+        if skips_sasl:
+            self._output.clear()
+            self._open()
 
     def session(self) -> ClientSession:
         """Begin a session."""
@@ -509,13 +513,16 @@ class ClientConnection:
             if value.value[0] != OUTCOME_OK:
                 self.is_refused = self.closed = True
                 return
-            frame = Open(self.container_id)
-            frame.hostname = "localhost"
-            frame.max_frame_size = self._max_frame_size
-            frame.idle_timeout_ms = self._idle_timeout_ms
-            self._output += [AMQP_HEADER, amqp_frame(0, frame.encode()), *self._later]
-            self._later.clear()
-            self._authenticated = True
+            self._open()
+
+    def _open(self) -> None:
+        frame = Open(self.container_id)
+        frame.hostname = "localhost"
+        frame.max_frame_size = self._max_frame_size
+        frame.idle_timeout_ms = self._idle_timeout_ms
+        self._output += [AMQP_HEADER, amqp_frame(0, frame.encode()), *self._later]
+        self._later.clear()
+        self._authenticated = True
 
     def _on_frame(self, channel: int, frame: Performative, payload: bytes) -> None:
         if isinstance(frame, Open):

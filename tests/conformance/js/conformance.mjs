@@ -1,6 +1,6 @@
 // The official JavaScript client against a broker. One check per line of output: "ok <name>" or "not ok <name>: why".
 //
-//   BUS=<connection string> QUEUE=<queue> SESSION_QUEUE=<queue> [BUS_WSS=1] node conformance.mjs
+//   BUS=<connection string> BUS_SIGNATURE=<the same with a SharedAccessSignature> QUEUE=<queue> SESSION_QUEUE=<queue> [BUS_WSS=1] node conformance.mjs
 //
 // The exit code is the number of failed checks. Each check cites its source in service-bus-protocol.
 
@@ -263,6 +263,16 @@ const checks = {
     const [message] = await take(receiver, 1);
     assert.equal(Buffer.compare(message.body, body), 0);
     await receiver.close();
+  },
+
+  // §1.1, §1.5: with a signature the client opens AMQP without SASL and puts its token on $cbs
+  "a signature in the connection string": async () => {
+    const signed = new ServiceBusClient(process.env.BUS_SIGNATURE, { retryOptions });
+    const sender = signed.createSender(queue);
+    await sender.sendMessages({ body: "signed" });
+    const receiver = signed.createReceiver(queue, { receiveMode: "receiveAndDelete" });
+    assert.deepEqual(bodies(await take(receiver, 1)), ["signed"]);
+    await signed.close();
   },
 };
 

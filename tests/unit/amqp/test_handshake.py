@@ -88,15 +88,21 @@ def test_bad_credentials_and_unknown_mechanisms_get_outcome_auth_and_the_door(
 
 
 # AMQP 1.0, 2.2: answer with the header that would have been taken, then close.
-@pytest.mark.parametrize(
-    "header", [AMQP_HEADER, b"AMQP\x02\x01\x00\x00", b"AMQP\x03\x01\x00\x01", b"GET / HT"]
-)
+@pytest.mark.parametrize("header", [b"AMQP\x02\x01\x00\x00", b"AMQP\x03\x01\x00\x01", b"GET / HT"])
 def test_M6_any_other_header_is_answered_with_the_sasl_header_and_closed(header: bytes) -> None:
     wire = Wire().raw(header + amqp_frame(0, Open("client").encode()))
 
     assert output(wire) == SASL_HEADER
     assert wire.connection.is_closed
     assert wire.handler.calls == []
+
+
+def test_a_peer_may_leave_sasl_out_and_is_anonymous_then() -> None:
+    wire = Wire().raw(AMQP_HEADER + amqp_frame(0, Open("client").encode()))
+
+    assert output(wire).startswith(AMQP_HEADER + b"\x00\x00")
+    assert wire.connection.is_open
+    assert wire.connection.sasl_identity is None
 
 
 def test_wrong_header_after_sasl_is_answered_with_the_amqp_header_and_closed() -> None:

@@ -48,9 +48,9 @@ def token(
 class Peer:
     """One client with its connection in the broker."""
 
-    def __init__(self, bench: WireBench, user: str | None, password: str) -> None:
+    def __init__(self, bench: WireBench, user: str | None, password: str, skips_sasl: bool = False) -> None:
         self.bench = bench
-        self.client = ClientConnection("peer", user, password)
+        self.client = ClientConnection("peer", user, password, skips_sasl=skips_sasl)
         self.gateway: GatewayConnection = bench.broker.connect(
             "127.0.0.1:50000", secure=True, loopback=True, now=bench.now
         )
@@ -130,9 +130,9 @@ class WireBench:
     def queue(self, path: str = "q", settings: Settings | None = None) -> Entity:
         return self.namespace.create(QUEUE, path, settings or Settings(), self.now)
 
-    def peer(self, user: str | None = "root", password: str = "root-1") -> Peer:
+    def peer(self, user: str | None = "root", password: str = "root-1", *, skips_sasl: bool = False) -> Peer:
         """A client that has logged in; without a user it is anonymous and must put tokens."""
-        peer = Peer(self, user, password)
+        peer = Peer(self, user, password, skips_sasl)
         self.peers.append(peer)
         self.settle()
         return peer
