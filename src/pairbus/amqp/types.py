@@ -223,3 +223,18 @@ class Described:
 
     def __repr__(self) -> str:
         return f"Described({self.descriptor!r}, {self.value!r})"
+
+
+def text_of(value: object) -> str | None:
+    """The text of a string, a symbol, or a binary that holds UTF-8; None for anything else.
+
+    A program that passes on what it received may send as binary what was a string: the Python client reads annotations as bytes.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return None
+    return None

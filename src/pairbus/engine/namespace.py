@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine import session_ops
+from pairbus.engine import routing, session_ops
 from pairbus.engine import topic as topics
 from pairbus.engine.context import Context
 from pairbus.engine.entity import Entity
@@ -206,6 +206,14 @@ class Namespace:
         if entity.kind == TOPIC:
             return topics.publish(entity, incoming, None, now)
         return entity.main.send(incoming, now)
+
+    def check_send_via(self, via: Entity, path: str, incoming: Scanned, more_bytes: int) -> None:
+        """Refuse what could not be taken at ``via`` to be transferred to the entity of this path."""
+        routing.check_via(via, self.find(path), incoming, more_bytes)
+
+    def send_via(self, via: Entity, path: str, incoming: Scanned, now: int) -> int:
+        """Take one message at ``via`` and transfer it to the entity of this path (``check_send_via`` has passed)."""
+        return routing.send_via(via, path, self.find(path), incoming, now)
 
     def pump(self, now: int) -> None:
         """End of a burst: deliver what became deliverable. Forwarding may make further queues busy."""

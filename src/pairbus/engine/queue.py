@@ -83,12 +83,7 @@ class Queue(QueueState):
 
     def check_send(self, incoming: Scanned, more_bytes: int) -> None:
         """Refuse what could not be stored after ``more_bytes`` of the same batch. Changes nothing."""
-        settings = self.settings
-        if not settings.can_send:
-            raise EntityDisabled(self.path, "send")
-        size = len(incoming.blob)
-        if size > settings.max_message_kb * 1024:
-            raise MessageTooLarge(size, settings.max_message_kb * 1024)
+        self._check_size(incoming)
         session_id = incoming.session_id
         if self.sessions is not None and session_id is None and not incoming.is_ping:
             raise NotAllowed(
@@ -113,6 +108,26 @@ class Queue(QueueState):
                 raise ArgumentError(
                     "The partition key differs from the session id: when both are set they must be equal."
                 )
+        self._check_room(incoming, more_bytes)
+
+    def check_transfer(self, incoming: Scanned, more_bytes: int) -> None:
+        """Refuse what could not pass through here on its way to another entity. What the message says of sessions and
+        partitions is for that entity to judge. Changes nothing.
+        """
+        self._check_size(incoming)
+        self._check_room(incoming, more_bytes)
+
+    def _check_size(self, incoming: Scanned) -> None:
+        settings = self.settings
+        if not settings.can_send:
+            raise EntityDisabled(self.path, "send")
+        size = len(incoming.blob)
+        if size > settings.max_message_kb * 1024:
+            raise MessageTooLarge(size, settings.max_message_kb * 1024)
+
+    def _check_room(self, incoming: Scanned, more_bytes: int) -> None:
+        settings = self.settings
+        size = len(incoming.blob)
         if incoming.is_ping:
             # A ping speaks for any message that might follow it, so it must not pass where one would be refused.
             size = settings.max_message_kb * 1024

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine import topic
 from pairbus.engine.arrival import incoming_of
-from pairbus.errors import EntityNotFound, InvalidEntity, Refusal
+from pairbus.engine.records import SequenceAdvanced
+from pairbus.errors import EntityNotFound, InvalidEntity, QuotaExceeded, Refusal
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
-from pairbus.model.message import Extra, Message
+from pairbus.model.message import NEVER, Extra, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pairbus.amqp.scan import Scanned
     from pairbus.engine.entity import Entity
     from pairbus.engine.queue import Queue
     from pairbus.model.entity import Settings
@@ -145,3 +147,52 @@ class Forwarder:
         else:
             target.main.send_with(incoming, extra, now)
         return True
+
+
+def check_via(via: Entity, target: Entity | None, incoming: Scanned, more_bytes: int) -> None:
+    """Refuse a message that could neither go on to the target nor be set aside at the via entity."""
+    via.main.check_transfer(incoming, more_bytes)
+    if target is not None and not topic.has_disk_room(target, more_bytes + len(incoming.blob)):
+        raise QuotaExceeded(
+            f"The disk has no room for a message to '{target.path}'. Free some space; receiving goes on."
+        )
+
+
+def send_via(via: Entity, path: str, target: Entity | None, incoming: Scanned, now: int) -> int:
+    """Take a message at the via entity and transfer it to the target, in one step (``check_via`` has passed). Its number at
+    the via entity; 0 for a ping.
+
+    The target may refuse it, or be gone: then it lies in the via entity's transfer dead-letter queue, as a message does that
+    cannot be forwarded.
+    """
+    if incoming.is_ping:
+        return 0
+    main, numbers = via.main, via.numbers
+    numbers.accessed_at = now
+    enqueued_at = max(now, numbers.last_enqueued_at)
+    number = numbers.next_sequence_number
+    try:
+        if target is None:
+            raise EntityNotFound(path)
+        target.main.check_send(incoming, 0)
+    except Refusal as refusal:
+        message = Message(number, enqueued_at, NEVER, len(incoming.blob), None)
+        message.extra = extra = Extra()
+        extra.dead_letter_reason = reason = type(refusal).__name__
+        extra.dead_letter_description = refusal.description
+        extra.dead_letter_source = via.path
+        via.transfer_dead_letter.store(message, incoming.blob, b"")
+        if main.context.watcher is not None:
+            main.context.watcher.dead_lettered(main, message, reason)
+        return number
+    main.context.journal.append(SequenceAdvanced(main.queue_id, number + 1, enqueued_at))
+    numbers.next_sequence_number = number + 1
+    numbers.last_enqueued_at = enqueued_at
+    extra = Extra()
+    extra.enqueue_sequence_number = number
+    extra.hops = 1
+    if target.kind == TOPIC:
+        topic.publish(target, incoming, extra, now)
+    else:
+        target.main.send_with(incoming, extra, now)
+    return number

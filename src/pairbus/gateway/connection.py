@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.connection import Connection
 from pairbus.amqp.terminus import Coordinator as CoordinatorTarget
-from pairbus.errors import NotAllowed, Refusal, Unauthorized
+from pairbus.amqp.types import text_of
+from pairbus.engine.records import TRANSFER_DEAD_LETTER
+from pairbus.errors import ArgumentError, NotAllowed, NotSupported, Refusal, Unauthorized
 from pairbus.gateway import incoming, management, outgoing, tokens, transactions
 from pairbus.gateway.access import Grant, covers, missing_claim
 from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
@@ -43,6 +45,8 @@ FIRST_TOKEN_MS: Final = 20_000
 """How long a connection may go without a valid token, as on the service; then it is closed."""
 FIRST_LINK_MS: Final = 60_000
 """How long a new connection may take to attach its first link, as on the service; then it is closed."""
+TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
+"""The link property of send-via: the entity that messages sent on the link are transferred to."""
 NO_LINK_MS: Final = 300_000
 """How long a connection that has had a link may go without any."""
 STRANGER_BYTES_MAX: Final = 32_768
@@ -286,12 +290,26 @@ class GatewayConnection:
     def recheck(self, scope: str = "") -> None:
         """Tokens or rules have changed: links within the scope that are no longer allowed end at once (M3–M5)."""
         for link, context in list(self.links.items()):
-            if not context.right or not covers(scope, canonical(context.scope)):
+            if not context.right or not self._concerns(scope, context):
                 continue
             try:
-                context.allowed_until = self.authorize(context.scope, context.right)
+                context.allowed_until = self.authorize_link(context)
             except Unauthorized as refusal:
                 self.end_link(link, refusal, context.path)
+
+    def _concerns(self, scope: str, context: LinkContext) -> bool:
+        if covers(scope, canonical(context.scope)):
+            return True
+        return isinstance(context, SendLink) and bool(
+            context.destination and covers(scope, canonical(context.destination))
+        )
+
+    def authorize_link(self, context: LinkContext) -> int:
+        """Until when a link may do what it is there for; raises Unauthorized if it may not now."""
+        until = self.authorize(context.scope, context.right)
+        if isinstance(context, SendLink) and context.destination:
+            until = min(until, self.authorize(context.destination, SEND))
+        return until
 
     def end_link(self, link: Link, refusal: Refusal, path: str) -> None:
         """Detach a link with the reason."""
@@ -363,7 +381,13 @@ class GatewayConnection:
     def _attach_entity(self, link: Link, text: str) -> None:
         address = parse(text)
         right = LISTEN if link.role_is_sender else SEND
+        attach_properties = link.attach.properties
         if address.is_management:
+            if TRANSFER_DESTINATION in attach_properties:
+                raise NotSupported(
+                    f"'{text}' was attached with '{TRANSFER_DESTINATION}': a management node transfers nothing. Schedule the "
+                    "message at its destination, or send it on a link with this property."
+                )
             self._check_any_right(node_scope(address.scope))
             find_entity(self.broker.namespace, address)
             path = canonical(path_of(text))
@@ -379,7 +403,7 @@ class GatewayConnection:
         if self.broker.faults.is_on:
             self._attach_faults(entity)
         if link.role_is_sender:
-            if entity.kind == TOPIC:
+            if entity.kind == TOPIC and address.sub != TRANSFER_DEAD_LETTER:
                 raise NotAllowed(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
             outgoing.attach(self, link, entity, queue_at(entity, address), address.scope, until)
             return
@@ -390,8 +414,29 @@ class GatewayConnection:
         incoming.check_attach(entity)
         context = SendLink(self, link, entity.path, right, entity)
         context.allowed_until = until
+        if TRANSFER_DESTINATION in attach_properties:
+            context.destination = self._destination(entity, attach_properties[TRANSFER_DESTINATION])
+            context.allowed_until = self.authorize_link(context)
         self._add(context)
         link.accept(max_message_size=entity.settings.max_message_kb * 1024)
+
+    def _destination(self, via: Entity, value: object) -> str:
+        """Where a link's messages are transferred to; empty: they stay at the via entity itself. Raises a Refusal."""
+        text = text_of(value)
+        if not text:
+            if value is None or text == "":
+                return ""
+            raise ArgumentError(
+                f"The link property '{TRANSFER_DESTINATION}' is a {type(value).__name__}: it must be a string."
+            )
+        address = parse(text)
+        self.authorize(address.scope, SEND)
+        entity = find_entity(self.broker.namespace, address)
+        if entity.kind == SUBSCRIPTION or address.sub or address.is_management:
+            raise NotAllowed(
+                f"Messages cannot be sent to '{text}' via '{via.path}': name a queue or a topic."
+            )
+        return "" if entity is via else entity.path
 
     def _check_any_right(self, path: str) -> None:
         try:

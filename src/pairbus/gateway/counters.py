@@ -8,12 +8,12 @@ from pairbus.engine.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_CO
 from pairbus.engine.routing import REASON_HOPS
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
 from pairbus.gateway.trail import DEAD_LETTERED, FORWARDED
+from pairbus.model.message import NEVER, Message
 
 if TYPE_CHECKING:
     from pairbus.engine.ports import Journal
     from pairbus.engine.queue import Queue
     from pairbus.gateway.trail import Trail
-    from pairbus.model.message import Message
 
 OWN_REASONS: Final = frozenset(
     (REASON_EXPIRED, REASON_FILTER, REASON_HOPS, REASON_MAX_DELIVERY_COUNT, REASON_NO_SESSION)
@@ -90,6 +90,13 @@ class Counters:
         """See Watcher."""
         self.forwards += 1
         self._tell(FORWARDED, queue, message, target)
+
+    def transferred(self, queue: Queue, number: int, blob: bytes, target: str) -> None:
+        """A message that was sent via ``queue`` went on to its destination; it never lay here."""
+        self.forwards += 1
+        if self.trail is not None:
+            message = Message(number, self.now, NEVER, len(blob), None)
+            self.trail.ended(FORWARDED, queue, message, blob, self.now, target)
 
     def entity_deleted(self, path: str) -> None:
         """See Watcher."""

@@ -56,7 +56,7 @@ def receive(
     now = connection.now
     try:
         if now >= context.allowed_until:
-            context.allowed_until = connection.authorize(context.path, context.right)
+            context.allowed_until = connection.authorize_link(context)
         entity = context.entity
         if entity.is_deleted:
             raise EntityNotFound(entity.path)
@@ -65,11 +65,12 @@ def receive(
         ):
             return
         if state is not None and state.txn_id is not None:
-            messages = parse(connection, entity, message_format, payload)
+            messages = parse(connection, context, message_format, payload)
             transactions.add_sends(connection, context, delivery_id, state.txn_id, messages)
             return
-        if message_format == BATCH_FORMAT:
-            store(connection.broker, entity, parse(connection, entity, message_format, payload), SEND, now)
+        if message_format == BATCH_FORMAT or context.destination:
+            messages = parse(connection, context, message_format, payload)
+            store(connection.broker, entity, messages, SEND, now, context.destination)
         else:
             broker = connection.broker
             message = read(connection, payload, entity.main.duplicates is not None)
@@ -97,10 +98,10 @@ def receive(
 
 
 def parse(
-    connection: GatewayConnection, entity: Entity, message_format: int, payload: bytes
+    connection: GatewayConnection, context: SendLink, message_format: int, payload: bytes
 ) -> list[Scanned]:
     """The messages in a transfer: one, or those of a batch."""
-    wants_id = entity.main.duplicates is not None
+    wants_id = context.entity.main.duplicates is not None or bool(context.destination)
     if message_format != BATCH_FORMAT:
         return [read(connection, payload, wants_id)]
     return [read(connection, part, wants_id) for part in split_batch(payload)]
@@ -119,18 +120,35 @@ def read(connection: GatewayConnection, payload: bytes, wants_id: bool) -> Scann
     return message
 
 
-def store(broker: Broker, entity: Entity, messages: list[Scanned], operation: str, now: int) -> list[int]:
-    """Store all of them or none (B13); their sequence numbers."""
+def store(
+    broker: Broker, entity: Entity, messages: list[Scanned], operation: str, now: int, destination: str = ""
+) -> list[int]:
+    """Store all of them or none (B13), or transfer them to the ``destination``; their sequence numbers."""
     size = 0
     for message in messages:
-        broker.namespace.check_send(entity, message, size)
+        check_one(broker, entity, message, size, destination)
         size += len(message.blob)
-    return [store_one(broker, entity, message, operation, now) for message in messages]
+    return [store_one(broker, entity, message, operation, now, destination) for message in messages]
 
 
-def store_one(broker: Broker, entity: Entity, message: Scanned, operation: str, now: int) -> int:
+def check_one(broker: Broker, entity: Entity, message: Scanned, more_bytes: int, destination: str) -> None:
+    """Refuse what ``store_one`` could not store after ``more_bytes`` of the same batch."""
+    if destination:
+        broker.namespace.check_send_via(entity, destination, message, more_bytes)
+    else:
+        broker.namespace.check_send(entity, message, more_bytes)
+
+
+def store_one(
+    broker: Broker, entity: Entity, message: Scanned, operation: str, now: int, destination: str = ""
+) -> int:
     """Store a message that has been checked, and count it; its sequence number."""
-    number = broker.namespace.send(entity, message, now)
+    if destination:
+        number = broker.namespace.send_via(entity, destination, message, now)
+        if number and number not in entity.transfer_dead_letter.messages:
+            broker.counters.transferred(entity.main, number, message.blob, destination)
+    else:
+        number = broker.namespace.send(entity, message, now)
     tally = broker.meter.tally(entity.path, PING if message.is_ping else operation)
     tally.add(len(message.blob) - PREFIX_SIZE)
     if broker.trail is not None:
@@ -168,7 +186,8 @@ def _is_hit(
     delay = faults.strike(DELAY, entity.path, now)
     if drop is None and delay is None:
         return False
-    store(broker, entity, parse(connection, entity, message_format, payload), SEND, now)
+    messages = parse(connection, context, message_format, payload)
+    store(broker, entity, messages, SEND, now, context.destination)
     if delay is not None and not settled:
         broker.accept_later(connection, context.link.session, delivery_id, now + delay.delay_ms)
     return True

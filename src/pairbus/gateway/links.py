@@ -46,13 +46,15 @@ class Replies(LinkContext):
 class SendLink(LinkContext):
     """A client sends to an entity."""
 
-    __slots__ = ("entity", "pings", "sends")
+    __slots__ = ("destination", "entity", "pings", "sends")
 
     def __init__(
         self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity
     ) -> None:
         super().__init__(connection, link, path, right)
         self.entity = entity
+        self.destination = ""
+        """The path of the entity that messages are transferred to (send-via); empty: they stay in ``entity``."""
         self.sends = connection.broker.meter.tally(entity.path, meter.SEND)
         self.pings = connection.broker.meter.tally(entity.path, meter.PING)
 

@@ -71,9 +71,12 @@ class Work(Protocol):
 class PlannedSend:
     """Store a message."""
 
-    __slots__ = ("_entity", "_message", "_operation", "_scope")
+    __slots__ = ("_destination", "_entity", "_message", "_operation", "_scope")
 
-    def __init__(self, entity: Entity, scope: str, message: Scanned, operation: str) -> None:
+    def __init__(
+        self, entity: Entity, scope: str, message: Scanned, operation: str, destination: str = ""
+    ) -> None:
+        self._destination = destination
         self._entity = entity
         self._scope = scope
         self._message = message
@@ -81,17 +84,21 @@ class PlannedSend:
 
     def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:  # noqa: ARG002
         """The same checks as for a plain send; the right to it may have gone since it was planned (M5)."""
+        from pairbus.gateway.incoming import check_one  # noqa: PLC0415 - the two modules need each other
+
         connection.authorize(self._scope, SEND_RIGHT)
+        if self._destination:
+            connection.authorize(self._destination, SEND_RIGHT)
         if self._entity.is_deleted:
             raise EntityNotFound(self._entity.path)
-        connection.broker.namespace.check_send(self._entity, self._message, more_bytes)
+        check_one(connection.broker, self._entity, self._message, more_bytes, self._destination)
         return len(self._message.blob)
 
     def perform(self, broker: Broker, now: int) -> None:
         """Store it."""
         from pairbus.gateway.incoming import store_one  # noqa: PLC0415 - the two modules need each other
 
-        store_one(broker, self._entity, self._message, self._operation, now)
+        store_one(broker, self._entity, self._message, self._operation, now, self._destination)
 
 
 class PlannedSettlement:
@@ -323,7 +330,8 @@ def add_sends(
     """Plan the messages of one transfer and answer it under the transaction."""
     transaction = _find(connection, txn_id)
     for message in messages:
-        _plan(connection, transaction, PlannedSend(context.entity, context.path, message, SEND))
+        work = PlannedSend(context.entity, context.path, message, SEND, context.destination)
+        _plan(connection, transaction, work)
     context.link.session.settle_incoming_state(delivery_id, encode_transactional(txn_id, encode_accepted()))
 
 
