@@ -17,6 +17,7 @@ from pairbus.gateway.trail import COMPLETED
 from pairbus.model.entity import TOPIC
 from pairbus.model.message import ACTIVE, SCHEDULED
 from pairbus.model.typed_text import properties_of
+from pairbus.web.messages import incarnation_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,6 +147,11 @@ def _chosen(queue: Queue, wish: Mapping[str, object], limit: int) -> list[Messag
         return list(islice(free, limit))
     if not isinstance(numbers, list) or not 0 < len(numbers) <= NUMBERS_MAX or not _are_whole(numbers):
         raise ArgumentError(f"numbers needs 1 to {NUMBERS_MAX} sequence numbers.")
+    if wish.get("incarnation") != incarnation_of(queue):
+        # A number alone would name a message that the person has never seen.
+        raise MessageNotFound(
+            f"'{queue.path}' was deleted and made again since its messages were shown: look at them again."
+        )
     found: list[Message] = []
     for number in dict.fromkeys(numbers):
         message = queue.messages.get(number)

@@ -42,7 +42,13 @@ def page_of(
     return {
         "messages": [_row(broker, queue, message, now, limit, is_backlog=is_backlog) for message in shown],
         "next": rest[0].sequence_number if rest else _after(queue, shown),
+        "incarnation": incarnation_of(queue),
     }
+
+
+def incarnation_of(queue: Queue) -> str:
+    """Tells a queue from another one that bore its name before it: both count their messages from 1."""
+    return f"{queue.queue_id}-{queue.settings.created_at}"
 
 
 def _after(queue: Queue, shown: list[Message]) -> int | None:

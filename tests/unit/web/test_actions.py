@@ -32,6 +32,11 @@ def done(bench: Bench, name: str, wish: dict[str, Any], status: int = 200) -> An
     return json.loads(answer.body)
 
 
+def shown_of(bench: Bench, place: str = "main") -> str:
+    """What the page knows of a queue whose messages it has shown."""
+    return str(bench.sign_in().read(f"{API}/messages?path=orders&place={place}")["incarnation"])
+
+
 def test_a_test_message_is_like_a_clients(bench: Bench) -> None:
     wish = {
         "path": "orders",
@@ -97,7 +102,11 @@ def test_redrive_sends_to_the_source_as_new(bench: Bench) -> None:
     bench.kill_all("orders")
     numbers = list(entity(bench).dead_letter.messages)
 
-    assert done(bench, "redrive", {"path": "orders", "numbers": numbers[:1]}) == {
+    assert done(
+        bench,
+        "redrive",
+        {"path": "orders", "numbers": numbers[:1], "incarnation": shown_of(bench, "dead-letter")},
+    ) == {
         "redriven": 1,
         "held": 0,
         "left": 1,
@@ -148,7 +157,14 @@ def test_messages_that_a_receiver_holds_are_left_to_it(bench: Bench) -> None:
     queue.main.ready.take(message)
     queue.main.lock(message, None, NOW)
 
-    assert done(bench, "purge", {"path": "orders", "numbers": [message.sequence_number]})["held"] == 1
+    assert (
+        done(
+            bench,
+            "purge",
+            {"path": "orders", "numbers": [message.sequence_number], "incarnation": shown_of(bench)},
+        )["held"]
+        == 1
+    )
     assert done(bench, "purge", {"path": "orders", "confirm": "orders"})["purged"] == 0
     assert queue.counts().active == 1
 
@@ -175,9 +191,14 @@ def test_single_messages_can_be_deleted_scheduled_ones_too(bench: Bench) -> None
     done(bench, "send", {"path": "orders", "body": "x", "delay_seconds": 60})
     later = next(number for number in entity(bench).main.messages if number != first)
 
-    assert done(bench, "purge", {"path": "orders", "numbers": [first, later]})["purged"] == 2
+    assert (
+        done(bench, "purge", {"path": "orders", "numbers": [first, later], "incarnation": shown_of(bench)})[
+            "purged"
+        ]
+        == 2
+    )
     assert entity(bench).counts().total == 0
-    done(bench, "purge", {"path": "orders", "numbers": [first]}, 404)
+    done(bench, "purge", {"path": "orders", "numbers": [first], "incarnation": shown_of(bench)}, 404)
 
 
 def test_faults_are_switched_on_and_off(bench: Bench) -> None:
@@ -233,4 +254,24 @@ def test_numbers_that_are_no_sequence_numbers_are_refused(bench: Bench, name: st
 def test_a_place_that_is_none_is_refused_and_nothing_is_purged(bench: Bench, place: object) -> None:
     bench.store("orders")
     done(bench, "purge", {"path": "orders", "place": place, "confirm": "orders"}, 400)
+    assert entity(bench).counts().active == 1
+
+
+def test_a_number_of_a_queue_that_was_deleted_names_nothing_in_the_new_one(bench: Bench) -> None:
+    done(bench, "send", {"path": "orders", "body": "old"})
+    shown = bench.sign_in().read(f"{API}/messages?path=orders")
+    wish = {
+        "path": "orders",
+        "numbers": [shown["messages"][0]["sequence_number"]],
+        "incarnation": shown["incarnation"],
+    }
+    namespace, before = bench.broker.namespace, entity(bench)
+    namespace.delete(before, bench.now)
+    namespace.create(before.kind, "orders", before.settings, bench.now)
+    done(bench, "send", {"path": "orders", "body": "new"})
+    assert shown_of(bench) != wish["incarnation"]
+
+    done(bench, "purge", wish, 404)
+    done(bench, "purge", {**wish, "incarnation": None}, 404)
+
     assert entity(bench).counts().active == 1

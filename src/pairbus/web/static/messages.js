@@ -30,6 +30,7 @@ export function messagesPane(place, path, where, entity) {
   const newer = h("button", { type: "button", on: { click: () => turn(-1) } }, "Earlier");
   const older = h("button", { type: "button", on: { click: () => turn(1) } }, "Later");
   const again = h("button", { type: "button", on: { click: () => load(true) } }, "Refresh");
+  let incarnation = null; // of the queue whose messages are shown: numbers begin again when it is made again
   const redriveAll = h("button", { type: "button", hidden: true, on: { click: () => redrive(null) } }, "Redrive all…");
   const purgeAll = h("button", { class: "danger quiet", type: "button", hidden: true, on: { click: purge } }, "Purge…");
   const element = h("div", { class: "pane" }, h("div", { class: "tools" }, range, h("div", { class: "buttons" }, again, redriveAll, purgeAll)), error, nothing, list, h("div", { class: "tools pages" }, newer, older));
@@ -62,6 +63,7 @@ export function messagesPane(place, path, where, entity) {
     asked = performance.now();
     try {
       const found = await get(address(starts.at(-1), `count=${PAGE}`));
+      incarnation = found.incarnation;
       next = found.next;
       keyed(list, found.messages, (one) => one.sequence_number, messageItem(act));
       text(error, "");
@@ -107,7 +109,7 @@ export function messagesPane(place, path, where, entity) {
     let isFailed = false;
     try {
       for (;;) {
-        const step = await post(`${place.base}/${name}`, { path, place: where, ...wish });
+        const step = await post(`${place.base}/${name}`, { path, place: where, incarnation, ...wish });
         sum += step[done];
         held = step.held;
         if (wish.numbers || !step[done] || !step.left || sum >= amount || progress?.isCancelled()) break;
