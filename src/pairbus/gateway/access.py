@@ -150,6 +150,19 @@ class Access:
                 return rule.grants(right) and grant.key in (rule.primary_key, rule.secondary_key)
         return False
 
+    def knows(self, header: str | None, now: int) -> bool:
+        """Whether an Authorization header proves that the caller holds a key, whatever right that key gives."""
+        if not header:
+            return False
+        try:
+            basic = _basic(header)
+            if basic is not None:
+                return self.log_in(*basic) is not None
+            self.verify(header, now)
+        except Unauthorized:
+            return False
+        return True
+
     def check_scrape(self, header: str | None, now: int) -> None:
         """Any right on the whole namespace is enough to read its counts. By token, or by a rule's name and key (Basic)."""
         grant = _basic(header or "")

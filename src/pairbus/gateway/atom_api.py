@@ -81,13 +81,21 @@ class Audit(Protocol):
 class ManagementApi:
     """The API on one namespace."""
 
-    __slots__ = ("_access", "_audit", "_namespace", "_tracker")
+    __slots__ = ("_access", "_audit", "_audit_refusal", "_namespace", "_tracker")
 
-    def __init__(self, namespace: Namespace, access: Authorizer, tracker: Tracker, audit: Audit) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        access: Authorizer,
+        tracker: Tracker,
+        audit: Audit,
+        audit_refusal: Audit | None = None,
+    ) -> None:
         self._namespace = namespace
         self._access = access
         self._tracker = tracker
         self._audit = audit
+        self._audit_refusal = audit_refusal or audit
 
     def owns(self, target: str) -> bool:
         """Whether a request with this target is for this API."""
@@ -103,7 +111,8 @@ class ManagementApi:
             response = self._answer(request, route, now)
         except Refusal as refusal:
             response = self._error(refusal.status, refusal.description, route, now)
-        self._audit(_action(request, route), route.resource, who, str(response.status), request.peer)
+        audit = self._audit if who else self._audit_refusal
+        audit(_action(request, route), route.resource, who, str(response.status), request.peer)
         return response
 
     def _answer(self, request: HttpRequest, route: Route, now: int) -> HttpResponse:

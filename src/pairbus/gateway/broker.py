@@ -26,7 +26,7 @@ from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.meter import MANAGEMENT, Meter
 from pairbus.gateway.metrics import broker_metrics
 from pairbus.gateway.outgoing import Deliveries
-from pairbus.gateway.rate import RateLimit
+from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
 from pairbus.gateway.tracking import Tracker
 from pairbus.model.access import MANAGE
 
@@ -55,12 +55,18 @@ class Broker:
         journal: Journal,
         random_bytes: bytes,
         audit: Callable[[str, str, str, str, str], None] | None = None,
+        audit_refusal: Callable[[str, str, str, str, str], None] | None = None,
     ) -> None:
-        """``random_bytes``: sixteen fresh ones, for lock tokens and tracking ids of this life."""
+        """``random_bytes``: sixteen fresh ones, for lock tokens and tracking ids of this life.
+
+        ``audit_refusal`` gets what callers without the right tried, which anybody can repeat without end; without it
+        ``audit`` gets that too.
+        """
         self.journal = journal
         self.faults = Faults()
         self.offers_faults = False
         self._rate = RateLimit()
+        self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self.meter = Meter()
         self.deliveries = Deliveries(self, random_bytes[:8])
         self.namespace = Namespace(name, journal, self.deliveries)
@@ -69,12 +75,15 @@ class Broker:
         """Where every message's way is told, if somebody wants to know."""
         self.access = Access(self.namespace)
         self.tracker = Tracker(name, random_bytes[8:])
-        self.management = ManagementApi(self.namespace, self.access, self.tracker, self.audit)
+        self.management = ManagementApi(
+            self.namespace, self.access, self.tracker, self.audit, self.audit_refusal
+        )
         self.connection_settings = ConnectionSettings(f"pairbus-{name}")
         self.request_bytes_max = REQUEST_BYTES_MAX
         self.draining: list[ReceiveLink] = []
         self.connections: dict[GatewayConnection, None] = {}
         self._on_audit = audit
+        self._on_refusal = audit_refusal
         self._dirty: dict[GatewayConnection, None] = {}
         self._later: list[tuple[int, int, GatewayConnection, Session, int]] = []
         self._later_count = 0
@@ -239,15 +248,16 @@ class Broker:
         """Answer a request on the namespace's port: the switchboard and the management API."""
         self.let_in(now)
         path = request.target.partition("?")[0]
+        # Before anything else, and from a bucket of their own: strangers must not use up what callers with a key get.
+        request.is_known = self.access.knows(request.headers.get("authorization"), now)
+        if not request.is_known and not self._stranger_rate.takes(now):
+            return self._busy(now)
         if path == FAULTS_PATH and self.offers_faults:
             return self._http_faults(request, now)
         if path == METRICS_PATH:
             return self._http_metrics(request, now)
-        if not self._rate.takes(now):
-            text = f"<Error><Code>503</Code><Detail>{self.tracker.describe(_BUSY, '', now)}</Detail></Error>"
-            return HttpResponse(
-                503, [("Content-Type", "application/xml"), ("Retry-After", "1")], text.encode()
-            )
+        if request.is_known and not self._rate.takes(now):
+            return self._busy(now)
         wanted = route_of(request.target).entity_path
         before = self.namespace.find(wanted)
         response = self.management.handle(request, now)
@@ -257,6 +267,10 @@ class Broker:
             self.meter.tally("" if entity is None else entity.path, MANAGEMENT).add(0)
         return response
 
+    def _busy(self, now: int) -> HttpResponse:
+        text = f"<Error><Code>503</Code><Detail>{self.tracker.describe(_BUSY, '', now)}</Detail></Error>"
+        return HttpResponse(503, [("Content-Type", "application/xml"), ("Retry-After", "1")], text.encode())
+
     def _http_metrics(self, request: HttpRequest, now: int) -> HttpResponse:
         """Counts for whoever holds a right on the whole namespace (M6)."""
         if request.method not in ("GET", "HEAD"):
@@ -264,7 +278,7 @@ class Broker:
         try:
             self.access.check_scrape(request.headers.get("authorization"), now)
         except Unauthorized as refusal:
-            self.audit("metrics", "", "", str(refusal.status), request.peer)
+            self.audit_refusal("metrics", "", "", str(refusal.status), request.peer)
             refused = _json(refusal.status, {"error": refusal.description})
             refused.headers.append(("WWW-Authenticate", 'Basic realm="metrics"'))
             return refused
@@ -292,16 +306,23 @@ class Broker:
 
     def refused_login(self, peer: str, user: str, now: int) -> None:  # noqa: ARG002
         """A SASL log-in was refused."""
-        self.audit("login", "", user, "refused", peer)
+        self.audit_refusal("login", "", user, "refused", peer)
 
     def refused_token(self, peer: str, path: str, now: int) -> None:  # noqa: ARG002
         """A token was refused."""
-        self.audit("put-token", path, "", "refused", peer)
+        self.audit_refusal("put-token", path, "", "refused", peer)
 
     def audit(self, action: str, path: str, who: str, result: str, peer: str) -> None:
-        """Record an action or a refusal (M13): what, on what, by which rule, with which result, from where."""
+        """Record an action (M13): what, on what, by which rule, with which result, from where."""
         if self._on_audit is not None:
             self._on_audit(action, path, who, result, peer)
+
+    def audit_refusal(self, action: str, path: str, who: str, result: str, peer: str) -> None:
+        """Record what a caller tried without the right to it (M13)."""
+        if self._on_refusal is not None:
+            self._on_refusal(action, path, who, result, peer)
+        else:
+            self.audit(action, path, who, result, peer)
 
 
 def _json(status: int, body: dict[str, object]) -> HttpResponse:

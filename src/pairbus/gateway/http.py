@@ -6,7 +6,7 @@ from __future__ import annotations
 class HttpRequest:
     """A whole request: its body has arrived and is within the limit."""
 
-    __slots__ = ("body", "headers", "method", "peer", "secure", "target")
+    __slots__ = ("body", "headers", "is_known", "method", "peer", "secure", "target")
 
     def __init__(
         self,
@@ -28,6 +28,8 @@ class HttpRequest:
         """The peer's own address, ``host:port``."""
         self.secure = secure
         """Whether it came through TLS."""
+        self.is_known = False
+        """Whether the caller proved to hold a key; set by whoever checks that."""
 
 
 class HttpResponse:

@@ -107,7 +107,8 @@ def _audit(
     path = context.address.path
     resource = f"{path}/rules/{rule}" if isinstance(rule, str) else path
     who = connection.rule_for(node_scope(path), MANAGE)
-    connection.broker.audit(AUDITED[name], resource, who, str(status), connection.peer)
+    audit = connection.broker.audit if who else connection.broker.audit_refusal
+    audit(AUDITED[name], resource, who, str(status), connection.peer)
 
 
 def _perform(

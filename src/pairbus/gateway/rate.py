@@ -7,6 +7,9 @@ from typing import Final
 REQUESTS_PER_SECOND: Final = 1_000
 BURST: Final = 2_000
 """Requests that may come at once after a quiet while."""
+STRANGER_REQUESTS_PER_SECOND: Final = 100
+STRANGER_BURST: Final = 200
+"""The same for all callers together that have shown no valid token or key."""
 
 
 class RateLimit:

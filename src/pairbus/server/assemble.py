@@ -50,6 +50,7 @@ def assemble(options: Options, now: int) -> Assembly:
             store,
             secrets.token_bytes(BROKER_RANDOM_BYTES),
             audit.write if audit is not None else None,
+            audit.write_refusal if audit is not None else None,
         )
         broker.offers_faults = options.faults
         replayed, audited = recover(broker.namespace, store)

@@ -285,6 +285,8 @@ class Server:
         if self._usage is not None and self._driver is not None:
             self._usage.ask()
             self._driver.ask_turn()
+        if self._assembly is not None and self._assembly.audit is not None:
+            self._assembly.audit.flush()
         self._arm_usage()
 
     def _fail(self, error: Exception) -> None:

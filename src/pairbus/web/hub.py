@@ -22,7 +22,7 @@ from aiohttp import web
 
 from pairbus.errors import PairbusError
 from pairbus.gateway.http import HttpResponse
-from pairbus.gateway.rate import RateLimit
+from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
 from pairbus.model.access import MANAGE, ROOT_RULE, SEND
 from pairbus.testing.http import Credentials, parse_connection_string, sas_token
 from pairbus.web.answers import content, refused, told, wish_of
@@ -93,6 +93,7 @@ class Hub:
         self._sessions: dict[str, _Session] = {}
         self._failures: list[float] = []
         self._rate = RateLimit()
+        self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self._looking: asyncio.Task[Mapping[str, object]] | None = None
         self._seen: tuple[float, Mapping[str, object]] | None = None
         self._sending = 0
@@ -141,11 +142,12 @@ class Hub:
         if is_safe and name in self._assets and (path == "/" or path.startswith(PREFIX)):
             asset = self._assets[name]
             return content(asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match"))
-        if not self._rate.takes(int(time.monotonic() * 1000)):
+        session = self._find(request)
+        rate = self._stranger_rate if session is None else self._rate
+        if not rate.takes(int(time.monotonic() * 1000)):
             return refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
         if path == PREFIX + "sign-in" and method == "POST":
             return await self._sign_in(request)
-        session = self._find(request)
         is_leaving = path == PREFIX + "sign-out" and method == "POST"
         if session is None and not is_leaving:
             return refused(HTTPStatus.UNAUTHORIZED, "Sign in: there is no session, or its key was replaced.")

@@ -17,7 +17,7 @@ from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import missing_claim
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.gateway.rate import RateLimit
+from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.names import canonical
 from pairbus.web import actions, messages, queries
@@ -107,6 +107,7 @@ class Page:
         self._sessions = Sessions(new_secret or _new_secret)
         self._album = Album()
         self._rate = RateLimit()
+        self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self._broker: Broker | None = None
 
     def assembling(self, assemble: Assemble) -> Assemble:
@@ -133,7 +134,8 @@ class Page:
         broker.let_in(now)
         if request.method in ("GET", "HEAD") and path[len(PREFIX) :] in self._assets:
             return self._file(path[len(PREFIX) :], request)
-        if not self._rate.takes(now):
+        request.is_known = self._knows(broker, request, now)
+        if not (self._rate if request.is_known else self._stranger_rate).takes(now):
             answer = refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
             answer.headers.append(("Retry-After", "1"))
             return answer
@@ -173,7 +175,7 @@ class Page:
         grant = sign_in(broker.access, rules, path, name, key)
         if grant is None:
             self._sessions.failed(address, now)
-            broker.audit("page.sign-in", path or "", name, "refused", request.peer)
+            broker.audit_refusal("page.sign-in", path or "", name, "refused", request.peer)
             return refused(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
         cookie, session = self._sessions.open(grant, now)
         broker.audit("page.sign-in", path or "", name, "200", request.peer)
@@ -199,6 +201,13 @@ class Page:
         )
         return answer
 
+    def _knows(self, broker: Broker, request: HttpRequest, now: int) -> bool:
+        """Whether the caller has signed in or sent a valid token."""
+        header = request.headers.get("authorization")
+        if header:
+            return broker.access.knows(header, now)
+        return self._sessions.find(_cookie(request, _cookie_name(broker)), now) is not None
+
     def _who(self, broker: Broker, request: HttpRequest, now: int) -> tuple[Grant, Session | None]:
         header = request.headers.get("authorization")
         if header:
@@ -217,7 +226,9 @@ class Page:
             grant, session = self._who(broker, request, now)
         except Unauthorized as refusal:
             if request.method not in ("GET", "HEAD") or request.headers.get("authorization"):
-                broker.audit("page.request", path[len(PREFIX) :], "", str(refusal.status), request.peer)
+                broker.audit_refusal(
+                    "page.request", path[len(PREFIX) :], "", str(refusal.status), request.peer
+                )
             return refused(HTTPStatus.UNAUTHORIZED, refusal.description)
         asked = Asked(broker, request, grant, session, now, self._album)
         name = path[len(API) + 1 :] if path.startswith(API + "/") else ""
@@ -232,7 +243,8 @@ class Page:
         try:
             response = answer(asked)
         except Refusal as refusal:
-            broker.audit(f"page.{name}", where, grant.rule_name, str(refusal.status), request.peer)
+            audit = broker.audit_refusal if isinstance(refusal, Unauthorized) else broker.audit
+            audit(f"page.{name}", where, grant.rule_name, str(refusal.status), request.peer)
             # A browser takes 401 for "sign in again"; the session is good, the right is missing.
             status = HTTPStatus.FORBIDDEN if isinstance(refusal, Unauthorized) else refusal.status
             return refused(status, refusal.description)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.gateway.rate import BURST, RateLimit
+from pairbus.gateway.rate import BURST, STRANGER_BURST, RateLimit
 from tests.unit.gateway.wire_bench import WireBench, token
 
 
@@ -32,3 +32,26 @@ def test_M12_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait() ->
     assert statuses == [200] * BURST + [503]
     assert ("Retry-After", "1") in late.headers
     assert bench.http("GET", target, good).status == 200
+
+
+def test_M12_strangers_use_up_nothing_of_what_callers_with_a_key_get() -> None:
+    bench = WireBench()
+    target = "/$Resources/queues?api-version=2021-05"
+    strangers = (None, "SharedAccessSignature nonsense", token("root", "wrong"), "Basic cm9vdDp3cm9uZw==")
+
+    statuses = [bench.http("GET", target, strangers[i % 4]).status for i in range(STRANGER_BURST + 1)]
+    metrics = bench.http("GET", "/metrics", None).status
+    known = [bench.http("GET", target, token("root", "root-1")).status for _ in range(BURST)]
+
+    assert statuses == [401] * STRANGER_BURST + [503]
+    assert metrics == 503
+    assert known == [200] * BURST
+
+
+def test_M12_a_caller_who_waits_is_served_whatever_known_callers_do() -> None:
+    bench = WireBench()
+    target = "/$Resources/queues?api-version=2021-05"
+    for _ in range(BURST + 1):
+        bench.http("GET", target, token("root", "root-1"))
+
+    assert bench.http("GET", target, None).status == 401

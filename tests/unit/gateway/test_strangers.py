@@ -292,3 +292,22 @@ def test_M6_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
 
     assert len(attaches) > STRANGER_BYTES_MAX
     assert len(connection.links) == 200
+
+
+def test_M13_what_callers_without_the_right_try_is_recorded_apart_from_actions() -> None:
+    bench = WireBench()
+    refused: list[tuple[str, ...]] = []
+    bench.broker._on_refusal = lambda *record: refused.append(record)
+    bench.queue("q")
+    bench.peer("root", "wrong")
+    bench.peer(None).put_token(token("root", "wrong"), "q")
+    target = "/q?api-version=2021-05"
+    for header in (None, token("root", "wrong"), token("listener", "listener-1")):
+        bench.http("DELETE", target, header)
+    bench.http("GET", "/metrics", None)
+    bench.http("DELETE", target, token("root", "root-1"))
+
+    assert [record[0] for record in refused] == ["login", "put-token", *["delete entity"] * 3, "metrics"]
+    assert [(record[0], record[2], record[3]) for record in bench.audits] == [
+        ("delete entity", "root", "200")
+    ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from pairbus.server.audit import AuditLog
+from pairbus.server import audit as audit_module
+from pairbus.server.audit import REFUSALS_PER_MINUTE, AuditLog
 
 
 def test_M11_a_full_disk_does_not_turn_a_done_action_into_an_error(
@@ -22,3 +24,62 @@ def test_M11_a_full_disk_does_not_turn_a_done_action_into_an_error(
 
     assert "audit" in caplog.text
     log.close()
+
+
+def records(directory: Path, name: str) -> list[dict[str, object]]:
+    files = sorted(directory.glob(f"{name}-*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def refusals(directory: Path) -> int:
+    """How many refusals the log tells of."""
+    return sum(int(str(record.get("count", 1))) for record in records(directory, "refused"))
+
+
+def test_M13_refusals_never_push_out_the_record_of_an_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FILE_BYTES_MAX", "REFUSED_FILE_BYTES_MAX"):
+        monkeypatch.setattr(audit_module, name, 2_000)
+    now = 0
+
+    def clock() -> int:
+        return now
+
+    log = AuditLog(tmp_path, clock)
+    log.write("create", "orders", "root", "201", "10.0.0.1:5000")
+    for minute in range(200):
+        now = minute * 60_000
+        for _ in range(2 * REFUSALS_PER_MINUTE):
+            log.write_refusal("put-token", "orders", "", "refused", "10.0.0.2:5000")
+    log.close()
+
+    assert [record["path"] for record in records(tmp_path, "audit")] == ["orders"]
+    sizes = [file.stat().st_size for file in tmp_path.glob("refused-*.jsonl")]
+    assert len(sizes) == audit_module.REFUSED_FILES_MAX
+    assert max(sizes) <= 2_000
+
+
+def test_M13_a_flood_of_refusals_is_counted_and_every_count_is_kept(tmp_path: Path) -> None:
+    now = 1_700_000_000_000
+
+    def clock() -> int:
+        return now
+
+    log = AuditLog(tmp_path, clock)
+    for number in range(5_000):
+        log.write_refusal("put-token", "orders", "", "refused", f"10.0.0.{number % 3}:{number}")
+    first = refusals(tmp_path)
+    now += 60_000
+    log.flush()
+    after_a_minute = refusals(tmp_path)
+    log.write_refusal("login", "", "root", "refused", "10.0.0.9:1")
+    for number in range(1_000):
+        log.write_refusal("login", "", "root", "refused", f"10.1.{number // 250}.{number % 250}:1")
+    log.close()
+
+    assert (first, after_a_minute, refusals(tmp_path)) == (REFUSALS_PER_MINUTE, 5_000, 6_001)
+    lines = records(tmp_path, "refused")
+    assert len(lines) <= 2 * (REFUSALS_PER_MINUTE + audit_module.REFUSAL_GROUPS_MAX + 1)
+    assert {line["peer"] for line in lines if "count" in line} >= {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
+    assert {line["result"] for line in lines} == {"refused"}
