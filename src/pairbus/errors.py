@@ -374,3 +374,7 @@ class InvalidParkedPropertyError(PairingError):
     def __init__(self, reason: str, description: str) -> None:
         super().__init__(description)
         self.reason = reason
+
+
+class DrainStalledError(PairingError):
+    """A drain that should end gave up: nothing moved for a while. The text says why and what to do."""

@@ -188,15 +188,17 @@ def test_a_destination_that_is_away_does_not_hold_up_others_and_is_retried_soon(
 async def test_another_message_with_the_same_id_is_no_proof_that_a_letter_is_home(pair: Pair) -> None:
     def letter(body: bytes) -> Letter:
         payload = message(body, [], "same")
-        return Letter(BACKLOG, 1, "orders", payload, "same", None, None, 0)
+        return Letter(BACKLOG, 1, "orders", payload, "same", None, None, 0, doubted_ms=0)
 
     async with pair.primary.aio_client() as client:
         outlet = SdkOutlet(client)
         await outlet.send("orders", [letter(b"one")])
 
-        assert await outlet.has(letter(b"one"))
-        assert not await outlet.has(letter(b"two"))
+        one, two = letter(b"one"), letter(b"two")
+        found = await outlet.at_home("orders", [one, two, letter(b"one")], frozenset({"same"}))
         await outlet.close()
+
+    assert found == [one], "another body is no proof, and one message there stands for one letter"
 
 
 def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:

@@ -120,11 +120,18 @@ async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) ->
         not_found=given["not_found"],
         life=given["life"],
         primary_aliases=given["primary_aliases"],
-        tell=lambda kind, subject, text: (
-            click.echo(f"{kind} {subject}: {text}", err=True) if kind == "set_aside" else None
-        ),
+        tell=_say,
         started=_stop_on_signals,
     )
+
+
+def _say(kind: str, subject: str, text: str) -> None:
+    if kind == "set_aside":
+        click.echo(f"dead-lettered in {subject}: {text}", err=True)
+    elif kind == "away":
+        click.echo(text, err=True)
+    elif kind == "back":
+        click.echo(f"{subject} works again", err=True)
 
 
 def _stop_on_signals(running: Any) -> None:

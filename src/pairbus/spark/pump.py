@@ -24,14 +24,14 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import wire
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.pairing.parking import restore
 from pairbus.pairing.trigger import classify
 from pairbus.pairing.trust import reaching, trusting
 from pairbus.spark import sdk
 from pairbus.spark.ledger import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
 from pairbus.spark.order import in_order
 from pairbus.spark.syphon_report import TIME_IS_UP
-from pairbus.syphon.plan import EXPIRED, DrainPlan, Letter, NotFoundPolicy, SetAside
+from pairbus.syphon.plan import DrainPlan, Letter, NotFoundPolicy, SetAside
+from pairbus.syphon.restoring import Life, restore_to_send
 from pairbus.syphon.sdk import SdkOutlet
 
 if TYPE_CHECKING:
@@ -231,26 +231,27 @@ class TaskPump:
             session_id=None,
             partition_key=None,
             locked_until_ms=_milliseconds(message.locked_until_utc),
+            enqueued_ms=enqueued or None,
             token=message,
         )
         lane.lock_ms = max(lane.lock_ms, letter.locked_until_ms - now)
         payload = wire.payload_of(message)
         assert payload is not None, "transfers are joined before a message is built"
         try:
-            elapsed = max(0, now - enqueued) if self._settings.deducts_life else 0
-            restored = restore(payload, now, elapsed_ms=elapsed, primary=self._settings.identity)
+            life: Life = "deduct" if self._settings.deducts_life else "freeze"
+            restored = restore_to_send(
+                payload,
+                now_ms=now,
+                enqueued_ms=enqueued or None,
+                life=life,
+                primary=self._settings.identity,
+            )
         except InvalidParkedPropertyError as error:
             lane.aside.append(SetAside(letter, error.reason, str(error)))
             return
         letter.path, letter.payload = restored.path, restored.payload
         letter.message_id = restored.message_id_text
         letter.session_id, letter.partition_key = restored.session_id, restored.partition_key
-        if restored.time_to_live_ms == 0:
-            text = (
-                f"expected some of its life to be left, found none after {now - enqueued} ms in the backlog"
-            )
-            lane.aside.append(SetAside(letter, EXPIRED, text))
-            return
         refused = self._plan.received(letter)
         if refused is not None:
             lane.aside.append(refused)

@@ -1,32 +1,26 @@
-"""What the pipelines need of the official SDK below its surface: raw browsing, and settling many deliveries at once.
+"""What the pipelines need of the official SDK below its surface: links that open at once, and browsing without a link.
 
-The SDK decodes what it browses into values without types, and settles one delivery per round trip. A copy that is
-equal bit for bit needs the encoded bytes, and a pump needs one disposition for a page. The wire sees nothing that
-the SDK does not do itself: the same request, and a disposition with a range (AMQP 1.0, 2.7.6).
+Browsing raw bytes and settling many deliveries at once are shared with the in-process syphon.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusSubQueue
-from azure.servicebus._pyamqp.outcomes import Accepted, Released
+from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.errors import UsageError
+from pairbus.syphon import browsing, settling
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
-    from azure.servicebus.aio import ServiceBusReceiver as AsyncServiceBusReceiver
 
-PEEK_OPERATION: Final = b"com.microsoft:peek-message"
 OPEN_SECONDS_MAX: Final = 30.0
 OPEN_PAUSE_SECONDS: Final = 0.01
-SETTLE_SECONDS_MAX: Final = 20.0
-"""How long the broker may take to confirm a page of settlements."""
 SUB_QUEUES: Final = {
     "deadletter": ServiceBusSubQueue.DEAD_LETTER,
     "transferdeadletter": ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
@@ -43,44 +37,9 @@ def client_of(conn_str: str, **options: Any) -> ServiceBusClient:
         ) from None
 
 
-def browse(receiver: Any, from_number: int, count: int) -> list[bytes]:
-    """The encoded messages of an entity from a sequence number on, at most ``count``, without taking them."""
-    request, answer = _browsing(receiver, from_number, count)
-    return list(receiver._mgmt_request_response_with_retry(PEEK_OPERATION, request, answer))
-
-
-async def browse_async(receiver: Any, from_number: int, count: int) -> list[bytes]:
-    """As ``browse``, for a receiver of the asynchronous client."""
-    request, answer = _browsing(receiver, from_number, count)
-    return list(await receiver._mgmt_request_response_with_retry(PEEK_OPERATION, request, answer))
-
-
-def _browsing(
-    receiver: Any, from_number: int, count: int
-) -> tuple[dict[str, object], Callable[..., list[bytes]]]:
-    transport = receiver._amqp_transport
-    request: dict[str, object] = {
-        "from-sequence-number": transport.AMQP_LONG_VALUE(from_number),
-        "message-count": count,
-    }
-    receiver._populate_message_properties(request)
-
-    def answer(
-        status_code: int, message: Any, description: Any, amqp_transport: Any = transport
-    ) -> list[bytes]:
-        if status_code == 200:
-            return [
-                bytes(entry[b"message"]) for entry in amqp_transport.get_message_value(message)[b"messages"]
-            ]
-        if status_code in (202, 204):
-            return []
-        condition = (message.application_properties or {}).get(b"errorCondition")
-        amqp_transport.handle_amqp_mgmt_error(
-            _Quiet(), "Browsing failed.", condition, description, status_code
-        )
-        return []
-
-    return request, answer
+browse = browsing.browse
+browse_async = browsing.browse_async
+settle_all = settling.settle_all
 
 
 def open_without_link(receiver: Any) -> None:
@@ -140,72 +99,3 @@ class SendersAtOnce:
     def get_queue_sender(self, path: str) -> Any:
         """A sender to a queue or topic."""
         return at_once(self._client.get_queue_sender(path))
-
-
-class _Quiet:
-    """A log that keeps nothing: the error itself says it all."""
-
-    def info(self, *_arguments: object) -> None:
-        """Nothing."""
-
-    warning = error = debug = info
-
-
-async def settle_all(
-    receiver: AsyncServiceBusReceiver,
-    messages: Sequence[ServiceBusReceivedMessage],
-    *,
-    released: bool = False,
-) -> list[bool]:
-    """Complete (or give back) deliveries of one receiver with as few frames as their numbers allow.
-
-    Returns for each whether the broker confirmed it; a message that is not confirmed may have lost its lock, and
-    then comes again (P40).
-    """
-    handler: Any = receiver._handler
-    link = None if handler is None else handler._link
-    if link is None or link._is_closed:
-        return [False] * len(messages)
-    wanted = "released" if released else "accepted"
-    by_number = sorted(messages, key=_delivery_number)
-    pending = link._pending_dispositions
-    numbers = [_delivery_number(message) for message in by_number]
-    try:
-        for first, last in _runs(numbers):
-            run = by_number[first:last]
-            for message in run:
-                pending[_delivery_number(message)] = {"settled": False, "outcome": None}
-            tags = [message._delivery_tag for message in run]
-            state: Any = Released() if released else Accepted()
-            await link._outgoing_disposition(numbers[first], numbers[last - 1], tags[0], False, state, None)
-            link._received_delivery_tags.difference_update(tags)
-        await _wait_for_outcomes(link, numbers)
-        confirmed = {number for number in numbers if wanted in (pending[number]["outcome"] or {})}
-    finally:
-        for number in numbers:
-            pending.pop(number, None)
-    return [_delivery_number(message) in confirmed for message in messages]
-
-
-def _delivery_number(message: ServiceBusReceivedMessage) -> int:
-    return int(message._delivery_id)
-
-
-async def _wait_for_outcomes(link: Any, numbers: Sequence[int]) -> None:
-    give_up = time.monotonic() + SETTLE_SECONDS_MAX
-    pending = link._pending_dispositions
-    while not all(pending[number]["settled"] for number in numbers):
-        if time.monotonic() > give_up or link._is_closed or link.state.name in ("DETACHED", "ERROR"):
-            return
-        await link._session._connection.listen(wait=False)
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Index ranges of ascending numbers without a gap."""
-    runs: list[tuple[int, int]] = []
-    start = 0
-    for index in range(1, len(numbers) + 1):
-        if index == len(numbers) or numbers[index] != numbers[index - 1] + 1:
-            runs.append((start, index))
-            start = index
-    return runs if numbers else []

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
@@ -17,9 +17,10 @@ from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES
 from pairbus.pairing.statistics import Counters
 from pairbus.pairing.trust import reaching
-from pairbus.syphon.hosting import build
+from pairbus.syphon.hosting import build, close_clients
 from pairbus.syphon.plan import NotFoundPolicy
 from pairbus.syphon.pump import Told
+from pairbus.syphon.restoring import Life
 
 PAGE: Final = 100
 WAIT_SECONDS: Final = 1.0
@@ -82,6 +83,11 @@ class Backlog:
             self._secondary, retry_total=1, **reaching(self._secondary), **self._trust
         ) as client:
             yield client
+
+    def _primary_client(self, connection_string: str) -> ServiceBusClient:
+        return ServiceBusClient.from_connection_string(
+            connection_string, retry_total=1, **reaching(connection_string), **self._trust
+        )
 
     async def queues(self) -> list[QueueRow]:
         """Every backlog queue with its counts; extra ones included."""
@@ -167,7 +173,7 @@ class Backlog:
         counters: Counters,
         ledger: Path | None = None,
         not_found: NotFoundPolicy = "dead-letter",
-        life: Literal["freeze", "deduct"] = "freeze",
+        life: Life = "freeze",
         primary_aliases: Sequence[str] = (),
         tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
         started: Any = None,
@@ -176,9 +182,7 @@ class Backlog:
         if self._primary is None:
             raise UsageError("draining needs the primary's connection string: set PAIRBUS_PRIMARY")
         async with self._client() as secondary:
-            primary = ServiceBusClient.from_connection_string(
-                self._primary, retry_total=1, **reaching(self._primary), **self._trust
-            )
+            primary = self._primary_client(self._primary)
             syphon, book = build(
                 primary,
                 secondary,
@@ -197,7 +201,7 @@ class Backlog:
                 await syphon.run(once=once)
             finally:
                 book.close()
-                await primary.close()
+                await close_clients(primary, secondary)
 
 
 @asynccontextmanager

@@ -90,7 +90,8 @@ class PairedServiceBusClient(_Paired):
                     raise
 
     def _tell(self, kind: str, subject: str, text: str) -> None:
-        self._factory.tell(KINDS[kind], subject, text)
+        if kind in KINDS:  # a paired client's own health events say which destinations are away
+            self._factory.tell(KINDS[kind], subject, text)
 
     def statistics(self) -> Statistics:
         """A frozen picture of the counters."""

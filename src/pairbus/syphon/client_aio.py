@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from pairbus.pairing._async.client import PairedServiceBusClient as _Paired
 from pairbus.pairing.errors import ScheduledMessageGoneError
 from pairbus.pairing.events import Kind
-from pairbus.syphon.hosting import build
+from pairbus.syphon.hosting import STOP_SHARE, build
 from pairbus.syphon.plan import NotFoundPolicy
+from pairbus.syphon.pump import STOP_SECONDS
 from pairbus.syphon.told import KINDS
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class PairedServiceBusClient(_Paired):
         running, self._running = self._running, None
         if running is None or self._syphon is None:
             return
-        self._syphon.stop()
+        self._syphon.stop(min(STOP_SECONDS, seconds * STOP_SHARE))
         _, late = await asyncio.wait([running], timeout=seconds)
         for task in late:
             task.cancel()
@@ -90,7 +91,8 @@ class PairedServiceBusClient(_Paired):
                     raise
 
     def _tell(self, kind: str, subject: str, text: str) -> None:
-        self._factory.tell(KINDS[kind], subject, text)
+        if kind in KINDS:  # a paired client's own health events say which destinations are away
+            self._factory.tell(KINDS[kind], subject, text)
 
     def statistics(self) -> Statistics:
         """A frozen picture of the counters."""

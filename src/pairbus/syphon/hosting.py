@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus.aio import ServiceBusClient
@@ -23,7 +23,8 @@ from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.statistics import Counters
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, NotFoundPolicy
-from pairbus.syphon.pump import Syphon, Told
+from pairbus.syphon.pump import STOP_SECONDS, Syphon, Told
+from pairbus.syphon.restoring import Life
 from pairbus.syphon.sdk import SdkInbox, SdkOutlet
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from pairbus.pairing.scheduled import ParkedSchedule
 
 START_SECONDS: Final = 15.0
+CLOSE_SECONDS: Final = 1.0
+"""How long the clients of a syphon that has ended may take to close."""
+STOP_SHARE: Final = 0.7
+"""The part of the time given for a stop that the pumps get; the rest is for closing the clients."""
 
 
 def ledger_directory() -> Path:
@@ -53,7 +58,7 @@ def build(
     counters: Counters,
     ledger: Path | None = None,
     not_found: NotFoundPolicy = "dead-letter",
-    life: Literal["freeze", "deduct"] = "freeze",
+    life: Life = "freeze",
     is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nobody blocks unless told
     tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
 ) -> tuple[Syphon, Ledger]:
@@ -131,7 +136,7 @@ class SyphonThread:
 
     def stop(self, seconds: float) -> None:
         """Stop the pumps and wait for their end."""
-        self.call(Syphon.stop)
+        self.call(lambda syphon: syphon.stop(min(STOP_SECONDS, seconds * STOP_SHARE)))
         self._thread.join(seconds)
 
     @property
@@ -157,8 +162,16 @@ class SyphonThread:
                 await syphon.run()
         finally:
             book.close()
-            for client in clients:
-                await client.close()
+            await close_clients(*clients)
+
+
+async def close_clients(*clients: ServiceBusClient) -> None:
+    """Close official clients, and leave those behind that do not close soon."""
+    closing = [asyncio.ensure_future(client.close()) for client in clients]
+    _, late = await asyncio.wait(closing, timeout=CLOSE_SECONDS)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*closing, return_exceptions=True)
 
 
 def asynchronous(client: Any) -> ServiceBusClient:

@@ -1,7 +1,12 @@
 """What may have been sent and is not yet completed: a durable list that a restarted syphon asks about.
 
-One line per fact: ``["+", queue, sequence number, message id]`` before a send, ``["-", queue, sequence number]`` once
-the backlog message is completed. After a crash, what has a plus and no minus is in doubt.
+One line per fact: ``["+", queue, sequence number, message id, enqueued]`` before a send, ``["-", queue, sequence
+number]`` once the backlog message is completed, or once the send is known to have failed. What has a plus and no minus
+is in doubt: after a crash, and also when a lock was lost between the send and the completion.
+
+A sequence number alone does not identify a message: a backlog queue that was deleted and made again counts from the
+start, and so does a queue of the same name in another namespace. So an entry is about a message only when the message id
+and the time it came into the queue are equal too.
 """
 
 from __future__ import annotations
@@ -11,14 +16,16 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
 from pairbus.errors import UsageError
 
 COMPACT_BYTES: Final = 1_000_000
+"""Size from which the file is written again with only what is in doubt."""
 IN_DOUBT_MAX: Final = 100_000
-"""How many messages in doubt are remembered; of the oldest beyond, a copy too many may come home."""
+"""Messages in doubt that are remembered; of the oldest beyond, the destination may get a copy too many."""
 LEDGERS_MAX: Final = 64
 """How many syphons on one machine may keep a ledger for one primary."""
 
@@ -27,14 +34,29 @@ logger = logging.getLogger("pairbus.syphon")
 Key = tuple[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One send without a known end."""
+
+    message_id: str
+    enqueued_ms: int | None
+    """When the message came into its backlog queue; None in files of earlier versions."""
+    since_ms: int
+    """When it was sent, on the steady clock of this run; 0: by an earlier run."""
+
+    def is_about(self, message_id: str, enqueued_ms: int | None) -> bool:
+        """Whether the entry is about this message, and not about another one that had the same sequence number."""
+        is_same_time = self.enqueued_ms is None or enqueued_ms is None or self.enqueued_ms == enqueued_ms
+        return is_same_time and self.message_id == message_id
+
+
 class Ledger:
     """The ledger of one syphon; a file that no other process uses meanwhile."""
 
-    def __init__(self, file: TextIO | None = None, open_entries: dict[Key, str] | None = None) -> None:
+    def __init__(self, file: TextIO | None = None, open_entries: dict[Key, Entry] | None = None) -> None:
         self._file = file
-        self._open: dict[Key, str] = dict(open_entries or {})
-        self.in_doubt: dict[Key, str] = dict(self._open)
-        """What an earlier run left: message ids by backlog queue and sequence number."""
+        self._open: dict[Key, Entry] = dict(open_entries or {})
+        self._size = 0
         self._is_told = False
 
     @staticmethod
@@ -48,16 +70,21 @@ class Ledger:
             except OSError:
                 file.close()
                 continue
-            return Ledger(file, _read(file))
+            ledger = Ledger(file, _read(file))
+            ledger._size = os.fstat(file.fileno()).st_size
+            return ledger
         raise UsageError(
             f"{LEDGERS_MAX} syphons keep ledgers of {primary!r} in {directory}: give another directory"
         )
 
-    def begin(self, entries: Sequence[tuple[str, int, str]]) -> None:
-        """These are about to be sent, once ``sync`` has returned."""
-        for queue, number, message_id in entries:
-            self._open[queue, number] = message_id
-        self._write([["+", queue, number, message_id] for queue, number, message_id in entries])
+    def begin(self, entries: Sequence[tuple[str, int, str, int | None]], now: int) -> None:
+        """These (queue, sequence number, message id, enqueued) are about to be sent, once ``sync`` has returned."""
+        for queue, number, message_id, enqueued_ms in entries:
+            self._open.pop((queue, number), None)
+            self._open[queue, number] = Entry(message_id, enqueued_ms, now)
+        while len(self._open) > IN_DOUBT_MAX:
+            del self._open[next(iter(self._open))]
+        self._write([["+", *entry] for entry in entries])
 
     def sync(self) -> None:
         """Return once everything noted is durable. May take a moment; may run in another thread."""
@@ -71,17 +98,24 @@ class Ledger:
     def end(self, entries: Sequence[Key]) -> None:
         """These are completed, or known not to have been sent."""
         known = [key for key in entries if self._open.pop(key, None) is not None]
-        for key in entries:
-            self.in_doubt.pop(key, None)
         self._write([["-", queue, number] for queue, number in known])
-        if self._file is not None and not self._open and self._file.tell() > COMPACT_BYTES:
-            self._file.truncate(0)
+        if self._file is not None and self._size > COMPACT_BYTES + 200 * len(self._open):
+            self._compact(self._file)
 
-    def doubt(self, key: Key, message_id: str) -> None:
-        """This one was sent and may come again."""
-        self.in_doubt[key] = message_id
-        while len(self.in_doubt) > IN_DOUBT_MAX:
-            del self.in_doubt[next(iter(self.in_doubt))]
+    def doubt(self, key: Key, message_id: str, enqueued_ms: int | None) -> Entry | None:
+        """The send of a message whose end nobody knows; None when it was never sent, or has come to an end.
+
+        An entry for another message with the same sequence number is dropped: that message is gone.
+        """
+        entry = self._open.get(key)
+        if entry is None or entry.is_about(message_id, enqueued_ms):
+            return entry
+        self.end([key])
+        return None
+
+    def ids(self) -> frozenset[str]:
+        """The ids of all messages in doubt."""
+        return frozenset(entry.message_id for entry in self._open.values())
 
     def close(self) -> None:
         """Let go of the file. What is open stays in it."""
@@ -100,13 +134,33 @@ class Ledger:
     def _write(self, lines: Sequence[object]) -> None:
         if self._file is None or not lines:
             return
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        content = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
         try:
             # Past the buffer: what a full disk refused would stay in it and be refused for ever.
-            os.write(self._file.fileno(), text.encode())
+            os.write(self._file.fileno(), content)
+            self._size += len(content)
             self._is_told = False
         except OSError as error:
             self._tell(error)
+
+    def _compact(self, file: TextIO) -> None:
+        """Empty the file and write what is in doubt into it again.
+
+        The file keeps its inode, and with it the lock that says that this process uses it. A crash in between leaves a
+        torn or empty file: copies too many, and nothing lost.
+        """
+        try:
+            os.ftruncate(file.fileno(), 0)
+        except OSError as error:
+            self._tell(error)
+            return
+        self._size = 0
+        self._write(
+            [
+                ["+", queue, number, entry.message_id, entry.enqueued_ms]
+                for (queue, number), entry in self._open.items()
+            ]
+        )
 
     def _tell(self, error: Exception) -> None:
         """A ledger that cannot be written costs a copy too many after a crash; to stop draining would cost more."""
@@ -115,15 +169,16 @@ class Ledger:
             logger.warning("the ledger cannot be written: %s", error, extra={"event": "syphon.ledger_failed"})
 
 
-def _read(file: TextIO) -> dict[Key, str]:
-    entries: dict[Key, str] = {}
+def _read(file: TextIO) -> dict[Key, Entry]:
+    entries: dict[Key, Entry] = {}
     file.seek(0)
     for line in file:
         try:
             fact = json.loads(line)
             key = (str(fact[1]), int(fact[2]))
             if fact[0] == "+":
-                entries[key] = str(fact[3])
+                enqueued = fact[4] if len(fact) > 4 else None
+                entries[key] = Entry(str(fact[3]), None if enqueued is None else int(enqueued), 0)
             else:
                 entries.pop(key, None)
         except (ValueError, IndexError, TypeError, KeyError):

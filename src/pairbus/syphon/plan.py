@@ -4,7 +4,8 @@ A *letter* is a locked backlog message with its restored form. Letters wait in t
 line has at most one batch in flight, so that its order is kept (P14), and knows by itself whether its destination is
 away. The shells report what happened and ask what is next; the simulation does the same.
 
-Rule 1: a letter is only ever completed after the primary acknowledged it (P34): ``sent`` alone says so.
+Rule 1: a letter is only ever completed after the primary acknowledged it (P34): ``sent`` says so, or ``found_home``
+        when an earlier run's copy was found at the destination.
 Rule 2: nothing is set aside because something is temporarily wrong (P38).
 Rule 3: at most ``window`` letters are held per backlog queue, half of them for destinations that stand still;
         nothing here grows without bound.
@@ -20,6 +21,7 @@ from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
 from pairbus.pairing.parking import PATH_CHARACTERS_MAX
 from pairbus.pairing.trigger import Failure
 from pairbus.syphon.passing import Passing
+from pairbus.syphon.restoring import EXPIRED
 
 POLL_SECONDS: Final = 900
 """The long poll of an idle backlog queue: four an hour."""
@@ -49,7 +51,6 @@ DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
 TOO_LARGE: Final = "TooLargeForDestination"
 REFUSED: Final = "RefusedByDestination"
 FORBIDDEN_PATH: Final = "ForbiddenPath"
-EXPIRED: Final = "ExpiredInBacklog"
 
 NotFoundPolicy = Literal["dead-letter", "wait"]
 
@@ -94,6 +95,21 @@ class Letter:
     """As it was received, when its life is limited and must be reckoned anew at the moment of sending."""
     restored_ms: int = 0
     """When its payload was restored, on the steady clock."""
+    doubted_ms: int | None = None
+    """The ledger has an earlier send of it without an answer, made at this time on the steady clock (0: by an earlier
+    run): the destination is asked before it is sent again. None: it was never sent."""
+
+    @property
+    def identity(self) -> tuple[str, int, int, str]:
+        """Equal for two deliveries or copies of one parked message, and different for two messages.
+
+        A message with a passport may have copies in several backlog queues. A message of the retired SDK has no
+        passport: its place in its backlog queue identifies it, with the time it came there, because a queue that was
+        deleted and made again counts its sequence numbers from the start.
+        """
+        if self.detour is not None:
+            return (*self.detour, self.message_id)
+        return (f"{self.queue}\n", self.sequence_number, self.enqueued_ms or 0, self.message_id)
 
     @property
     def renew_at_ms(self) -> int:
@@ -165,7 +181,7 @@ class DrainPlan:
         self._half = max(1, window // 2)
         self._lines: dict[str, Line] = {}
         self._held: dict[str, int] = {}
-        self._detours: dict[tuple[str, int, int], int] = {}
+        self._identities: dict[tuple[str, int, int, str], int] = {}
         self._passing = Passing()
         self._seen: dict[str, set[str]] = {}
         """Destinations that a backlog queue has had letters for."""
@@ -238,7 +254,7 @@ class DrainPlan:
 
     def holds_copy(self, letter: Letter) -> bool:
         """Whether another copy of the same parked message waits here; this one is left to come again when it is home."""
-        return letter.detour is not None and letter.detour in self._detours
+        return letter.identity in self._identities
 
     def passed(self, queue: str) -> int:
         """How many letters of a queue were left where they are."""
@@ -280,8 +296,7 @@ class DrainPlan:
             line = self._lines[key] = Line(letter.path.strip("/"))
         line.letters.append(letter)
         self._note(letter.queue, key)
-        if letter.detour is not None:
-            self._detours[letter.detour] = self._detours.get(letter.detour, 0) + 1
+        self._identities[letter.identity] = self._identities.get(letter.identity, 0) + 1
         self._held[letter.queue] = self._held.get(letter.queue, 0) + 1
         return None
 
@@ -326,6 +341,14 @@ class DrainPlan:
             self._release(letter)
         self._forget_if_empty(key)
         return done
+
+    def found_home(self, key: str, letters: Sequence[Letter]) -> None:
+        """Letters of the batch in flight are at the destination already: they may be completed without a send (P34)."""
+        line = self._lines[key]
+        line.flying = [letter for letter in line.flying if letter not in letters]
+        for letter in letters:
+            self._release(letter)
+        self._forget_if_empty(key)
 
     def send_failed(self, key: str, failure: Failure, why: str, now: int) -> list[SetAside]:
         """The batch in flight was refused, or nobody knows. What is to be set aside because of it."""
@@ -473,10 +496,10 @@ class DrainPlan:
         self._held[letter.queue] -= 1
         if not self._held[letter.queue]:
             del self._held[letter.queue]
-        if letter.detour is not None:
-            self._detours[letter.detour] -= 1
-            if not self._detours[letter.detour]:
-                del self._detours[letter.detour]
+        identity = letter.identity
+        self._identities[identity] -= 1
+        if not self._identities[identity]:
+            del self._identities[identity]
 
     def _forget_if_empty(self, key: str) -> None:
         line = self._lines[key]

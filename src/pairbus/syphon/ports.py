@@ -38,8 +38,8 @@ class Inbox(Protocol):
     async def set_aside(self, token: object, reason: str, description: str) -> None:
         """Move a message to the dead-letter queue."""
 
-    async def give_back(self, token: object) -> None:
-        """Let others have the message."""
+    async def give_back(self, tokens: Sequence[object]) -> None:
+        """Let others have the messages."""
 
     async def renew(self, letter: Letter) -> int:
         """Renew a lock; until when it holds now. Raises LockLost."""
@@ -60,8 +60,12 @@ class Outlet(Protocol):
     async def send(self, path: str, letters: Sequence[Letter]) -> None:
         """Send restored messages as one batch: all or none."""
 
-    async def has(self, letter: Letter) -> bool:
-        """Whether a letter is known to be at its destination. False when that cannot be told."""
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        """Those of the letters that are known to be at their destination, which all of them share.
+
+        Raises CannotAsk when the destination does not show its messages. ``ids`` are all message ids in doubt, so that
+        one look at the destination can serve later questions too.
+        """
 
     async def close(self) -> None:
         """Let go of the links."""
@@ -69,3 +73,7 @@ class Outlet(Protocol):
 
 class LockLost(Exception):
     """The lock of a letter is no longer held."""
+
+
+class CannotAsk(Exception):
+    """A destination does not show its messages: a topic, or a key without the right to listen."""

@@ -1,6 +1,6 @@
-"""The pumps: one task per backlog queue that receives and settles, one per destination that sends.
+"""The pumps: one task per backlog queue that receives and settles. ``senders`` has one task per destination.
 
-Only this module waits. What to do is decided by ``plan``; what has been done is kept in the ledger.
+Only these two modules wait. What to do is decided by ``plan``; what has been done is kept in the ledger.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Any, Final
 
-from pairbus.errors import InvalidParkedPropertyError
-from pairbus.pairing import parking
-from pairbus.pairing.naming import PrimaryIdentity, entity_key
+from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
+from pairbus.pairing.naming import PrimaryIdentity
+from pairbus.pairing.parking import Restored
 from pairbus.pairing.statistics import Counters
-from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
+from pairbus.pairing.trigger import classify
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.passing import PASSED_MAX
-from pairbus.syphon.plan import EXPIRED, POLL_SECONDS, SLOW_MS, DrainPlan, Letter, SetAside
+from pairbus.syphon.plan import POLL_SECONDS, SLOW_MS, DrainPlan, Letter, SetAside
 from pairbus.syphon.ports import Delivery, Inbox, LockLost, Outlet
-
-if TYPE_CHECKING:
-    from pairbus.pairing.parking import Restored
+from pairbus.syphon.restoring import Life, restore_to_send
+from pairbus.syphon.senders import Senders, one_line
+from pairbus.syphon.troubles import Troubles
 
 RECEIVE_MAX: Final = 100
 ONCE_SECONDS: Final = 1.0
@@ -32,17 +33,19 @@ ERROR_PAUSE_S_MIN: Final = 0.25
 ERROR_PAUSE_S_MAX: Final = 5.0
 RATE_WINDOW_MS: Final = 10_000
 BUSY_POLL_SECONDS: Final = 30.0
-STOP_MS: Final = 3_000
-"""How long a syphon that stops waits for the answers to what is on its way, so that nothing goes home twice."""
+STOP_SECONDS: Final = 4.0
+"""How long a syphon that was told to stop may take."""
+ANSWERS_SHARE: Final = 0.6
+"""The part of it that is spent on waiting for answers to what was sent, so that nothing is delivered twice; the rest is
+for closing links."""
+STALL_CHECK_SECONDS: Final = 1.0
 HOME_MAX: Final = 50_000
 """How many messages that went home are remembered, to know a second copy of one when it comes."""
-RESTORE_AGAIN_MS: Final = 1_000
-"""A limited life is reckoned anew when a letter has waited here for longer."""
 
 logger = logging.getLogger("pairbus.syphon")
 
 Told = Callable[[str, str, str], None]
-"""Called with the kind of an event (``drained``, ``set_aside``), its subject and a sentence."""
+"""Called with the kind of an event (``drained``, ``set_aside``, ``away``, ``back``), its subject and a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Syphon:
         counters: Counters,
         clock: Callable[[], int],
         wall_clock: Callable[[], int],
-        life: Literal["freeze", "deduct"] = "freeze",
+        life: Life = "freeze",
         tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told to
         identity: PrimaryIdentity | None = None,
     ) -> None:
@@ -100,11 +103,24 @@ class Syphon:
         self._primary = identity
         self._work = {queue: deque[Letter | SetAside | Withdrawal]() for queue in self._inboxes}
         self._wake = {queue: asyncio.Event() for queue in self._inboxes}
-        self._senders: dict[str, asyncio.Task[None]] = {}
-        self._sender_wake: dict[str, asyncio.Event] = {}
+        self._troubles = Troubles(tell)
+        self._senders = Senders(
+            outlet,
+            plan=plan,
+            ledger=ledger,
+            counters=counters,
+            clock=clock,
+            restored=self._restored,
+            troubles=self._troubles,
+            acknowledged=self._acknowledged,
+            hand=self._hand,
+            wake=lambda queue: self._wake[queue].set(),
+        )
         self._is_stopping = False
+        self._stopped = asyncio.Event()
         self._stop_by_ms = 0
-        self._home: dict[tuple[str, int, int, str] | None, bool] = {}
+        self._close_seconds = STOP_SECONDS * (1 - ANSWERS_SHARE)
+        self._home: dict[tuple[str, int, int, str], bool] = {}
         """What the primary has acknowledged, and whether a copy of it was completed already."""
         self._cut_short: set[str] = set()
         self._ends_when_empty_ms: int | None = None
@@ -114,38 +130,76 @@ class Syphon:
     # --- life -------------------------------------------------------------------------------------
 
     async def run(self, *, once: bool = False) -> None:
-        """Drain until stopped; with ``once`` until all that was there at the start is home."""
+        """Drain until stopped; with ``once`` until all that was there at the start is home.
+
+        Raises:
+            DrainStalledError: With ``once``: nothing has moved for a while, and only troubles are left.
+        """
         if once:
             self._ends_when_empty_ms = self._wall_clock()
+        self._troubles.begin(self._clock())
         pumps = [asyncio.ensure_future(self._pump(inbox)) for inbox in self._inboxes.values()]
+        all_pumps: asyncio.Future[list[None]] = asyncio.gather(*pumps)
+        watch = asyncio.ensure_future(self._watch(is_bounded=once))
         try:
-            await asyncio.gather(*pumps)
+            ends: list[asyncio.Future[Any]] = [all_pumps, watch]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not all_pumps.done():
+                # Whatever a pump waits for, it has until then to settle and to give back.
+                await asyncio.wait([all_pumps], timeout=max(0, self._stop_by_ms - self._clock()) / 1000)
+            if all_pumps.done():
+                all_pumps.result()
+            if watch.done():
+                watch.result()
         finally:
             self.stop()
-            await self._end([*pumps, *self._senders.values()])
+            await self._end([*pumps, watch, *self._senders.tasks()])
             self._refuse_withdrawals()
-            await asyncio.gather(*(inbox.close() for inbox in self._inboxes.values()), self._outlet.close())
+            await self._close_links()
 
-    def stop(self) -> None:
-        """Let ``run`` come to its end: polls are cut short, nothing new is received."""
+    async def _watch(self, *, is_bounded: bool) -> None:
+        """Return when the syphon was told to stop; raise when a drain that should end cannot."""
+        while not self._stopped.is_set():
+            try:
+                async with asyncio.timeout(STALL_CHECK_SECONDS if is_bounded else None):
+                    await self._stopped.wait()
+            except TimeoutError:
+                reason = self._troubles.reason_to_give_up(self._clock())
+                if reason is not None:
+                    self.stop()
+                    raise DrainStalledError(reason) from None
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Let ``run`` come to its end within ``seconds``: polls are cut short, nothing new is received or sent."""
         if not self._is_stopping:
-            self._stop_by_ms = self._clock() + STOP_MS
+            self._stop_by_ms = self._clock() + int(seconds * ANSWERS_SHARE * 1000)
+            self._close_seconds = seconds * (1 - ANSWERS_SHARE)
         self._is_stopping = True
+        self._stopped.set()
+        self._senders.stop()
         for queue, inbox in self._inboxes.items():
             inbox.interrupt()
             self._wake[queue].set()
 
+    async def _close_links(self) -> None:
+        ports: list[Inbox | Outlet] = [*self._inboxes.values(), self._outlet]
+        closing = [asyncio.ensure_future(port.close()) for port in ports]
+        _, late = await asyncio.wait(closing, timeout=self._close_seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*closing, return_exceptions=True)
+
     def wake(self) -> None:
         """A destination may be back: look again now."""
-        for event in self._sender_wake.values():
-            event.set()
+        self._senders.wake()
         for queue in self._inboxes:
             self._wake[queue].set()
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._close_seconds)
 
     def drain_rate_per_s(self) -> float:
         """Messages brought home per second, over the last ten seconds."""
@@ -167,6 +221,7 @@ class Syphon:
                 if await self._turn(inbox):
                     return
                 pause = ERROR_PAUSE_S_MIN
+                self._troubles.works("secondary", inbox.queue)
             except Exception as error:  # noqa: BLE001 - one bad turn must not end the pump; it is told and tried again
                 logger.warning(
                     "backlog queue %s: %r; trying again in %s s",
@@ -175,6 +230,7 @@ class Syphon:
                     pause,
                     extra={"event": "syphon.pump_failed", "queue": inbox.queue},
                 )
+                self._troubles.failed("secondary", inbox.queue, classify(error), one_line(error))
                 self._plan.drop_queue(inbox.queue)
                 await inbox.close()
                 if self._is_stopping:
@@ -281,16 +337,12 @@ class Syphon:
     async def _take(self, inbox: Inbox, delivery: Delivery) -> None:
         """Restore a message and put it in line, or set it aside."""
         if delivery.payload is None:
-            await inbox.give_back(delivery.token)
+            await inbox.give_back([delivery.token])
             return
         try:
             restored = self._restored(delivery.payload, delivery.enqueued_ms)
         except InvalidParkedPropertyError as error:
             await self._set_aside(inbox, delivery.token, delivery.sequence_number, error.reason, str(error))
-            return
-        if self._life == "deduct" and restored.time_to_live_ms == 0:
-            text = "expected time left to live, found none after the time in the backlog"
-            await self._set_aside(inbox, delivery.token, delivery.sequence_number, EXPIRED, text)
             return
         letter = Letter(
             inbox.queue,
@@ -311,37 +363,33 @@ class Syphon:
         if self._plan.holds_copy(letter) or self._plan.passes_over(letter, self._clock()):
             self._counters.passed_over += 1
             return
-        if await self._is_home_already(letter):
+        if letter.identity in self._home:
+            # The primary has acknowledged it. Either the lock was lost after the send, or a backlog queue that did not
+            # answer its sender had stored a copy.
             await self._complete(inbox, letter)
             return
+        letter.doubted_ms = self._doubted_ms(letter)
         refusal = self._plan.received(letter)
         if refusal is not None:
             await self._set_aside(
                 inbox, delivery.token, delivery.sequence_number, refusal.reason, refusal.description
             )
             return
-        self._ensure_sender(letter.path)
+        self._senders.ensure(letter.path)
 
     def _restored(self, payload: bytes, enqueued_ms: int | None) -> Restored:
-        now = self._wall_clock()
-        first = parking.restore(payload, now, primary=self._primary)
-        if self._life == "freeze" or first.time_to_live_ms is None:
-            return first
-        begun = first.passport.first_send_ms if first.passport is not None else enqueued_ms
-        elapsed = max(0, now - begun) if begun is not None else 0
-        return parking.restore(payload, now, elapsed_ms=elapsed)
+        return restore_to_send(
+            payload,
+            now_ms=self._wall_clock(),
+            enqueued_ms=enqueued_ms,
+            life=self._life,
+            primary=self._primary,
+        )
 
-    async def _is_home_already(self, letter: Letter) -> bool:
-        """Whether this is a copy of what the primary has acknowledged; after a restart the primary is asked."""
-        if _identity(letter) in self._home:
-            # A backlog queue that did not answer its sender had stored it, or the lock was lost after the re-send.
-            return True
-        if self._ledger.in_doubt.get((letter.queue, letter.sequence_number)) != letter.message_id:
-            return False
-        try:
-            return await self._outlet.has(letter)
-        except Exception:  # noqa: BLE001 - who cannot be asked cannot say yes; the message is sent again
-            return False
+    def _doubted_ms(self, letter: Letter) -> int | None:
+        key = (letter.queue, letter.sequence_number)
+        entry = self._ledger.doubt(key, letter.message_id, letter.enqueued_ms)
+        return None if entry is None else entry.since_ms
 
     # --- settling -----------------------------------------------------------------------------------
 
@@ -390,19 +438,18 @@ class Syphon:
         try:
             await inbox.complete(letter)
         except LockLost:
-            # It is home, and it will come again: the destination's duplicate detection or the ledger may catch it.
+            # The destination has it, and it comes again: its entry in the ledger stays open, also for the next run.
             self._counters.possible_duplicates += 1
-            self._ledger.doubt((letter.queue, letter.sequence_number), letter.message_id)
             return
         self._ledger.end([(letter.queue, letter.sequence_number)])
-        identity = _identity(letter)
-        if identity is not None and self._home.get(identity):
+        self._troubles.moved(self._clock())
+        if self._home.get(letter.identity):
             self._counters.repeats_dropped += 1
         else:
             self._counters.restored += 1
             self._restored_at.append(self._clock())
-        if identity in self._home:
-            self._home[identity] = True
+        if letter.identity in self._home:
+            self._home[letter.identity] = True
         if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
             self._tell("drained", inbox.queue, "every message received so far is home")
 
@@ -412,10 +459,13 @@ class Syphon:
         except LockLost:
             return  # it comes again and is set aside then
         self._counters.set_aside += 1
+        self._troubles.moved(self._clock())
         self._tell("set_aside", inbox.queue, f"message {number}: {reason}: {text}")
 
     async def _renew(self, inbox: Inbox) -> None:
         for letter in self._plan.renewals(inbox.queue, self._clock()):
+            if self._is_stopping:
+                return
             try:
                 letter.locked_until_ms = await inbox.renew(letter)
                 self._counters.lock_renewals += 1
@@ -425,101 +475,19 @@ class Syphon:
                 letter.locked_until_ms = self._clock() + 60_000
 
     async def _give_back_all(self, inbox: Inbox) -> None:
-        for letter in self._plan.drop_queue(inbox.queue):
-            try:
-                await inbox.give_back(letter.token)
-            except Exception:  # noqa: BLE001 - its lock lapses by itself
-                return
+        letters = self._plan.drop_queue(inbox.queue)
+        if letters:
+            with suppress(Exception):  # their locks lapse by themselves
+                await inbox.give_back([letter.token for letter in letters])
 
-    # --- a sender: one destination ------------------------------------------------------------------
+    # --- between pumps and senders ---------------------------------------------------------------
 
-    def _ensure_sender(self, path: str) -> None:
-        key = entity_key(path)
-        event = self._sender_wake.setdefault(key, asyncio.Event())
-        event.set()
-        if key not in self._senders or self._senders[key].done():
-            self._senders[key] = asyncio.ensure_future(self._send_all(key, event))
-
-    async def _send_all(self, key: str, event: asyncio.Event) -> None:
-        """Send the line of one destination until it is empty."""
-        while key in self._plan.lines():
-            event.clear()
-            batch = self._plan.next_batch(key, self._clock())
-            if not batch:
-                deadline = self._plan.next_deadline(key)
-                seconds = None if deadline is None else max(0.01, (deadline - self._clock()) / 1000)
-                try:
-                    async with asyncio.timeout(seconds if seconds is not None else BUSY_POLL_SECONDS):
-                        await event.wait()
-                except TimeoutError:
-                    continue
-                continue
-            await self._send_batch(key, batch)
-        # A line that fills again gets a task again.
-        if self._senders.get(key) is asyncio.current_task():
-            del self._senders[key]
-            self._sender_wake.pop(key, None)
-
-    async def _send_batch(self, key: str, batch: Sequence[Letter]) -> None:
-        batch = self._still_alive(key, batch)
-        if not batch:
-            return
-        self._ledger.begin([(letter.queue, letter.sequence_number, letter.message_id) for letter in batch])
-        try:
-            if self._ledger.is_durable:
-                # A disk takes its time, and this may be the application's own event loop.
-                await asyncio.to_thread(self._ledger.sync)
-            await self._outlet.send(batch[0].path, batch)
-        except Exception as error:  # noqa: BLE001 - every error is an answer to judge
-            self._send_failed(key, batch, error)
-            return
-        except BaseException:
-            self._plan.interrupted(key)
-            raise
-        self._counters.resent += len(batch)
-        for letter in self._plan.sent(key):
-            self._remember(letter)
-            self._hand(letter.queue, letter)
-
-    def _send_failed(self, key: str, batch: Sequence[Letter], error: Exception) -> None:
-        failure = classify(error)
-        if failure in IN_DOUBT:
-            self._counters.in_doubt += len(batch)
-        else:
-            self._ledger.end([(letter.queue, letter.sequence_number) for letter in batch])
-        text = f"{type(error).__name__}: {error}"[:300]
-        # An error that the SDK does not know is ours, perhaps: it is tried again, and must not go by unseen.
-        level = logging.WARNING if failure is Failure.INTERNAL else logging.INFO
-        logger.log(
-            level, "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
-        )
-        for item in self._plan.send_failed(key, failure, text, self._clock()):
-            self._hand(item.letter.queue, item)
-        for queue in {letter.queue for letter in batch}:
-            self._wake[queue].set()  # a destination that is away leaves room for others
-
-    def _still_alive(self, key: str, batch: Sequence[Letter]) -> Sequence[Letter]:
-        """Reckon limited lives at the moment of sending: a letter may have waited here for hours (P11)."""
-        now = self._clock()
-        expired = []
-        for letter in batch:
-            if letter.parked is not None and now - letter.restored_ms > RESTORE_AGAIN_MS:
-                restored = self._restored(letter.parked, letter.enqueued_ms)
-                letter.payload, letter.restored_ms = restored.payload, now
-                if self._life == "deduct" and restored.time_to_live_ms == 0:
-                    expired.append(letter)
-        if not expired:
-            return batch
-        for item in self._plan.expired(key, expired):
-            self._hand(item.letter.queue, item)
-        return [letter for letter in batch if letter not in expired]
-
-    def _remember(self, letter: Letter) -> None:
-        identity = _identity(letter)
-        if identity is not None:
-            self._home[identity] = False
-            while len(self._home) > HOME_MAX:
-                del self._home[next(iter(self._home))]
+    def _acknowledged(self, letter: Letter) -> None:
+        """The primary has a letter: it may be completed (P34), and is known when it comes again (P36)."""
+        self._home[letter.identity] = False
+        while len(self._home) > HOME_MAX:
+            del self._home[next(iter(self._home))]
+        self._hand(letter.queue, letter)
 
     def _hand(self, queue: str, item: Letter | SetAside | Withdrawal) -> None:
         """Give a letter back to its pump, which alone may settle it."""
@@ -531,8 +499,3 @@ class Syphon:
 def _detour(restored: Restored) -> tuple[str, int, int] | None:
     passport = restored.passport
     return (passport.factory, passport.detour, passport.first_send_ms) if passport is not None else None
-
-
-def _identity(letter: Letter) -> tuple[str, int, int, str] | None:
-    """What two copies of one parked message share, and no two messages do; None for those of the retired SDK."""
-    return (*letter.detour, letter.message_id) if letter.detour is not None else None

@@ -11,15 +11,17 @@ from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
     MessageNotFoundError,
-    ServiceBusError,
 )
 
 from pairbus.pairing import wire
+from pairbus.pairing._async.runtime import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PATH
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.syphon.browsing import PAGE, DestinationIndex, browses_without_link, page_of
 from pairbus.syphon.plan import BATCH_BYTES, LOCK_MS_DEFAULT, Letter
-from pairbus.syphon.ports import Delivery, LockLost
+from pairbus.syphon.ports import CannotAsk, Delivery, LockLost
+from pairbus.syphon.settling import settle_all
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -29,14 +31,17 @@ if TYPE_CHECKING:
 SEND_SECONDS: Final = 30.0
 OPEN_SECONDS: Final = 15.0
 CLOSE_SECONDS: Final = 5.0
-BROWSE_COUNT: Final = 250
-BROWSE_MAX: Final = 5_000
-"""How many messages of a destination are looked through for one in doubt."""
+ASK_SECONDS: Final = 60.0
+"""How long one look through a destination may take."""
+NOT_ASKED_MS: Final = 300_000
+"""How long a destination that does not show its messages is not asked again."""
+INDEXES_MAX: Final = 100
 LINKS_MAX: Final = 100
 """How many links, each with a connection of its own, are kept open to destinations."""
 ENVELOPE_ROOM: Final = 20_000
 LOCK_MS_MIN: Final = 5_000
 """No queue has shorter locks."""
+_CANNOT_SHOW: Final = (Failure.UNAUTHORIZED, Failure.NOT_FOUND, Failure.INVALID, Failure.DISABLED)
 _LINK_IS_FINE: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.QUOTA, Failure.BUSY)
 
 
@@ -88,9 +93,13 @@ class SdkInbox:
         """Move a message to the dead-letter queue."""
         await self._settled("dead_letter_message", token, reason=reason, error_description=description)
 
-    async def give_back(self, token: object) -> None:
-        """Let others have the message."""
-        await self._settled("abandon_message", token)
+    async def give_back(self, tokens: Sequence[Any]) -> None:
+        """Let others have the messages."""
+        receiver = self._receiver
+        if receiver is not None:
+            await settle_all(
+                receiver, [token for token in tokens if token._receiver is receiver], released=True
+            )
 
     async def renew(self, letter: Letter) -> int:
         """Renew a lock."""
@@ -107,26 +116,19 @@ class SdkInbox:
         """The destinations of up to ``count`` messages after a number."""
         receiver = await self._open()
         paths: dict[str, None] = {}
-        while count > 0:
-            page = await receiver.peek_messages(
-                max_message_count=min(count, BROWSE_COUNT), sequence_number=number + 1
-            )
-            if not page:
-                break
-            for message in page:
-                path = (message.application_properties or {}).get(ALIAS_PATH.encode())
-                if isinstance(path, bytes):
-                    paths[path.decode(errors="replace")] = None
-            number = int(page[-1].sequence_number or number)
+        while count > 0 and (page := await page_of(receiver, number + 1, min(count, PAGE))):
+            for browsed in page:
+                path = browsed.text_property(ALIAS_PATH)
+                if path is not None:
+                    paths[path] = None
+            number = max(number + 1, page[-1].sequence_number)
             count -= len(page)
         return list(paths)
 
     async def is_empty(self, before_ms: int) -> bool:
         """Whether nothing that was there before an instant is left."""
-        receiver = await self._open()
-        for message in await receiver.peek_messages(max_message_count=1, sequence_number=1):
-            enqueued = _milliseconds(message.enqueued_time_utc)
-            return enqueued is not None and enqueued > before_ms
+        for browsed in await page_of(await self._open(), 1, 1):
+            return browsed.enqueued_ms is not None and browsed.enqueued_ms > before_ms
         return True
 
     async def close(self) -> None:
@@ -171,8 +173,11 @@ class SdkInbox:
 class SdkOutlet:
     """Sends restored messages to entities of the primary; one link per destination, the latest ``LINKS_MAX`` of them."""
 
-    def __init__(self, client: ServiceBusClient) -> None:
+    def __init__(self, client: ServiceBusClient, clock: Callable[[], int] = steady_ms) -> None:
         self._client = client
+        self._clock = clock
+        self._indexes: dict[str, DestinationIndex] = {}
+        self._not_asked_until: dict[str, int] = {}
         self._senders: dict[str, ServiceBusSender] = {}
         self._busy: dict[str, int] = {}
 
@@ -223,37 +228,41 @@ class SdkOutlet:
                 return
             await _close(self._senders.pop(key))
 
-    async def has(self, letter: Letter) -> bool:
-        """Browse a queue for a message. Topics and consumed messages cannot be asked: False."""
-        body = wire.body_of(letter.payload)
-        async with asyncio.timeout(SEND_SECONDS), self._client.get_queue_receiver(letter.path) as receiver:
-            wire.set_retries(receiver, 0)
-            position, seen = 1, 0
-            while seen < BROWSE_MAX:
-                try:
-                    page = await receiver.peek_messages(
-                        max_message_count=BROWSE_COUNT, sequence_number=position, timeout=OPEN_SECONDS
-                    )
-                except ServiceBusError:
-                    return False
-                if not page:
-                    return False
-                # Message ids are the application's, and may repeat: another message is no proof.
-                if any(m.message_id == letter.message_id and _body(m) == body for m in page):
-                    return True
-                seen += len(page)
-                position = int(page[-1].sequence_number or 0) + 1
-        return False
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        """Those of the letters that their destination holds. It is browsed once for all that is in doubt by now."""
+        key = entity_key(path)
+        now = self._clock()
+        if now < self._not_asked_until.get(key, 0):
+            raise CannotAsk
+        index = self._indexes.pop(key, None) or DestinationIndex()
+        self._indexes[key] = index
+        while len(self._indexes) > INDEXES_MAX:
+            del self._indexes[next(iter(self._indexes))]
+        if index.must_look(letters):
+            try:
+                await self._look(index, path, ids, now)
+            except Exception as error:
+                if classify(error) not in _CANNOT_SHOW:
+                    raise
+                self._not_asked_until[key] = now + NOT_ASKED_MS
+                raise CannotAsk from error
+        return index.take(letters)
+
+    async def _look(self, index: DestinationIndex, path: str, ids: frozenset[str], now: int) -> None:
+        receiver = browses_without_link(self._client.get_queue_receiver(path))
+        wire.set_retries(receiver, 0)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await receiver.__aenter__()
+                await index.look(receiver, ids, now)
+        finally:
+            await _close(receiver)
 
     async def close(self) -> None:
         """Let go of the links."""
         senders, self._senders = list(self._senders.values()), {}
-        for sender in senders:
-            await _close(sender)
-
-
-def _body(message: Any) -> bytes:
-    return wire.body_of(wire.encoded(message.raw_amqp_message))
+        await asyncio.gather(*(_close(sender) for sender in senders))
 
 
 async def _close(handler: Any) -> None:

@@ -55,8 +55,8 @@ class FakeInbox:
     async def set_aside(self, token: object, reason: str, description: str) -> None:
         self.aside[token] = reason
 
-    async def give_back(self, token: object) -> None:
-        self.given_back.append(token)
+    async def give_back(self, tokens: Sequence[object]) -> None:
+        self.given_back += tokens
 
     async def renew(self, letter: Letter) -> int:
         self.renewed += 1
@@ -148,6 +148,9 @@ class FakeOutlet:
         self.answer: Callable[[str, Sequence[Letter]], BaseException | None] = lambda path, letters: None
         self.known: set[str] = set()
         self.slow_s = 0.0
+        self.ask_s = 0.0
+        self.questions = 0
+        self.ask_answer: Callable[[str], BaseException | None] = lambda path: None
 
     async def send(self, path: str, letters: Sequence[Letter]) -> None:
         if self.slow_s:
@@ -157,8 +160,15 @@ class FakeOutlet:
             raise error
         self.sent.append((path, [letter.sequence_number for letter in letters]))
 
-    async def has(self, letter: Letter) -> bool:
-        return letter.message_id in self.known
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        self.questions += 1
+        if self.ask_s:
+            await asyncio.sleep(self.ask_s)
+        error = self.ask_answer(path)
+        if error is not None:
+            raise error
+        assert {letter.message_id for letter in letters} <= ids
+        return [letter for letter in letters if letter.message_id in self.known]
 
     async def close(self) -> None:
         return

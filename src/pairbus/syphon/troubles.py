@@ -1,0 +1,100 @@
+"""What keeps a drain from moving, in sentences, and when a drain that should end has waited long enough. No clock.
+
+A *trouble* is a destination or a backlog queue whose last attempt failed for a reason that may pass. A continuous drain
+reports each once and goes on. A drain that should end (``--once``) gives up when nothing has moved for a while and
+troubles are all that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pairbus.pairing.trigger import Failure
+
+PATIENCE_MS: Final = 30_000
+"""How long a drain that should end goes on while nothing moves."""
+PATIENCE_KEY_MS: Final = 10_000
+"""The same when the key was refused everywhere: waiting seldom helps there."""
+SUBJECTS_SHOWN_MAX: Final = 3
+TEXT_CHARACTERS_MAX: Final = 300
+
+_REACH: Final = (Failure.CONNECTION, Failure.TIMEOUT)
+_WAY_OUT: Final = {
+    Failure.UNAUTHORIZED: "check the key and its rights in the connection string",
+    Failure.CONNECTION: "is the namespace running, and does the connection string name its address?",
+    Failure.TIMEOUT: "is the namespace running, and does the connection string name its address?",
+    Failure.DISABLED: "enable the entity",
+    Failure.QUOTA: "the entity is full: receive from it, or give it more room",
+    Failure.NOT_FOUND: "create the entity, or use --not-found dead-letter",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One destination or backlog queue that does not work at present."""
+
+    side: str
+    """The namespace it belongs to: ``primary`` or ``secondary``."""
+    subject: str
+    failure: Failure
+    text: str
+
+    def sentence(self) -> str:
+        """What is wrong, and the way out."""
+        way_out = _WAY_OUT.get(self.failure)
+        what = f"the {self.side} does not take {self.subject!r}" if self.side == "primary" else self.subject
+        return f"{what}: {self.failure.value} ({self.text})" + (f"; {way_out}" if way_out else "")
+
+
+class Troubles:
+    """The troubles of one syphon.
+
+    Args:
+        tell: Called with ``away`` when a trouble begins or changes its kind, and with ``back`` when it ends; its subject
+            and a sentence.
+    """
+
+    def __init__(self, tell: Callable[[str, str, str], None]) -> None:
+        self._tell = tell
+        self._open: dict[tuple[str, str], Trouble] = {}
+        self._moved_ms = 0
+
+    def begin(self, now: int) -> None:
+        """The drain begins."""
+        self._moved_ms = now
+
+    def failed(self, side: str, subject: str, failure: Failure, text: str) -> None:
+        """An attempt failed, and is made again later."""
+        known = self._open.get((side, subject))
+        trouble = Trouble(side, subject, failure, text[:TEXT_CHARACTERS_MAX])
+        self._open[side, subject] = trouble
+        if known is None or known.failure is not failure:
+            self._tell("away", subject, f"{trouble.sentence()}; trying again")
+
+    def works(self, side: str, subject: str) -> None:
+        """An attempt worked."""
+        if self._open.pop((side, subject), None) is not None:
+            self._tell("back", subject, "works again")
+
+    def moved(self, now: int) -> None:
+        """A message was delivered or dead-lettered."""
+        self._moved_ms = now
+
+    def reason_to_give_up(self, now: int) -> str | None:
+        """Why a drain that should end gives up now; None while it goes on."""
+        if not self._open:
+            return None
+        is_key = all(trouble.failure is Failure.UNAUTHORIZED for trouble in self._open.values())
+        waited = now - self._moved_ms
+        if waited < (PATIENCE_KEY_MS if is_key else PATIENCE_MS):
+            return None
+        shown = list(self._open.values())[:SUBJECTS_SHOWN_MAX]
+        text = "; ".join(trouble.sentence() for trouble in shown)
+        more = len(self._open) - len(shown)
+        return (
+            f"nothing could be drained for {waited // 1000} s: {text}"
+            + (f"; and {more} more" if more else "")
+            + ". Nothing is lost: the messages are still in the backlog; run the command again"
+        )
