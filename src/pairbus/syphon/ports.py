@@ -32,8 +32,8 @@ class Inbox(Protocol):
     def interrupt(self) -> None:
         """Let a ``receive`` that waits return soon, with what it has."""
 
-    async def complete(self, letter: Letter) -> None:
-        """Remove a message. Raises LockLost when the lock is no longer valid."""
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Remove messages. Returns those that are gone; of the others the lock is no longer valid, or nobody knows."""
 
     async def set_aside(self, token: object, reason: str, description: str) -> None:
         """Move a message to the dead-letter queue."""

@@ -27,6 +27,8 @@ from pairbus.syphon.senders import Senders, one_line
 from pairbus.syphon.troubles import Troubles
 
 RECEIVE_MAX: Final = 100
+SETTLE_MAX: Final = 300
+"""How many messages are completed with one request."""
 ONCE_SECONDS: Final = 1.0
 """How long a drain that should end waits for more."""
 ERROR_PAUSE_S_MIN: Final = 0.25
@@ -366,7 +368,7 @@ class Syphon:
         if letter.identity in self._home:
             # The primary has acknowledged it. Either the lock was lost after the send, or a backlog queue that did not
             # answer its sender had stored a copy.
-            await self._complete(inbox, letter)
+            self._work[inbox.queue].append(letter)
             return
         letter.doubted_ms = self._doubted_ms(letter)
         refusal = self._plan.received(letter)
@@ -396,6 +398,12 @@ class Syphon:
     async def _settle(self, inbox: Inbox) -> None:
         work = self._work[inbox.queue]
         while work:
+            letters: list[Letter] = []
+            while work and len(letters) < SETTLE_MAX and isinstance(work[0], Letter):
+                letters.append(work.popleft())  # type: ignore[arg-type]  # just looked at
+            if letters:
+                await self._complete(inbox, letters)
+                continue
             item = work.popleft()
             if isinstance(item, SetAside):
                 letter = item.letter
@@ -405,8 +413,6 @@ class Syphon:
                 self._ledger.end([(letter.queue, letter.sequence_number)])
             elif isinstance(item, Withdrawal):
                 await self._withdraw(inbox, item)
-            else:
-                await self._complete(inbox, item)
 
     async def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> bool:
         """Remove a message that this syphon holds and has not sent. False when it does not hold it."""
@@ -418,14 +424,11 @@ class Syphon:
         return await done
 
     async def _withdraw(self, inbox: Inbox, item: Withdrawal) -> None:
+        is_done = False
         try:
-            await inbox.complete(item.letter)
-        except BaseException as error:
-            item.answer(is_done=False)
-            if not isinstance(error, LockLost):
-                raise
-        else:
-            item.answer(is_done=True)
+            is_done = bool(await inbox.complete([item.letter]))
+        finally:
+            item.answer(is_done=is_done)
 
     def _refuse_withdrawals(self) -> None:
         """Whoever still waits for one waits in vain: the pumps have ended."""
@@ -434,22 +437,25 @@ class Syphon:
                 if isinstance(item, Withdrawal):
                     item.answer(is_done=False)
 
-    async def _complete(self, inbox: Inbox, letter: Letter) -> None:
-        try:
-            await inbox.complete(letter)
-        except LockLost:
-            # The destination has it, and it comes again: its entry in the ledger stays open, also for the next run.
-            self._counters.possible_duplicates += 1
+    async def _complete(self, inbox: Inbox, letters: Sequence[Letter]) -> None:
+        """Remove messages that the primary has from their backlog queue."""
+        done = await inbox.complete(letters)
+        # The destination has the others too, and they come again: their entries in the ledger stay open, also for the
+        # next run.
+        self._counters.possible_duplicates += len(letters) - len(done)
+        if not done:
             return
-        self._ledger.end([(letter.queue, letter.sequence_number)])
-        self._troubles.moved(self._clock())
-        if self._home.get(letter.identity):
-            self._counters.repeats_dropped += 1
-        else:
-            self._counters.restored += 1
-            self._restored_at.append(self._clock())
-        if letter.identity in self._home:
-            self._home[letter.identity] = True
+        now = self._clock()
+        self._ledger.end([(letter.queue, letter.sequence_number) for letter in done])
+        self._troubles.moved(now)
+        for letter in done:
+            if self._home.get(letter.identity):
+                self._counters.repeats_dropped += 1
+            else:
+                self._counters.restored += 1
+                self._restored_at.append(now)
+            if letter.identity in self._home:
+                self._home[letter.identity] = True
         if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
             self._tell("drained", inbox.queue, "every message received so far is home")
 

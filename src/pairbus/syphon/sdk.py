@@ -85,9 +85,21 @@ class SdkInbox:
         if self._interrupt is not None:
             self._interrupt()
 
-    async def complete(self, letter: Letter) -> None:
-        """Remove a message."""
-        await self._settled("complete_message", letter.token)
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Remove messages with as few frames as their numbers allow. Returns those that are gone."""
+        receiver = self._receiver
+        # A lock belongs to the link it came on; after a reconnect the message is received again.
+        tokens: list[Any] = [letter.token for letter in letters]
+        held = [
+            letter
+            for letter, token in zip(letters, tokens, strict=True)
+            if receiver is not None and token._receiver is receiver
+        ]
+        if receiver is None or not held:
+            return []
+        messages: list[Any] = [letter.token for letter in held]
+        done = await settle_all(receiver, messages)
+        return [letter for letter, is_done in zip(held, done, strict=True) if is_done]
 
     async def set_aside(self, token: object, reason: str, description: str) -> None:
         """Move a message to the dead-letter queue."""

@@ -11,7 +11,7 @@ from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, Letter
-from pairbus.syphon.ports import Delivery, LockLost
+from pairbus.syphon.ports import Delivery
 from pairbus.syphon.pump import Syphon
 from pairbus.testing.pairing_model import original
 from tests.unit.syphon.virtual_loop import VirtualLoop
@@ -47,10 +47,13 @@ class FakeInbox:
     def interrupt(self) -> None:
         self._interrupted.set()
 
-    async def complete(self, letter: Letter) -> None:
-        if self.loses_locks:
-            raise LockLost
-        self.completed.append(letter.sequence_number)
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        done = [letter for letter in letters if self.holds_lock(letter)]
+        self.completed += [letter.sequence_number for letter in done]
+        return done
+
+    def holds_lock(self, letter: Letter) -> bool:
+        return not self.loses_locks
 
     async def set_aside(self, token: object, reason: str, description: str) -> None:
         self.aside[token] = reason
@@ -128,11 +131,14 @@ class LockingInbox(FakeInbox):
             taken.append(delivery)
         return taken
 
-    async def complete(self, letter: Letter) -> None:
-        if self.stored.get(letter.sequence_number, (None, 0))[1] <= self.loop.now_ms():
-            raise LockLost
-        del self.stored[letter.sequence_number]
-        await super().complete(letter)
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        done = await super().complete(letters)
+        for letter in done:
+            del self.stored[letter.sequence_number]
+        return done
+
+    def holds_lock(self, letter: Letter) -> bool:
+        return self.stored.get(letter.sequence_number, (None, 0))[1] > self.loop.now_ms()
 
     async def renew(self, letter: Letter) -> int:
         until = await super().renew(letter)
