@@ -23,6 +23,7 @@ out too. ``pairbus`` exports all that a program needs.
         ├── NamespaceNameUnknownError · SameNamespaceError · AlreadyPairedError · NotPairedError
         ├── OtherPrimaryError                two primaries with one name
         ├── InvalidParkedPropertyError       what the syphon sets aside
+        ├── DrainStalledError                a drain that should end cannot go on
         └── pairbus.pairing.errors           NoBacklogQueuesError · EntityGoneError · MessageTooLargeForBacklogError
                                              ScheduledMessageGoneError · PartnerClosedError · ClientClosedError
 

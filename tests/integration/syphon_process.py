@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from pairbus.pairing import parking, wire
 from pairbus.pairing.parking import Passport
