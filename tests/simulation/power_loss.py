@@ -1,7 +1,8 @@
 """One log on one bad disk: a random history, and at any of its instants the power goes.
 
 The ledger knows what the state was after each batch, and which batches were acknowledged. Whatever a crash leaves, recovery must give
-exactly the state after the last acknowledged batch, or after the one that was being written (B1, B5, B13, B19).
+exactly the state after the last acknowledged batch, or after the one that was being written (B1, B5, B13, B19). And if then the end of
+the log is lost, by whatever hand, recovery says so or loses nothing (B10).
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from pairbus.engine.records import (
     SequenceAdvanced,
     SessionStateSet,
 )
+from pairbus.errors import StorageError, StoreCorrupt
 from pairbus.model.message import DEFERRED, SCHEDULED, Extra, Message
 from pairbus.storage.faulty import SimulatedDisk
+from pairbus.storage.inspect import check
 from pairbus.storage.log import LogStore
+from pairbus.storage.mark import MARK_FILE
+from pairbus.storage.repair import repair
+from pairbus.storage.segment import SEGMENT_HEADER_BYTES, segment_number
 
 STATES_PER_WORLD: Final = 300
 STEPS_MAX: Final = 100_000
@@ -155,6 +161,15 @@ def recover(
     return store, ledger, ledger.snapshot(blobs)
 
 
+def refusal(disk: SimulatedDisk) -> str:
+    """What a check says of damage; empty: everything is intact."""
+    try:
+        check("simulated", file_system=disk)
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
 class World:
     """A seed's history.
 
@@ -171,7 +186,11 @@ class World:
         self.crash_rate = self.chance.choice((0.1, 0.3, 0.6))
         self.keep_rate = self.chance.choice((0.05, 0.3))
         self.epoch_rate = self.chance.choice((0.002, 0.01, 0.03))
+        self.lose_rate = self.chance.choice((0.02, 0.1))
         self.crashes = 0
+        self.damaged = 0
+        self.refused = 0
+        self.repaired = 0
         self.epochs = 0
         self.restated = 0
         self.retired = 0
@@ -218,6 +237,8 @@ class World:
                 self._check_killed(allowed)
             else:
                 self._check(self.disk.crashed(self.chance), allowed)
+        if self.chance.random() < self.lose_rate:
+            self._check_lost_end(allowed)
         if self.chance.random() < self.epoch_rate:
             raise PowerLoss(self.disk.crashed(self.chance), allowed)
 
@@ -252,6 +273,53 @@ class World:
         store, _, second = recover(after, self.segment_bytes, self.chance)
         store.close()
         self._allow(second, [state])
+
+    def _check_lost_end(self, allowed: list[dict[str, Any]]) -> None:
+        """The process or the machine ends, and then the end of the log is lost. That is noticed, or nothing is lost (B10)."""
+        self.damaged += 1
+        chance = self.chance
+        is_killed = chance.random() < 0.7
+        disk = self.disk.killed() if is_killed else self.disk.crashed(chance)
+        # After a loss of power the last mark may be missing, so that zeros from a frame on are not always noticed.
+        self._lose_end(
+            disk, chance.choice(("cut", "cut", "files", "mark", *(("zero", "zero") if is_killed else ())))
+        )
+        try:
+            store, _, state = recover(disk, self.segment_bytes, chance)
+        except StorageError as error:
+            self.refused += 1
+            disk.unlock()
+            if str(error) != (checked := refusal(disk)):
+                raise AssertionError(f"refused: {error}; the check says: {checked or 'intact'}") from error
+            self._repair(disk)
+            return
+        store.close()
+        self._allow(state, allowed)
+
+    def _lose_end(self, disk: SimulatedDisk, kind: str) -> None:
+        segments = sorted(name for name in disk.names() if segment_number(name) is not None)
+        name = self.chance.choice(segments[-4:])
+        match kind:
+            case "cut":
+                disk.truncate(name, self.chance.randrange(disk.size(name)))
+            case "zero":
+                disk.zero(name, self.chance.randrange(SEGMENT_HEADER_BYTES, disk.size(name)))
+            case "files":
+                for lost in segments[-self.chance.randrange(1, len(segments) + 1) :]:
+                    disk.lose(lost)
+            case _:
+                disk.lose(MARK_FILE)
+
+    def _repair(self, disk: SimulatedDisk) -> None:
+        """A loss that was accepted is no loss the next time."""
+        try:
+            report = repair("simulated", accepts_loss=True, file_system=disk)
+        except StoreCorrupt:
+            return  # damage before the end of the log
+        assert report.damage
+        self.repaired += 1
+        check("simulated", file_system=disk)
+        recover(disk, self.segment_bytes, self.chance)[0].close()
 
     def _allow(self, state: dict[str, Any], allowed: list[dict[str, Any]]) -> None:
         if state not in allowed:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from pairbus.storage import recovery
 from tests.simulation.power_loss import STATES_PER_WORLD, World
 
 WORLDS = int(os.environ.get("PAIRBUS_SEEDS") or 40)
@@ -30,6 +31,16 @@ def test_the_worlds_roll_recycle_compact_and_restart() -> None:
     assert sum(world.retired for world in worlds) > 50
     assert sum(world.restated for world in worlds) > 50
     assert sum(world.epochs for world in worlds) > 20
+    assert sum(world.refused for world in worlds) > 50
+    assert sum(world.damaged - world.refused for world in worlds) > 10
+    assert sum(world.repaired for world in worlds) > 20
+
+
+def test_B10_a_lost_end_that_goes_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "find", lambda files, expects_mark: recovery.look(files, None))
+    with pytest.raises(AssertionError, match="recovery gives none of"):
+        for seed in range(5):
+            World(seed).run()
 
 
 def test_B4_a_reply_before_the_sync_is_caught() -> None:

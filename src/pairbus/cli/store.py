@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pairbus.errors import StoreCorrupt
     from pairbus.server.offline import EntityCounts, Tell
     from pairbus.storage.inspect import CheckReport
+    from pairbus.storage.repair import RepairReport
 
 EXIT_DAMAGED: Final = 1
 COLUMNS: Final = ("active", "scheduled", "deferred", "dead_letter", "transfer_dead_letter", "bytes")
@@ -35,7 +36,7 @@ Examples:
 
 \b
 The broker must be stopped: data belongs to one process at a time.
-Exit codes: 0 done, 1 the data is damaged (check), 2 wrong usage, 3 the data is in use, not there,
+Exit codes: 0 done, 1 the data is damaged (check, repair), 2 wrong usage, 3 the data is in use, not there,
 of a newer version or cannot be read, or there is no space.
 """
 CHECK_EXAMPLES: Final = """\b
@@ -58,6 +59,15 @@ Examples:
 \b
 Read back:
   spark.read.parquet("./backup/messages").groupBy("entity", "state").count()
+"""
+REPAIR_EXAMPLES: Final = """\b
+Examples:
+  pairbus store repair --data ./contoso
+  pairbus store repair --data ./contoso --accept-loss
+
+\b
+Exit codes: 0 nothing to repair, or repaired, 1 there is damage and nothing was changed, 2 wrong usage,
+3 the data is in use, not there or of a newer version.
 """
 IMPORT_EXAMPLES: Final = """\b
 Examples:
@@ -89,7 +99,7 @@ def data_options(command: _Command) -> _Command:
 
 @click.group(cls=HelpfulGroup, epilog=EPILOG)
 def store() -> None:
-    """Check, compact, export or import the data of a namespace whose broker is stopped."""
+    """Check, compact, export, import or repair the data of a namespace whose broker is stopped."""
 
 
 @store.command("check", epilog=CHECK_EXAMPLES)
@@ -210,6 +220,50 @@ def import_command(source: str, namespace: str, data: str | None, as_json: bool)
             f"serve it with --namespace {manifest.namespace}"
         )
     return 0
+
+
+@store.command("repair", epilog=REPAIR_EXAMPLES)
+@click.option(
+    "--accept-loss", is_flag=True, help="Give the lost messages up, so that the broker starts again."
+)
+@data_options
+def repair_command(accept_loss: bool, namespace: str, data: str | None, as_json: bool) -> int:
+    """Say what is lost at the end of the log; with --accept-loss give it up.
+
+    The end of the log is lost if the newest files were deleted, cut short or overwritten. Restoring a copy is better if there is one:
+    lost messages do not come back, and their sequence numbers are given to new messages. Keep a copy of the data directory
+    before you accept the loss.
+    """
+    from pairbus.errors import StoreCorrupt
+    from pairbus.server.offline import store_directory
+    from pairbus.storage.repair import repair
+
+    directory = _directory(namespace, data)
+    try:
+        report = repair(store_directory(directory), accepts_loss=accept_loss)
+    except StoreCorrupt as error:
+        return _say_damage(directory, error, as_json)
+    is_repaired = accept_loss and bool(report.damage)
+    if as_json:
+        click.echo(json.dumps({"data": str(directory), "repaired": is_repaired, **asdict(report)}))
+    elif not report.damage:
+        click.echo(f"{directory}: nothing to repair: the log ends where it should")
+    else:
+        click.echo(f"{directory}: {_loss_of(report)}")
+        click.echo(
+            "the loss is accepted: the broker starts again from there"
+            if is_repaired
+            else "nothing was changed; give the loss up with --accept-loss, or restore the data directory from a copy"
+        )
+    return EXIT_DAMAGED if report.damage and not accept_loss else 0
+
+
+def _loss_of(report: RepairReport) -> str:
+    place = f"the log ends with frame {report.last_frame} in {report.file} at offset {report.offset}"
+    aside = "".join(f"; {name} cannot be read and is kept as {name}.damaged" for name in report.damaged_files)
+    if report.lost_frames is None:
+        return f"{place}; how many commits are lost behind it is not known, for the mark is lost too{aside}"
+    return f"{place}; {report.lost_frames:,} acknowledged commits behind it are lost{aside}"
 
 
 def _directory(namespace: str, data: str | None) -> Path:

@@ -5,6 +5,7 @@ What is staged and not yet durable is always here, for nothing else has it.
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
@@ -124,13 +125,23 @@ class BlobCache:
     def _handle(self, number: int) -> int:
         handle = self._handles.get(number)
         if handle is None:
-            handle = self._files.open(segment_name(number))
+            handle = self._open(number)
             self._handles[number] = handle
             if len(self._handles) > HANDLES_MAX:
                 self._files.close(self._handles.popitem(last=False)[1])
         else:
             self._handles.move_to_end(number)
         return handle
+
+    def _open(self, number: int) -> int:
+        try:
+            return self._files.open(segment_name(number))
+        except OSError as error:
+            # No descriptor is left: one of those that are kept for other segments serves as well.
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._handles:
+                raise
+            self._files.close(self._handles.popitem(last=False)[1])
+            return self._files.open(segment_name(number))
 
     def drop_segment(self, number: int) -> None:
         """A segment goes."""

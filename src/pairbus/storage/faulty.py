@@ -133,6 +133,26 @@ class SimulatedDisk:
             if bit >> 3 < len(contents):
                 contents[bit >> 3] ^= 1 << (bit & 7)
 
+    def truncate(self, name: str, length: int) -> None:
+        """Damage a file: cut it off, durably."""
+        file = self._names[name]
+        for contents in (file.contents, file.durable):
+            del contents[length:]
+        file.pending.clear()
+
+    def zero(self, name: str, offset: int) -> None:
+        """Damage a file: overwrite it with zeros from an offset to its end, durably."""
+        file = self._names[name]
+        for contents in (file.contents, file.durable):
+            contents[offset:] = bytes(max(0, len(contents) - offset))
+        file.pending.clear()
+
+    def lose(self, name: str) -> None:
+        """Damage the directory: the file is gone, durably."""
+        file = self._names.pop(name)
+        self._durable_names = {key: other for key, other in self._durable_names.items() if other is not file}
+        self._pending_names = [entry for entry in self._pending_names if entry[2] is not file]
+
     def contents(self, name: str) -> bytes:
         """What a file holds, as read."""
         return bytes(self._names[name].contents)
@@ -175,6 +195,7 @@ class SimulatedDisk:
 
     def open(self, name: str) -> int:
         """See FileSystem."""
+        self._begin("open")
         return self._handle(self._file(name))
 
     def close(self, handle: int) -> None:

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,6 +18,9 @@ from pairbus.errors import StoreUnavailable
 FILE_MODE: Final = 0o600
 """Messages are nobody else's business."""
 DIRECTORY_MODE: Final = 0o700
+RESERVED_HANDLES: Final = 4
+"""File descriptors kept for the store alone: clients may hold all others, and the store must go on (B12)."""
+_NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class FileSystem(Protocol):
@@ -76,10 +80,19 @@ class RealFileSystem:
         self._lock_handle = -1
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         self._directory_handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._reserve: list[int] = []
+        self._fill_reserve()
 
     def names(self) -> list[str]:
         """See FileSystem."""
-        return os.listdir(self._directory)
+        try:
+            return os.listdir(self._directory)
+        except OSError as error:
+            self._open_reserve(error)
+            try:
+                return os.listdir(self._directory)
+            finally:
+                self._fill_reserve()
 
     def size(self, name: str) -> int:
         """See FileSystem."""
@@ -87,7 +100,7 @@ class RealFileSystem:
 
     def create(self, name: str, size: int) -> int:
         """See FileSystem."""
-        handle = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        handle = self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             if size:
                 self.reserve(handle, 0, size)
@@ -108,11 +121,34 @@ class RealFileSystem:
 
     def open(self, name: str) -> int:
         """See FileSystem."""
-        return os.open(self._directory / name, os.O_RDWR)
+        return self._open(name, os.O_RDWR)
+
+    def _open(self, name: str, flags: int) -> int:
+        path = self._directory / name
+        try:
+            return os.open(path, flags, FILE_MODE)
+        except OSError as error:
+            self._open_reserve(error)
+            return os.open(path, flags, FILE_MODE)
+
+    def _open_reserve(self, error: OSError) -> None:
+        """Give one descriptor of the reserve up, if that helps; else raise the error again."""
+        if error.errno not in _NO_HANDLES:
+            raise error
+        try:
+            os.close(self._reserve.pop())
+        except IndexError:
+            raise error from None
+
+    def _fill_reserve(self) -> None:
+        with suppress(OSError):
+            while len(self._reserve) < RESERVED_HANDLES and self._directory_handle >= 0:
+                self._reserve.append(os.dup(self._directory_handle))
 
     def close(self, handle: int) -> None:
         """See FileSystem."""
         os.close(handle)
+        self._fill_reserve()
 
     def write(self, handle: int, pieces: Sequence[bytes], offset: int) -> int:
         """See FileSystem."""
@@ -178,3 +214,5 @@ class RealFileSystem:
         if self._directory_handle >= 0:
             os.close(self._directory_handle)
             self._directory_handle = -1
+        while self._reserve:
+            os.close(self._reserve.pop())

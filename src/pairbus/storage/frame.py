@@ -1,4 +1,4 @@
-"""One commit on disk: a header, then records; and the mark that says a commit was acknowledged.
+"""One commit on disk: a header, then records.
 
     marker 8 bytes | kind u8 | flags u8 | part u16 | length u32 | number u64 | oldest u32 | previous end u32
     | checksum of the records u32 | checksum of all before u32
@@ -10,8 +10,8 @@ Rule 3: at most one frame is written and not synced. So a damaged frame was neve
         valid follows it; otherwise data is lost and that must be said (B10).
 Rule 4: a batch that crosses segments has a frame in each, parts 0, 1, 2 …, each synced before the next is written; all but
         the last say MORE. Parts without their last are ignored as if never written (B13).
-Rule 5: a SEAL lies where the next frame will overwrite it. It is written after a sync and itself not synced: if it is
-        there, the frame before it was complete; if not, nothing is known.
+Rule 5: nothing in a segment tells that its last frames are gone; that is what the mark is for (``mark``). Earlier versions wrote
+        a SEAL behind an acknowledged frame, where the next frame overwrote it: if one is there, the frame before it was complete.
 """
 
 from __future__ import annotations
@@ -79,11 +79,6 @@ def pack_header(
     """A header with its own checksum."""
     body = _BODY.pack(marker, kind, flags, part, length, number, oldest, previous_end, checksum)
     return body + _CHECKSUM.pack(crc32(body))
-
-
-def pack_seal(marker: bytes, number: int) -> bytes:
-    """The mark behind an acknowledged frame."""
-    return pack_header(marker, SEAL, 0, 0, 0, number, 0, 0, 0)
 
 
 def read_header(buffer: bytes, offset: int, marker: bytes) -> FrameHeader | None:

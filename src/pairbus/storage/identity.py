@@ -1,4 +1,4 @@
-"""The file that says whose data this is and in which format: JSON, written once.
+"""The file that says whose data this is and in which format: JSON, written once for each format.
 
 It is written after the first segment, so where it is, segments must be.
 """
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 FORMAT_FILE: Final = "format"
 LOCK_FILE: Final = "lock"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+MARKED_SINCE: Final = 2
+"""From this format on a data directory has a mark (``mark``)."""
 
 
 def read_identity(files: FileSystem) -> tuple[int, str] | None:

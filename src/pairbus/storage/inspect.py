@@ -13,7 +13,7 @@ from pairbus.errors import StoreCorrupt, StoreUnavailable
 from pairbus.storage import recovery
 from pairbus.storage.codec import decode
 from pairbus.storage.files import FileSystem, RealFileSystem
-from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, check_identity, read_identity
+from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, MARKED_SINCE, check_identity, read_identity
 from pairbus.storage.segment import OFFSET_BITS
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ class _Reader:
         self.files.lock(LOCK_FILE)
         try:
             identity = read_identity(self.files)
-            found = recovery.find(self.files)
             if identity is None:
                 raise StoreUnavailable(f"{directory} holds no data: the file '{FORMAT_FILE}' is missing")
             check_identity(identity, None)
+            found = recovery.find(self.files, expects_mark=identity[0] >= MARKED_SINCE)
             if found is None:
                 raise StoreCorrupt(f"{directory} has lost all its segments; restore it from a copy")
         except BaseException:

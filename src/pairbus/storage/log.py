@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
-from pairbus.errors import StoreCorrupt, StoreFailed, StoreUnavailable, UsageError
+from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.storage import recovery
 from pairbus.storage.cache import BlobCache
 from pairbus.storage.codec import (
@@ -27,13 +27,13 @@ from pairbus.storage.codec import (
 from pairbus.storage.codec_rare import encode_rare
 from pairbus.storage.files import FileSystem, RealFileSystem
 from pairbus.storage.frame import HEADER_BYTES, MARKER_BYTES, MORE
-from pairbus.storage.identity import LOCK_FILE, check_identity, read_identity, write_identity
-from pairbus.storage.pool import SegmentPool, create_anew, fill, name_segment, write_all
+from pairbus.storage.identity import LOCK_FILE
+from pairbus.storage.opening import confirm_end, find_or_begin
+from pairbus.storage.pool import SegmentPool, write_all
 from pairbus.storage.ports import StoreStatistics
 from pairbus.storage.restating import restatable
 from pairbus.storage.room import Room
 from pairbus.storage.segment import (
-    FIRST_SEGMENT,
     OFFSET_BITS,
     OFFSET_MASK,
     SEGMENT_HEADER_BYTES,
@@ -148,7 +148,7 @@ class LogStore:
         except OSError as error:
             raise StoreUnavailable(f"the data directory {directory} cannot be used: {error}") from error
         try:
-            found = _find_or_begin(files, namespace, min(segment_bytes, FIRST_SEGMENT_BYTES), make_marker)
+            found = find_or_begin(files, namespace, min(segment_bytes, FIRST_SEGMENT_BYTES), make_marker)
         except OSError as error:
             files.unlock()
             raise StoreUnavailable(f"the data in {directory} cannot be used: {error}") from error
@@ -219,7 +219,10 @@ class LogStore:
         self._limit = capacity
         self._open_frame(found.end)
         segment = OpenSegment(tail.number, tail.marker, handle, capacity)
-        self._writer = LogWriter(self._files, self._pool, segment, self._base | found.end)
+        mark = confirm_end(self._files, found)
+        self._writer = LogWriter(
+            self._files, self._pool, segment, mark, found.frame_number, self._base | found.end
+        )
         for number, marker, length in found.spares:
             self._pool.adopt(OpenSegment(number, marker, self._files.open(segment_name(number)), length))
         for name in found.leftovers:
@@ -525,41 +528,9 @@ class LogStore:
         self._pool.stop()
         self._cache.close()
         if self._writer is not None:
-            self._writer.failure = self._writer.failure or "it is closed"
             self._writer.close()
+            self._writer.failure = self._writer.failure or "it is closed"
         self._files.unlock()
-
-
-def _find_or_begin(
-    files: FileSystem, namespace: str | None, first_bytes: int, make_marker: Callable[[], bytes]
-) -> recovery.Found:
-    identity = read_identity(files)
-    if identity is not None:
-        check_identity(identity, namespace)
-    found = recovery.find(files)
-    if identity is None and found is not None and found.frame_number:
-        raise StoreUnavailable("the file 'format' of the data directory is missing: restore it from a copy")
-    if found is None:
-        if identity is not None:
-            raise StoreCorrupt("the data directory has lost all its segments; restore it from a copy")
-        found = _begin_new(files, first_bytes, make_marker)
-    if identity is None:
-        write_identity(files, namespace or "")
-    return found
-
-
-def _begin_new(files: FileSystem, first_bytes: int, make_marker: Callable[[], bytes]) -> recovery.Found:
-    name = segment_name(FIRST_SEGMENT) + UNFINISHED_SUFFIX
-    handle = create_anew(files, name, first_bytes)
-    try:
-        fill(files, handle, first_bytes, lambda: False)
-        name_segment(files, handle, name, FIRST_SEGMENT, make_marker())
-    finally:
-        files.close(handle)
-    found = recovery.find(files)
-    if found is None:
-        raise StoreFailed("the first segment vanished while it was made")
-    return found
 
 
 def _random_marker() -> bytes:

@@ -4,7 +4,8 @@ A ready segment is written through once (zeros, or the past of a recycled file),
 is synced together with its name: the first commit into it costs one ordinary sync. A thread does this beside the
 others; without it (``is_background`` false) the work is done where it is needed, which simulations use.
 
-No more space on the disk is a state, not an error (B12): it is tried again until there is some.
+No more space on the disk is a state, not an error (B12): it is tried again until there is some. So is a moment in which the
+process or the machine has no file descriptor or no memory left.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreFailed
@@ -39,6 +41,8 @@ STALL_SECONDS_MAX: Final = 30.0
 """How long a commit waits for a segment on a full disk before the store gives up."""
 
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""Says nothing about the disk: it passes as soon as others give something back."""
 _ZEROS: Final = bytes(FILL_BYTES)
 
 
@@ -70,6 +74,8 @@ class SegmentPool:
         self._released: deque[tuple[str, int]] = deque()
         """(name, length) of files nobody needs."""
         self._failure: OSError | None = None
+        self._shortage: OSError | None = None
+        """Why the last piece of work must be tried again."""
         self._is_stopped = False
         self.is_full = False
         self._thread: threading.Thread | None = None
@@ -143,14 +149,7 @@ class SegmentPool:
                 if self._thread is None:
                     self._make_now(number)
                 elif not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                    raise StoreFailed(
-                        f"no new segment within {STALL_SECONDS_MAX:.0f} s"
-                        + (
-                            ": the disk is full and the reserve is used up; free some space"
-                            if self.is_full
-                            else ""
-                        )
-                    )
+                    raise StoreFailed(f"no new segment within {STALL_SECONDS_MAX:.0f} s{self._why_not()}")
             segment = self._ready.pop(number)
             self._changed.notify_all()
         return segment
@@ -178,7 +177,12 @@ class SegmentPool:
 
     def _make_now(self, number: int) -> None:
         if not self.step() and number not in self._ready and self._failure is None:
-            raise StoreFailed(f"segment {number} cannot be made: the disk is full and the reserve is used up")
+            raise StoreFailed(f"segment {number} cannot be made{self._why_not()}")
+
+    def _why_not(self) -> str:
+        if self._shortage is not None:
+            return f": {self._shortage}"
+        return ": the disk is full and the reserve is used up; free some space" if self.is_full else ""
 
     # -- the work ---------------------------------------------------------------------------------------
 
@@ -187,15 +191,16 @@ class SegmentPool:
             self.step()
 
     def _wait_for_work(self) -> bool:
-        """Wait; False once stopped. A full disk is asked again after a while."""
+        """Wait; False once stopped. A full disk and any other shortage are asked again after a while."""
         with self._changed:
             while not self._is_stopped and not self._has_work():
-                if not self._changed.wait(RETRY_SECONDS if self.is_full else None):
+                is_waiting = self.is_full or self._shortage is not None
+                if not self._changed.wait(RETRY_SECONDS if is_waiting else None):
                     break
             return not self._is_stopped
 
     def _has_work(self) -> bool:
-        if self._failure is not None:
+        if self._failure is not None or self._shortage is not None:
             return False
         return bool(self._released) or (len(self._ready) < READY_MIN and not self.is_full)
 
@@ -212,7 +217,8 @@ class SegmentPool:
                 if ready < READY_MAX and released[1] == self._segment_bytes:
                     self._add(self._recycle(released[0], number))
                 else:
-                    self._files.unlink(released[0])
+                    self._remove(released[0])
+                self._shortage = None
                 return True
             if ready < READY_MIN or self.is_full:
                 # The last bit is left to whatever else needs the disk. Asked anew also when old segments have made enough
@@ -229,11 +235,21 @@ class SegmentPool:
                 self.is_full = True
                 return False
             with self._changed:
+                if error.errno in _SCARCE:
+                    self._shortage = error
+                    if released is not None:
+                        self._released.appendleft(released)
+                    return False
                 self._failure = error
                 self._changed.notify_all()
             return False
         self.is_full = False
+        self._shortage = None
         return True
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):  # an unfinished file may have been finished since it was found
+            self._files.unlink(name)
 
     def _add(self, segment: OpenSegment) -> None:
         with self._changed:
@@ -250,7 +266,7 @@ class SegmentPool:
                 self._files.unlink(name)
                 return None
             marker = self._make_marker()
-            name_segment(self._files, handle, name, number, marker)
+            name_segment(self._files, handle, name, number, marker, self._segment_bytes)
         except OSError as error:
             self._files.close(handle)
             if error.errno in _NO_SPACE:
@@ -265,7 +281,7 @@ class SegmentPool:
         # Until the rename is durable the file has its old name, which nobody reads any more.
         marker = self._make_marker()
         handle = self._files.open(name)
-        name_segment(self._files, handle, name, number, marker)
+        name_segment(self._files, handle, name, number, marker, self._segment_bytes)
         return OpenSegment(number, marker, handle, self._segment_bytes)
 
 
@@ -287,9 +303,9 @@ def fill(files: FileSystem, handle: int, capacity: int, should_stop: Callable[[]
     return True
 
 
-def name_segment(files: FileSystem, handle: int, name: str, number: int, marker: bytes) -> None:
-    """Give a file its header, then its name, both durably and in this order."""
-    write_all(files, handle, pack_segment_header(number, marker), 0)
+def name_segment(files: FileSystem, handle: int, name: str, number: int, marker: bytes, length: int) -> None:
+    """Give a file of this length its header, then its name, both durably and in this order."""
+    write_all(files, handle, pack_segment_header(number, marker, length), 0)
     files.sync(handle)
     files.rename(name, segment_name(number))
     files.sync_directory()

@@ -1,7 +1,8 @@
 """Where the log ends, and every complete batch up to there. Reads only; changes nothing (B9).
 
 The end is found from the newest segment backwards: the highest segment with any frame is the tail, and the tail's last intact frame
-says which segment is the oldest that matters. Between those two everything must be there and undamaged (B10).
+says which segment is the oldest that matters. Between those two everything must be there and undamaged (B10). The end must
+not lie before the mark (``mark``), and no segment from the tail on may be shorter than it was made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.errors import StoreCorrupt
 from pairbus.storage.frame import FRAME, HEADER_BYTES, MORE, find_later, read_frame, read_header
+from pairbus.storage.mark import WAY_OUT, Mark, missing_mark, read_mark
 from pairbus.storage.segment import (
     FIRST_SEGMENT,
     SEGMENT_HEADER_BYTES,
@@ -70,29 +72,100 @@ class Found:
         """(segment number, offset) of frames of batches that were never completed; filled by ``batches``."""
 
 
-def find(files: FileSystem) -> Found | None:
-    """What is there; None if there is no segment at all. StoreCorrupt on damage in or behind the tail."""
+class Loss:
+    """What stands in the way of opening a log whose end was lost. Filled where the loss is accepted instead of refused."""
+
+    __slots__ = ("short", "unreadable", "unused")
+
+    def __init__(self) -> None:
+        self.unreadable: list[str] = []
+        """Files behind the tail whose header is damaged."""
+        self.short: list[tuple[str, int, int]] = []
+        """(name, length, the length it was made with)."""
+        self.unused: list[str] = []
+        """Prepared segments behind a missing one."""
+
+
+def find(files: FileSystem, *, expects_mark: bool) -> Found | None:
+    """What is there; None if there is no segment at all.
+
+    ``expects_mark``: the data's format has a mark, so that a missing one is damage. StoreCorrupt on damage in or behind the tail,
+    and if the log ends before the mark.
+    """
+    mark = read_mark(files)
+    if mark is None and expects_mark:
+        raise missing_mark()
+    found = look(files, None)
+    if found is None:
+        if mark is not None:
+            raise StoreCorrupt("the data directory has lost all its segments; restore it from a copy")
+    elif mark is not None and found.frame_number < mark.number:
+        raise _lost(files, found, mark)
+    return found
+
+
+def look(files: FileSystem, loss: Loss | None) -> Found | None:
+    """What is there, whatever the mark says; None if there is no segment at all.
+
+    ``loss``: takes what is missing or damaged behind the last intact frame; without it such damage raises StoreCorrupt.
+    """
     names = files.names()
     numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
     if not numbers:
         return None
-    found = _find_tail(files, numbers)
-    for number in range(found.oldest, numbers[-1] + 1):
+    found = _find_tail(files, numbers, loss)
+    last = numbers[-1] if loss is None else found.tail.number
+    for number in range(found.oldest, last + 1):
         if number not in numbers:
             raise StoreCorrupt(
                 f"{segment_name(number)}: the file is missing; restore the data directory from a copy"
             )
+    if loss is not None:
+        _leave_out_unused(found, loss)
     found.leftovers.extend(segment_name(number) for number in numbers if number < found.oldest)
     found.leftovers.extend(sorted(name for name in names if name.endswith(UNFINISHED_SUFFIX)))
     return found
 
 
-def _find_tail(files: FileSystem, numbers: list[int]) -> Found:
+def _leave_out_unused(found: Found, loss: Loss) -> None:
+    expected = found.tail.number + 1
+    for index, (number, _, _) in enumerate(found.spares):
+        if number != expected:
+            loss.unused.extend(segment_name(spare[0]) for spare in found.spares[index:])
+            del found.spares[index:]
+            return
+        expected += 1
+
+
+def _lost(files: FileSystem, found: Found, mark: Mark) -> StoreCorrupt:
+    """The error for a log that ends before its mark, with the place where the first lost frame was."""
+    if mark.segment == found.tail.number:
+        name, offset = found.tail.name, found.end
+    else:
+        name, offset = segment_name(found.tail.number + 1), SEGMENT_HEADER_BYTES
+    place = f"{name}: damage at offset {offset}" if name in files.names() else f"{name}: the file is missing"
+    return StoreCorrupt(
+        f"{place}: the log ends with frame {found.frame_number}, and frame {mark.number} was acknowledged "
+        f"({segment_name(mark.segment)} up to offset {mark.offset}). Acknowledged data is lost, so nothing was changed; {WAY_OUT}"
+    )
+
+
+def _find_tail(files: FileSystem, numbers: list[int], loss: Loss | None) -> Found:
     spares: list[tuple[int, bytes, int]] = []
     is_torn = False
-    image: SegmentImage
+    image: SegmentImage | None = None
     for number in reversed(numbers):
-        image = load_segment(files, number)
+        try:
+            image = load_segment(files, number)
+        except StoreCorrupt:
+            if loss is None:
+                raise
+            loss.unreadable.append(segment_name(number))
+            continue
+        if len(image.buffer) < image.made_bytes:
+            if loss is None:
+                raise _shortened(image)
+            loss.short.append((image.name, len(image.buffer), image.made_bytes))
         if read_frame(image.buffer, SEGMENT_HEADER_BYTES, image.marker) is not None:
             found = Found(image)
             _scan_tail(found)
@@ -102,7 +175,7 @@ def _find_tail(files: FileSystem, numbers: list[int]) -> Found:
         spares.append((number, image.marker, len(image.buffer)))
     else:
         # Not a single frame anywhere: only right if nothing was ever committed.
-        if numbers[0] != FIRST_SEGMENT:
+        if image is None or image.number != FIRST_SEGMENT:
             raise StoreCorrupt(
                 f"{segment_name(numbers[0])}: no segment before it holds anything; restore the data directory from a copy"
             )
@@ -217,6 +290,13 @@ def _previous_end(image: SegmentImage) -> int:
     if header is None:
         raise _damaged(image, SEGMENT_HEADER_BYTES, "the first frame is damaged")
     return header.previous_end
+
+
+def _shortened(image: SegmentImage) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"{image.name}: damage at offset {len(image.buffer)}: the file ends here, it was made {image.made_bytes} bytes long. "
+        f"Acknowledged data may be lost, so nothing was changed; {WAY_OUT}"
+    )
 
 
 def _damaged(image: SegmentImage, offset: int, why: str) -> StoreCorrupt:

@@ -31,7 +31,7 @@ def restatable(files: FileSystem, account: SegmentAccount, void: set[tuple[int, 
     try:
         handle = files.open(name)
         try:
-            marker = read_segment_header(files.read(handle, SEGMENT_HEADER_BYTES, 0), account.number)
+            marker, _ = read_segment_header(files.read(handle, SEGMENT_HEADER_BYTES, 0), account.number)
             offset = SEGMENT_HEADER_BYTES
             while offset < account.used_bytes:
                 header = read_header(files.read(handle, HEADER_BYTES, offset), 0, marker)

@@ -1,6 +1,9 @@
 """One file of the log: its name, its header, and what is known of it while it is in use.
 
-    magic 8 bytes | version u32 | segment number u32 | salt 8 bytes | checksum u32 | zeros up to 512
+    magic 8 bytes | version u32 | segment number u32 | salt 8 bytes | length u32 | checksum u32 | zeros up to 512
+
+The length is what the file was made with. A file may grow beyond it and never becomes shorter, so a shorter file was damaged from
+outside. Version 1 has no length.
 
 The header is synced before the file gets its segment's name, so a file of that name whose header cannot be read is damaged,
 never just unfinished.
@@ -19,12 +22,14 @@ if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
 
 SEGMENT_HEADER_BYTES: Final = 512
-SEGMENT_VERSION: Final = 1
+SEGMENT_VERSION: Final = 2
 SEGMENT_NUMBER_MAX: Final = 0xFFFF_FFFF
 FIRST_SEGMENT: Final = 1
 
 _MAGIC: Final = b"PAIRBUS\n"
-_BODY: Final = struct.Struct(f"<8sII{MARKER_BYTES}s")
+_BODY: Final = struct.Struct(f"<8sII{MARKER_BYTES}sI")
+_BODY_1: Final = struct.Struct(f"<8sII{MARKER_BYTES}s")
+"""Version 1."""
 _CHECKSUM: Final = struct.Struct("<I")
 _SUFFIX: Final = ".segment"
 UNFINISHED_SUFFIX: Final = ".new"
@@ -44,31 +49,32 @@ def segment_number(name: str) -> int | None:
     return int(stem) if stem != name and len(stem) == 10 and stem.isascii() and stem.isdigit() else None
 
 
-def pack_segment_header(number: int, marker: bytes) -> bytes:
+def pack_segment_header(number: int, marker: bytes, length: int) -> bytes:
     """The first bytes of a segment."""
-    body = _BODY.pack(_MAGIC, SEGMENT_VERSION, number, marker)
+    body = _BODY.pack(_MAGIC, SEGMENT_VERSION, number, marker, length)
     return (body + _CHECKSUM.pack(crc32(body))).ljust(SEGMENT_HEADER_BYTES, b"\0")
 
 
-def read_segment_header(buffer: bytes, number: int) -> bytes:
-    """The segment's marker. StoreCorrupt if this is not that segment's header."""
+def read_segment_header(buffer: bytes, number: int) -> tuple[bytes, int]:
+    """The segment's marker and the length it was made with (0: unknown). StoreCorrupt if this is not that segment's header."""
     name = segment_name(number)
     if len(buffer) < SEGMENT_HEADER_BYTES:
         raise StoreCorrupt(f"{name}: the file ends inside its header; restore the data directory from a copy")
-    magic, version, found, marker = _BODY.unpack_from(buffer)
-    checked = _CHECKSUM.unpack_from(buffer, _BODY.size)[0] == crc32(buffer[: _BODY.size])
+    magic, version, found, marker = _BODY_1.unpack_from(buffer)
+    body = _BODY_1 if version == 1 else _BODY
+    checked = _CHECKSUM.unpack_from(buffer, body.size)[0] == crc32(buffer[: body.size])
+    rest = body.size + _CHECKSUM.size
     if (
         not checked
         or magic != _MAGIC
-        or buffer.count(b"\0", _BODY.size + 4, SEGMENT_HEADER_BYTES)
-        != (SEGMENT_HEADER_BYTES - _BODY.size - 4)
+        or buffer.count(b"\0", rest, SEGMENT_HEADER_BYTES) != SEGMENT_HEADER_BYTES - rest
     ):
         raise StoreCorrupt(f"{name}: damaged header at offset 0; restore the data directory from a copy")
-    if version != SEGMENT_VERSION:
+    if not 1 <= version <= SEGMENT_VERSION:
         raise StoreCorrupt(f"{name}: segment version {version} is unknown: a newer PairBus wrote it?")
     if found != number:
         raise StoreCorrupt(f"{name}: the header says segment {found}; was the file renamed?")
-    return bytes(marker)
+    return bytes(marker), 0 if version == 1 else _BODY.unpack_from(buffer)[4]
 
 
 class OpenSegment:
@@ -87,11 +93,13 @@ class OpenSegment:
 class SegmentImage:
     """A segment's bytes in memory, for replay and checks."""
 
-    __slots__ = ("buffer", "marker", "number")
+    __slots__ = ("buffer", "made_bytes", "marker", "number")
 
-    def __init__(self, number: int, marker: bytes, buffer: bytes) -> None:
+    def __init__(self, number: int, marker: bytes, made_bytes: int, buffer: bytes) -> None:
         self.number = number
         self.marker = marker
+        self.made_bytes = made_bytes
+        """The length the file was made with; 0: unknown."""
         self.buffer = buffer
 
     @property
@@ -109,4 +117,5 @@ def load_segment(files: FileSystem, number: int) -> SegmentImage:
         buffer = files.read(handle, size, 0)
     finally:
         files.close(handle)
-    return SegmentImage(number, read_segment_header(buffer, number), buffer)
+    marker, made_bytes = read_segment_header(buffer, number)
+    return SegmentImage(number, marker, made_bytes, buffer)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pairbus.errors import StoreFailed
-from pairbus.storage.frame import FRAME, HEADER_BYTES, pack_header, pack_seal
-from pairbus.storage.segment import OFFSET_BITS, OpenSegment, segment_name
+from pairbus.storage.frame import FRAME, HEADER_BYTES, pack_header
+from pairbus.storage.mark import MARK_FILE
+from pairbus.storage.segment import OpenSegment, segment_name
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
+    from pairbus.storage.mark import MarkWriter
     from pairbus.storage.pool import SegmentPool
 
 
@@ -57,13 +59,25 @@ class LogWriter:
         files: Where the segments live.
         pool: Gives the next segment, takes old files back.
         active: The segment to go on in.
+        mark: Takes the number of every frame that was acknowledged.
+        number: The number of the last frame.
         durable: The location up to which everything is durable.
     """
 
-    def __init__(self, files: FileSystem, pool: SegmentPool, active: OpenSegment, durable: int) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        pool: SegmentPool,
+        active: OpenSegment,
+        mark: MarkWriter,
+        number: int,
+        durable: int,
+    ) -> None:
         self._files = files
         self._pool = pool
         self._active = active
+        self._mark = mark
+        self._number = number
         self.durable = durable
         self.failure: str | None = None
         self.commits = 0
@@ -73,6 +87,7 @@ class LogWriter:
         """Return once the batch is durable. StoreFailed if that is not certain."""
         if self.failure is not None:
             raise StoreFailed(f"the store failed before: {self.failure}; start the broker anew")
+        segment = self._active
         try:
             for frame in batch.frames:
                 self._write(frame)
@@ -83,7 +98,15 @@ class LogWriter:
             ) from error
         self.durable = batch.end
         self.commits += 1
-        self._seal(batch)
+        self._number = batch.frames[-1].number
+        try:
+            if self._active is segment:
+                self._mark.note(self._number, batch.end)
+            else:
+                self._mark.confirm(self._number, batch.end)
+        except OSError as error:
+            # The batch is durable and may be acknowledged. What follows may not: its loss could go unnoticed.
+            self.failure = f"{MARK_FILE}: {error}"
         for name, length in batch.released:
             self._pool.release(name, length)
 
@@ -115,21 +138,12 @@ class LogWriter:
         self._files.sync(segment.handle)
         self.last_sync_ms = (time.perf_counter() - started) * 1000
 
-    def _seal(self, batch: LogBatch) -> None:
-        # Not synced: it is only there so that damage to the last frame is told from a torn one (frame, rule 5).
-        segment = self._active
-        offset = batch.end & ((1 << OFFSET_BITS) - 1)
-        if offset + HEADER_BYTES > segment.capacity:
-            return
-        seal = pack_seal(segment.marker, batch.frames[-1].number)
-        try:
-            written = self._files.write(segment.handle, (seal,), offset)
-        except OSError as error:
-            self.failure = f"{segment_name(segment.number)}: {error}"
-            return
-        if written != len(seal):
-            self.failure = f"{segment_name(segment.number)}: short write of a seal"
-
     def close(self) -> None:
-        """Close the segment in use."""
+        """Close the files. After good commits only, the mark is exact from here on, whatever happens to the machine."""
+        if self.failure is None:
+            try:
+                self._mark.confirm(self._number, self.durable)
+            except OSError as error:
+                self.failure = f"{MARK_FILE}: {error}"  # the mark that was written before still holds
+        self._mark.close()
         self._files.close(self._active.handle)

@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from click.testing import CliRunner, Result
 
 from pairbus.cli.root import root
-from pairbus.errors import PairbusError, StoreUnavailable, UsageError
+from pairbus.errors import PairbusError, StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.server.offline import opened
 from pairbus.testing import Namespace, Queue
 from tests.conformance.haste import make_haste
@@ -134,9 +134,38 @@ def test_B10_check_names_file_and_offset_of_damage(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_B10_a_lost_end_is_refused_by_check_and_broker_until_the_loss_is_accepted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with (
+        Namespace("contoso", data=data, queues=["orders"]) as namespace,
+        namespace.client() as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        for number in range(5):
+            sender.send_messages(ServiceBusMessage(f"order {number}"))
+    segment = min((data / "store").glob("*.segment"))
+    at = segment.read_bytes().index(b"order 3")
+    with segment.open("r+b") as file:
+        file.truncate(at)
+
+    told = json.loads(run("check", "--data", data, "--json").stdout)
+    assert told["intact"] is False
+    assert told["file"] == segment.name
+    with pytest.raises(StoreCorrupt, match="made 4194304 bytes long"), opened(data, lambda *_: None):
+        pass
+    looked = run("repair", "--data", data)
+    assert looked.return_value == 1
+    assert "acknowledged commits behind it are lost" in looked.stdout
+    assert "nothing was changed" in looked.stdout
+    assert answer("repair", "--data", data, "--accept-loss")["lost_frames"] == 2
+    assert answer("repair", "--data", data)["damage"] == ""
+    entities = answer("check", "--data", data)["entities"]
+    assert [row["active"] for row in entities] == [3]  # type: ignore[attr-defined]
+
+
 def test_B69_data_in_use_is_refused(tmp_path: Path) -> None:
     with Namespace("contoso", data=tmp_path / "data", queues=["orders"]):
-        for command in (["check"], ["compact"], ["export", tmp_path / "out"]):
+        for command in (["check"], ["compact"], ["repair"], ["export", tmp_path / "out"]):
             result = run(*command, "--data", tmp_path / "data")
             assert isinstance(result.exception, StoreUnavailable)
             assert "in use by process" in str(result.exception)

@@ -9,6 +9,7 @@ import pytest
 from pairbus.errors import StoreFailed, StoreUnavailable
 from pairbus.storage.faulty import SimulatedDisk
 from pairbus.storage.log import LogStore
+from pairbus.storage.mark import MARK_BYTES
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
 
 
@@ -61,7 +62,7 @@ def test_B9_B11_what_a_failed_sync_left_in_memory_is_made_certain_before_it_is_s
         assert numbers(replay(open_log(after))) == [1]
 
 
-def test_B11_a_failed_seal_mark_ends_the_store_at_the_next_commit() -> None:
+def test_B11_a_mark_that_cannot_be_written_ends_the_store_at_the_next_commit() -> None:
     for number in (errno.EIO, 0):
         disk = SimulatedDisk()
         store = ready_log(disk)
@@ -135,7 +136,7 @@ def test_B12_when_space_returns_sends_work_again_without_a_restart() -> None:
 
 
 def test_B12_a_message_longer_than_the_room_is_refused() -> None:
-    disk = SimulatedDisk(capacity_bytes=60_000)
+    disk = SimulatedDisk(capacity_bytes=60_000 + MARK_BYTES)
     store = ready_log(disk, reserve_bytes=1000)
     assert not store.has_room(58_000)
     assert store.has_room(20_000)
