@@ -5,6 +5,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.tokens import TokenStream
+
 if TYPE_CHECKING:
     from pairbus.engine.ports import Journal, Outbox, Watcher
 
@@ -38,14 +40,14 @@ class Space:
 class Context:
     """The engine's surroundings. Timers are a question (``next_deadline``), never a thread."""
 
-    __slots__ = ("_armed", "_timers", "dirty", "journal", "last_token", "outbox", "watcher")
+    __slots__ = ("_armed", "_timers", "dirty", "journal", "outbox", "tokens", "watcher")
 
-    def __init__(self, journal: Journal, outbox: Outbox) -> None:
+    def __init__(self, journal: Journal, outbox: Outbox, token_seed: bytes) -> None:
         self.journal = journal
         self.outbox = outbox
         self.watcher: Watcher | None = None
         """Nobody while the journal is replayed: what is folded then was told in its time."""
-        self.last_token = 0
+        self.tokens = TokenStream(token_seed)
         self.dirty: dict[int, None] = {}
         """Ids of queues that may have something to deliver, in the order they were touched."""
         self._timers: list[tuple[int, int]] = []

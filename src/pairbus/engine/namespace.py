@@ -58,9 +58,10 @@ _SUBSCRIPTIONS: Final = "/subscriptions/"
 class Namespace:
     """The engine's root: everything one broker holds."""
 
-    def __init__(self, name: str, journal: Journal, outbox: Outbox) -> None:
+    def __init__(self, name: str, journal: Journal, outbox: Outbox, token_seed: bytes = b"") -> None:
+        """``token_seed``: what lock tokens are made from. Whoever serves strangers gives a secret one, new in each life."""
         self.name = name
-        self.context = Context(journal, outbox)
+        self.context = Context(journal, outbox, token_seed)
         self.created_at = 0
         self.version = 0
         """Rises with every change that may end a link or take a right away; new entities and other filters do not."""

@@ -1,6 +1,6 @@
 """One queue as a state machine: sends in, deliveries out, locks between.
 
-Rule 1: no clock, no randomness, no I/O. Time arrives as ``now``; tokens are counted.
+Rule 1: no clock, no randomness, no I/O. Time arrives as ``now``; lock tokens follow from a seed (``tokens``).
 Rule 2: a command checks everything before it changes anything, so a refusal leaves no trace.
 Rule 3: every change is a record, appended to the journal and folded by ``queue_state``.
 Rule 4: nothing here iterates over a set. The same commands give the same records.
@@ -315,9 +315,7 @@ class Queue(QueueState):
 
     def lock(self, message: Message, session: Session | None, now: int) -> Lock:
         """Take a lock on a message that nobody holds (B25, B26)."""
-        context = self.context
-        context.last_token += 1
-        token = context.last_token
+        token = self.context.tokens.next()
         message.lock_token = token
         if session is not None:
             lock = Lock(token, message, session.locked_until, session)

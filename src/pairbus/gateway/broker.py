@@ -7,6 +7,7 @@ The server feeds bytes and time in and, once the journal has committed, takes by
 
 from __future__ import annotations
 
+import hashlib
 import json
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
@@ -57,7 +58,7 @@ class Broker:
         audit: Callable[[str, str, str, str, str], None] | None = None,
         audit_refusal: Callable[[str, str, str, str, str], None] | None = None,
     ) -> None:
-        """``random_bytes``: sixteen fresh ones, for lock tokens and tracking ids of this life.
+        """``random_bytes``: sixteen or more fresh, secret ones, for lock tokens and tracking ids of this life.
 
         ``audit_refusal`` gets what callers without the right tried, which anybody can repeat without end; without it
         ``audit`` gets that too.
@@ -68,13 +69,13 @@ class Broker:
         self._rate = RateLimit()
         self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self.meter = Meter()
-        self.deliveries = Deliveries(self, random_bytes[:8])
-        self.namespace = Namespace(name, journal, self.deliveries)
+        self.deliveries = Deliveries(self, _derived(random_bytes, b"token prefix"))
+        self.namespace = Namespace(name, journal, self.deliveries, _derived(random_bytes, b"token seed", 32))
         self.counters = Counters(journal)
         self.trail: Trail | None = None
         """Where every message's way is told, if somebody wants to know."""
         self.access = Access(self.namespace)
-        self.tracker = Tracker(name, random_bytes[8:])
+        self.tracker = Tracker(name, _derived(random_bytes, b"tracking"))
         self.management = ManagementApi(
             self.namespace, self.access, self.tracker, self.audit, self.audit_refusal
         )
@@ -323,6 +324,11 @@ class Broker:
             self._on_refusal(action, path, who, result, peer)
         else:
             self.audit(action, path, who, result, peer)
+
+
+def _derived(secret: bytes, purpose: bytes, size: int = 8) -> bytes:
+    """Bytes for one purpose that tell nothing of those for another: prefixes are seen by everybody, the seed by nobody."""
+    return hashlib.blake2b(secret, digest_size=size, person=purpose).digest()
 
 
 def _json(status: int, body: dict[str, object]) -> HttpResponse:

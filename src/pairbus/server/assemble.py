@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pairbus.storage.ports import Store
 
 KEY_BYTES: Final = 32
-BROKER_RANDOM_BYTES: Final = 16
+BROKER_RANDOM_BYTES: Final = 32
 STORE_DIRECTORY: Final = "store"
 AUDIT_DIRECTORY: Final = "audit"
 MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"

@@ -86,7 +86,7 @@ def test_forwarding_failed_filters_and_deletion_are_told() -> None:
 
 
 def test_a_deadline_asked_for_twice_comes_once() -> None:
-    context = Context(Journal(), Outbox())
+    context = Context(Journal(), Outbox(), b"")
     context.arm(5, 1)
     context.arm(5, 1)
     context.arm(9, 2)

@@ -14,7 +14,7 @@ from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.model.access import LISTEN, MANAGE, RIGHTS, SEND, AccessRule
 from pairbus.model.entity import QUEUE, Settings
-from pairbus.storage.memory import MemoryStore
+from pairbus.storage.memory import MemoryDisk, MemoryStore
 from pairbus.testing.wire import ClientConnection, ClientSession, RequestLink
 
 START = 1_700_000_000_000
@@ -112,14 +112,17 @@ class Peer:
 class WireBench:
     """A broker and its clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: MemoryDisk | None = None, secret: bytes = bytes(range(16))) -> None:
         self.now = START
-        self.store = MemoryStore()
-        list(self.store.replay())
+        self.store = MemoryStore(disk)
         self.audits: list[tuple[str, str, str, str, str]] = []
-        self.broker = Broker("contoso", self.store, bytes(range(16)), self._audit)
-        self.broker.serve(None)
+        self.broker = Broker("contoso", self.store, secret, self._audit)
         self.namespace = self.broker.namespace
+        for record in self.store.replay():
+            self.namespace.fold(record)
+        self.namespace.replayed()
+        self.store.live(self.namespace.stored())
+        self.broker.serve(None)
         self.peers: list[Peer] = []
         rules = (rule("root", MANAGE), rule("listener", LISTEN), rule("sender", SEND), rule("nobody"))
         self.namespace.set_access_rules(rules, self.now)
