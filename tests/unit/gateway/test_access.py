@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hmac
+
 import pytest
 
 from pairbus.amqp.states import ACCEPTED_CODE
 from pairbus.errors import Unauthorized
+from pairbus.gateway import access
 from pairbus.gateway.access import covers
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.entity import TOPIC, Settings
@@ -271,3 +274,50 @@ def test_tokens_are_refused_with_the_reason_and_noted() -> None:
     assert peer.put_token(token("root", "root-1"), "missing") == 404
     assert [event[0] for event in bench.audits] == ["put-token"] * 3
     assert all("root-1" not in part for event in bench.audits for part in event)
+
+
+@pytest.mark.parametrize("path", ["", "q"])
+def test_M6_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str) -> None:
+    """Whoever has no key learns no rule's name, the namespace's or an entity's."""
+    bench = WireBench()
+    bench.queue("q", Settings(access_rules=(rule("own", MANAGE),)))
+
+    def refusal(name: str, scope: str) -> str:
+        with pytest.raises(Unauthorized) as refused:
+            bench.broker.access.verify(token(name, "wrong", scope), bench.now)
+        return str(refused.value)
+
+    answers = {refusal(name, path) for name in ("root", "own", "stranger", "")}
+    # A rule of an entity in a wider scope than its own would tell its name as well.
+    answers |= {refusal(name, "q/below") for name in ("own", "stranger")}
+    assert len(answers) == 1
+
+
+def test_M6_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = WireBench()
+    compared = 0
+
+    def compare(one: bytes, two: bytes) -> bool:
+        nonlocal compared
+        compared += 1
+        return hmac.compare_digest(one, two)
+
+    class CountingHmac:
+        new = staticmethod(hmac.new)
+        compare_digest = staticmethod(compare)
+
+    monkeypatch.setattr(access, "hmac", CountingHmac)
+    for name in ("root", "stranger"):
+        with pytest.raises(Unauthorized):
+            bench.broker.access.verify(token(name, "wrong"), bench.now)
+        assert bench.broker.access.log_in(name, "wrong") is None
+        assert compared == 4, name
+        compared = 0
+
+
+def test_M1_the_stand_in_for_a_missing_rule_opens_nothing() -> None:
+    bench = WireBench()
+    for key in ("0" * 44, "1" * 44):
+        assert bench.broker.access.log_in("nobody-knows", key) is None
+        with pytest.raises(Unauthorized):
+            bench.broker.access.verify(token("nobody-knows", key), bench.now)
