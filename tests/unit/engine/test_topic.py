@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pairbus.amqp.message import decode_message
-from pairbus.amqp.rewrite import payload_of
+from pairbus.amqp.rewrite import application_properties, payload_of
 from pairbus.engine.arrival import MessageFacts, incoming_of
 from pairbus.engine.entity import Entity
 from pairbus.engine.message_view import MISSING
@@ -485,3 +485,50 @@ def test_B12_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for() -> None
     bench.journal.room = 1 << 40
     bench.wait(2_000)
     assert bodies(bench, target) == ["0", "1"]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_B56_what_changes_in_one_copy_does_not_show_in_its_sibling(plain: bool) -> None:
+    """A subscription may hold several copies of one message; each is settled by itself."""
+    bench = Bench()
+    topic = bench.topic()
+    rules = [rule("one", "1 = 1", "SET x = 1"), rule("two", "1 = 1", "SET x = 2")]
+    if plain:
+        rules.insert(0, rule("plain", "1 = 1"))
+    subscription = bench.subscription("t/Subscriptions/s", Settings(max_delivery_count=9), rules)
+    bench.send(topic, "m", properties={"x": 0})
+    changed = b"\xc1\x07\x02\xa1\x01y\xa1\x01z"
+    queue = subscription.main
+    first = bench.receive(queue)
+    queue.abandon(first, changed, bench.now)
+
+    for life in (bench, bench.restart()):
+        messages = list(life.find("t/Subscriptions/s").main.messages.values())
+        extras = [message.extra for message in messages]
+        assert len(messages) == len(rules)
+        assert [extra.changed_properties if extra else b"" for extra in extras] == [changed] + [b""] * (
+            len(rules) - 1
+        )
+    blobs = [bench.journal.read(message.location, message.size) for message in queue.messages.values()]
+    values = [application_properties(blob)["x"] for blob in blobs]
+    assert len(set(values)) == len(rules), "each has its own value"
+
+    # One that is dead-lettered takes its reason with it and leaves the others alone.
+    queue.dead_letter(bench.receive(queue), "why", "text", b"", bench.now)
+    for message in queue.messages.values():
+        assert message.extra is not None
+        assert message.extra.dead_letter_reason is None
+
+
+def test_B56_siblings_in_two_subscriptions_share_nothing() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    one = bench.subscription("t/Subscriptions/one", rules=[rule("r", "1 = 1", "SET x = 1")])
+    two = bench.subscription("t/Subscriptions/two", rules=[rule("r", "1 = 1", "SET x = 2")])
+    bench.send(topic, "m", scheduled_at=START + SECOND)
+    bench.wait(2 * SECOND)
+    one.main.abandon(bench.receive(one.main), b"\xc1\x07\x02\xa1\x01y\xa1\x01z", bench.now)
+
+    (message,) = two.main.messages.values()
+    assert message.extra is not None
+    assert message.extra.changed_properties == b""

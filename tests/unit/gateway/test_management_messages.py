@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.message import decode_message
+from pairbus.amqp.states import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE
 from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.model.entity import Settings
 from pairbus.testing.wire import ClientReceiver, Delivery
@@ -243,3 +244,27 @@ def test_M11_a_request_that_makes_no_sense_is_refused(operation: str, body: obje
 def test_an_unknown_operation_is_refused() -> None:
     _, peer = with_messages(0)
     assert peer.refusal("q", "make-coffee", {})[1] == "amqp:not-implemented"
+
+
+@pytest.mark.parametrize("way", ["complete", "abandon", "defer", "dead_letter", "release"])
+def test_every_unsettled_outcome_is_answered_with_the_same_one(way: str) -> None:
+    """A client that settles in two steps waits for the second (AMQP 1.0, 2.6.12)."""
+    bench, peer = with_messages(1)
+    receiver, deliveries = receive(bench, peer, 1)
+    if way == "release":
+        receiver.release(deliveries[0], settled=False)
+    else:
+        getattr(receiver, way)(deliveries[0])
+    bench.settle()
+
+    expected = {
+        "complete": ACCEPTED_CODE,
+        "abandon": MODIFIED_CODE,
+        "defer": MODIFIED_CODE,
+        "dead_letter": REJECTED_CODE,
+        "release": RELEASED_CODE,
+    }[way]
+    outcome = receiver.outcomes[deliveries[0].delivery_id]
+    assert outcome is not None
+    assert outcome.code == expected
+    assert outcome.error is None

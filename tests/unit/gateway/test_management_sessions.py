@@ -57,6 +57,26 @@ def test_B53_nobody_but_the_holder_touches_a_session() -> None:
     assert peer.answer("q", "get-session-state", {"session-id": "a"}) == {"session-state": None}
 
 
+def test_B53_a_receiver_that_holds_another_session_touches_only_its_own() -> None:
+    bench, peer, receiver = with_session()
+    other = bench.peer()
+    theirs = accept(bench, other, "b")
+    assert theirs.is_attached
+    peer.answer("q", "set-session-state", {"session-id": "a", "session-state": b"mine"}, receiver.name)
+    for link in ("", theirs.name, receiver.name):
+        for operation in ("set-session-state", "get-session-state", "renew-session-lock"):
+            body = {"session-id": "a", "session-state": b"theirs"}
+            assert other.refusal("q", operation, body, link) == LOST
+
+    # On one connection too: the name of the link says which receiver asks.
+    second = accept(bench, peer, "c")
+    body = {"session-id": "a", "session-state": b"theirs"}
+    assert peer.refusal("q", "set-session-state", body, second.name) == LOST
+    assert peer.answer("q", "get-session-state", {"session-id": "a"}, receiver.name) == {
+        "session-state": b"mine"
+    }
+
+
 def test_B51_B53_who_lost_a_session_cannot_write_over_its_successor() -> None:
     bench, peer, receiver = with_session()
     bench.wait(60_000)

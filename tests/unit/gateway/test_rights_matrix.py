@@ -200,6 +200,28 @@ def test_M1_rights_and_scopes_are_as_the_table_says(operation: str) -> None:
 
 
 @pytest.mark.parametrize("operation", TABLE)
+def test_M2_a_key_of_an_entity_opens_none_whose_name_begins_with_its_own(operation: str) -> None:
+    """``q/below`` is another entity than ``q``. A key of the namespace for the scope ``q`` opens both (whole segments)."""
+    is_rule = operation.endswith(("-rule", "-rules"))
+    path = "q/below/Subscriptions/s" if is_rule else "q/below"
+    wrong = []
+    for right, name in RULES.items():
+        for scope in ("q", "q/below", path):
+            bench = make_bench("q")
+            if is_rule:
+                bench.namespace.create(TOPIC, "q/below", Settings(), bench.now)
+                bench.namespace.create(SUBSCRIPTION, path, Settings(), bench.now)
+            else:
+                bench.queue(path)
+            if allows(bench, operation, path, token(f"own-{right}", f"own-{right}-1", scope)):
+                wrong.append((right, scope))
+            expected = right in (TABLE[operation], MANAGE)
+            assert allows(bench, operation, path, token(name, f"{name}-1", scope)) is expected, (right, scope)
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("operation", TABLE)
 def test_M1_a_token_that_is_not_good_gives_nothing(operation: str) -> None:
     path = path_for(operation)
     bench, renewed = make_bench(path), make_bench(path)
