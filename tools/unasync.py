@@ -16,6 +16,8 @@ TARGET = ROOT / "src" / "pairbus" / "pairing" / "_sync"
 BY_HAND = {"__init__.py", "runtime.py", "transport.py"}
 
 REPLACEMENTS = [
+    (r"azure\.core\.async_paging", "azure.core.paging"),
+    (r"AsyncItemPaged", "ItemPaged"),
     (r"azure\.servicebus\.aio\.management", "azure.servicebus.management"),
     (r"azure\.servicebus\.aio", "azure.servicebus"),
     (r"pairbus\.pairing\._async", "pairbus.pairing._sync"),

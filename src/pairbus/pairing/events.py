@@ -6,11 +6,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
 HISTORY_MAX: Final = 1_000
 """How many events a client remembers."""
+
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 logger = logging.getLogger("pairbus.pairing")
 
@@ -62,9 +65,10 @@ class Event:
         kind: What.
         subject: The entity path, backlog queue or namespace it is about.
         text: One sentence for a person.
-        at_ms: Milliseconds of the factory's steady clock.
+        at_ms: When, in milliseconds of a steady clock; only differences mean anything.
         data: Further values, plain ones.
         is_loud: Sends there will fail or leak unless somebody acts.
+        at: When, as a time of day in UTC.
     """
 
     kind: Kind
@@ -73,6 +77,7 @@ class Event:
     at_ms: int
     data: Mapping[str, object] = field(default_factory=dict)
     is_loud: bool = False
+    at: datetime = EPOCH
 
 
 Listener = Callable[[Event], None]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from pairbus.errors import UsageError
 from pairbus.pairing import parking
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
@@ -28,6 +29,8 @@ from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
 
 BACKLOG_LIMIT_BYTES: Final = 262_144
 """What a backlog queue of the standard tier takes."""
+NAMES_MAX: Final = 20
+"""How many known entities an error about an unknown one lists."""
 DECISIONS_MAX: Final = 200
 """How many lines of history ``explain`` keeps per entity."""
 SEND_TIMEOUT_MS_DEFAULT: Final = 60_000
@@ -158,6 +161,17 @@ class Factory:
                 self._records[key] = found
             return found
 
+    def known(self, path: str) -> EntityHealth:
+        """The record of an entity that has a sender or was failed over; UsageError when there is none."""
+        with self.lock:
+            found = self._records.get(entity_key(path))
+            if found is None:
+                names = ", ".join(sorted(record.path for record in self._records.values())[:NAMES_MAX])
+                raise UsageError(
+                    f"entity {path!r} is not known to this client; known are: {names or 'none yet'}"
+                )
+            return found
+
     def is_failed_over(self, path: str) -> bool:
         """Whether sends to an entity go to the backlog. Asking about an unknown one makes no record of it."""
         found = self._records.get(entity_key(path))
@@ -166,7 +180,7 @@ class Factory:
     def reports(self) -> dict[str, EntityReport]:
         """Every entity's state."""
         with self.lock:
-            return {record.path: record.report() for record in self._records.values()}
+            return {record.path: record.report(self._time_of) for record in self._records.values()}
 
     def fail_over(self, path: str) -> None:
         """Switch one entity to the backlog by hand."""
@@ -176,7 +190,7 @@ class Factory:
 
     def mark_healthy(self, path: str) -> None:
         """Switch one entity to the primary by hand."""
-        record = self.record(path)
+        record = self.known(path)
         with self.lock:
             self.apply(record, record.mark_healthy(self.clock()))
 
@@ -202,16 +216,20 @@ class Factory:
         lines = self._decisions.setdefault(entity_key(record.path), deque(maxlen=DECISIONS_MAX))
         lines.append(f"{self._time_of_day(self.clock())}  {text}")
 
+    def _time_of(self, at_ms: int) -> datetime:
+        """The time of day of an instant of the steady clock."""
+        wall_ms = self.wall_clock() - (self.clock() - at_ms)
+        return datetime.fromtimestamp(wall_ms / 1000, UTC)
+
     def _time_of_day(self, at_ms: int) -> str:
         """An instant of the steady clock as people read it."""
-        wall_ms = self.wall_clock() - (self.clock() - at_ms)
-        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return self._time_of(at_ms).isoformat(timespec="milliseconds")
 
     def explain(self, path: str) -> list[str]:
         """Why an entity is in its state: its errors, timers, pings and decisions, oldest first."""
-        record = self.record(path)
+        record = self.known(path)
         with self.lock:
-            report = record.report()
+            report = record.report(self._time_of)
             lines = [
                 f"{report.path} is {report.state.value} since {self._time_of_day(report.since_ms)}"
                 + _because(report.why)
@@ -281,7 +299,8 @@ class Factory:
 
     def tell(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
         """Raise an event."""
-        event = Event(kind, subject, text, self.clock(), dict(data), is_loud)
+        now = self.clock()
+        event = Event(kind, subject, text, now, dict(data), is_loud, self._time_of(now))
         self.events.tell(event)
         if self.journal is not None:
             try:

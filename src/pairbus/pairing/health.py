@@ -12,7 +12,9 @@ Rule 3: a timer is a question: ``next_deadline`` says when to call ``tick``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 
 from pairbus.pairing.ping import PingSchedule
@@ -40,7 +42,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class EntityReport:
-    """What ``client.health()`` tells of one entity. Times are milliseconds of the factory's steady clock."""
+    """What ``client.health()`` tells of one entity.
+
+    Args:
+        path: The entity's path.
+        state: What the client believes of it.
+        since_ms: Since when, in milliseconds of a steady clock; only differences mean anything.
+        why: The error or event that led to the state.
+        next_ping_ms: When it will be asked again; None while it is not asked.
+        failover_due_ms: When a suspect entity will fail over unless a send succeeds before.
+        parked: How many messages for it this client has sent to the backlog.
+        backlog_queue: The backlog queue that took the last one.
+        pings_sent: How often it was asked.
+        since: The first time as a time of day in UTC; likewise ``next_ping`` and ``failover_due``.
+    """
 
     path: str
     state: Health
@@ -51,6 +66,10 @@ class EntityReport:
     parked: int
     backlog_queue: str | None
     pings_sent: int
+    # Calculated from the steady clock at each report, so that they may differ by a millisecond.
+    since: datetime = field(compare=False)
+    next_ping: datetime | None = field(compare=False)
+    failover_due: datetime | None = field(compare=False)
 
 
 class EntityHealth:
@@ -196,19 +215,24 @@ class EntityHealth:
         due = self.failover_due_ms
         return due is None or due <= deadline_ms
 
-    def report(self) -> EntityReport:
-        """A frozen picture."""
+    def report(self, time_of: Callable[[int], datetime]) -> EntityReport:
+        """A frozen picture. ``time_of`` gives the time of day of an instant of the steady clock."""
         is_pinging = self.state in (Health.FAILED_OVER, Health.REFUSING)
+        next_ping_ms = self.pings.next_ms if is_pinging else None
+        failover_due_ms = self.failover_due_ms
         return EntityReport(
             self.path,
             self.state,
             self.since_ms,
             self.why,
-            self.pings.next_ms if is_pinging else None,
-            self.failover_due_ms,
+            next_ping_ms,
+            failover_due_ms,
             self.parked,
             self.backlog_queue,
             self.pings.sent,
+            time_of(self.since_ms),
+            None if next_ping_ms is None else time_of(next_ping_ms),
+            None if failover_due_ms is None else time_of(failover_due_ms),
         )
 
     def _enter(self, state: Health, now: int, why: str) -> Change:

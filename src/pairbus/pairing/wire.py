@@ -25,7 +25,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from pairbus.errors import RemoteProtocolError
+from pairbus.errors import RemoteProtocolError, UsageError
 from pairbus.pairing import sections
 from pairbus.pairing.naming import CLOUD_SUFFIXES
 
@@ -236,6 +236,16 @@ def address_of(client: Any) -> str:
     if not custom or host.lower().rstrip("./").endswith(CLOUD_SUFFIXES):
         return host
     return str(custom).split("://", 1)[-1].split("/", 1)[0]
+
+
+def check_entity(client: Any, path: str) -> None:
+    """Raise UsageError, as the SDK does, when a client's connection string is for another entity than ``path``."""
+    only = getattr(client, "_entity_name", None)
+    if only and path != only:
+        raise UsageError(
+            f"the connection string of the primary has EntityPath={only}, and the sender is for {path!r}: use that "
+            "name, or a connection string of the namespace"
+        )
 
 
 def credential_of(client: Any) -> Any:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pairbus.pairing._sync.client import PairedServiceBusClient as _Paired
 from pairbus.pairing.errors import ScheduledMessageGoneError
 from pairbus.pairing.events import Kind
 from pairbus.syphon.hosting import SyphonThread, asynchronous, build
-from pairbus.syphon.plan import NotFoundPolicy
 from pairbus.syphon.pump import Syphon
 from pairbus.syphon.told import KINDS
 
@@ -29,10 +27,6 @@ class PairedServiceBusClient(_Paired):
     """A Service Bus client that goes on sending when its primary namespace does not answer."""
 
     __doc__ = _Paired.__doc__
-    ledger: Path | None = None
-    """Where the syphon keeps its ledger; set it before pairing. The user's data directory unless set."""
-    not_found: NotFoundPolicy = "dead-letter"
-    """What the syphon does with messages whose destination does not exist; set it before pairing."""
     _thread: SyphonThread | None = None
     _syphon: Syphon | None = None
 

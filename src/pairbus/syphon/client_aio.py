@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairbus.pairing._async.client import PairedServiceBusClient as _Paired
 from pairbus.pairing.errors import ScheduledMessageGoneError
 from pairbus.pairing.events import Kind
 from pairbus.syphon.hosting import STOP_SHARE, build
-from pairbus.syphon.plan import NotFoundPolicy
 from pairbus.syphon.pump import STOP_SECONDS
 from pairbus.syphon.told import KINDS
 
@@ -27,10 +25,6 @@ class PairedServiceBusClient(_Paired):
     """A Service Bus client that goes on sending when its primary namespace does not answer."""
 
     __doc__ = _Paired.__doc__
-    ledger: Path | None = None
-    """Where the syphon keeps its ledger; set it before pairing. The user's data directory unless set."""
-    not_found: NotFoundPolicy = "dead-letter"
-    """What the syphon does with messages whose destination does not exist; set it before pairing."""
     _syphon: Syphon | None = None
     _running: asyncio.Task[None] | None = None
 

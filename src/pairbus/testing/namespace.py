@@ -153,6 +153,10 @@ class Namespace:
 
     # --- addresses --------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        where = f"serving {self._ready.amqp}" if self._ready is not None else "not running"
+        return f"<Namespace {self.name}: {where}>"
+
     @property
     def is_running(self) -> bool:
         """Whether the kit started it and has not ended it."""

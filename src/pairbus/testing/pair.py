@@ -37,6 +37,9 @@ class Pair:
         self.secondary = secondary or Namespace("secondary", process=True)
         self._open = ExitStack()
 
+    def __repr__(self) -> str:
+        return f"<Pair {self.primary!r} with {self.secondary!r}>"
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self.primary)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from pairbus.pairing.health import EntityHealth, Health
@@ -195,7 +196,7 @@ def test_switched_by_hand_and_back() -> None:
 def test_the_report_says_why_and_what_is_next() -> None:
     subject = failed_over()
     subject.parked = 7
-    report = subject.report()
+    report = subject.report(lambda at_ms: datetime.fromtimestamp(at_ms / 1000, UTC))
 
     assert (report.path, report.state, report.parked) == ("orders", Health.FAILED_OVER, 7)
     assert report.why == "timeout"

@@ -8,35 +8,37 @@ import os
 import random
 import uuid
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 from weakref import WeakSet
 
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
 
-from pairbus.errors import AlreadyPairedError, NotPairedError, OtherPrimaryError, PairingError, UsageError
+from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
 from pairbus.pairing import naming, wire
 from pairbus.pairing._sync import runtime
 from pairbus.pairing._sync.cancel import cancel_parked
-from pairbus.pairing._sync.management import Management, NoManageRight
 from pairbus.pairing._sync.sender import PairedSender
+from pairbus.pairing._sync.setup import Setup
 from pairbus.pairing._sync.watch import watch
 from pairbus.pairing.closing import Partnership, Side
-from pairbus.pairing.errors import ClientClosedError, NoBacklogQueuesError, PartnerClosedError
+from pairbus.pairing.errors import ClientClosedError, PartnerClosedError
 from pairbus.pairing.events import Event, Kind, Listener
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, Factory
 from pairbus.pairing.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
-from pairbus.pairing.queues import BacklogQueue, name_of, take_census
 from pairbus.pairing.registry import pairings
+from pairbus.pairing.trust import reaching
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from azure.servicebus import ServiceBusReceiver
+    from azure.core.paging import ItemPaged
+    from azure.servicebus import AutoLockRenewer, ServiceBusReceiver, ServiceBusSubQueue
+    from azure.servicebus._servicebus_client import NextAvailableSessionType
 
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
@@ -45,11 +47,13 @@ logger = logging.getLogger("pairbus.pairing")
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
 HANDLER_CLOSE_SECONDS: Final = 2.0
-PROBE_SECONDS: Final = 10.0
 
 
-class PairedServiceBusClient:
+class PairedServiceBusClient(ServiceBusClient):
     """A Service Bus client that goes on sending when its primary namespace does not answer.
+
+    It is a ``ServiceBusClient`` to type checkers and to ``isinstance``, and offers all that one does. It holds two
+    official clients and is none of them itself: the official constructor is not run.
 
     Args:
         primary: The official client of the namespace that the application uses.
@@ -62,6 +66,10 @@ class PairedServiceBusClient:
         on_event: Called with each event.
         seed: Makes the random choice of backlog queues repeatable.
         management: Options of the official administration client that sets up the secondary.
+        ledger: With ``enable_syphon``: the directory in which the syphon notes the messages whose delivery it must
+            confirm after a crash. The user's data directory unless given.
+        not_found: With ``enable_syphon``: what happens to messages whose destination does not exist: ``"dead-letter"``,
+            or ``"wait"`` until it does.
     """
 
     def __init__(
@@ -75,7 +83,19 @@ class PairedServiceBusClient:
         on_event: Listener | None = None,
         seed: int | None = None,
         management: dict[str, Any] | None = None,
+        ledger: Path | str | None = None,
+        not_found: Literal["dead-letter", "wait"] = "dead-letter",
     ) -> None:
+        for side, client in (("primary", primary), ("secondary", secondary)):
+            if isinstance(client, PairedServiceBusClient):
+                raise WrongTypeError(
+                    f"{side} is {client!r}: give an official client, which is not paired itself"
+                )
+        if not_found not in ("dead-letter", "wait"):
+            raise UsageError(f"not_found is {not_found!r}: give 'dead-letter' or 'wait'")
+        self.ledger = Path(ledger) if ledger is not None else None
+        self.not_found = not_found
+        self.fully_qualified_namespace = primary.fully_qualified_namespace
         self.primary = primary
         self.secondary = secondary
         self.options = options if options is not None else SendAvailabilityOptions()
@@ -109,7 +129,7 @@ class PairedServiceBusClient:
             written = Journal(Path(journal), self._factory.name)
             self._factory.journal = written.append
             self._reporter = StatusReporter(self._factory, written)
-        self._management = Management(secondary, management or {})
+        self._setup = Setup(self, management or {})
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
         # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
         self._senders: WeakSet[PairedSender] = WeakSet()
@@ -132,6 +152,8 @@ class PairedServiceBusClient:
         on_event: Listener | None = None,
         seed: int | None = None,
         management: dict[str, Any] | None = None,
+        ledger: Path | str | None = None,
+        not_found: Literal["dead-letter", "wait"] = "dead-letter",
         **client_options: Any,
     ) -> Self:
         """Make the client from two connection strings. ``client_options`` go to both official clients."""
@@ -139,19 +161,31 @@ class PairedServiceBusClient:
         second = naming.parse_connection_string(secondary, "secondary")
         name = naming.namespace_name(first.host, first.namespace, primary_namespace)
         return cls(
-            ServiceBusClient.from_connection_string(first.text, **client_options),
-            ServiceBusClient.from_connection_string(second.text, **client_options),
+            ServiceBusClient.from_connection_string(first.text, **{**reaching(first.text), **client_options}),
+            ServiceBusClient.from_connection_string(
+                second.text, **{**reaching(second.text), **client_options}
+            ),
             options=options,
             primary_namespace=name,
             primary_aliases=primary_aliases,
             on_event=on_event,
             seed=seed,
             management=management,
+            ledger=ledger,
+            not_found=not_found,
+        )
+
+    @classmethod
+    def from_connection_string(cls, conn_str: str, **options: Any) -> NoReturn:  # noqa: ARG003 - the SDK's shape
+        """Not offered: a paired client needs two connection strings. Raises UsageError."""
+        raise UsageError(
+            "a paired client needs two connection strings: call from_connection_strings(primary, secondary)"
         )
 
     # --- life -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        self._check_live()
         if not self.is_paired:
             self.pair()
         return self
@@ -227,6 +261,9 @@ class PairedServiceBusClient:
                 extra={"event": "pairing.close_failed"},
             )
 
+    def _usable_queues(self) -> list[str]:
+        return self._setup.usable_queues()
+
     def _start_syphon(self) -> None:
         """Hosting pumps needs ``pairbus.syphon``; the public client overrides this."""
         raise UsageError("enable_syphon needs pairbus.PairedServiceBusClient, which can host the pumps")
@@ -236,39 +273,135 @@ class PairedServiceBusClient:
 
     # --- the SDK's shape --------------------------------------------------------------------------
 
-    @property
-    def fully_qualified_namespace(self) -> str:
-        """The primary's host name."""
-        return self.primary.fully_qualified_namespace
-
-    def get_queue_sender(self, queue_name: str, **options: Any) -> PairedSender:
+    def get_queue_sender(
+        self,
+        queue_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedSender:
         """A sender for a queue that goes on when the primary does not."""
+        options = {"client_identifier": client_identifier, "socket_timeout": socket_timeout, **kwargs}
         return self._sender(queue_name, options, is_topic=False)
 
-    def get_topic_sender(self, topic_name: str, **options: Any) -> PairedSender:
+    def get_topic_sender(
+        self,
+        topic_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedSender:
         """A sender for a topic that goes on when the primary does not."""
+        options = {"client_identifier": client_identifier, "socket_timeout": socket_timeout, **kwargs}
         return self._sender(topic_name, options, is_topic=True)
 
-    def get_queue_receiver(self, queue_name: str, **options: Any) -> ServiceBusReceiver:
-        """The official receiver; it reads from the primary only (P7)."""
+    def get_queue_receiver(
+        self,
+        queue_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        session_id: str | NextAvailableSessionType | None = None,
+        sub_queue: ServiceBusSubQueue | str | None = None,
+        receive_mode: ServiceBusReceiveMode | str = ServiceBusReceiveMode.PEEK_LOCK,
+        max_wait_time: float | None = None,
+        auto_lock_renewer: AutoLockRenewer | None = None,
+        prefetch_count: int = 0,
+        **kwargs: Any,
+    ) -> ServiceBusReceiver:
+        """The official receiver. It reads from the primary only."""
         self._check_live()
-        return self.primary.get_queue_receiver(queue_name, **options)
+        return self.primary.get_queue_receiver(
+            queue_name,
+            client_identifier=client_identifier,
+            socket_timeout=socket_timeout,
+            session_id=session_id,
+            sub_queue=sub_queue,
+            receive_mode=receive_mode,
+            max_wait_time=max_wait_time,
+            auto_lock_renewer=auto_lock_renewer,
+            prefetch_count=prefetch_count,
+            **kwargs,
+        )
 
     def get_subscription_receiver(
-        self, topic_name: str, subscription_name: str, **options: Any
+        self,
+        topic_name: str,
+        subscription_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        session_id: str | NextAvailableSessionType | None = None,
+        sub_queue: ServiceBusSubQueue | str | None = None,
+        receive_mode: ServiceBusReceiveMode | str = ServiceBusReceiveMode.PEEK_LOCK,
+        max_wait_time: float | None = None,
+        auto_lock_renewer: AutoLockRenewer | None = None,
+        prefetch_count: int = 0,
+        **kwargs: Any,
     ) -> ServiceBusReceiver:
-        """The official receiver; it reads from the primary only (P7)."""
+        """The official receiver. It reads from the primary only."""
         self._check_live()
-        return self.primary.get_subscription_receiver(topic_name, subscription_name, **options)
+        return self.primary.get_subscription_receiver(
+            topic_name,
+            subscription_name,
+            client_identifier=client_identifier,
+            socket_timeout=socket_timeout,
+            session_id=session_id,
+            sub_queue=sub_queue,
+            receive_mode=receive_mode,
+            max_wait_time=max_wait_time,
+            auto_lock_renewer=auto_lock_renewer,
+            prefetch_count=prefetch_count,
+            **kwargs,
+        )
+
+    def list_queue_sessions(
+        self,
+        queue_name: str,
+        *,
+        state_updated_after: datetime | None = None,
+        timeout: float | None = None,
+    ) -> ItemPaged[str]:
+        """The sessions of a queue of the primary."""
+        self._check_live()
+        return self.primary.list_queue_sessions(
+            queue_name, state_updated_after=state_updated_after, timeout=timeout
+        )
+
+    def list_subscription_sessions(
+        self,
+        topic_name: str,
+        subscription_name: str,
+        *,
+        state_updated_after: datetime | None = None,
+        timeout: float | None = None,
+    ) -> ItemPaged[str]:
+        """The sessions of a subscription of the primary."""
+        self._check_live()
+        return self.primary.list_subscription_sessions(
+            topic_name, subscription_name, state_updated_after=state_updated_after, timeout=timeout
+        )
+
+    def __repr__(self) -> str:
+        if self._is_ended:
+            state = "closed"
+        elif self.is_paired:
+            state = f"paired, {self.backlog_queue_count} backlog queues"
+        else:
+            state = "not paired"
+        return f"<{type(self).__name__} {self._factory.primary} with {self._factory.secondary}: {state}>"
 
     def __getattr__(self, name: str) -> Any:
-        # Whatever else the official client offers goes to the primary.
+        # Names that this version of the SDK's client class lacks, and the primary has: attributes of the application.
         if name.startswith("_") or "primary" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.primary, name)
 
     def _sender(self, path: str, options: dict[str, Any], *, is_topic: bool) -> PairedSender:
         self._check_live()
+        wire.check_entity(self.primary, path)
         sender = PairedSender(self, path, options, is_topic=is_topic)
         with self._factory.lock:
             self._senders.add(sender)
@@ -308,11 +441,11 @@ class PairedServiceBusClient:
         self._pulse.fire()
 
     def health(self) -> dict[str, EntityReport]:
-        """Every entity's state, since when, why, next ping, parked count and backlog queue."""
+        """Every entity's state, since when, why, next ping, parked count and backlog queue. Times are aware datetimes."""
         return self._factory.reports()
 
     def explain(self, path: str) -> list[str]:
-        """Why an entity is in its state, line by line."""
+        """Why an entity is in its state, line by line. UsageError for an entity that this client does not know."""
         return self._factory.explain(path)
 
     def events(self) -> list[Event]:
@@ -324,14 +457,14 @@ class PairedServiceBusClient:
         return self._factory.statistics()
 
     def fail_over(self, path: str) -> None:
-        """Switch one entity to the backlog by hand. NotPairedError while there is none."""
+        """Switch one entity to the backlog by hand, also one that has no sender yet. NotPairedError before pairing."""
         self._check_live()
         if not self.is_paired:
             raise NotPairedError(f"{path!r} cannot fail over before the client is paired: call pair() first")
         self._factory.fail_over(path)
 
     def mark_healthy(self, path: str) -> None:
-        """Switch one entity to the primary by hand."""
+        """Switch one entity to the primary by hand. UsageError for an entity that this client does not know."""
         self._check_live()
         self._factory.mark_healthy(path)
 
@@ -340,113 +473,6 @@ class PairedServiceBusClient:
         original = wire.encoded(message)
         parked = self._factory.park([original], path, "timeout")[0]
         return BACKLOG_LIMIT_BYTES - ENVELOPE_BYTES - len(parked)
-
-    # --- pairing ----------------------------------------------------------------------------------
-
-    def _usable_queues(self) -> list[str]:
-        primary, count = self._factory.primary, self.options.backlog_queue_count
-        try:
-            found = self._management.backlog_queues(primary)
-        except NoManageRight as error:
-            return self._queues_that_open(error)
-        except Exception as error:
-            raise NoBacklogQueuesError(
-                f"the secondary {self._factory.secondary} cannot be asked for its queues: {error}"
-            ) from error
-        self._factory.drained_only = []
-        census = take_census(found, count)
-        self._check_owner(found)
-        for queue in census.extra:
-            held = self._management.message_count(queue.name)
-            text = f"beyond the count of {count}: not used, not drained; it holds {held} messages"
-            self._factory.tell(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
-        existing = dict(census.existing)
-        usable: list[int] = []
-        last: Exception | None = None
-        for index in census.missing:
-            try:
-                created = self._create(index)
-                if created is None:
-                    usable.append(index)
-                else:
-                    existing[index] = created
-            except OtherPrimaryError:
-                raise
-            except Exception as error:  # noqa: BLE001 - pairing succeeds with the rest (specification, 3.5)
-                last = error
-                self._factory.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
-        for index, queue in existing.items():
-            self._tell_differences(queue)
-            if queue.obstacle:
-                last = PairingError(f"{queue.name}: {queue.obstacle}")
-                self._factory.drained_only.append(queue.name)
-                self._factory.tell(Kind.QUEUE_UNUSABLE, queue.name, queue.obstacle, is_loud=True)
-            else:
-                usable.append(index)
-        if not usable:
-            raise NoBacklogQueuesError(
-                f"none of the {count} backlog queues of {primary!r} can be used in {self._factory.secondary}: {last}"
-            ) from last
-        return [name_of(primary, index) for index in sorted(usable)]
-
-    def _create(self, index: int) -> BacklogQueue | None:
-        """Create a backlog queue; None when that was done, or what another client has created meanwhile.
-
-        Raises PairingError when something else has the name.
-        """
-        primary = self._factory.primary
-        name = name_of(primary, index)
-        try:
-            if self._management.create(name, self._identity.address):
-                self._factory.tell(Kind.QUEUE_CREATED, name, "created")
-                return None
-            found = self._management.backlog_queue(primary, name)
-        except Exception as error:
-            raise PairingError(f"cannot be created: {error}") from error
-        if found is None:
-            raise PairingError(
-                "cannot be created: another entity of the secondary, such as a topic, has this name, and messages sent "
-                "to it would not be kept; delete that entity and pair again"
-            )
-        self._check_owner([found])
-        return found
-
-    def _check_owner(self, queues: Sequence[BacklogQueue]) -> None:
-        """Raise OtherPrimaryError when a backlog queue was created for another primary of the same name."""
-        for queue in queues:
-            if not self._identity.accepts(queue.owner):
-                raise OtherPrimaryError(queue.name, queue.owner, self._identity.address)
-
-    def _tell_differences(self, queue: BacklogQueue) -> None:
-        for text in queue.differences:
-            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text)
-        for text in queue.dangers:
-            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
-
-    def _queues_that_open(self, reason: Exception) -> list[str]:
-        """Without the right to manage: a queue whose link opens for sending exists (specification, 3.6)."""
-        usable = []
-        last: Exception = reason
-        for index in range(self.options.backlog_queue_count):
-            name = name_of(self._factory.primary, index)
-            sender = self.secondary.get_queue_sender(name)
-            wire.set_retries(sender, 0)
-            try:
-                with self._limits.limit(sender, PROBE_SECONDS):
-                    sender.create_message_batch()
-                usable.append(name)
-            except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
-                last = error
-                self._factory.tell(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
-            finally:
-                self._close_handler(sender)
-        if not usable:
-            raise NoBacklogQueuesError(
-                f"the credential is wrong or may not manage {self._factory.secondary}, and no backlog queue of "
-                f"{self._factory.primary!r} is open for sending there: create the queues, or give a credential with "
-                f"Manage; the last error: {last}"
-            ) from last
-        return usable
 
     # --- machinery --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.errors import PairbusError, PairingError, UsageError
@@ -25,8 +25,6 @@ from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
-
-    from azure.servicebus import ServiceBusSender
 
     from pairbus.pairing._sync.client import PairedServiceBusClient
 
@@ -46,13 +44,18 @@ Message = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Messages = Message | ServiceBusMessageBatch | Iterable[Message]
 
 
-class PairedSender:
-    """Sends to one entity. Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client."""
+class PairedSender(ServiceBusSender):
+    """Sends to one entity. Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client.
+
+    It is a ``ServiceBusSender`` to type checkers and to ``isinstance``, and offers all that one does. It uses official
+    senders and is none itself: the official constructor is not run.
+    """
 
     def __init__(
         self, client: PairedServiceBusClient, path: str, options: dict[str, Any], *, is_topic: bool
     ) -> None:
         self.entity_name = path
+        self.fully_qualified_namespace = client.fully_qualified_namespace
         self._client = client
         self._factory = client._factory
         self._limits = client._limits
@@ -84,11 +87,6 @@ class PairedSender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @property
-    def fully_qualified_namespace(self) -> str:
-        """The primary's host name."""
-        return self._client.fully_qualified_namespace
 
     @property
     def client_identifier(self) -> str:
@@ -239,6 +237,11 @@ class PairedSender:
 
     def __str__(self) -> str:
         return f"Paired sender: {self.entity_name}"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else self._record.state.value
+        kind = "topic" if self._is_topic else "queue"
+        return f"<{type(self).__name__} of {kind} {self.entity_name} in {self._factory.primary}: {state}>"
 
     # --- the detour -------------------------------------------------------------------------------
 

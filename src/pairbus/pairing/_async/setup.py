@@ -1,0 +1,135 @@
+"""Pairing: find or create the backlog queues in the secondary, and decide which of them may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.errors import OtherPrimaryError, PairingError
+from pairbus.pairing import wire
+from pairbus.pairing._async.management import Management, NoManageRight
+from pairbus.pairing.errors import NoBacklogQueuesError
+from pairbus.pairing.events import Kind
+from pairbus.pairing.queues import BacklogQueue, name_of, take_census
+
+if TYPE_CHECKING:
+    from pairbus.pairing._async.client import PairedServiceBusClient
+
+PROBE_SECONDS: Final = 10.0
+
+
+class Setup:
+    """Sets up the backlog queues of one paired client."""
+
+    def __init__(self, client: PairedServiceBusClient, options: dict[str, Any]) -> None:
+        self._client = client
+        self._factory = client._factory
+        self._identity = client._identity
+        self._management = Management(client.secondary, options)
+        self._count = client.options.backlog_queue_count
+
+    async def usable_queues(self) -> list[str]:
+        """The names of the backlog queues that may be used; missing ones are created. Raises NoBacklogQueuesError."""
+        primary, count = self._factory.primary, self._count
+        try:
+            found = await self._management.backlog_queues(primary)
+        except NoManageRight as error:
+            return await self._queues_that_open(error)
+        except Exception as error:
+            raise NoBacklogQueuesError(
+                f"the secondary {self._factory.secondary} cannot be asked for its queues: {error}"
+            ) from error
+        self._factory.drained_only = []
+        census = take_census(found, count)
+        self._check_owner(found)
+        for queue in census.extra:
+            held = await self._management.message_count(queue.name)
+            text = f"beyond the count of {count}: not used, not drained; it holds {held} messages"
+            self._factory.tell(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
+        existing = dict(census.existing)
+        usable: list[int] = []
+        last: Exception | None = None
+        for index in census.missing:
+            try:
+                created = await self._create(index)
+                if created is None:
+                    usable.append(index)
+                else:
+                    existing[index] = created
+            except OtherPrimaryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - pairing succeeds with the rest (specification, 3.5)
+                last = error
+                self._factory.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
+        for index, queue in existing.items():
+            self._tell_differences(queue)
+            if queue.obstacle:
+                last = PairingError(f"{queue.name}: {queue.obstacle}")
+                self._factory.drained_only.append(queue.name)
+                self._factory.tell(Kind.QUEUE_UNUSABLE, queue.name, queue.obstacle, is_loud=True)
+            else:
+                usable.append(index)
+        if not usable:
+            raise NoBacklogQueuesError(
+                f"none of the {count} backlog queues of {primary!r} can be used in {self._factory.secondary}: {last}"
+            ) from last
+        return [name_of(primary, index) for index in sorted(usable)]
+
+    async def _create(self, index: int) -> BacklogQueue | None:
+        """Create a backlog queue; None when that was done, or what another client has created meanwhile.
+
+        Raises PairingError when something else has the name.
+        """
+        primary = self._factory.primary
+        name = name_of(primary, index)
+        try:
+            if await self._management.create(name, self._identity.address):
+                self._factory.tell(Kind.QUEUE_CREATED, name, "created")
+                return None
+            found = await self._management.backlog_queue(primary, name)
+        except Exception as error:
+            raise PairingError(f"cannot be created: {error}") from error
+        if found is None:
+            raise PairingError(
+                "cannot be created: another entity of the secondary, such as a topic, has this name, and messages sent "
+                "to it would not be kept; delete that entity and pair again"
+            )
+        self._check_owner([found])
+        return found
+
+    def _check_owner(self, queues: Sequence[BacklogQueue]) -> None:
+        """Raise OtherPrimaryError when a backlog queue was created for another primary of the same name."""
+        for queue in queues:
+            if not self._identity.accepts(queue.owner):
+                raise OtherPrimaryError(queue.name, queue.owner, self._identity.address)
+
+    def _tell_differences(self, queue: BacklogQueue) -> None:
+        for text in queue.differences:
+            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text)
+        for text in queue.dangers:
+            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
+
+    async def _queues_that_open(self, reason: Exception) -> list[str]:
+        """Without the right to manage: a queue whose link opens for sending exists (specification, 3.6)."""
+        usable = []
+        last: Exception = reason
+        for index in range(self._count):
+            name = name_of(self._factory.primary, index)
+            sender = self._client.secondary.get_queue_sender(name)
+            wire.set_retries(sender, 0)
+            try:
+                async with self._client._limits.limit(sender, PROBE_SECONDS):
+                    await sender.create_message_batch()
+                usable.append(name)
+            except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
+                last = error
+                self._factory.tell(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
+            finally:
+                await self._client._close_handler(sender)
+        if not usable:
+            raise NoBacklogQueuesError(
+                f"the credential is wrong or may not manage {self._factory.secondary}, and no backlog queue of "
+                f"{self._factory.primary!r} is open for sending there: create the queues, or give a credential with "
+                f"Manage; the last error: {last}"
+            ) from last
+        return usable
