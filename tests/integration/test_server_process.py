@@ -84,6 +84,9 @@ def test_the_ready_file_tells_everything_and_sigterm_ends_in_good_order(tmp_path
         assert int(ready["pid"]) == process.pid
         assert ready["connection_string"].startswith(f"Endpoint=sb://{ready['amqp']}/;")
         assert ready["connection_string"].endswith(";UseDevelopmentEmulator=true;Namespace=contoso")
+        own = tmp_path / "data" / "ready.json"
+        assert json.loads(own.read_text()) == ready
+        assert stat.S_IMODE(own.stat().st_mode) == 0o600
         assert stat.S_IMODE((tmp_path / "data-ready.json").stat().st_mode) == 0o600
         with urllib.request.urlopen(http_address(ready) + "/health", timeout=WAIT_SECONDS) as answer:
             assert json.load(answer)["status"] == "healthy"

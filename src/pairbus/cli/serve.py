@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+import sys
+from typing import TYPE_CHECKING, Final
 
 import click
+
+if TYPE_CHECKING:
+    from pairbus.server.ready import ReadyInfo
 
 EPILOG: Final = """\b
 Examples:
@@ -103,8 +107,9 @@ def serve(
 ) -> int:
     """Serve one namespace until stopped (SIGTERM or Ctrl-C).
 
-    Azure Service Bus clients connect with the connection string from the ready file; management, /health and the live
-    page (at /) are on the same port. Plain text is served to this machine only, TLS to everybody.
+    Azure Service Bus clients connect with the connection string, which is shown on a terminal, kept in the file ready.json of the data
+    directory, and printed again by `pairbus connection-string`. Management, /health and the live page (at /) are on the same
+    port. Plain text is served to this machine only, TLS to everybody.
     """
     from pairbus.server.assemble import assemble
     from pairbus.server.config import make_options
@@ -133,4 +138,19 @@ def serve(
         environment=os.environ,
     )
     page = Page()
-    return run(options, page.assembling(assemble), page=page)
+    return run(options, page.assembling(assemble), page=page, announce=_announce)
+
+
+def _announce(ready: ReadyInfo) -> None:
+    """Tell a person at a terminal how to connect. The key is not written anywhere else, such as a log."""
+    if not sys.stdout.isatty():
+        return
+    authority = f"\n  CA file    {ready.ca_file}   (for TLS: `connection_verify`)" if ready.ca_file else ""
+    click.echo(f"""
+  namespace  {ready.namespace}
+  page       http://{ready.http}/   (sign in with the connection string){authority}
+
+  export PAIRBUS_PRIMARY='{ready.connection_string}'
+
+`pairbus connection-string` prints the connection string again. Ctrl-C stops the broker; its data stay.
+""")

@@ -8,11 +8,15 @@ import errno
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, StorageError, UsageError
+from pairbus.server.config import MEMORY
 from pairbus.server.memory import CollectorPolicy
-from pairbus.server.ready import write_ready_file
+from pairbus.server.ready import READY_FILE, ReadyInfo, write_ready_file
 from pairbus.server.server import Assemble, Page, Server
 
 if TYPE_CHECKING:
@@ -31,12 +35,23 @@ that ends while the broker computes."""
 COLLECTOR_TICK_SECONDS: Final = 1.0
 
 
-def run(options: Options, assemble: Assemble, *, page: Page | None = None) -> int:
-    """Serve until a signal comes. Returns the exit code; what went wrong is one line on standard error."""
+def run(
+    options: Options,
+    assemble: Assemble,
+    *,
+    page: Page | None = None,
+    announce: Callable[[ReadyInfo], None] | None = None,
+) -> int:
+    """Serve until a signal comes. Returns the exit code; what went wrong is one line on standard error.
+
+    ``announce`` is called once it serves: a person at a terminal wants to know where and with which key.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
-    raise_file_limit(options.limits.connections_max + FILES_BESIDE_CONNECTIONS)
+    options = within_file_limit(
+        options, raise_file_limit(options.limits.connections_max + FILES_BESIDE_CONNECTIONS)
+    )
     try:
-        return asyncio.run(_serve(options, assemble, page))
+        return asyncio.run(_serve(options, assemble, page, announce))
     except (UsageError, Refusal) as error:
         return _complain(str(error), EXIT_USAGE)
     except StorageError as error:
@@ -45,7 +60,9 @@ def run(options: Options, assemble: Assemble, *, page: Page | None = None) -> in
         return _complain(_explain(error), EXIT_REFUSED)
 
 
-async def _serve(options: Options, assemble: Assemble, page: Page | None) -> int:
+async def _serve(
+    options: Options, assemble: Assemble, page: Page | None, announce: Callable[[ReadyInfo], None] | None
+) -> int:
     server = Server(options, assemble=assemble, page=page)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -59,8 +76,10 @@ async def _serve(options: Options, assemble: Assemble, page: Page | None) -> int
         policy.gave_up()
         raise
     try:
-        if options.ready_file is not None:
-            write_ready_file(options.ready_file, ready)
+        for file in ready_files(options):
+            write_ready_file(file, ready)
+        if announce is not None:
+            announce(ready)
         async with asyncio.TaskGroup() as tasks:
             collector = tasks.create_task(_collect_garbage(policy))
             ended = tasks.create_task(server.wait_ended())
@@ -84,10 +103,36 @@ async def _collect_garbage(policy: CollectorPolicy) -> None:
         policy.tick()
 
 
-def raise_file_limit(wanted: int) -> None:
-    """Ask for as many file descriptors as connections may need; the system's own limit stays."""
+def ready_files(options: Options) -> list[Path]:
+    """Where this broker says that it is ready: in its data directory, and where it was told to."""
+    own = [] if options.store == MEMORY else [options.data / READY_FILE]
+    return own if options.ready_file is None else [*own, options.ready_file]
+
+
+def within_file_limit(options: Options, limit: int | None) -> Options:
+    """Options whose connections leave enough file descriptors to the store; None: there is no limit."""
+    wanted = options.limits.connections_max
+    if limit is None or wanted + FILES_BESIDE_CONNECTIONS <= limit:
+        return options
+    connections_max = max(1, limit - FILES_BESIDE_CONNECTIONS, limit // 2)
+    if connections_max >= wanted:
+        return options
+    logger.warning(
+        "fewer connections than asked for: the system allows too few file descriptors (raise `ulimit -n`)",
+        extra={
+            "event": "server.few_descriptors",
+            "connections_max": connections_max,
+            "asked_for": wanted,
+            "descriptors": limit,
+        },
+    )
+    return replace(options, limits=replace(options.limits, connections_max=connections_max))
+
+
+def raise_file_limit(wanted: int) -> int | None:
+    """Ask for as many file descriptors as connections may need; the system's own limit stays. How many there are now; None: any number."""
     if sys.platform == "win32":
-        return
+        return None
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -95,6 +140,8 @@ def raise_file_limit(wanted: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < limit:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            soft = limit
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _explain(error: OSError) -> str:

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.records import DuplicateSeen, MessageStored, NamespacePut, SessionStateSet
 from pairbus.errors import StoreUnavailable, UsageError
+from pairbus.model.access import ROOT_RULE
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
+from pairbus.server.addresses import format_address, parse_address
 from pairbus.server.assemble import STORE_DIRECTORY
+from pairbus.server.config import AMQP_ADDRESS_DEFAULT, HTTP_ADDRESS_DEFAULT
 from pairbus.server.message_audit import witnessed
+from pairbus.server.ready import READY_FILE, ReadyInfo, connection_string, read_ready_file
 from pairbus.storage.files import RealFileSystem
-from pairbus.storage.identity import FORMAT_FILE, read_identity
+from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, read_identity
 from pairbus.storage.inspect import CheckReport, check
 from pairbus.storage.log import LogStore
 
@@ -198,6 +202,59 @@ def opened(data: Path, tell: Tell) -> Iterator[Opened]:
         yield Opened(name, store, namespace, settings, sessions, keys)
     finally:
         store.close()
+
+
+def last_ready(data: Path) -> tuple[ReadyInfo, bool]:
+    """How a namespace is reached, and whether a broker serves it now.
+
+    While one does, its ready file says so. Otherwise the address comes from the last ready file, or is the default one, and the root
+    key comes from the log, for it may have been changed since that file was written.
+
+    Raises:
+        StoreUnavailable: There is no data, it cannot be read, or its broker keeps no ready file.
+        StoreCorrupt: Acknowledged data is damaged.
+    """
+    directory = store_directory(data)
+    ready = read_ready_file(data / READY_FILE)
+    if _is_served(directory):
+        if ready is None:
+            raise StoreUnavailable(
+                f"{data} is served by a broker that keeps no {READY_FILE} there: look at its own --ready-file, or restart it"
+            )
+        return ready, True
+    namespace = Namespace("", Gathered(), Nobody())
+
+    def seen(record: Record) -> None:
+        if isinstance(record, NamespacePut):
+            namespace.fold(record)
+
+    report = check(directory, seen=seen)
+    key = next((rule.primary_key for rule in namespace.access_rules if rule.name == ROOT_RULE), None)
+    if key is None:
+        raise StoreUnavailable(f"{data} holds no key yet: start its broker once with `pairbus serve`")
+    host, port = parse_address(ready.amqp if ready is not None else AMQP_ADDRESS_DEFAULT, READY_FILE)
+    return (
+        ReadyInfo(
+            namespace=report.namespace,
+            pid=0,
+            amqp=format_address(host, port),
+            http=ready.http if ready is not None else HTTP_ADDRESS_DEFAULT,
+            connection_string=connection_string(host, port, report.namespace, key),
+            ca_file=ready.ca_file if ready is not None else None,
+        ),
+        False,
+    )
+
+
+def _is_served(directory: Path) -> bool:
+    files = RealFileSystem(directory)
+    try:
+        files.lock(LOCK_FILE)
+    except StoreUnavailable:
+        return True
+    finally:
+        files.unlock()
+    return False
 
 
 def _owner(directory: Path) -> str:

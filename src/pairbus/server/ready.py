@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,9 @@ from pairbus.model.access import ROOT_RULE
 from pairbus.server.addresses import format_address, is_loopback, is_wildcard
 
 FILE_MODE: Final = 0o600
+NAME_BYTES: Final = 16
+READY_FILE: Final = "ready.json"
+"""The ready file that every broker keeps in its data directory."""
 HOME: Final = "127.0.0.1"
 
 
@@ -53,9 +57,27 @@ def connection_string(host: str, port: int, namespace: str, key: str) -> str:
 
 
 def write_ready_file(path: Path, info: ReadyInfo) -> None:
-    """Appear whole or not at all, readable for the owner alone."""
-    temporary = path.with_name(f"{path.name}.{info.pid}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(info.to_json() + "\n")
-    temporary.replace(path)
+    """Appear whole or not at all, readable for the owner alone. OSError if that fails; then nothing is left behind.
+
+    The directory may be one that others can write to, such as /tmp. So the file is always a new one: its first name cannot be
+    guessed, a link in its place is neither followed nor written through, and a file that was there before keeps neither its owner
+    nor its mode.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(NAME_BYTES)}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, FILE_MODE)
+            file.write(info.to_json() + "\n")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_ready_file(path: Path) -> ReadyInfo | None:
+    """What a ready file says; None if there is none or it cannot be read."""
+    try:
+        return ReadyInfo(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -230,6 +230,7 @@ class Server:
                 "amqp": self._ready.amqp,
                 "http": self._ready.http,
                 "records": assembly.records_replayed,
+                "data": str(options.data),
             },
         )
 

@@ -64,7 +64,7 @@ export function signInView(done, reason) {
       h("details", {}, h("summary", {}, "The rule belongs to one entity"), h("label", { for: "entity" }, "Entity path"), entity),
       error,
       button,
-      h("p", { class: "hint" }, icon("lock"), h("span", {}, "The connection string is in the ready file of ", h("code", {}, "pairbus serve"), " and is printed by ", h("code", {}, "pairbus up"), ".")),
+      h("p", { class: "hint" }, icon("lock"), h("span", {}, "The command ", h("code", {}, "pairbus connection-string"), " prints it for a namespace of ", h("code", {}, "pairbus serve"), "; ", h("code", {}, "pairbus up"), " prints both when it starts.")),
     ),
   );
 }
