@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import UsageError
-from pairbus.spark import register
+from pairbus.spark import identity, register
 from pairbus.spark.compaction import exclusive, local_directory, remove_leftovers
 from pairbus.spark.entity import Entity
-from pairbus.spark.offsets import Offset, merged, size_of
+from pairbus.spark.identity import CheckpointMismatch
+from pairbus.spark.offsets import Offset, size_of
 from pairbus.spark.options import parse_source
 
 if TYPE_CHECKING:
@@ -188,6 +189,10 @@ def settle(checkpoint: str, source: dict[str, str]) -> int:
     """Settle what the last committed batch of an ended query left in its entity. Returns how many numbers are owed.
 
     A running query does this by itself each time it looks for more.
+
+    Raises:
+        CheckpointMismatch: The checkpoint belongs to another entity; nothing was completed. With ``failOnDataLoss=false``
+            that is no error.
     """
     options = parse_source(source, is_stream=True)
     if options.mode != "consume":
@@ -198,7 +203,17 @@ def settle(checkpoint: str, source: dict[str, str]) -> int:
     offset = Offset.parse(value, options.entity)
     entity = Entity(options)
     try:
-        return size_of(entity.settle(merged(offset.runs, offset.owed)).owed)
+        identity.check(offset, entity, options.access.host(), identity.created_ms(options))
+        done = entity.settle(offset.marked(), offset.last_ms)
+        if done.foreign:
+            raise CheckpointMismatch(
+                offset.entity, f"its message {done.foreign[0]} is not the one that the last batch read"
+            )
+        return size_of(done.owed)
+    except CheckpointMismatch:
+        if options.is_loss_fatal:
+            raise
+        return 0
     finally:
         entity.close()
 

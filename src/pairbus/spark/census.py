@@ -42,9 +42,13 @@ class Browser:
                 return numbers[0]
             from_number = _number(page[-1]) + 1
 
-    def highest(self) -> int | None:
-        """The highest sequence number there is now, by halving: a few dozen looks whatever the length."""
-        first = sdk.browse(self._receiver, 1, 1)
+    def highest(self, known: int = 0) -> int | None:
+        """The highest sequence number there is now, by halving: a few dozen requests whatever the length.
+
+        Args:
+            known: A number to begin the search at; the highest number from there on is returned, or None.
+        """
+        first = sdk.browse(self._receiver, max(1, known), 1)
         if not first:
             return None
         low = _number(first[0])

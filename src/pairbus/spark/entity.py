@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -13,10 +14,10 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import decode_message
-from pairbus.amqp.types import Symbol, Timestamp
+from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.spark import sdk
 from pairbus.spark.census import Browser
-from pairbus.spark.offsets import Run, numbers_of, runs_of
+from pairbus.spark.offsets import Run, mark_of, numbers_of, runs_of
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
@@ -43,6 +44,9 @@ class Browsed:
     payload: bytes
     expires_ms: int | None = None
     """When its life ends, if it ends."""
+    enqueued_ms: int = 0
+    mark: int = 0
+    """Tells it from a message of another entity with the same number (``offsets.mark_of``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class Settlement:
     """There, but held by somebody else."""
     missing: tuple[Run, ...] = ()
     """No longer there: settled before, expired, or taken by somebody else."""
+    foreign: tuple[int, ...] = ()
+    """Numbers whose messages are not the ones that the batch read. They were not completed."""
 
 
 class Entity:
@@ -71,9 +77,9 @@ class Entity:
                     thing.close()
         self._receiver = self._client = None
 
-    def highest(self) -> int | None:
-        """The highest sequence number now; None when the entity is empty."""
-        return Browser(self._open()).highest()
+    def highest(self, known: int = 0) -> int | None:
+        """The highest sequence number now, from ``known`` on; None when there is none."""
+        return Browser(self._open()).highest(known)
 
     def browse(self, first: int, last: int | None = None) -> Iterator[Browsed]:
         """Messages with numbers from ``first`` to ``last``, in order."""
@@ -98,12 +104,27 @@ class Entity:
             if found.is_active and found.number in wanted:
                 yield found
 
-    def settle(self, runs: Sequence[Run]) -> Settlement:
-        """Complete exactly these numbers, as far as they are there and can be locked."""
-        present = {found.number: found.session_id for found in self.browse_runs(runs)}
-        missing = runs_of(number for number in numbers_of(runs) if number not in present)
-        left = asyncio.run(_settle(self._options, present)) if present else set()
-        return Settlement(runs_of(sorted(left)), missing)
+    def settle(self, due: Mapping[int, int], last_ms: int) -> Settlement:
+        """Complete the messages with these numbers and marks, as far as they are there and can be locked.
+
+        When one of them is another message than its mark says, nothing is completed: the numbers then belong to another
+        entity.
+
+        Args:
+            due: The mark of each number.
+            last_ms: The latest enqueued time that any of these messages can have.
+        """
+        runs = runs_of(sorted(due))
+        found = {message.number: message for message in self.browse_runs(runs)}
+        foreign = [number for number, message in found.items() if not is_same(message, due[number], last_ms)]
+        if foreign:
+            return Settlement(foreign=tuple(foreign))
+        missing = runs_of(number for number in numbers_of(runs) if number not in found)
+        if not found:
+            return Settlement(missing=missing)
+        settling = _Settling({number: due[number] for number in found}, last_ms)
+        asyncio.run(_settle(self._options, settling, [message.session_id for message in found.values()]))
+        return Settlement(runs_of(sorted(settling.left)), missing, tuple(settling.foreign))
 
     def _open(self) -> Any:
         if self._receiver is None:
@@ -123,6 +144,11 @@ def receiver_of(client: Any, options: SourceOptions, **settings: Any) -> Any:
     return client.get_subscription_receiver(options.topic, options.subscription, **settings)
 
 
+def is_same(message: Browsed, mark: int, last_ms: int) -> bool:
+    """Whether a message is the one that a batch saw under its number."""
+    return message.mark == mark and message.enqueued_ms <= last_ms
+
+
 def _browsed(payload: bytes) -> Browsed:
     message = decode_message(payload)
     annotations = message.message_annotations
@@ -130,51 +156,107 @@ def _browsed(payload: bytes) -> Browsed:
     assert isinstance(number, int), "a browsed message has a sequence number"
     is_active = annotations.get(Symbol("x-opt-message-state"), 0) == 0
     enqueued = annotations.get(Symbol("x-opt-enqueued-time"))
+    enqueued_ms = enqueued.ms if isinstance(enqueued, Timestamp) else 0
     life = message.header[2] if len(message.header) > 2 else None
-    expires_ms = enqueued.ms + life if isinstance(enqueued, Timestamp) and isinstance(life, int) else None
-    return Browsed(number, is_active, message.properties.group_id, payload, expires_ms)
+    expires_ms = enqueued_ms + life if enqueued_ms and isinstance(life, int) else None
+    mark = mark_of(enqueued_ms, _id_bytes(message.properties.message_id))
+    return Browsed(
+        number,
+        is_active,
+        message.properties.group_id,
+        payload,
+        expires_ms,
+        enqueued_ms=enqueued_ms,
+        mark=mark,
+    )
 
 
-async def _settle(options: SourceOptions, present: dict[int, str | None]) -> set[int]:
-    left = set(present)
+def _received_mark(message: ServiceBusReceivedMessage) -> tuple[int, int]:
+    """The enqueued time and the mark of a message that the official client received."""
+    raw = message._raw_amqp_message
+    enqueued = (raw.annotations or {}).get(b"x-opt-enqueued-time")
+    enqueued_ms = enqueued if isinstance(enqueued, int) else 0
+    return enqueued_ms, mark_of(enqueued_ms, _id_bytes(raw.properties.message_id if raw.properties else None))
+
+
+def _id_bytes(message_id: object) -> bytes:
+    """A message id of any AMQP type as bytes: both decoders, ours and the official client's, give the same."""
+    if isinstance(message_id, bytes):
+        return message_id
+    if isinstance(message_id, Uuid | uuid.UUID):
+        return bytes(message_id.bytes)
+    return b"" if message_id is None else str(message_id).encode()
+
+
+class _Settling:
+    """The messages that are still to be completed."""
+
+    def __init__(self, due: dict[int, int], last_ms: int) -> None:
+        self._due = due
+        self._last_ms = last_ms
+        self.left = set(due)
+        self.foreign: list[int] = []
+
+    def wants(self, message: ServiceBusReceivedMessage) -> bool:
+        """Whether a locked message is one to complete. It may be a new one under an old number."""
+        number = int(message.sequence_number or 0)
+        if number not in self.left:
+            return False
+        enqueued_ms, mark = _received_mark(message)
+        if mark == self._due[number] and enqueued_ms <= self._last_ms:
+            return True
+        self.foreign.append(number)
+        return False
+
+
+async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequence[str | None]) -> None:
     async with AsyncServiceBusClient.from_connection_string(
         **options.access.connection(), retry_total=2
     ) as client:
         try:
             async with sdk.at_once(receiver_of(client, options)) as receiver:
-                await _complete(receiver, left, len(left))
-            return left
+                await _complete(receiver, settling, len(sessions))
+            return
         except ServiceBusError as error:
-            if not any(present.values()) or "session" not in str(error).lower():
+            if not any(sessions) or "session" not in str(error).lower():
                 raise
         by_session: dict[str, int] = {}
-        for session in present.values():
+        for session in sessions:
             if session is not None:
                 by_session[session] = by_session.get(session, 0) + 1
         for session, count in by_session.items():
             with suppress(ServiceBusError):  # somebody holds the session: its messages stay owed
                 async with sdk.at_once(receiver_of(client, options, session_id=session)) as receiver:
-                    await _complete(receiver, left, count)
-    return left
+                    await _complete(receiver, settling, count)
 
 
-async def _complete(receiver: Any, left: set[int], wanted: int) -> None:
+async def _complete(receiver: Any, settling: _Settling, wanted: int) -> None:
     """Lock messages from the head on, complete those that are wanted, and give the others back at the end."""
     empty = 0
     others: list[ServiceBusReceivedMessage] = []
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while (
-        wanted > 0 and empty < SETTLE_EMPTY_MAX and time.monotonic() < deadline and len(others) < OTHERS_MAX
+        wanted > 0
+        and empty < SETTLE_EMPTY_MAX
+        and time.monotonic() < deadline
+        and len(others) < OTHERS_MAX
+        and not settling.foreign
     ):
         messages: list[ServiceBusReceivedMessage] = await receiver.receive_messages(
             max_message_count=min(wanted, SETTLE_PAGE), max_wait_time=SETTLE_WAIT_SECONDS
         )
-        mine = [message for message in messages if message.sequence_number in left]
-        passed = [message for message in messages if message.sequence_number not in left]
+        mine: list[ServiceBusReceivedMessage] = []
+        passed: list[ServiceBusReceivedMessage] = []
+        for message in messages:
+            (mine if settling.wants(message) else passed).append(message)
         others += passed
-        done = await sdk.settle_all(receiver, mine) if mine else []
+        # One foreign message means that the entity was replaced: none of its messages is known.
+        done = await sdk.settle_all(receiver, mine) if mine and not settling.foreign else []
+        if settling.foreign:
+            others += mine
+            break
         settled = {int(message.sequence_number or 0) for message, ok in zip(mine, done, strict=True) if ok}
-        left -= settled
+        settling.left -= settled
         wanted -= len(settled)
         empty = 0 if settled or passed else empty + 1
     if others:

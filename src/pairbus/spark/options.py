@@ -48,6 +48,8 @@ _SOURCE: Final = (
     "maxBytesPerTrigger",
     "partitions",
     "startingSequence",
+    "failOnDataLoss",
+    "includeRaw",
 )
 _SINK: Final = (*_COMMON, *COLUMNS, "batchSize", "inFlight", "onError", "quarantinePath")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger"})
@@ -91,6 +93,13 @@ class Access:
             )
         return found
 
+    def host(self) -> str:
+        """Host and port of the namespace, in the form that a checkpoint keeps. Raises UsageError."""
+        from pairbus.pairing.naming import normal_host, parse_connection_string
+
+        parts = parse_connection_string(self.connection_string(), "given")
+        return normal_host(parts.host, is_emulator=parts.is_emulator)
+
     def connection(self) -> dict[str, Any]:
         """What the official client needs to know: the connection string, its port over TLS, whom to trust."""
         from pairbus.pairing.trust import reaching, trusting
@@ -114,6 +123,10 @@ class SourceOptions:
     bytes_max: int = BYTES_PER_TRIGGER
     partitions: int = 1
     starting: str = "earliest"
+    is_loss_fatal: bool = True
+    """Whether a checkpoint of another entity ends the query; otherwise the entity is read from its first message."""
+    has_raw: bool = False
+    """Whether rows hold the encoded original in the column ``raw``."""
 
     @property
     def entity(self) -> str:
@@ -166,6 +179,9 @@ class _Given:
         if not text.isdecimal() or not low <= int(text) <= high:
             raise UsageError(f"option {name} is {text!r}: expected a whole number from {low} to {high}")
         return int(text)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), "true" if default else "false") == "true"
 
     def access(self) -> Access:
         text, environment, namespace, ca_file = (
@@ -227,6 +243,8 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> Sourc
         bytes_max=given.number("maxBytesPerTrigger", 1, 2**40, BYTES_PER_TRIGGER),
         partitions=given.number("partitions", 1, 10_000, os.cpu_count() or 1),
         starting=starting,
+        is_loss_fatal=given.flag("failOnDataLoss", default=True),
+        has_raw=given.flag("includeRaw", default=False),
     )
 
 
