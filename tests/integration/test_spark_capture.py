@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyarrow import dataset
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pairbus.spark import compact, settle
@@ -52,6 +53,30 @@ def lose_commit(checkpoint: Path) -> None:
     last = max((file for file in (checkpoint / "commits").glob("[0-9]*")), key=lambda file: int(file.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_capture_directory_of_a_queue_that_was_replaced_destroys_nothing(
+    spark: SparkSession, bus: Bus, tmp_path: Path
+) -> None:
+    """The directory remembers the queue by more than its name: the new queue's messages are neither skipped nor completed."""
+    queue, out = bus.queue(), tmp_path / "captured"
+    source = bus.options(queue, maxMessagesPerTrigger="40")
+    bus.send(queue, 0, 50)
+    despite_slow_workers(lambda: run_capture(CaptureOptions(source=source, path=str(out), once=True), spark))
+    assert bus.left(queue) == []
+    with bus.ns.administration_client() as management:
+        management.delete_queue(queue)
+        management.create_queue(queue)
+    bus.send(queue, 100, 80)
+
+    with pytest.raises(PySparkException, match="belongs to another .*failOnDataLoss"):
+        run_capture(CaptureOptions(source=source, path=str(out), once=True), spark)
+    assert bus.left(queue) == ids(80, 100)
+
+    lenient = {**source, "failOnDataLoss": "false"}
+    despite_slow_workers(lambda: run_capture(CaptureOptions(source=lenient, path=str(out), once=True), spark))
+    assert captured(out) == sorted(ids(50) + ids(80, 100))
+    assert bus.left(queue) == []
 
 
 def test_D1_capture_holds_each_message_once_by_entity_date_and_hour_and_compaction_changes_only_the_files(

@@ -204,7 +204,7 @@ def test_messages_with_ids_of_every_type_are_known_again(contoso: Namespace) -> 
     entity = {"queue": "ids"}
     create(contoso, entity)
     with contoso.client() as client, client.get_queue_sender("ids") as sender:
-        for message_id in ("text", "ütf", uuid.uuid4(), b"\x00\xff", 7, None):
+        for message_id in ("text", "ütf", uuid.uuid4(), b"\x00\xff", None):
             message = ServiceBusMessage("x")
             raw = message.raw_amqp_message
             assert raw.properties is not None

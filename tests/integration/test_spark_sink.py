@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, functions
 
 from pairbus.spark.options import COLUMNS, parse_sink
 from pairbus.spark.writer import ServiceBusWriter
@@ -45,15 +45,51 @@ def test_a_copy_over_tls_with_an_authority_of_ones_own_is_equal_bit_for_bit(
     bus.send(queue, 0, 50)
     tls = bus.ns.connection_string.replace(";UseDevelopmentEmulator=true", "")
     trusted = {"connectionString": tls, "caFile": bus.ns.ca_file}
-    source = bus.browse(spark, queue, **trusted)
+    whole = {**trusted, "includeRaw": "true"}
+    source = bus.browse(spark, queue, **whole)
 
     bus.save(source, topic="events", **trusted)
 
     raw = [row["raw"] for row in source.orderBy("sequence_number").select("raw").collect()]
-    copied = bus.browse(spark, topic="events", subscription="all", **trusted).select("raw").collect()
+    copied = bus.browse(spark, topic="events", subscription="all", **whole).select("raw").collect()
     assert tls != bus.ns.connection_string
     assert sorted(raw) == sorted(row["raw"] for row in copied)
     assert len(raw) == 50
+
+
+def test_a_masked_column_never_lets_the_original_out(spark: SparkSession, bus: Bus) -> None:
+    queue, plain, with_raw = bus.queue(), bus.queue(), bus.queue()
+    bus.send(queue, 0, 10, subject="secret")
+    masked = {"body": functions.lit("MASKED"), "subject": functions.lit("MASKED")}
+
+    bus.save(bus.browse(spark, queue).withColumns(masked), plain)
+    bus.save(bus.browse(spark, queue, includeRaw="true").withColumns(masked), with_raw)
+
+    for out in (plain, with_raw):
+        rows = bus.browse(spark, out, includeRaw="true").collect()
+        assert sorted(row["message_id"] for row in rows) == sorted(ids(10))
+        assert {(bytes(row["body"]), row["subject"]) for row in rows} == {(b"MASKED", "MASKED")}
+        assert not any(b"secret" in row["raw"] or b"body " in row["raw"] for row in rows)
+
+
+def test_overwriting_is_refused_and_nothing_is_sent(spark: SparkSession, bus: Bus) -> None:
+    queue = bus.queue()
+    table = spark.createDataFrame([("x",)], "body string")
+
+    with pytest.raises(PySparkException, match="overwrite"):
+        table.write.format("servicebus").options(**bus.options(queue)).mode("overwrite").save()
+
+    assert bus.left(queue) == []
+
+
+def test_properties_of_a_plain_type_arrive_with_it(spark: SparkSession, bus: Bus) -> None:
+    queue = bus.queue()
+    table = spark.createDataFrame([("x", {"n": 5})], "body string, application_properties map<string, int>")
+
+    bus.save(table, queue)
+
+    (row,) = bus.browse(spark, queue).collect()
+    assert row["application_properties"]["n"].asDict() == {"type": "int", "value": "5"}
 
 
 def test_D3_rows_without_ids_are_the_same_messages_when_they_are_sent_again(
@@ -90,6 +126,7 @@ def test_every_field_can_be_taken_from_a_column_of_another_name(spark: SparkSess
         "path": queue,
         "sequence_number": 5,
         "entity": "elsewhere",
+        "enqueued_time": due,
     }
     fields = {field: option for option, field in COLUMNS.items() if field != "raw"}
     assert set(fields) == set(values)
@@ -99,6 +136,7 @@ def test_every_field_can_be_taken_from_a_column_of_another_name(spark: SparkSess
         "time_to_live_ms": "long",
         "scheduled_enqueue_time": "timestamp",
         "sequence_number": "long",
+        "enqueued_time": "timestamp",
     }
     schema = ", ".join(f"my_{field} {types.get(field, 'string')}" for field in values)
     table = spark.createDataFrame([tuple(values.values())], schema)
@@ -106,7 +144,7 @@ def test_every_field_can_be_taken_from_a_column_of_another_name(spark: SparkSess
     bus.save(table, **{option: f"my_{field}" for field, option in fields.items()})
 
     row = bus.browse(spark, queue).collect()[0].asDict(recursive=True)
-    ours = ("path", "sequence_number", "entity", "scheduled_enqueue_time")
+    ours = ("path", "sequence_number", "entity", "scheduled_enqueue_time", "enqueued_time")
     assert {field: row[field] for field in values if field not in ours} == {
         field: value for field, value in values.items() if field not in ours
     }

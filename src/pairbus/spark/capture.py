@@ -83,14 +83,16 @@ def run_capture(
         tell: Called after each batch.
         warn: Called when something is wrong with the entity: it has another consumer.
     """
-    parse_source(options.source, is_stream=True)
+    # The files keep each message whole.
+    source = {"includeRaw": "true", **options.source}
+    parse_source(source, is_stream=True)
     register(spark)
     stop = stop or threading.Event()
     directory = local_directory(spark, options.path)
     if directory is not None:
         remove_leftovers(directory)
     written = _Written(options, directory, tell)
-    stream = spark.readStream.format("servicebus").options(**options.source).load()
+    stream = spark.readStream.format("servicebus").options(**source).load()
     writer = stream.writeStream.foreachBatch(written.write).option(
         "checkpointLocation", options.checkpoint_location
     )
@@ -179,8 +181,9 @@ class _Written:
         with nullcontext() if self._directory is None else exclusive(self._directory):
             batch.parquet(self._options.path)
         messages = int(seen.get["messages"])
+        # A batch without messages only tells the progress what could not be settled.
         self.captured = Captured(
-            self.captured.messages + messages, self.captured.batches + 1, self._options.path
+            self.captured.messages + messages, self.captured.batches + bool(messages), self._options.path
         )
         self._tell(self.captured)
 

@@ -34,10 +34,34 @@ COLUMNS: Final = {
     "pathColumn": "path",
     "sequenceNumberColumn": "sequence_number",
     "entityColumn": "entity",
+    "enqueuedTimeColumn": "enqueued_time",
 }
 """Options of the sink that say in which column a field is, and the column's usual name."""
-_BESIDE_RAW: Final = frozenset({"rawColumn", "pathColumn", "sequenceNumberColumn", "entityColumn"})
-"""Columns that mean something for a row that is sent as its original bytes."""
+_WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_TIMES: Final = frozenset({"timestamp"})
+_COLUMN_TYPES: Final[dict[str, frozenset[str]]] = {
+    "body": frozenset({"string", "binary"}),
+    "raw": frozenset({"binary"}),
+    "time_to_live_ms": _WHOLE,
+    "sequence_number": _WHOLE,
+    "scheduled_enqueue_time": _TIMES,
+    "enqueued_time": _TIMES,
+}
+"""The Spark types that a column of the sink may have; every other field is a string."""
+PROPERTY_TYPES: Final = {
+    "string": "string",
+    "tinyint": "byte",
+    "smallint": "short",
+    "int": "int",
+    "bigint": "long",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "binary": "binary",
+    "timestamp": "timestamp",
+}
+"""The AMQP type of application properties in a column ``map<string, …>`` of plain values, by Spark's type."""
+_PROPERTY_STRUCT: Final = "struct<type:string,value:string>"
 _COMMON: Final = ("connectionString", "namespace", "credentialEnv", "caFile", "queue", "topic")
 _SOURCE: Final = (
     *_COMMON,
@@ -56,6 +80,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode",
 
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENTITY_PATH: Final = re.compile(r"(?:^|;)\s*entitypath\s*=\s*([^;]+)", re.IGNORECASE)
 _ENDPOINT: Final = re.compile(r"(?:^|;)\s*endpoint\s*=\s*(?:\w+://)?([^;/]*)", re.IGNORECASE)
 
 
@@ -92,6 +117,11 @@ class Access:
                 f"{endpoint[1]!r}: give the same, or leave namespace out"
             )
         return found
+
+    def entity_path(self) -> str:
+        """The entity that the connection string is limited to (``EntityPath``); empty when it is not, or not known here."""
+        found = _ENTITY_PATH.search(self.text or os.environ.get(self.environment, ""))
+        return found[1].strip() if found is not None else ""
 
     def host(self) -> str:
         """Host and port of the namespace, in the form that a checkpoint keeps. Raises UsageError."""
@@ -147,6 +177,8 @@ class SinkOptions:
     """Column by field name."""
     batch_size: int = BATCH_SIZE
     in_flight: int = IN_FLIGHT
+    property_type: str = ""
+    """The AMQP type of application properties that are plain values; empty: they are strings or structs."""
     quarantine: str = ""
     """A directory for rows that cannot be sent; empty: such a row fails its task."""
 
@@ -217,7 +249,12 @@ def _authorities(ca_file: str) -> str:
 def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> SourceOptions:
     """The options of a reader; ``is_stream`` is None when it is not known yet. Raises UsageError."""
     given = _Given(options, _SOURCE, "source")
+    access = given.access()
     queue, topic, subscription = (given.text(name) for name in ("queue", "topic", "subscription"))
+    if given.text("subscription"):
+        topic = _limited(access, "topic", topic)
+    else:
+        queue = _limited(access, "queue", queue, topic)
     if bool(queue) == bool(topic and subscription) or (queue and (topic or subscription)):
         raise UsageError(
             "give the option queue, or the options topic and subscription: exactly one entity is read"
@@ -233,7 +270,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> Sourc
             "the head on; mode browse begins anywhere"
         )
     return SourceOptions(
-        access=given.access(),
+        access=access,
         queue=queue,
         topic=topic,
         subscription=subscription,
@@ -248,30 +285,51 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> Sourc
     )
 
 
-def parse_sink(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
-    """The options of a writer, checked against the columns it will get. Raises UsageError."""
+def _limited(access: Access, option: str, name: str, other: str = "") -> str:
+    """The entity that an option names, or the one that the connection string is limited to."""
+    path = access.entity_path()
+    if path and (name or other) and (name or other).lower() != path.lower():
+        raise UsageError(
+            f"option {option if name else 'topic'} is {name or other!r}, but the connection string is limited to "
+            f"EntityPath={path}: name the same entity, or use a connection string of the namespace"
+        )
+    return name or ("" if other else path)
+
+
+def parse_sink(
+    options: Mapping[str, str], columns: list[str], types: Mapping[str, str] | None = None
+) -> SinkOptions:
+    """The options of a writer, checked against the columns it will get. Raises UsageError.
+
+    Args:
+        options: As Spark hands them over.
+        columns: The names of the columns.
+        types: Spark's type of each column, where it is known: a column that no row could be sent with is refused here,
+            before any task sends a part of its rows.
+    """
     given = _Given(options, _SINK, "sink")
+    access = given.access()
     queue, topic = given.text("queue"), given.text("topic")
     mapped: dict[str, str] = {}
-    said: list[str] = []
     for option, usual in COLUMNS.items():
         name = given.text(option)
         if name and name not in columns:
             raise UsageError(f"option {option} is {name!r}: expected one of the columns {', '.join(columns)}")
         if name or usual in columns:
             mapped[usual] = name or usual
-        if name and option not in _BESIDE_RAW:
-            said.append(option)
-    if said and "raw" in mapped:
-        raise UsageError(
-            f"option {said[0]} has no effect on rows with a column {mapped['raw']}, which is sent as it is: leave the "
-            f"option out, or .drop({mapped['raw']!r})"
-        )
+    if "raw" in mapped and list(mapped.values()).count(mapped["raw"]) > 1:
+        raise UsageError(f"column {mapped['raw']} is given as raw and as another field: name two columns")
     if queue and topic:
         raise UsageError("give one of the options queue and topic")
-    if not queue and not topic and "path" not in mapped:
+    path = _limited(access, "queue", queue, topic) or topic
+    if not path and "path" not in mapped:
         raise UsageError(
             "give the option queue or topic, or a column path (or pathColumn) that names the entity"
+        )
+    if path and "path" in mapped:
+        raise UsageError(
+            f"the rows are to be sent to {path!r}, and column {mapped['path']} names destinations too: leave out the "
+            f"option {'topic' if topic else 'queue'}, or .drop({mapped['path']!r})"
         )
     if "body" not in mapped and "raw" not in mapped:
         raise UsageError(f"bodyColumn: expected a column body or raw, found {', '.join(columns)}")
@@ -280,10 +338,34 @@ def parse_sink(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
     if (on_error == "quarantine") != bool(quarantine):
         raise UsageError("option onError=quarantine needs the option quarantinePath, and the other way round")
     return SinkOptions(
-        access=given.access(),
-        path=queue or topic,
+        access=access,
+        path=path,
         columns=mapped,
         batch_size=given.number("batchSize", 1, 4_500, BATCH_SIZE),
         in_flight=given.number("inFlight", 1, 100, IN_FLIGHT),
+        property_type=_judge_types(mapped, types or {}),
         quarantine=quarantine,
     )
+
+
+def _judge_types(mapped: Mapping[str, str], types: Mapping[str, str]) -> str:
+    """Refuse columns whose type no message can have; returns the AMQP type of plain application properties."""
+    for name, column in mapped.items():
+        kind = types.get(column, "void")
+        allowed = _COLUMN_TYPES.get(name, frozenset({"string"}))
+        if name != "application_properties" and kind != "void" and kind not in allowed:
+            raise UsageError(
+                f"column {column} is {kind}: expected {' or '.join(sorted(allowed))} for {name}. Cast the column, or leave "
+                "it out"
+            )
+    column = mapped.get("application_properties", "")
+    kind = types.get(column, "void")
+    value = kind.removeprefix("map<string,").removesuffix(">")
+    if kind == "void" or kind == f"map<string,{_PROPERTY_STRUCT}>":
+        return ""
+    if kind == value or value not in PROPERTY_TYPES:
+        raise UsageError(
+            f"column {column} is {kind}: expected map<string,{_PROPERTY_STRUCT}>, or map<string,…> of one of "
+            f"{', '.join(PROPERTY_TYPES)}"
+        )
+    return PROPERTY_TYPES[value]

@@ -29,7 +29,7 @@ from pairbus.spark.offsets import (
     split,
     split_range,
 )
-from pairbus.spark.schema import row_of
+from pairbus.spark.schema import FIELDS, row_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -85,6 +85,7 @@ class _Reading:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         arrow = to_arrow_schema(self._schema, timezone="UTC")
+        has_raw = "raw" in arrow.names
         entity = Entity(self._options)
         try:
             found: Iterator[Browsed] = (
@@ -93,7 +94,8 @@ class _Reading:
                 else (message for run in partition.runs for message in entity.browse(*run))
             )
             for piece in _pieces(found):
-                yield _record_batch([row_of(payload, self._options.entity) for payload in piece], arrow)
+                rows = [row_of(payload, self._options.entity, has_raw=has_raw) for payload in piece]
+                yield _record_batch(rows, arrow)
         finally:
             entity.close()
 
@@ -126,8 +128,6 @@ def _pieces(found: Iterator[Browsed]) -> Iterator[list[bytes]]:
 
 def _record_batch(rows: list[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     import pyarrow
-
-    from pairbus.spark.source import FIELDS
 
     columns = []
     for field in schema:

@@ -25,6 +25,36 @@ SCHEMA: Final = (
     "delivery_count long, sequence_number long, enqueued_time timestamp, scheduled_enqueue_time timestamp, "
     "expires_at timestamp, state string, dead_letter_reason string, dead_letter_description string, entity string"
 )
+SCHEMA_WITHOUT_RAW: Final = SCHEMA.replace(" raw binary,", "")
+"""The schema unless the option ``includeRaw`` asks for the encoded original."""
+FIELDS: Final = (
+    "body",
+    "body_type",
+    "message_id",
+    "session_id",
+    "correlation_id",
+    "subject",
+    "content_type",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+    "partition_key",
+    "application_properties",
+    "raw",
+    "time_to_live_ms",
+    "delivery_count",
+    "sequence_number",
+    "enqueued_time",
+    "scheduled_enqueue_time",
+    "expires_at",
+    "state",
+    "dead_letter_reason",
+    "dead_letter_description",
+    "entity",
+)
+"""The columns of the schema, in order."""
+SENT_FIELDS: Final = (*FIELDS[:12], "time_to_live_ms", "scheduled_enqueue_time")
+"""The fields that a message is made of; the others are the broker's."""
 STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 DEAD_LETTER_REASON: Final = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
@@ -71,8 +101,8 @@ OTHER: Final = "encoded"
 # --- a message as a row ---------------------------------------------------------------------------
 
 
-def row_of(payload: bytes, entity: str) -> tuple[Any, ...]:
-    """A browsed message as a row, columns in the order of the schema."""
+def row_of(payload: bytes, entity: str, *, has_raw: bool = True) -> tuple[Any, ...]:
+    """A browsed message as a row, values in the order of ``FIELDS``; ``raw`` is None unless it is asked for."""
     message = decode_message(payload)
     properties = message.properties
     annotations = message.message_annotations
@@ -95,7 +125,7 @@ def row_of(payload: bytes, entity: str) -> tuple[Any, ...]:
         properties.reply_to_group_id,
         _text(annotations.get(Symbol("x-opt-partition-key"))),
         _typed_properties(payload),
-        original_of(payload),
+        original_of(payload) if has_raw else None,
         life if isinstance(life, int) else None,
         deliveries if isinstance(deliveries, int) else 0,
         annotations.get(Symbol("x-opt-sequence-number")),
@@ -213,20 +243,73 @@ _FROM_TEXT: Final[dict[str, Callable[[str], object]]] = {
 }
 
 
-def payload_of(row: Mapping[str, Any], source_id: str | None) -> bytes:
+def payload_of(
+    row: Mapping[str, Any], source_id: str | None, *, new_id: str = "", property_type: str = ""
+) -> bytes:
     """The encoded message of a row, by field name.
 
+    ``raw`` is sent as it is only when every other column of the row still says the same as ``raw`` does. A row whose
+    columns were changed is sent as the columns say, so a job that masks a column never sends the original.
+
     Args:
-        row: Values by field; ``raw`` wins over everything else but ``message_id`` when it has none.
+        row: Values by field.
         source_id: The id to give a message that has none: derived from where it came from, so that a repeat of the
             row is the same message.
+        new_id: The id for a row that has neither.
+        property_type: The AMQP type of application properties that are plain values, not structs of type and value.
 
     Raises:
         UsageError: A value cannot be a message's.
     """
     raw = row.get("raw")
-    if raw is not None:
-        return _with_id(bytes(raw), source_id)
+    if raw is None:
+        return _built(row, _string(row, "message_id") or source_id or new_id, property_type)
+    original = bytes(raw)
+    shown = _shown(original)
+    changed = [
+        field for field in SENT_FIELDS if field in row and not _says_same(row, shown, field, property_type)
+    ]
+    if not changed:
+        return _with_id(original, source_id)
+    if "body" not in row:
+        raise UsageError(
+            f"column {changed[0]} differs from raw, and there is no column body: drop raw and keep the columns that are "
+            "to be sent"
+        )
+    return _built(row, _string(row, "message_id") or source_id or new_id, property_type)
+
+
+def _shown(original: bytes) -> dict[str, Any]:
+    """The columns that the source shows for an encoded message."""
+    try:
+        return dict(zip(FIELDS, row_of(original, "", has_raw=False), strict=True))
+    except (RemoteProtocolError, IndexError, ValueError) as error:
+        raise UsageError(f"raw is no encoded message: {error}") from None
+
+
+def _says_same(row: Mapping[str, Any], shown: Mapping[str, Any], field: str, property_type: str) -> bool:
+    """Whether a column still says what ``raw`` says: both are encoded, for a value has more than one form as a row."""
+    left, right = row[field], shown[field]
+    if field == "body_type":
+        return bool((left or "data") == right)
+    if field == "body":
+        text = left.encode() if isinstance(left, str) else left
+        return bool((None if text is None else bytes(text)) == right)
+    if field == "application_properties":
+        return _properties(left, property_type) == _properties(right, "")
+    if field == "scheduled_enqueue_time":
+        return (None if left is None else milliseconds_of(left)) == (
+            None if right is None else milliseconds_of(right)
+        )
+    return bool(left == right)
+
+
+def _properties(values: Any, property_type: str) -> list[tuple[str, bytes]]:
+    return sorted((str(name), _encoded(name, value, property_type)) for name, value in (values or {}).items())
+
+
+def _built(row: Mapping[str, Any], message_id: str, property_type: str) -> bytes:
+    """The message that the columns say."""
     properties: list[object] = [None] * 13
     for field, index in (
         ("to", 2),
@@ -236,7 +319,7 @@ def payload_of(row: Mapping[str, Any], source_id: str | None) -> bytes:
         ("content_type", 6),
     ):
         properties[index] = _string(row, field)
-    properties[0] = _string(row, "message_id") or source_id or str(uuid.uuid4())
+    properties[0] = message_id or None
     properties[10] = _string(row, "session_id")
     properties[12] = _string(row, "reply_to_session_id")
     parts = []
@@ -249,13 +332,16 @@ def payload_of(row: Mapping[str, Any], source_id: str | None) -> bytes:
         annotations[Symbol("x-opt-partition-key")] = partition_key
     scheduled = row.get("scheduled_enqueue_time")
     if scheduled is not None:
-        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(_milliseconds(scheduled))
+        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(milliseconds_of(scheduled))
     if annotations:
         parts.append((amqp.MESSAGE_ANNOTATIONS, encode_value(annotations)))
     parts.append((amqp.PROPERTIES, encode_value(properties)))
     applications = row.get("application_properties")
     if applications:
-        items = [(amqp.encode_text(str(name)), _encoded(name, value)) for name, value in applications.items()]
+        items = [
+            (amqp.encode_text(str(name)), _encoded(name, value, property_type))
+            for name, value in applications.items()
+        ]
         parts.append((amqp.APPLICATION_PROPERTIES, amqp.encode_map(items)))
     parts += _body_parts(row)
     return b"".join(b"\x00\x53" + bytes([code]) + value for code, value in parts)
@@ -296,20 +382,27 @@ def _life(value: object) -> int:
     raise UsageError(f"time_to_live_ms is {value!r}: expected 0 to {2**32 - 1}")
 
 
-def _milliseconds(value: object) -> int:
+def milliseconds_of(value: object) -> int:
+    """A timestamp of a row in milliseconds since the epoch. Raises UsageError."""
     if not isinstance(value, datetime):
-        raise UsageError(f"scheduled_enqueue_time is a {type(value).__name__}: expected a timestamp")
-    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+        raise UsageError(f"a time is a {type(value).__name__}: expected a timestamp")
+    # Spark hands timestamps to tasks in the worker's local time, without a zone.
+    return (value.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _encoded(name: str, value: Any) -> bytes:
+def _encoded(name: str, value: Any, property_type: str) -> bytes:
     if value is None or isinstance(value, str):
         return encode_value(value)
     if isinstance(value, Mapping):
         kind, text = value.get("type"), value.get("value")
+    elif isinstance(value, tuple) and len(value) == 2:
+        kind, text = value
+    elif property_type:
+        kind, text = property_type, _plain_text(value)
     else:
-        kind, text = value[0], value[1]
+        raise UsageError(
+            f"application property {name!r} is a {type(value).__name__}: expected a string, or a struct of type and value"
+        )
     try:
         if text is None:
             return encode_value(None)
@@ -325,6 +418,15 @@ def _encoded(name: str, value: Any) -> bytes:
         raise UsageError(f"application property {name!r} is no {kind}: {error}") from None
     except (PairbusError, struct.error, TypeError) as error:
         raise UsageError(f"application property {name!r} cannot be encoded as {kind}: {error}") from None
+
+
+def _plain_text(value: Any) -> str:
+    """A plain value in the text form that ``_FROM_TEXT`` reads."""
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return str(milliseconds_of(value))
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _body_parts(row: Mapping[str, Any]) -> list[tuple[int, bytes]]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
+from pairbus.errors import UsageError
 from pairbus.spark.options import parse_sink, parse_source
-from pairbus.spark.schema import SCHEMA
+from pairbus.spark.schema import SCHEMA, SCHEMA_WITHOUT_RAW
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -19,32 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "servicebus"
-FIELDS: Final = (
-    "body",
-    "body_type",
-    "message_id",
-    "session_id",
-    "correlation_id",
-    "subject",
-    "content_type",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-    "partition_key",
-    "application_properties",
-    "raw",
-    "time_to_live_ms",
-    "delivery_count",
-    "sequence_number",
-    "enqueued_time",
-    "scheduled_enqueue_time",
-    "expires_at",
-    "state",
-    "dead_letter_reason",
-    "dead_letter_description",
-    "entity",
-)
-"""The columns of the schema, in order."""
 
 
 class ServiceBusDataSource(DataSource):
@@ -57,8 +32,7 @@ class ServiceBusDataSource(DataSource):
 
     def schema(self) -> str:
         """One schema for every entity. Spark asks for it at ``load()``, so that is where a bad option fails."""
-        parse_source(self.options, is_stream=None)
-        return SCHEMA
+        return SCHEMA if parse_source(self.options, is_stream=None).has_raw else SCHEMA_WITHOUT_RAW
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Browse an entity."""
@@ -72,11 +46,16 @@ class ServiceBusDataSource(DataSource):
 
         return ServiceBusStreamReader(parse_source(self.options, is_stream=True), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002 - Spark's shape
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Send rows."""
         from pairbus.spark.writer import ServiceBusWriter
 
-        return ServiceBusWriter(parse_sink(self.options, schema.names))
+        if overwrite:
+            raise UsageError(
+                'mode("overwrite") cannot be used with format("servicebus"): messages that were sent before stay where they '
+                'are. Use mode("append")'
+            )
+        return ServiceBusWriter(parse_sink(self.options, schema.names, _types(schema)))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
@@ -86,4 +65,8 @@ class ServiceBusDataSource(DataSource):
         """Send the rows of a stream."""
         from pairbus.spark.writer import ServiceBusStreamWriter
 
-        return ServiceBusStreamWriter(parse_sink(self.options, schema.names))
+        return ServiceBusStreamWriter(parse_sink(self.options, schema.names, _types(schema)))
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}

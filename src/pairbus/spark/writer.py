@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.trigger import Failure, classify
 from pairbus.spark.quarantine import as_json, quarantine
-from pairbus.spark.schema import addressing_of, payload_of
+from pairbus.spark.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.sdk import SendersAtOnce
 from pairbus.spark.spill import Record, Spill
 from pairbus.syphon.plan import BATCH_BYTES, Letter, forbidden
-from pairbus.syphon.sdk import SdkOutlet
+from pairbus.syphon.sdk import LINKS_MAX, SdkOutlet
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -33,6 +37,8 @@ BYTES_AT_ONCE: Final = 80 * 1024 * 1024
 ATTEMPTS: Final = 6
 PAUSE_SECONDS_MIN: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 10.0
+COUNTED_MAX: Final = 200_000
+"""Rows without a message id whose content a task remembers, some tens of megabytes."""
 QUARANTINED_MAX: Final = 100_000
 """A task with more poisoned rows than this fails: something else is wrong."""
 _TEMPORARY: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY, Failure.QUOTA)
@@ -57,8 +63,10 @@ class _Parcel:
 class _Sending:
     """Sends the rows of one task. Every send is awaited; a refusal is an error or a row in quarantine (D5)."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, job: str) -> None:
         self._options = options
+        self._ids = _NewIds(_task()[0] or f"{job}-{_task()[1]}")
+        self._largest: dict[str, int | str] = {}
         self._refused: list[tuple[dict[str, Any], str]] = []
         self._sent = 0
 
@@ -108,7 +116,43 @@ class _Sending:
                     return parcels, False
         return parcels, True
 
+    async def _judged(self, outlet: SdkOutlet, parcels: list[_Parcel]) -> list[_Parcel]:
+        """Refuse what no destination would take, before anything is sent.
+
+        A task that fails half-way is run again and sends its first rows once more, so a row that is too large, or whose
+        destination does not exist, must show up first.
+        """
+        taken: list[_Parcel] = []
+        for parcel in parcels:
+            path = parcel.letter.path
+            largest = self._largest.get(entity_key(path))
+            if largest is None:
+                largest = self._largest[entity_key(path)] = await self._ask_largest(outlet, path)
+            size = len(parcel.letter.payload)
+            if isinstance(largest, str):
+                self._refuse(parcel.row, largest)
+            elif largest and size > largest:
+                self._refuse(
+                    parcel.row,
+                    f"{Failure.TOO_LARGE.value}: the message has {size:,} bytes, and {path} takes {largest:,} at the most",
+                )
+            else:
+                taken.append(parcel)
+        return taken
+
+    async def _ask_largest(self, outlet: SdkOutlet, path: str) -> int | str:
+        """How large a message may be; 0 when that is not known; or why the destination takes none."""
+        if len(self._largest) >= LINKS_MAX:
+            return 0  # more links than are kept open: they are judged by sending
+        try:
+            return await outlet.largest(path)
+        except (ServiceBusError, TimeoutError, OSError) as error:
+            failure = classify(error)
+            # A destination that is away may be back when the message is sent.
+            return f"{failure.value}: {error}" if failure is Failure.NOT_FOUND else 0
+
     async def _send_chunk(self, outlets: list[SdkOutlet], parcels: list[_Parcel]) -> None:
+        parcels = await self._judged(outlets[0], parcels)
         lanes: list[dict[str, list[_Parcel]]] = [{} for _ in outlets]
         for index, parcel in enumerate(parcels):
             session = parcel.letter.session_id
@@ -139,15 +183,32 @@ class _Sending:
             if wrong is not None:
                 raise UsageError(f"path: {wrong}")
             number = fields.get("sequence_number")
-            source = fields.get("entity")
-            source_id = f"{source}:{number}" if source is not None and number is not None else None
-            payload = payload_of(fields, source_id)
+            payload = self._payload(fields)
             message_id, session, key = addressing_of(payload)
         except UsageError as error:
             self._refuse(row, str(error))
             return None
         order = number if isinstance(number, int) else 0
         return _Parcel(row, Letter("", order, path.strip("/"), payload, message_id, session, key, 0))
+
+    def _payload(self, fields: dict[str, Any]) -> bytes:
+        """The message of a row. A row without an id gets one that is the same whenever its task is run again."""
+        source, number = fields.get("entity"), fields.get("sequence_number")
+        kind = self._options.property_type
+        source_id = None
+        if source is not None and number is not None:
+            # The number alone is not enough: an entity that was deleted and created again counts from 1 again.
+            moment = fields.get("enqueued_time")
+            when = f":{milliseconds_of(moment)}" if isinstance(moment, datetime) else ""
+            source_id = f"{source}:{number}{when}"
+        if source_id is None and fields.get("raw") is None and not fields.get("message_id"):
+            return payload_of(
+                fields,
+                None,
+                new_id=self._ids.of(payload_of(fields, None, property_type=kind)),
+                property_type=kind,
+            )
+        return payload_of(fields, source_id, property_type=kind)
 
     def _refuse(self, row: dict[str, Any], reason: str) -> None:
         if not self._options.quarantine:
@@ -199,6 +260,31 @@ class _Sending:
             await self._send_batch(outlet, [parcel])
 
 
+class _NewIds:
+    """Message ids for rows that have none: the same ones whenever the task is run again, in whatever order its rows come.
+
+    An id is made of the job, the row's content, and how many rows with this content came before. Beyond ``COUNTED_MAX``
+    different rows also the row's position counts, so that memory stays bounded.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job.encode()
+        self._counts: dict[bytes, int] = {}
+        self._position = 0
+
+    def of(self, content: bytes) -> str:
+        """The id of the next row with this content."""
+        self._position += 1
+        digest = hashlib.blake2b(content, digest_size=16).digest()
+        count = self._counts.get(digest)
+        if count is None and len(self._counts) >= COUNTED_MAX:
+            text = f"position {self._position}"
+        else:
+            self._counts[digest] = (count or 0) + 1
+            text = str(count or 0)
+        return hashlib.blake2b(b"\0".join((self._job, digest, text.encode())), digest_size=16).hexdigest()
+
+
 def _task() -> tuple[str, int]:
     """Which part of which batch of a stream this task is, the same whenever it is run again; and which part alone."""
     from pyspark import TaskContext
@@ -248,10 +334,12 @@ class ServiceBusWriter(DataSourceWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._job = uuid.uuid4().hex
+        """The same for every attempt of every task."""
 
     def write(self, iterator: Iterator[Row]) -> Sent:
         """Send one partition."""
-        return asyncio.run(_Sending(self._options).run(iterator))
+        return asyncio.run(_Sending(self._options, self._job).run(iterator))
 
 
 class ServiceBusStreamWriter(DataSourceStreamWriter):
@@ -263,10 +351,12 @@ class ServiceBusStreamWriter(DataSourceStreamWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._job = uuid.uuid4().hex
+        """The same for every attempt of every task."""
 
     def write(self, iterator: Iterator[Row]) -> Sent:
         """Send one partition of a batch."""
-        return asyncio.run(_Sending(self._options).run(iterator))
+        return asyncio.run(_Sending(self._options, self._job).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: every row is at its destination already."""

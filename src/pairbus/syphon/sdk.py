@@ -240,6 +240,13 @@ class SdkOutlet:
                 return
             await _close(self._senders.pop(key))
 
+    async def largest(self, path: str) -> int:
+        """The largest message, in bytes, that a destination takes; 0 when it does not tell. Opens the link."""
+        sender: Any = self._link(entity_key(path), path)
+        async with asyncio.timeout(OPEN_SECONDS):
+            await sender._open_with_retry()
+        return int(sender._max_message_size_on_link or 0)
+
     async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
         """Those of the letters that their destination holds. It is browsed once for all that is in doubt by now."""
         key = entity_key(path)

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.types import BinaryType, StructField, StructType
+
 from pairbus.errors import UsageError
 from pairbus.spark.options import COLUMNS, Access, parse_sink, parse_source
-from pairbus.spark.source import FIELDS
+from pairbus.spark.schema import FIELDS
+from pairbus.spark.source import ServiceBusDataSource
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 BASE = {"connectionstring": CONNECTION, "queue": "orders"}
@@ -79,8 +84,9 @@ def test_a_batch_does_not_consume() -> None:
         ({"queue": ""}, ["body"], ("queue", "topic", "path")),
         ({"topic": "t"}, ["body"], ("queue", "topic")),
         ({"maxMessagesPerTrigger": "5"}, ["body"], ("maxmessagespertrigger", "unknown to the sink")),
-        ({"sessionIdColumn": "key"}, ["body", "key", "raw"], ("sessionIdColumn", "raw", "drop")),
-        ({"rawColumn": "b", "bodyColumn": "b"}, ["b"], ("bodyColumn", "sent as it is")),
+        ({"rawColumn": "b", "bodyColumn": "b"}, ["b"], ("column b", "raw", "two columns")),
+        ({}, ["body", "path"], ("'orders'", "column path", "drop")),
+        ({"pathColumn": "where"}, ["body", "where"], ("'orders'", "column where", "option queue")),
     ],
 )
 def test_a_bad_option_of_the_sink_is_named_with_what_is_allowed(
@@ -114,7 +120,7 @@ def test_every_field_of_a_message_can_be_in_a_column_of_another_name() -> None:
         options = parse_sink({"connectionString": CONNECTION, option: "mine"}, columns)
         assert options.columns[field] == "mine", option
     by_broker = {
-        "delivery_count", "enqueued_time", "expires_at", "state", "dead_letter_reason", "dead_letter_description",
+        "delivery_count", "expires_at", "state", "dead_letter_reason", "dead_letter_description",
     }  # fmt: skip
     assert set(COLUMNS.values()) == set(FIELDS) - by_broker | {"path"}
 
@@ -153,3 +159,80 @@ def test_a_secret_in_the_wrong_option_is_not_repeated() -> None:
         parse_source({"credentialEnv": CONNECTION, "queue": "orders"}, is_stream=True)
 
     assert "c2VjcmV0" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "expected"),
+    [
+        ("body", "int", "binary or string"),
+        ("message_id", "bigint", "string"),
+        ("time_to_live_ms", "double", "bigint or int"),
+        ("scheduled_enqueue_time", "string", "timestamp"),
+        ("application_properties", "map<string,array<int>>", "map<string,…>"),
+        ("application_properties", "string", "map<string,"),
+    ],
+)
+def test_a_column_that_no_row_can_be_sent_with_is_refused_before_any_task_runs(
+    field: str, kind: str, expected: str
+) -> None:
+    types = {"body": "binary", field: kind}
+
+    with pytest.raises(
+        UsageError, match=f"column {field} is {re.escape(kind)}: expected .*{re.escape(expected)}"
+    ):
+        parse_sink(BASE, list(types), types)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("void", ""),
+        ("map<string,struct<type:string,value:string>>", ""),
+        ("map<string,int>", "int"),
+        ("map<string,bigint>", "long"),
+        ("map<string,timestamp>", "timestamp"),
+    ],
+)
+def test_application_properties_of_plain_values_have_one_amqp_type(kind: str, expected: str) -> None:
+    types = {"body": "string", "application_properties": kind}
+
+    assert parse_sink(BASE, list(types), types).property_type == expected
+
+
+def test_a_connection_string_of_one_entity_names_it() -> None:
+    limited = {"connectionString": f"{CONNECTION};EntityPath=orders"}
+
+    assert parse_source(limited, is_stream=False).queue == "orders"
+    assert parse_source({**limited, "queue": "Orders"}, is_stream=False).queue == "Orders"
+    source = parse_source({**limited, "subscription": "all"}, is_stream=False)
+    assert (source.queue, source.topic, source.subscription) == ("", "orders", "all")
+    assert parse_sink(limited, ["body"]).path == "orders"
+    assert parse_sink({**limited, "topic": "orders"}, ["body"]).path == "orders"
+    for wrong in ({"queue": "bills"}, {"topic": "bills", "subscription": "all"}):
+        with pytest.raises(UsageError, match=r"'bills', but .* EntityPath=orders"):
+            parse_source({**limited, **wrong}, is_stream=False)
+    for wrong in ({"queue": "bills"}, {"topic": "bills"}):
+        with pytest.raises(UsageError, match=r"'bills', but .* EntityPath=orders"):
+            parse_sink({**limited, **wrong}, ["body"])
+
+
+def test_a_connection_string_of_one_entity_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS", f"{CONNECTION};EntityPath=orders")
+
+    assert parse_source({"credentialEnv": "ORDERS"}, is_stream=True).queue == "orders"
+
+
+def test_raw_is_read_on_request_only() -> None:
+    def columns(**more: str) -> str:
+        return ServiceBusDataSource({**BASE, **more}).schema()
+
+    assert "raw binary" not in columns()
+    assert "raw binary" in columns(includeRaw="true")
+
+
+def test_overwrite_is_refused() -> None:
+    rows = StructType([StructField("body", BinaryType())])
+
+    with pytest.raises(UsageError, match=r'mode\("overwrite"\) cannot be used.*mode\("append"\)'):
+        ServiceBusDataSource(BASE).writer(rows, overwrite=True)
+    ServiceBusDataSource(BASE).writer(rows, overwrite=False)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,11 +9,10 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.encode import encode_value
 from pairbus.amqp.message import decode_message, encode_message
-from pairbus.amqp.types import Int, Long, Symbol, Timestamp, Uuid
+from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import UsageError
 from pairbus.pairing import wire
-from pairbus.spark.schema import SCHEMA, original_of, payload_of, row_of
-from pairbus.spark.source import FIELDS
+from pairbus.spark.schema import FIELDS, SCHEMA, SENT_FIELDS, original_of, payload_of, row_of
 
 NOW = 1_800_000_000_000
 BROKERS = {
@@ -158,6 +158,7 @@ def test_a_row_becomes_a_message_field_by_field() -> None:
         ({"body": b"", "time_to_live_ms": -1}, "time_to_live_ms is -1"),
         ({"body": b"", "application_properties": {"a": {"type": "wish", "value": "x"}}}, "type 'wish'"),
         ({"body": b"", "application_properties": {"a": {"type": "int", "value": "x"}}}, "'a' is no int"),
+        ({"body": b"", "application_properties": {"a": 5}}, "'a' is a int"),
         ({"raw": b"\x00\x01\x02"}, "raw is no encoded message"),
         ({"body": b"", "body_type": "value"}, "body_type is 'value'"),
     ],
@@ -178,3 +179,126 @@ def test_a_time_beyond_the_calendar_leaves_the_column_empty_and_the_message_read
     assert row["scheduled_enqueue_time"] is None
     assert row["body"] == b"x"
     assert ms.to_bytes(8, "big", signed=True) in row["raw"]
+
+
+# --- raw is sent only while the columns still say the same ----------------------------------------
+
+FULL = b"".join(
+    b"\x00\x53" + bytes([code]) + encode_value(value)
+    for code, value in (
+        (0x70, [True, None, UInt(60_000), None, UInt(2)]),
+        (
+            0x72,
+            {
+                **{Symbol(name): value for name, value in BROKERS.items()},
+                Symbol("x-opt-partition-key"): "s1",
+                Symbol("x-opt-scheduled-enqueue-time"): Timestamp(NOW + 5_000),
+                Symbol("x-opt-own"): "kept in raw only",
+            },
+        ),
+        (0x73, ["m1", None, "you", "hello", "me", "c1", "text/plain", None, None, None, "s1", None, "s2"]),
+        (0x74, {"n": Int(5), "who": "secret"}),
+        (0x75, b"secret"),
+    )
+)
+
+
+def test_a_row_that_nobody_changed_is_sent_bit_for_bit() -> None:
+    row = as_fields(FULL)
+
+    assert payload_of(row, "orders:7") == row["raw"] == original_of(FULL)
+    # As Spark hands it to a task: structs as mappings, times without a zone.
+    local = row["scheduled_enqueue_time"].astimezone().replace(tzinfo=None)
+    kinds = {
+        name: {"type": kind, "value": text} for name, (kind, text) in row["application_properties"].items()
+    }
+    given = {
+        **row,
+        "scheduled_enqueue_time": local,
+        "application_properties": kinds,
+        "body": bytearray(b"secret"),
+    }
+    assert payload_of(given, "orders:7") == row["raw"]
+    assert payload_of({"raw": row["raw"]}, "orders:7") == row["raw"]
+    assert payload_of({"raw": row["raw"], "body": b"secret"}, None) == row["raw"]
+
+
+CHANGED: dict[str, object] = {
+    "body": b"MASKED",
+    "body_type": "none",
+    "message_id": "m2",
+    "session_id": None,
+    "correlation_id": None,
+    "subject": "MASKED",
+    "content_type": None,
+    "to": "MASKED",
+    "reply_to": None,
+    "reply_to_session_id": None,
+    "partition_key": None,
+    "application_properties": {"n": ("int", "5")},
+    "time_to_live_ms": 5,
+    "scheduled_enqueue_time": None,
+}
+
+
+@pytest.mark.parametrize("field", SENT_FIELDS)
+def test_a_changed_column_is_sent_and_the_original_is_not(field: str) -> None:
+    assert set(CHANGED) == set(SENT_FIELDS), "every field of a message is tried"
+    row = {**as_fields(FULL), field: CHANGED[field]}
+
+    sent = payload_of(row, None)
+
+    assert sent != row["raw"]
+    shown = as_fields(sent)
+    assert shown[field] == CHANGED[field]
+    if field in ("body", "body_type"):
+        assert b"secret" not in sent.replace(b"who\xa1\x06secret", b"")
+    for other in set(SENT_FIELDS) - {field, "body", "body_type"}:
+        assert shown[other] == row[other], other
+
+
+@pytest.mark.parametrize("body", [None, b"", "", "MASKED"])
+def test_a_body_that_was_masked_in_any_way_never_goes_out(body: object) -> None:
+    sent = payload_of({**as_fields(FULL), "body": body, "application_properties": None}, None)
+
+    assert b"secret" not in sent
+
+
+def test_a_changed_column_without_a_body_column_is_refused() -> None:
+    """Sent by its columns, the message would lose its body; sent as raw, it would not say what the column says."""
+    with pytest.raises(UsageError, match="column message_id differs from raw.* no column body"):
+        payload_of({"raw": original_of(FULL), "message_id": "m2"}, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "encoded"),
+    [
+        ("int", 5, Int(5)),
+        ("long", 5, Long(5)),
+        ("boolean", True, True),
+        ("double", 0.1, 0.1),
+        ("binary", b"\x00\xff", b"\x00\xff"),
+        ("timestamp", datetime.fromtimestamp(NOW / 1000, UTC), Timestamp(NOW)),
+        ("int", None, None),
+    ],
+)
+def test_application_properties_may_be_plain_values(kind: str, value: object, encoded: object) -> None:
+    sent = payload_of({"body": b"x", "application_properties": {"p": value}}, None, property_type=kind)
+
+    assert b"\xa1\x01p" + encode_value(encoded) in sent
+
+
+def test_a_timestamp_without_a_zone_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark hands timestamps to its tasks in the worker's local time."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        sent = payload_of({"body": b"x", "scheduled_enqueue_time": datetime(2026, 11, 15, 21)}, "id")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    due = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    assert decode_message(sent).message_annotations["x-opt-scheduled-enqueue-time"] == Timestamp(
+        int(due.timestamp() * 1000)
+    )

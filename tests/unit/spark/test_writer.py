@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusServerBusyError,
+)
 from pyarrow import parquet
 
 pytest.importorskip("pyspark")
@@ -39,8 +45,18 @@ class FakeOutlet:
                 raise REFUSED[letter.message_id]
         SENT.append(list(letters))
 
+    async def largest(self, path: str) -> int:
+        if path == "nowhere":
+            raise MessagingEntityNotFoundError(message="no such entity")
+        if path == "away":
+            raise ServiceBusServerBusyError(message="busy")
+        return LARGEST
+
     async def close(self) -> None:
         pass
+
+
+LARGEST = 100_000
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +187,95 @@ def test_D5_equal_rows_of_two_parts_or_batches_are_kept_apart(
 def _quarantined(directory: Path) -> dict[str, tuple[str, str, Any]]:
     rows = parquet.read_table(directory).to_pylist()
     return {row["message_id"]: (row["reason"], row["row"], row["raw"]) for row in rows}
+
+
+# --- ids of rows that have none -------------------------------------------------------------------
+
+
+def sent_ids() -> list[str]:
+    found = [letter.message_id for batch in SENT for letter in batch]
+    SENT.clear()
+    return sorted(found)
+
+
+def test_D3_a_task_that_is_run_again_gives_its_rows_the_same_ids_whatever_their_order() -> None:
+    """Its first attempt may have sent some of them: a destination with duplicate detection keeps one of each."""
+    rows = [Row(body=f"{n % 7}".encode(), subject="same") for n in range(20)]
+    given = {"connectionString": CONNECTION, "queue": "out"}
+    planned = writer.ServiceBusWriter(parse_sink(given, list(rows[0].asDict())))
+
+    attempts = []
+    for seed in range(3):
+        random.Random(seed).shuffle(rows)
+        pickle.loads(pickle.dumps(planned)).write(iter(rows))
+        attempts.append(sent_ids())
+
+    assert attempts[0] == attempts[1] == attempts[2]
+    assert len(set(attempts[0])) == 20, "equal rows are different messages"
+    # Another job sends new messages, though its rows be the same.
+    writer.ServiceBusWriter(parse_sink(given, list(rows[0].asDict()))).write(iter(rows))
+    assert not set(sent_ids()) & set(attempts[0])
+
+
+def test_D10_ids_for_many_rows_need_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "COUNTED_MAX", 5)
+
+    write([Row(body=f"{n % 11}".encode()) for n in range(50)])
+
+    assert len(set(sent_ids())) == 50
+
+
+def test_an_id_made_of_the_source_tells_an_entity_from_the_one_that_replaced_it() -> None:
+    """Both have a message 1; a destination with duplicate detection must keep both."""
+    moments = [datetime(2026, 11, day, tzinfo=UTC) for day in (14, 15)]
+
+    for moment in moments:
+        write([Row(body=b"x", entity="orders", sequence_number=1, enqueued_time=moment)])
+
+    assert len(set(sent_ids())) == 2
+    write([Row(body=b"x", entity="orders", sequence_number=1)])
+    assert sent_ids() == ["orders:1"]
+
+
+# --- what is judged before anything is sent -------------------------------------------------------
+
+
+def test_D5_properties_of_a_type_that_cannot_be_sent_are_quarantined(tmp_path: Path) -> None:
+    rows = [Row(body=b"x", message_id="good", application_properties={"a": "b"})]
+    rows += [
+        Row(body=b"x", message_id=f"p{n}", application_properties={"a": value})
+        for n, value in enumerate((5, [1]))
+    ]
+
+    done = write(rows, onError="quarantine", quarantinePath=str(tmp_path))
+
+    assert (done.messages, done.quarantined) == (1, 2)
+    assert set(_quarantined(tmp_path)) == {"p0", "p1"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Row(path="out", body=b"x" * 200_000), "200,.* bytes, and out takes 100,000 at the most"),
+        (Row(path="nowhere", body=b"x"), "entity not found"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 150, 199])
+def test_a_row_that_no_destination_takes_fails_its_task_before_anything_is_sent(
+    bad: Row, reason: str, place: int
+) -> None:
+    """The task is run again: what it had sent would be there twice."""
+    rows = [Row(path="out", body=b"x") for _ in range(199)]
+    rows.insert(place, bad)
+    options = parse_sink({"connectionString": CONNECTION}, ["path", "body"])
+
+    with pytest.raises(UsageError, match=reason):
+        writer.ServiceBusWriter(options).write(iter(rows))
+
+    assert SENT == []
+
+
+def test_a_destination_that_is_away_is_judged_by_sending() -> None:
+    options = parse_sink({"connectionString": CONNECTION}, ["path", "body"])
+
+    assert writer.ServiceBusWriter(options).write(iter([Row(path="away", body=b"x" * 200_000)])).messages == 1
