@@ -216,6 +216,35 @@ def test_D5_D8_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: 
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
+def test_the_bill_and_what_if_agree_over_the_end_of_a_month_and_leave_out_impossible_times(
+    tmp_path: Path, prices: str
+) -> None:
+    """Bands of prices begin anew each month; and one row of the year 2126 is not billed with every month until then."""
+    row = {
+        "namespace": "contoso", "entity": "orders", "operation": "send", "stage": "primary",
+        "count": 3_000, "bytes": 5, "units": 3_000, "connection_peak": 0, "part": "one",
+    }  # fmt: skip
+    moments = ["2026-10-31T23:59:00Z", "2026-11-01T00:00:00Z", "2126-01-01T00:00:00Z", "1970-01-01T00:01:00Z"]
+    log = tmp_path / "usage.jsonl"
+    log.write_text("\n".join(json.dumps({**row, "bucket": moment}) for moment in moments))
+
+    bill = run("report", str(log), "--prices", prices)
+    supposed = run("what-if", str(log), "--prices", prices)
+
+    rows = bill["rows"]
+    assert isinstance(rows, dict)
+    assert rows["quarantined"] == {"bucket lies before 2010": 1, "bucket lies in the future": 1}
+    bills = bill["months"]
+    assert isinstance(bills, list)
+    assert [one["month"] for one in bills] == ["2026-10", "2026-11"]
+    amounts = [
+        Decimal(line["amount"]) for one in bills for line in one["lines"] if line["meter"] == "operations"
+    ]
+    # 2,000 of each month's 3,000 are beyond its free 1,000.
+    assert amounts == [Decimal("1.4"), Decimal("1.4")]
+    assert Decimal(str(supposed["recorded_amount"])) == Decimal(str(supposed["amount"])) == sum(amounts)
+
+
 def test_what_if_replays_recorded_usage_against_other_settings(tmp_path: Path, prices: str) -> None:
     scripted_outage(tmp_path)
     found = run(

@@ -43,6 +43,17 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMonth:
+    """The billed operations of one calendar month (UTC): prices have bands that begin anew each month."""
+
+    month: str
+    """As 2026-11."""
+    operations: int
+    first_ms: int
+    """When the first of them was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """What the usage log says of the pairing."""
 
@@ -50,8 +61,8 @@ class Recorded:
     idle_receives: int
     pings: int
     queues: int
-    first_ms: int | None = None
-    """When the first of all this was."""
+    months: tuple[RecordedMonth, ...] = ()
+    """The operations by month, in order."""
     detours: tuple[Detour, ...] = ()
 
 
@@ -143,3 +154,16 @@ def _away(away: Away, ping_interval_ms: int) -> Difference:
         f"{many(away.entities, 'entity', 'entities')}"
     )
     return Difference("the primary away", away.messages, away.refused_messages, added, why)
+
+
+def by_month(recorded: Recorded, supposed: int) -> list[tuple[RecordedMonth, int]]:
+    """The supposed operations of each month: the difference is spread over the months as the recorded operations are."""
+    shares: list[tuple[RecordedMonth, int]] = []
+    change, weight = supposed - recorded.operations, sum(month.operations for month in recorded.months)
+    counted = given = 0
+    for number, month in enumerate(recorded.months, start=1):
+        counted += month.operations
+        upto = change * counted // weight if weight else change * number // len(recorded.months)
+        shares.append((month, max(0, month.operations + upto - given)))
+        given = upto
+    return shares

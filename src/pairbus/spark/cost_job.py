@@ -21,9 +21,9 @@ from pairbus.cost.bill import OPERATIONS as OPERATIONS_METER
 from pairbus.cost.bill import MonthBill, MonthUsage, hours_by_month, month_bill
 from pairbus.cost.model import BACKLOG, RECEIVE, SEND, STAGES, purpose
 from pairbus.cost.model import OPERATIONS as ALL_OPERATIONS
-from pairbus.cost.money import SCALE, quanta
+from pairbus.cost.money import SCALE, quanta, total
 from pairbus.cost.prices import PriceTable, choose
-from pairbus.cost.what_if import Recorded
+from pairbus.cost.what_if import Recorded, by_month
 from pairbus.errors import UsageError
 from pairbus.server.clock import utc
 from pairbus.spark.cost_report import CostReport, DayRow, EntityRow, PurposeRow, Rows
@@ -137,13 +137,22 @@ def _added_up(usage: Usage, pricing: Pricing) -> tuple[DataFrame, list[_Day], di
         hourly = _hourly(usage, pricing, has_repeats).persist()
         rows = _by_day(hourly, pricing).limit(DAYS_MAX + REASONS_MAX + 1).collect()
         true = sorted((row for row in rows if row["reason"] is None), key=lambda row: int(row["day_number"]))
-        if len(true) > DAYS_MAX:
-            raise UsageError(f"the logs span more than {DAYS_MAX:,} days: narrow them with --from and --to")
+        if true:
+            _check_span(int(true[0]["day_number"]), int(true[-1]["day_number"]))
         if has_repeats or not any(row["crowded"] for row in true):
             break
         hourly.unpersist()
     reasons = {str(row["reason"]): int(row["rows"]) for row in rows if row["reason"] is not None}
     return hourly, [_day(row) for row in true], dict(sorted(reasons.items()))
+
+
+def _check_span(first: int, last: int) -> None:
+    """Every month from the first to the last is billed, so a time that is too long is refused rather than billed."""
+    if last - first > DAYS_MAX:
+        begin, end = (f"{EPOCH + timedelta(days=number):%Y-%m-%d}" for number in (first, last))
+        raise UsageError(
+            f"the logs span more than {DAYS_MAX:,} days, from {begin} to {end}: narrow them with --from and --to"
+        )
 
 
 def _day(row: Row) -> _Day:
@@ -366,13 +375,18 @@ def _entity_rows(priced: DataFrame) -> list[EntityRow]:
 def operations_amount(
     recorded: Recorded, pricing: Pricing, supposed: int
 ) -> tuple[Decimal | None, Decimal | None]:
-    """What the recorded and a supposed number of operations cost if they were done in the month of the first event; None where unknown."""
-    if recorded.first_ms is None:
-        return Decimal(0), Decimal(0)
-    day = utc(recorded.first_ms).date()
-    table = choose(pricing.tables, day, pricing.tier, pricing.region, pricing.currency)
-    paid, would = (
-        month_bill(MonthUsage(month=f"{day:%Y-%m}", operations=max(0, number)), table).of(OPERATIONS_METER)
-        for number in (recorded.operations, supposed)
-    )
-    return paid, would
+    """What the recorded and a supposed number of operations cost, month by month as in the bill; None where a price is unknown."""
+    paid: list[Decimal | None] = []
+    would: list[Decimal | None] = []
+    for month, operations in by_month(recorded, supposed):
+        day = utc(month.first_ms).date()
+        table = choose(pricing.tables, day, pricing.tier, pricing.region, pricing.currency)
+        for number, amounts in ((month.operations, paid), (operations, would)):
+            usage = MonthUsage(month=month.month, operations=number)
+            amounts.append(month_bill(usage, table).of(OPERATIONS_METER))
+    return _sum_known(paid), _sum_known(would)
+
+
+def _sum_known(amounts: list[Decimal | None]) -> Decimal | None:
+    known = [amount for amount in amounts if amount is not None]
+    return total(known) if len(known) == len(amounts) else None

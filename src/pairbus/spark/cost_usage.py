@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from pairbus.cost.model import CONNECTIONS, OPERATIONS, STAGES
+from pairbus.server.clock import BrokerClock, utc
 from pairbus.spark.report_inputs import Inputs, Wanted, find_inputs, spark_path
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ _LINE_SCHEMA: Final = t.StructType(
 EVENT: Final = ("part", "ms", "namespace", "entity", "operation", "stage")
 """What makes an event one: a minute's row of one life's part of one hour. A part is known by the file that was chosen for it."""
 HOUR_MS: Final = 3_600_000
+EARLIEST: Final = datetime(2010, 1, 1, tzinfo=UTC)
+"""There was no Service Bus to log before: a minute before this comes from a clock that was not set."""
+AHEAD_MAX: Final = timedelta(days=2)
+"""How far a broker's clock may be ahead of the one that the bill is made with."""
 COUNT_MAX: Final = 10**15
 """More in a minute is no count."""
 
@@ -109,12 +114,15 @@ def read_usage(
     start: datetime | None = None,
     end: datetime | None = None,
     inputs: Inputs | None = None,
+    now: datetime | None = None,
 ) -> Usage:
     """Read logs. ``start`` belongs to the time that is looked at, ``end`` does not. ``inputs`` are those of the locations, if they were looked
-    for already.
+    for already. Rows later than ``now`` (the machine's time unless given) cannot be true: one of them would be billed with
+    every month up to its own.
     """
     inputs = inputs or find_inputs(spark, locations, USAGE)
-    rows = _with_reason(_rows(spark, inputs))
+    latest = (now or utc(BrokerClock()())) + AHEAD_MAX
+    rows = _with_reason(_rows(spark, inputs), latest)
     if start is not None:
         rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") >= f.lit(start)))
     if end is not None:
@@ -189,11 +197,13 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), found)
 
 
-def _with_reason(rows: DataFrame) -> DataFrame:
+def _with_reason(rows: DataFrame, latest: datetime) -> DataFrame:
     ms = f.unix_millis("bucket")
     reasons: list[tuple[Column, str]] = [
         (f.col("broken").isNotNull(), "not a row of JSON with these columns"),
         (f.col("bucket").isNull(), "bucket is missing or no time"),
+        (f.col("bucket") > f.lit(latest), "bucket lies in the future"),
+        (f.col("bucket") < f.lit(EARLIEST), f"bucket lies before {EARLIEST:%Y}"),
         (f.col("namespace").isNull() | f.col("entity").isNull(), "namespace or entity is missing"),
         (f.col("operation").isNull() | ~f.col("operation").isin(*OPERATIONS), "operation is not known"),
         (f.col("stage").isNull() | ~f.col("stage").isin(*STAGES), "stage is neither primary nor backlog"),

@@ -13,12 +13,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from pairbus.cost.model import BACKLOG, EMPTY_RECEIVE, MINUTE_MS, PING, PRIMARY, SEND
-from pairbus.cost.what_if import Away, Detour, Recorded
+from pairbus.cost.what_if import Away, Detour, Recorded, RecordedMonth
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
+DAY_MS: Final = 24 * 60 * MINUTE_MS
+MONTHS_MAX: Final = 400
 OUTAGES_MAX: Final = 10_000
 OUTAGE_GAP_MS: Final = 15 * MINUTE_MS
 """Sends to the backlog further apart belong to different outages."""
@@ -31,19 +33,33 @@ def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -
     queue = f.when(
         stage == BACKLOG, f.concat_ws("\n", "namespace", f.regexp_replace("entity", r"/\$.*$", ""))
     )
+    billed = f.sum(f.when(operation.isin(*unbilled), 0).otherwise(f.col("units"))).alias("operations")
     row = counted.agg(
-        f.sum(f.when(operation.isin(*unbilled), 0).otherwise(f.col("units"))).alias("operations"),
         f.sum(f.when(idle, f.col("units"))).alias("idle"),
         f.sum(f.when(operation == PING, f.col("units"))).alias("pings"),
         f.countDistinct(queue).alias("queues"),
-        f.min("ms").alias("first"),
     ).collect()[0]
+    # By the days of UTC: the session's time zone has no say in it.
+    month = f.date_format(f.expr(f"date_from_unix_date(CAST(ms div {DAY_MS} AS INT))"), "yyyy-MM")
+    found = (
+        counted.groupBy(month.alias("month"))
+        .agg(billed, f.min("ms").alias("first"))
+        .orderBy("month")
+        .limit(MONTHS_MAX + 1)
+        .collect()
+    )
+    if len(found) > MONTHS_MAX:
+        raise UsageError(f"more than {MONTHS_MAX} months: narrow the time with --from and --to")
+    months = tuple(
+        RecordedMonth(month=str(one["month"]), operations=int(one["operations"]), first_ms=int(one["first"]))
+        for one in found
+    )
     return Recorded(
-        operations=int(row["operations"] or 0),
+        operations=sum(one.operations for one in months),
         idle_receives=int(row["idle"] or 0),
         pings=int(row["pings"] or 0),
         queues=int(row["queues"]),
-        first_ms=None if row["first"] is None else int(row["first"]),
+        months=months,
         detours=_detours(counted, early_ms),
     )
 

@@ -10,7 +10,16 @@ from pairbus.cost.bill import BASE, CONNECTIONS, DATA_OUT, OPERATIONS, MonthUsag
 from pairbus.cost.catalogue import builtin_tables, tables_of
 from pairbus.cost.estimate import Scenario, estimate
 from pairbus.cost.prices import PriceTable, choose, parse_tables
-from pairbus.cost.what_if import Away, Change, Detour, Recorded, Settings, what_if
+from pairbus.cost.what_if import (
+    Away,
+    Change,
+    Detour,
+    Recorded,
+    RecordedMonth,
+    Settings,
+    by_month,
+    what_if,
+)
 from pairbus.errors import UsageError
 
 DAY = date(2026, 11, 15)
@@ -154,3 +163,16 @@ def test_what_if_says_what_each_setting_changes() -> None:
             0
         ].why
     )
+
+
+def test_supposed_operations_are_spread_over_the_months_as_the_recorded_ones_are() -> None:
+    months = tuple(
+        RecordedMonth(month=f"2026-{number:02}", operations=operations, first_ms=0)
+        for number, operations in ((9, 100), (10, 0), (11, 201))
+    )
+    recorded = Recorded(operations=301, idle_receives=0, pings=0, queues=0, months=months)
+
+    for supposed in (0, 150, 301, 1_000):
+        assert sum(number for _, number in by_month(recorded, supposed)) == supposed
+    assert [number for _, number in by_month(recorded, 301)] == [100, 0, 201]
+    assert [number for _, number in by_month(recorded, 602)] == [200, 0, 402]
