@@ -231,7 +231,7 @@ class MessageTooLarge(Refusal):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"The received message (size:{size} bytes) exceeds the limit ({limit} bytes) currently allowed."
+            f"The received message (size:{size} bytes) exceeds the limit ({limit} bytes) currently allowed on the link."
         )
 
 

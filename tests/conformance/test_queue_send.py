@@ -81,6 +81,44 @@ def test_batch_size_is_negotiated_from_the_link(bus: Bus, queue: str) -> None:
             sender.create_message_batch(SIZE_LIMIT + 1)
 
 
+@pytest.mark.parametrize("options", [{}, {"session_id": "s" * 128}, {"partition_key": "p" * 128}])
+@spec(
+    "azure-servicebus ServiceBusMessageBatch.add_message",
+    "a batch that is full to the last byte by the client's own count can be sent",
+)
+def test_batch_that_is_full_to_the_last_byte_is_accepted(
+    bus: Bus, queue: str, options: dict[str, Any]
+) -> None:
+    with bus.sender(queue) as sender:
+        batch = sender.create_message_batch()
+        size = 60 * KIB
+        while size:
+            try:
+                batch.add_message(ServiceBusMessage(b"x" * size, **options))
+            except MessageSizeExceededError:
+                size -= 1 + size // 3
+        assert batch.size_in_bytes > SIZE_LIMIT - 300
+        sender.send_messages(batch)
+
+    assert bus.peek(queue)
+
+
+@spec("azure-servicebus ServiceBusSender.send_messages", "a received message can be sent again as it is")
+def test_received_message_with_a_partition_key_can_be_sent_again(bus: Bus, queue: str) -> None:
+    with bus.sender(queue) as sender:
+        sender.send_messages(
+            ServiceBusMessage(
+                "x", session_id="s", partition_key="s", subject="l", application_properties={"a": "b"}
+            )
+        )
+        for _ in range(2):
+            sender.send_messages(bus.take(queue, 1)[0])
+    (last,) = bus.take(queue, 1)
+
+    assert (last.session_id, last.partition_key, last.subject) == ("s", "s", "l")
+    assert last.application_properties == {b"a": b"b"}
+
+
 @spec(
     "azure-servicebus ServiceBusMessageBatch.add_message",
     "a full batch refuses one more and can still be sent",

@@ -14,6 +14,8 @@ from pairbus.amqp.layout import (
     DURABLE_SET,
     ENQUEUE_SEQUENCE_NUMBER_KEY,
     ENQUEUED_TIME_KEY,
+    FIRST_ACQUIRER,
+    FIRST_ACQUIRER_SET,
     LAYOUT,
     LOCK_TOKEN_KEY,
     LOCKED_UNTIL_KEY,
@@ -190,7 +192,8 @@ def _header(flags: int, priority: int, ttl: int, delivery_count: int) -> bytes:
     fields = (b"\x41" if flags & DURABLE else b"\x42") if flags & DURABLE_SET else b"\x40"
     fields += bytes((0x50, priority)) if flags & PRIORITY_SET else b"\x40"
     fields += b"\x70" + ttl.to_bytes(4, "big") if flags & TTL_SET else b"\x40"
-    fields += b"\x40\x70" + delivery_count.to_bytes(4, "big")
+    fields += (b"\x41" if flags & FIRST_ACQUIRER else b"\x42") if flags & FIRST_ACQUIRER_SET else b"\x40"
+    fields += b"\x70" + delivery_count.to_bytes(4, "big")
     header = bytes((0x00, 0x53, 0x70, 0xC0, len(fields) + 1, 5)) + fields
     if len(_headers) >= HEADERS_CACHED_MAX:
         _headers.clear()

@@ -81,6 +81,7 @@ class Link:
         "credit_granted",
         "delivery_count",
         "drain",
+        "envelope_bytes_max",
         "flows",
         "handle",
         "max_message_size",
@@ -115,6 +116,8 @@ class Link:
         self.flows = 0
         """As sender: how often the client has said what it will take."""
         self.max_message_size = MESSAGE_SIZE_DEFAULT
+        self.envelope_bytes_max = 0
+        """How much a delivery of another message format than 0 may take beyond that: what is around the messages in it."""
         self.partial: Partial | None = None
         self.unsettled_count = 0
         self.transfer_head = transfer_head(session.channel, attach.handle)
@@ -387,7 +390,7 @@ class Link:
         if self.partial is None and not more and not aborted and delivery_id >= 0:
             self.delivery_count = (self.delivery_count + 1) & SERIAL
             self.credit -= 1
-            if len(payload) > self.max_message_size:
+            if len(payload) > self.max_message_size and len(payload) > self._limit(message_format):
                 self.connection.handler.transfer_too_large(self, delivery_id, settled, len(payload))
             else:
                 self.connection.handler.transfer(
@@ -426,7 +429,7 @@ class Link:
         if state is not None:
             partial.state = state
         partial.size += len(payload)
-        if partial.size > self.max_message_size:
+        if partial.size > self._limit(partial.message_format):
             # What exceeds the limit is counted, not kept.
             partial.is_too_large = True
             partial.chunks.clear()
@@ -444,6 +447,9 @@ class Link:
         if not aborted:
             self._hand_over(partial)
         return True
+
+    def _limit(self, message_format: int) -> int:
+        return self.max_message_size + (self.envelope_bytes_max if message_format > 0 else 0)
 
     def _hold(self, partial: Partial, payload: bytes) -> None:
         connection = self.connection

@@ -10,6 +10,8 @@ from pairbus.amqp.layout import (
     APPLICATION_PROPERTIES,
     DURABLE,
     DURABLE_SET,
+    FIRST_ACQUIRER,
+    FIRST_ACQUIRER_SET,
     LAYOUT,
     PREFIX_SIZE,
     PRIORITY_SET,
@@ -39,7 +41,7 @@ def payload_of(blob: bytes) -> bytes:
 
 
 def _header(flags: int, priority: int, ttl: int) -> bytes:
-    if not flags & (DURABLE_SET | PRIORITY_SET | TTL_SET):
+    if not flags & (DURABLE_SET | PRIORITY_SET | TTL_SET | FIRST_ACQUIRER_SET):
         return b""
     durable = b"\x40"
     if flags & DURABLE_SET:
@@ -49,6 +51,8 @@ def _header(flags: int, priority: int, ttl: int) -> bytes:
         bytes((0x50, priority)) if flags & PRIORITY_SET else b"\x40",
         b"\x70" + ttl.to_bytes(4, "big") if flags & TTL_SET else b"\x40",
     ]
+    if flags & FIRST_ACQUIRER_SET:
+        fields.append(b"\x41" if flags & FIRST_ACQUIRER else b"\x42")
     return b"\x00\x53\x70" + encode_list(fields)
 
 

@@ -60,6 +60,7 @@ def scan(payload: bytes, want_message_id: bool = False) -> Scanned:
         BadMessage: the bytes are no message.
     """
     found = Scanned()
+    found.size = len(payload)
     try:
         _scan(payload, want_message_id, found)
     except (IndexError, struct.error) as error:

@@ -10,6 +10,8 @@ from pairbus.amqp.layout import (
     BROKER_KEYS,
     DURABLE,
     DURABLE_SET,
+    FIRST_ACQUIRER,
+    FIRST_ACQUIRER_SET,
     PARTITION_KEY_KEY,
     PRIORITY_SET,
     SCHEDULED_TIME_KEY,
@@ -39,6 +41,7 @@ class Scanned:
         "priority",
         "scheduled_at",
         "session_id",
+        "size",
         "ttl",
         "ttl_ms",
     )
@@ -46,6 +49,8 @@ class Scanned:
     def __init__(self) -> None:
         self.blob = b""
         """Layout prefix and sections, see ``layout``."""
+        self.size = 0
+        """Bytes as the sender encoded the message: what limits of size are about."""
         self.message_id = b""
         """The encoded message-id with its constructor, in its shortest form; empty when absent or not asked for."""
         self.has_message_id = False
@@ -91,8 +96,7 @@ def scan_header(payload: bytes, at: int, stop: int, found: Scanned) -> None:
             continue
         at = skip_value(payload, at, stop)
         if index == 0:
-            durable = code == 0x41 or (code == 0x56 and payload[start + 1] == 1)
-            found.flags |= DURABLE_SET | DURABLE if durable else DURABLE_SET
+            found.flags |= DURABLE_SET | DURABLE if _is_true(payload, start) else DURABLE_SET
         elif index == 1:
             if code != 0x50:
                 raise bad("header.priority is no ubyte")
@@ -101,8 +105,16 @@ def scan_header(payload: bytes, at: int, stop: int, found: Scanned) -> None:
         elif index == 2:
             found.flags |= TTL_SET
             found.ttl = _uint(payload, start)
+        elif index == 3:
+            found.flags |= (
+                FIRST_ACQUIRER_SET | FIRST_ACQUIRER if _is_true(payload, start) else FIRST_ACQUIRER_SET
+            )
     if at != stop:
         raise bad("a header ends before its size says")
+
+
+def _is_true(payload: bytes, at: int) -> bool:
+    return payload[at] == 0x41 or (payload[at] == 0x56 and payload[at + 1] == 1)
 
 
 def _uint(payload: bytes, at: int) -> int:
@@ -149,7 +161,7 @@ def scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, f
         elif index == 9:
             found.created_at = _timestamp(payload, start)
         elif index == 10:
-            found.session_id = _text(payload, start, at)
+            found.session_id = _text(payload, start, at, may_be_binary=False)
     if at != stop:
         raise bad("properties end before their size says")
 
@@ -161,12 +173,12 @@ def _timestamp(payload: bytes, at: int) -> int:
     return value
 
 
-def _text(payload: bytes, at: int, stop: int) -> str:
+def _text(payload: bytes, at: int, stop: int, may_be_binary: bool) -> str:
+    """A string or a symbol; an annotation may also be a binary that holds text."""
+    code = payload[at]
     try:
-        if payload[at] == 0xA1:
-            return payload[at + 2 : stop].decode()
-        if payload[at] == 0xB1:
-            return payload[at + 5 : stop].decode()
+        if code in TEXT_CODES or (may_be_binary and (code == 0xA0 or code == 0xB0)):
+            return payload[at + (2 if code < 0xB0 else 5) : stop].decode()
     except UnicodeDecodeError as error:
         raise bad(f"group-id or partition key is no text: {error.reason}") from error
     raise bad("group-id or partition key is no string")
@@ -233,7 +245,8 @@ def scan_annotations(payload: bytes, at: int, stop: int, found: Scanned | None) 
             dropped.append((start, at))
         elif found is not None and payload[value] != 0x40:
             if key == PARTITION_KEY_KEY:
-                found.partition_key = _text(payload, value, at)
+                # The Python client reads an annotation as bytes, and sends it as binary when the message is sent again.
+                found.partition_key = _text(payload, value, at, may_be_binary=True)
             elif key == SCHEDULED_TIME_KEY:
                 moment, _end = decode_value(payload, value, at)
                 if not isinstance(moment, Timestamp):

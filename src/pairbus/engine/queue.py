@@ -121,9 +121,8 @@ class Queue(QueueState):
         settings = self.settings
         if not settings.can_send:
             raise EntityDisabled(self.path, "send")
-        size = len(incoming.blob)
-        if size > settings.max_message_kb * 1024:
-            raise MessageTooLarge(size, settings.max_message_kb * 1024)
+        if incoming.size > settings.max_message_kb * 1024:
+            raise MessageTooLarge(incoming.size, settings.max_message_kb * 1024)
 
     def _check_room(self, incoming: Scanned, more_bytes: int) -> None:
         settings = self.settings

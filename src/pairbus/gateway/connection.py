@@ -13,7 +13,7 @@ from pairbus.amqp.connection import Connection
 from pairbus.amqp.terminus import Coordinator as CoordinatorTarget
 from pairbus.amqp.types import text_of
 from pairbus.engine.records import TRANSFER_DEAD_LETTER
-from pairbus.errors import ArgumentError, NotAllowed, NotSupported, Refusal, Unauthorized
+from pairbus.errors import ArgumentError, MessageTooLarge, NotAllowed, NotSupported, Refusal, Unauthorized
 from pairbus.gateway import incoming, management, outgoing, tokens, transactions
 from pairbus.gateway.access import Grant, covers, missing_claim
 from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
@@ -418,6 +418,7 @@ class GatewayConnection:
             context.destination = self._destination(entity, attach_properties[TRANSFER_DESTINATION])
             context.allowed_until = self.authorize_link(context)
         self._add(context)
+        link.envelope_bytes_max = incoming.ENVELOPE_BYTES_MAX
         link.accept(max_message_size=entity.settings.max_message_kb * 1024)
 
     def _destination(self, via: Entity, value: object) -> str:
@@ -510,10 +511,9 @@ class GatewayConnection:
         """A delivery exceeded the link's limit and was discarded as it came (B61)."""
         if settled:
             return
-        text = f"The received message (size:{size} bytes or more) exceeds the limit ({link.max_message_size} bytes)."
-        error = AmqpError("amqp:link:message-size-exceeded", text)
-        self.broker.tracker.refused(error.condition)
-        link.session.reject_incoming(delivery_id, error)
+        refusal = MessageTooLarge(size, link.max_message_size)
+        path = link.context.path if isinstance(link.context, LinkContext) else ""
+        link.session.reject_incoming(delivery_id, self.broker.tracker.error(refusal, path, self.now))
 
     def settled(self, link: Link, delivery_id: int, context: object, outcome: Outcome, settled: bool) -> None:
         """The receiver says what became of one of our deliveries."""

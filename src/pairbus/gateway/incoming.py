@@ -12,6 +12,7 @@ from pairbus.errors import (
     EntityDisabled,
     EntityNotFound,
     MalformedMessage,
+    MessageTooLarge,
     ProtocolError,
     QuotaExceeded,
     Refusal,
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 
 BATCH_FORMAT: Final = 0x80013700
 """The message format of a batch: every data section is one encoded message."""
+ENVELOPE_BYTES_MAX: Final = 4_096
+"""Bytes that a batch may have around its messages, beyond the limit of size: an id, a session id and a partition key of the first
+message, each of up to 128 characters."""
+DATA_OVERHEAD: Final = 5
+"""Bytes of a data section around a message of less than 256 bytes."""
+LONG_DATA_OVERHEAD: Final = 8
 MESSAGE_ID: Final = 0
 """The place of the message id among the properties."""
 
@@ -104,7 +111,14 @@ def parse(
     wants_id = context.entity.main.duplicates is not None or bool(context.destination)
     if message_format != BATCH_FORMAT:
         return [read(connection, payload, wants_id)]
-    return [read(connection, part, wants_id) for part in split_batch(payload)]
+    parts = split_batch(payload)
+    limit = context.entity.settings.max_message_kb * 1024
+    if len(payload) > limit:
+        # What is around the messages is not counted: the clients fill a batch up to the limit and do not count it either.
+        size = sum(len(part) + (DATA_OVERHEAD if len(part) < 256 else LONG_DATA_OVERHEAD) for part in parts)
+        if size > limit:
+            raise MessageTooLarge(size, limit)
+    return [read(connection, part, wants_id) for part in parts]
 
 
 def read(connection: GatewayConnection, payload: bytes, wants_id: bool) -> Scanned:

@@ -15,7 +15,7 @@ from pairbus.amqp.states import (
     TRANSACTIONAL_CODE,
     encode_outcome_code,
 )
-from pairbus.amqp.types import Described, Long, Symbol
+from pairbus.amqp.types import Described, Long, Symbol, text_of
 from pairbus.engine import session_ops
 from pairbus.engine.consumer import Consumer, Lock
 from pairbus.errors import ArgumentError, Refusal, Unauthorized
@@ -79,8 +79,9 @@ def attach(
 def _session_id(value: object) -> str | None:
     if isinstance(value, Described):
         value = value.value
-    if value is None or isinstance(value, str):
-        return value
+    text = text_of(value)
+    if value is None or text is not None:
+        return text
     raise ArgumentError(
         f"The session filter is a {type(value).__name__}: it must be a string, or null for any session."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pairbus.amqp.types import Timestamp, Uuid
+from pairbus.amqp.types import Timestamp, Uuid, text_of
 from pairbus.engine import session_ops
 from pairbus.engine.browse import NUMBERS_MAX
 from pairbus.errors import ArgumentError, PairbusError, SessionLockLost
@@ -60,16 +60,18 @@ class Request:
     def text(self, name: str) -> str:
         """A string that must be there."""
         value = self._body.get(name)
-        if not isinstance(value, str):
+        text = text_of(value)
+        if text is None:
             raise ArgumentError(f"'{name}' is {value!r}: a string is needed.")
-        return value
+        return text
 
     def optional_text(self, name: str) -> str | None:
         """A string that may be absent or null."""
         value = self._body.get(name)
-        if value is not None and not isinstance(value, str):
+        text = text_of(value)
+        if value is not None and text is None:
             raise ArgumentError(f"'{name}' is {value!r}: a string or null is needed.")
-        return value
+        return text
 
     def optional_flag(self, name: str) -> bool:
         """A boolean that may be absent or null, which means false."""

@@ -6,8 +6,9 @@ import pytest
 
 from pairbus.amqp import delivery
 from pairbus.amqp.delivery import HEADERS_CACHED_MAX
-from pairbus.amqp.encode import encode_described, encode_list, encode_map, encode_value
+from pairbus.amqp.encode import NULL, encode_described, encode_list, encode_map, encode_value
 from pairbus.amqp.message import DecodedMessage, decode_message, encode_batch, encode_message
+from pairbus.amqp.rewrite import payload_of
 from pairbus.amqp.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX
 from pairbus.amqp.sections import (
     PREFIX_SIZE,
@@ -201,19 +202,37 @@ def test_a_delivery_tells_header_and_annotations() -> None:
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        ([], [None, None, None]),
-        ([True], [True, None, None]),
-        ([False, UByte(4)], [False, 4, None]),
-        ([None, None, UInt(0)], [None, None, 0]),
-        ([None, None, UInt(200), True, UInt(4)], [None, None, 200]),
-        ([True, UByte(9), UInt(2**32 - 1)], [True, 9, 2**32 - 1]),
+        ([], [None, None, None, None]),
+        ([True], [True, None, None, None]),
+        ([False, UByte(4)], [False, 4, None, None]),
+        ([None, None, UInt(0)], [None, None, 0, None]),
+        ([None, None, UInt(200), True, UInt(4)], [None, None, 200, True]),
+        ([None, None, None, False], [None, None, None, False]),
+        ([True, UByte(9), UInt(2**32 - 1)], [True, 9, 2**32 - 1, None]),
     ],
 )
 def test_the_senders_header_is_echoed(header: list[object], expected: list[object]) -> None:
-    message = delivered(encode_message(header=header, body="x"))
+    payload = encode_message(header=header, body="x")
 
-    assert message.header[:3] == expected
-    assert message.header[3:] == [None, 2]
+    assert delivered(payload).header == [*expected, 2]
+    # Also of a message that was forwarded, which is read back as its sender would have written it.
+    assert delivered(payload_of(scan(payload).blob)).header == [*expected, 2]
+
+
+@pytest.mark.parametrize("value", ["key", Symbol("key"), b"key", "k" * 300, Symbol("k" * 300), b"k" * 300])
+def test_a_partition_key_comes_as_string_symbol_or_binary(value: str | bytes) -> None:
+    payload = encode_described(0x72, encode_map({Symbol("x-opt-partition-key"): value}))
+
+    assert scan(payload).partition_key == (value.decode() if isinstance(value, bytes) else value)
+    assert delivered(payload).message_annotations["x-opt-partition-key"] == value, "as it was sent"
+
+
+@pytest.mark.parametrize("value", ["key", Symbol("key"), "k" * 300, Symbol("k" * 300)])
+def test_a_session_id_comes_as_string_or_symbol(value: str) -> None:
+    payload = encode_described(0x73, encode_list([NULL] * 10 + [encode_value(value)]))
+
+    assert scan(payload).session_id == value
+    assert delivered(payload).properties.group_id == value
 
 
 def test_time_to_live_of_the_entity_replaces_the_senders() -> None:
