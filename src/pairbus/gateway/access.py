@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PATH_LENGTH_MAX: Final = 400
 """More than the longest path: a topic's 260 characters, ``/subscriptions/``, a subscription's 50."""
 TOKEN_LENGTH_MAX: Final = 8_192
+RULE_NAME_SHOWN_MAX: Final = 256
 _PREFIX: Final = "sharedaccesssignature"
 _EXPIRY_MAX: Final = 253_402_300_799
 """The last second of the year 9999."""
@@ -208,6 +209,14 @@ def missing_claim(right: str, path: str) -> str:
     return (
         f"Unauthorized access. '{right}' claim(s) are required to perform this operation. Resource: '{path}'."
     )
+
+
+def claimed_rule(token: str) -> str:
+    """The rule that a token names, for logs alone: nothing is verified. Empty if there is none."""
+    try:
+        return unquote(_fields_of(token)["skn"])[:RULE_NAME_SHOWN_MAX]
+    except Unauthorized:
+        return ""
 
 
 def _fields_of(token: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pairbus.engine.rule_json import rule_from_json, rule_to_json
 from pairbus.engine.rules import DEFAULT_RULE_NAME, Rule, TrueFilter
 from pairbus.errors import ArgumentError, EntityAlreadyExists, EntityNotFound, Refusal
 from pairbus.gateway import atom_routes as routes
+from pairbus.gateway.access import claimed_rule
 from pairbus.gateway.atom_read import (
     QUEUE_ELEMENT,
     RULE_ELEMENT,
@@ -111,7 +112,10 @@ class ManagementApi:
             response = self._answer(request, route, now)
         except Refusal as refusal:
             response = self._error(refusal.status, refusal.description, route, now)
-        audit = self._audit if who else self._audit_refusal
+        audit = self._audit
+        if not who:
+            audit = self._audit_refusal
+            who = claimed_rule(request.headers.get("authorization") or "")
         audit(_action(request, route), route.resource, who, str(response.status), request.peer)
         return response
 

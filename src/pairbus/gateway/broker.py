@@ -309,9 +309,11 @@ class Broker:
         """A SASL log-in was refused."""
         self.audit_refusal("login", "", user, "refused", peer)
 
-    def refused_token(self, peer: str, path: str, now: int) -> None:  # noqa: ARG002
-        """A token was refused."""
-        self.audit_refusal("put-token", path, "", "refused", peer)
+    def refused_token(self, peer: str, path: str, rule_name: str, description: str) -> None:
+        """A token was refused; it claims to be signed with a key of this rule."""
+        reason = description.partition(":")[0]
+        result = f"refused: {reason}" if reason.isalnum() else "refused"
+        self.audit_refusal("put-token", path, rule_name, result, peer)
 
     def audit(self, action: str, path: str, who: str, result: str, peer: str) -> None:
         """Record an action (M13): what, on what, by which rule, with which result, from where."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.message import decode_message, encode_message
 from pairbus.amqp.types import Int
 from pairbus.errors import EntityNotFound, ProtocolError, Refusal, Unauthorized
-from pairbus.gateway.access import covers
+from pairbus.gateway.access import claimed_rule, covers
 from pairbus.gateway.addressing import parse, path_of
 from pairbus.gateway.replies import reply, reply_link
 from pairbus.model.names import canonical
@@ -43,7 +43,8 @@ def receive(
         status = refusal.status
         path = str(request.application_properties.get("name", ""))
         description = connection.broker.tracker.describe(refusal.description, path, connection.now)
-        connection.broker.refused_token(connection.peer, path, connection.now)
+        rule_name = claimed_rule(request.body) if isinstance(request.body, str) else ""
+        connection.broker.refused_token(connection.peer, path, rule_name, refusal.description)
     link = reply_link(connection, context.link, context.path, request.properties.reply_to)
     if link is not None:
         answer = encode_message(

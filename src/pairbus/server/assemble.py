@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pairbus.server.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
     from pairbus.storage.ports import Store
 
+logger = logging.getLogger(__name__)
+
 KEY_BYTES: Final = 32
 BROKER_RANDOM_BYTES: Final = 32
 STORE_DIRECTORY: Final = "store"
@@ -34,6 +38,8 @@ AUDIT_DIRECTORY: Final = "audit"
 MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"
 USAGE_DIRECTORY: Final = "usage"
 BOOT_ID_BYTES: Final = 8
+REFUSED_CHARACTERS_MAX: Final = 256
+"""Of a path or a key's name that a refused client sent, in the log."""
 
 
 def assemble(options: Options, now: int) -> Assembly:
@@ -50,7 +56,7 @@ def assemble(options: Options, now: int) -> Assembly:
             store,
             secrets.token_bytes(BROKER_RANDOM_BYTES),
             audit.write if audit is not None else None,
-            audit.write_refusal if audit is not None else None,
+            _tell_refusals(audit),
         )
         broker.offers_faults = options.faults
         replayed, audited = recover(broker.namespace, store)
@@ -88,6 +94,29 @@ def assemble(options: Options, now: int) -> Assembly:
         meter=broker.meter,
         usage_writer=usage,
     )
+
+
+def _tell_refusals(audit: AuditLog | None) -> Callable[[str, str, str, str, str], None]:
+    """Where a refused key, token or request is recorded: the audit log, if there is one, and the log. No secret reaches either."""
+
+    def tell(action: str, path: str, who: str, result: str, peer: str) -> None:
+        if audit is not None:
+            audit.write_refusal(action, path, who, result, peer)
+        if not who:
+            return  # no key was shown: a probe of the address, not a client with the wrong key
+        logger.warning(
+            "a client was refused",
+            extra={
+                "event": "access.refused",
+                "action": action,
+                "path": path[:REFUSED_CHARACTERS_MAX],
+                "key_name": who[:REFUSED_CHARACTERS_MAX],
+                "result": result,
+                "peer": peer,
+            },
+        )
+
+    return tell
 
 
 def open_store(options: Options) -> Store:

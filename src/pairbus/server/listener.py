@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import UsageError
+from pairbus.server.accepting import Acceptor
 from pairbus.server.addresses import format_address, is_loopback
 from pairbus.server.committer import Speech
 from pairbus.server.connection import SocketConnection
@@ -30,7 +31,6 @@ HANDSHAKE_SECONDS_DEFAULT: Final = 20.0
 HTTP_IDLE_SECONDS_DEFAULT: Final = 60.0
 HTTP_HELD_BYTES_MAX_DEFAULT: Final = 64 * 1024 * 1024
 LINGER_SECONDS_DEFAULT: Final = 2.0
-ACCEPT_BACKLOG: Final = 1024
 SWEEP_SECONDS_MAX: Final = 1.0
 
 
@@ -86,7 +86,7 @@ class Hall:
         self.answer = answer
         self.tls_context = tls_context
         self.driver: Driver | None = None
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         # Dicts, not sets: they keep the order of arrival, so two runs do the same things in the same order.
         self._connections: dict[SocketConnection, None] = {}
         self._timed: dict[SocketConnection, None] = {}
@@ -105,19 +105,16 @@ class Hall:
         """Open one address. Returns the host and the port that was taken. Raises OSError."""
         loop = asyncio.get_running_loop()
         sockets = await loop.run_in_executor(None, bind_all, host, port)
-        for sock in sockets:
-            server = await loop.create_server(
-                lambda: SocketConnection(self, http_only=http_only), sock=sock, backlog=ACCEPT_BACKLOG
-            )
-            self._servers.append(server)
         taken = sockets[0].getsockname()
+        for sock in sockets:
+            self._acceptors.append(Acceptor(sock, lambda: SocketConnection(self, http_only=http_only)))
         return host or taken[0], taken[1]
 
     def stop_listening(self) -> None:
         """Take no more connections."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
 
     def close_all(self, condition: str, description: str) -> None:
         """Ask every connection to end in an orderly way."""

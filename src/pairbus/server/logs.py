@@ -8,9 +8,43 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+DEBUG: Final = "debug"
 TEXT: Final = "text"
 JSON: Final = "json"
+REPEATS_MAX: Final = 30
+"""Lines of one kind that are written in ``REPEAT_SECONDS``; further ones are counted."""
+REPEAT_SECONDS: Final = 60.0
+KINDS_MAX: Final = 1000
+"""Kinds that are told apart; with more of them all counts begin again."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class RepeatLimit(logging.Filter):
+    """Lets through the first lines of a kind in each minute and counts the others; the next line of that kind that comes
+    through says how many were left out. A kind is what a line reports (its event), not what it says about it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[tuple[str, int, str], list[float]] = {}
+        """Logger, level and event to: when its minute began, lines since then, lines left out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line is written."""
+        kind = (record.name, record.levelno, str(getattr(record, "event", record.msg))[:200])
+        state = self._kinds.get(kind)
+        if state is None or not 0 <= record.created - state[0] < REPEAT_SECONDS:
+            if len(self._kinds) >= KINDS_MAX:
+                self._kinds.clear()
+            if state is not None and state[2]:
+                record.lines_left_out = int(state[2])
+            self._kinds[kind] = [record.created, 1, 0]
+            return True
+        state[1] += 1
+        if state[1] <= REPEATS_MAX:
+            return True
+        state[2] += 1
+        return False
 
 
 class JsonFormatter(logging.Formatter):
@@ -43,13 +77,16 @@ class TextFormatter(logging.Formatter):
 
 
 def configure_logging(form: str, level: str, stream: TextIO | None = None) -> None:
-    """Send the package's log to a stream, standard error by default. For the process that is the broker."""
+    """Send the package's log, and the event loop's, to a stream, standard error by default. For the process that is the broker."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter() if form == JSON else TextFormatter())
-    root = logging.getLogger("pairbus")
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    root.propagate = False
+    if level != DEBUG:
+        handler.addFilter(RepeatLimit())
+    for name in ("pairbus", "asyncio"):
+        root = logging.getLogger(name)
+        root.handlers[:] = [handler]
+        root.setLevel(level.upper() if name == "pairbus" else logging.WARNING)
+        root.propagate = False
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -273,6 +273,10 @@ def test_tokens_are_refused_with_the_reason_and_noted() -> None:
     assert peer.put_token(token("root", "root-1", "other"), "q") == 401
     assert peer.put_token(token("root", "root-1"), "missing") == 404
     assert [event[0] for event in bench.audits] == ["put-token"] * 3
+    assert [event[2] for event in bench.audits] == ["root"] * 3
+    assert [event[3] for event in bench.audits] == [
+        "refused: InvalidSignature", "refused: InvalidAudience", "refused",
+    ]  # fmt: skip
     assert all("root-1" not in part for event in bench.audits for part in event)
 
 

@@ -50,8 +50,8 @@ def test_M8_foreign_text_never_makes_a_second_log_line(message: str, value: str)
 
 
 def test_logging_goes_to_the_stream_that_was_asked_for() -> None:
-    logger = logging.getLogger("pairbus")
-    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    loggers = [logging.getLogger(name) for name in ("pairbus", "asyncio")]
+    before = [(log.handlers[:], log.level, log.propagate) for log in loggers]
     try:
         for form in (TEXT, JSON):
             stream = io.StringIO()
@@ -61,9 +61,9 @@ def test_logging_goes_to_the_stream_that_was_asked_for() -> None:
             assert "loud" in stream.getvalue()
             assert "quiet" not in stream.getvalue()
     finally:
-        logger.handlers[:] = handlers
-        logger.setLevel(level)
-        logger.propagate = propagate
+        for log, (handlers, level, propagate) in zip(loggers, before, strict=True):
+            log.handlers[:], log.propagate = handlers, propagate
+            log.setLevel(level)
 
 
 def test_metrics_are_written_exactly_and_escaped() -> None:
