@@ -1,4 +1,8 @@
-"""How a paired client behaves: small, frozen, checked when it is made."""
+"""How a paired client behaves: small, frozen, checked when it is made.
+
+The defaults keep a program sending through its first outage without an exception: a send waits while its entity is
+suspect, and a few seconds later goes to the backlog. ``like_retired_sdk`` gives the defaults of the retired .NET SDK.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pairbus.errors import UsageError
+from pairbus.errors import UsageError, WrongTypeError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 BACKLOG_QUEUE_COUNT_DEFAULT: Final = 10
+FAILOVER_INTERVAL_DEFAULT: Final = timedelta(seconds=5)
+FAILOVER_INTERVAL_RETIRED: Final = timedelta(minutes=1)
 FAILOVER_INTERVAL_MAX: Final = timedelta(minutes=60)
+PING_INTERVAL_DEFAULT: Final = timedelta(minutes=1)
 PING_INTERVAL_MIN: Final = timedelta(seconds=1)
 PING_INTERVAL_MAX: Final = timedelta(minutes=30)
 
@@ -23,7 +33,7 @@ _TRIGGERS: Final = ("documented", "outage", "shipped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAvailabilityOptions:
-    """How a paired sender behaves when its primary stops answering.
+    """How a paired sender behaves when its primary stops answering. One object may serve any number of clients.
 
     Args:
         backlog_queue_count: How many backlog queues stand in the secondary namespace.
@@ -32,8 +42,8 @@ class SendAvailabilityOptions:
         ping_primary_interval: How often a failed-over entity is asked whether it is back.
         enable_syphon: Bring the backlog home from inside this process.
         trigger: Which errors count: ``"documented"``, ``"outage"``, ``"shipped"``, or ``trigger(error) -> bool``.
-        while_suspect: What a send does inside the failover interval: ``"raise"`` its error, or ``"wait"`` until
-            the primary answers, the entity fails over, or the caller's timeout is spent.
+        while_suspect: What a send does inside the failover interval: ``"wait"`` until the primary answers, the entity
+            fails over, or the caller's timeout is spent, or ``"raise"`` its error.
         order: ``"relaxed"``. ``"session"`` is not offered yet.
         time_to_live: ``"freeze"``: time in the backlog does not count; ``"deduct"``: it does.
         healthy_pings: Good pings in a row before sends go to the primary again.
@@ -41,11 +51,11 @@ class SendAvailabilityOptions:
     """
 
     backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT
-    failover_interval: timedelta = timedelta(minutes=1)
-    ping_primary_interval: timedelta = timedelta(minutes=1)
+    failover_interval: timedelta = FAILOVER_INTERVAL_DEFAULT
+    ping_primary_interval: timedelta = PING_INTERVAL_DEFAULT
     enable_syphon: bool = False
     trigger: Trigger = "documented"
-    while_suspect: Literal["raise", "wait"] = "raise"
+    while_suspect: Literal["raise", "wait"] = "wait"
     order: Literal["relaxed", "session"] = "relaxed"
     time_to_live: Literal["freeze", "deduct"] = "freeze"
     healthy_pings: int = 1
@@ -57,7 +67,7 @@ class SendAvailabilityOptions:
         _check_duration("failover_interval", self.failover_interval, timedelta(0), FAILOVER_INTERVAL_MAX)
         check_ping_interval(self.ping_primary_interval)
         if not isinstance(self.enable_syphon, bool):
-            raise UsageError(f"enable_syphon is {self.enable_syphon!r}: give True or False")
+            raise WrongTypeError(f"enable_syphon is {self.enable_syphon!r}: give True or False")
         if not callable(self.trigger) and self.trigger not in _TRIGGERS:
             raise UsageError(f"trigger is {self.trigger!r}: give one of {_TRIGGERS} or a callable")
         _check_choice("while_suspect", self.while_suspect, ("raise", "wait"))
@@ -69,6 +79,19 @@ class SendAvailabilityOptions:
             raise UsageError(
                 f"spool is {self.spool!r}: this comes in a later release; leave it out until then"
             )
+
+    @classmethod
+    def like_retired_sdk(cls, **changes: Any) -> Self:
+        """Options with the defaults of the retired .NET SDK, changed by keyword.
+
+        Sends to an entity raise their errors for one minute; those that fail after it go to the backlog.
+        """
+        values: dict[str, Any] = {
+            "failover_interval": FAILOVER_INTERVAL_RETIRED,
+            "ping_primary_interval": PING_INTERVAL_DEFAULT,
+            "while_suspect": "raise",
+        }
+        return cls(**{**values, **changes})
 
 
 def check_ping_interval(value: timedelta) -> None:
@@ -84,14 +107,14 @@ def milliseconds(value: timedelta) -> int:
 def _check_count(field: str, value: object) -> None:
     # True is an int to Python and never meant as one here.
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{field} is {value!r}: give a whole number of at least 1")
+        raise WrongTypeError(f"{field} is {value!r}: give a whole number of at least 1")
     if value < 1:
         raise UsageError(f"{field} is {value}: give at least 1")
 
 
 def _check_duration(field: str, value: object, least: timedelta, most: timedelta) -> None:
     if not isinstance(value, timedelta):
-        raise UsageError(f"{field} is {value!r}: give a timedelta from {least} to {most}")
+        raise WrongTypeError(f"{field} is {value!r}: give a timedelta from {least} to {most}")
     if not least <= value <= most:
         raise UsageError(f"{field} is {value}: give a timedelta from {least} to {most}")
 

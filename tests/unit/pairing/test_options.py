@@ -9,13 +9,13 @@ import pytest
 from pairbus import SendAvailabilityOptions, UsageError
 
 
-def test_defaults_are_those_of_the_original() -> None:
+def test_defaults_keep_a_program_sending() -> None:
     options = SendAvailabilityOptions()
 
     assert options.backlog_queue_count == 10
-    assert options.failover_interval == timedelta(minutes=1)
+    assert options.failover_interval == timedelta(seconds=5)
     assert options.ping_primary_interval == timedelta(minutes=1)
-    assert (options.enable_syphon, options.trigger, options.while_suspect) == (False, "documented", "raise")
+    assert (options.enable_syphon, options.trigger, options.while_suspect) == (False, "documented", "wait")
     assert (options.order, options.time_to_live, options.healthy_pings, options.spool) == (
         "relaxed",
         "freeze",
@@ -73,3 +73,22 @@ def test_limits_themselves_are_allowed() -> None:
 def test_options_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         SendAvailabilityOptions().backlog_queue_count = 3  # type: ignore[misc]
+
+
+def test_the_defaults_of_the_retired_sdk_are_one_word_away() -> None:
+    options = SendAvailabilityOptions.like_retired_sdk(backlog_queue_count=3)
+
+    assert options == SendAvailabilityOptions(
+        backlog_queue_count=3,
+        failover_interval=timedelta(minutes=1),
+        ping_primary_interval=timedelta(minutes=1),
+        while_suspect="raise",
+    )
+    assert SendAvailabilityOptions.like_retired_sdk(while_suspect="wait").while_suspect == "wait"
+
+
+@pytest.mark.parametrize("field", ["backlog_queue_count", "failover_interval", "enable_syphon"])
+def test_a_value_of_a_wrong_type_is_a_type_error_too(field: str) -> None:
+    given: dict[str, Any] = {field: "10"}
+    with pytest.raises(TypeError, match=f"{field} is '10'"):
+        SendAvailabilityOptions(**given)
