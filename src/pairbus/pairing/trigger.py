@@ -5,8 +5,19 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
 from azure.servicebus import exceptions as sdk
+from azure.servicebus._pyamqp.error import (
+    AMQPConnectionError,
+    AMQPException,
+    ErrorCondition,
+    TokenAuthFailure,
+)
+from azure.servicebus._transport._pyamqp_transport import _ERROR_CODE_TO_ERROR_MAPPING
 
 if TYPE_CHECKING:
     from pairbus.pairing.options import Trigger
@@ -29,6 +40,8 @@ class Failure(Enum):
     TOO_LARGE = "message too large"
     INVALID = "invalid argument or state"
     CANCELLED = "cancelled"
+    CLIENT = "error inside the client"
+    """Not an answer, not the network: nothing that speaks of the primary."""
 
 
 # Columns of the specification, section 4. NOT_FOUND counts as documented only after an accepted send.
@@ -38,8 +51,8 @@ _COUNTS: Final = {
     "outage": _OUTAGE,
     "shipped": (*_OUTAGE, Failure.BUSY),
 }
-_NEVER: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED)
-IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL)
+_NEVER: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED, Failure.CLIENT)
+IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.CLIENT)
 """After these nobody knows whether the message was stored (P5). The SDK gives a connection that ends under a send as
 ``amqp:client-error`` and whatever broke inside it as "Handler failed", so that an error of no other kind is no answer."""
 
@@ -56,6 +69,26 @@ _INVALID_CONDITIONS: Final = frozenset(
         "com.microsoft:precondition-failed",
     }
 )
+_BY_STATUS: Final = {
+    401: Failure.UNAUTHORIZED,
+    403: Failure.UNAUTHORIZED,
+    404: Failure.NOT_FOUND,
+    408: Failure.TIMEOUT,
+    500: Failure.INTERNAL,
+    503: Failure.BUSY,
+    504: Failure.TIMEOUT,
+}
+_CLIENT: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    NameError,
+    RuntimeError,
+)
+"""What Python raises for a fault in a program, this one or the SDK: no network and no peer raises it."""
 _BY_CLASS: Final[tuple[tuple[type[BaseException], Failure], ...]] = (
     (sdk.MessageSizeExceededError, Failure.TOO_LARGE),
     (sdk.OperationTimeoutError, Failure.TIMEOUT),
@@ -82,15 +115,17 @@ def classify(error: BaseException) -> Failure:
         return (
             Failure.CANCELLED
         )  # asyncio's cancellation, an interrupt from the keyboard, the end of the process
-    if isinstance(error, sdk.ServiceBusAuthenticationError):
-        # The number of a refused put-token is only in what the error wraps.
-        return _failed_token(f"{error} {error.inner_exception or ''}")
+    inner = getattr(error, "inner_exception", None)
+    if isinstance(error, sdk.ServiceBusAuthenticationError) or isinstance(inner, TokenAuthFailure):
+        return _refused_token(inner)
+    if isinstance(error, AMQPException):
+        return _of_amqp(error)
     for kind, failure in _BY_CLASS:
         if isinstance(error, kind):
             return failure
     if isinstance(error, sdk.ServiceBusError):
         return _by_condition(error)
-    return Failure.INTERNAL
+    return Failure.CLIENT if isinstance(error, _CLIENT) else Failure.INTERNAL
 
 
 def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> bool:
@@ -113,6 +148,11 @@ def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> boo
     return failure is not Failure.NOT_FOUND or has_accepted
 
 
+def is_of_the_transport(error: BaseException) -> bool:
+    """Whether an error came from the peer or the network, not from inside the client."""
+    return classify(error) is not Failure.CLIENT
+
+
 def _by_condition(error: sdk.ServiceBusError) -> Failure:
     condition = str(getattr(error, "_condition", None) or "")
     if condition in _INVALID_CONDITIONS:
@@ -126,15 +166,28 @@ def _by_condition(error: sdk.ServiceBusError) -> Failure:
     return Failure.INTERNAL
 
 
-def _failed_token(text: str) -> Failure:
-    """A put-token request that was refused carries its number only in its text."""
-    lowered = text.lower()
-    if "404" in lowered or "could not be found" in lowered:
+def _of_amqp(error: AMQPException) -> Failure:
+    """An error of the SDK's protocol layer that is not yet one of its own."""
+    if isinstance(error, TokenAuthFailure):
+        return _refused_token(error)
+    condition = error.condition
+    if condition == ErrorCondition.UnknownError or isinstance(error, AMQPConnectionError):
+        return Failure.CONNECTION
+    if condition == ErrorCondition.NotFound:
         return Failure.NOT_FOUND
-    if "401" in lowered or "403" in lowered or "unauthorized" in lowered:
+    kind = _ERROR_CODE_TO_ERROR_MAPPING.get(condition, sdk.ServiceBusError)
+    for known, failure in _BY_CLASS:
+        if issubclass(kind, known):
+            return failure
+    return Failure.INVALID if condition.decode() in _INVALID_CONDITIONS else Failure.INTERNAL
+
+
+def _refused_token(error: BaseException | None) -> Failure:
+    """A put-token request that was refused, by the status code of the answer. What its text says decides nothing."""
+    if not isinstance(error, TokenAuthFailure):
+        # The token has expired, or its link could not be opened: no status was told.
         return Failure.UNAUTHORIZED
-    if "503" in lowered:
-        return Failure.BUSY
-    if "timed out" in lowered or "timeout" in lowered or "408" in lowered:
-        return Failure.TIMEOUT
+    status = error.status_code
+    if isinstance(status, int):
+        return _BY_STATUS.get(status, Failure.UNAUTHORIZED)
     return Failure.UNAUTHORIZED

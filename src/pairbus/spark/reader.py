@@ -51,7 +51,7 @@ LAG_SECONDS: Final = 10.0
 """How often the highest number of the entity is looked up for the query's progress: that takes a few dozen requests."""
 CLOCKS_APART_MS: Final = 60_000
 """A message that was to expire within this has expired: clocks of two machines differ."""
-_AWAY: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY)
+_AWAY: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY, Failure.CLIENT)
 
 logger = logging.getLogger("pairbus.spark")
 

@@ -41,7 +41,14 @@ COUNTED_MAX: Final = 200_000
 """Rows without a message id whose content a task remembers, some tens of megabytes."""
 QUARANTINED_MAX: Final = 100_000
 """A task with more poisoned rows than this fails: something else is wrong."""
-_TEMPORARY: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY, Failure.QUOTA)
+_TEMPORARY: Final = (
+    Failure.TIMEOUT,
+    Failure.CONNECTION,
+    Failure.INTERNAL,
+    Failure.BUSY,
+    Failure.QUOTA,
+    Failure.CLIENT,
+)
 
 
 @dataclass

@@ -64,6 +64,7 @@ _TEMPORARY: Final = frozenset(
         Failure.BUSY,
         Failure.UNAUTHORIZED,
         Failure.CANCELLED,
+        Failure.CLIENT,
     }
 )
 

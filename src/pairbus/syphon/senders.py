@@ -195,7 +195,7 @@ class Senders:
     def _away(self, key: str, batch: Sequence[Letter], failure: Failure, text: str) -> None:
         """A destination did not take, or show, what it was asked for."""
         # An error that the SDK does not know is ours, perhaps: it is tried again, and must not go by unseen.
-        level = logging.WARNING if failure is Failure.INTERNAL else logging.INFO
+        level = logging.WARNING if failure in (Failure.INTERNAL, Failure.CLIENT) else logging.INFO
         logger.log(
             level, "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
         )

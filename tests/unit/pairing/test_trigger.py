@@ -2,10 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
+from typing import Any
 
 import pytest
 from azure.servicebus import exceptions as sdk
+from azure.servicebus._pyamqp.error import (
+    AMQPConnectionError,
+    AMQPLinkError,
+    ErrorCondition,
+    TokenAuthFailure,
+)
 
+from pairbus.pairing.outcome import mark, outcome_of
 from pairbus.pairing.trigger import IN_DOUBT, Failure, classify, counts
 
 ERRORS = {
@@ -20,6 +29,9 @@ ERRORS = {
     Failure.TOO_LARGE: sdk.MessageSizeExceededError(),
     Failure.INVALID: sdk.ServiceBusError("no", condition="com.microsoft:argument-error"),
     Failure.CANCELLED: asyncio.CancelledError(),
+    Failure.CLIENT: sdk.ServiceBusError(
+        "Handler failed", error=AttributeError("'NoneType' object has no attribute")
+    ),
 }
 # The table of the specification, section 4: documented, outage, shipped.
 TABLE = {
@@ -34,6 +46,7 @@ TABLE = {
     Failure.TOO_LARGE: (False, False, False),
     Failure.INVALID: (False, False, False),
     Failure.CANCELLED: (False, False, False),
+    Failure.CLIENT: (False, False, False),
 }
 
 
@@ -63,13 +76,17 @@ def test_P16_not_found_counts_only_after_an_accepted_send() -> None:
         (sdk.ServiceBusError("Handler failed", error=ConnectionResetError()), Failure.CONNECTION),
         (sdk.ServiceBusError("?", condition="amqp:unknown-error"), Failure.INTERNAL),
         (sdk.ServiceBusError("not here", condition="amqp:not-found"), Failure.NOT_FOUND),
-        (
-            sdk.ServiceBusAuthenticationError(message="CBS Token authentication failed. Status code: 404"),
-            Failure.NOT_FOUND,
-        ),
-        (sdk.ServiceBusAuthenticationError(message="Status code: 401"), Failure.UNAUTHORIZED),
+        (sdk.ServiceBusAuthenticationError(error=TokenAuthFailure(404, b"gone")), Failure.NOT_FOUND),
+        (sdk.ServiceBusAuthenticationError(error=TokenAuthFailure(401, b"no")), Failure.UNAUTHORIZED),
+        (sdk.ServiceBusConnectionError(error=TokenAuthFailure(401, b"no")), Failure.UNAUTHORIZED),
+        (AMQPLinkError(ErrorCondition.NotFound), Failure.NOT_FOUND),
+        (AMQPConnectionError(ErrorCondition.SocketError), Failure.CONNECTION),
+        (AMQPLinkError(b"com.microsoft:entity-disabled"), Failure.DISABLED),
+        (AMQPLinkError(b"com.microsoft:argument-error"), Failure.INVALID),
+        (AMQPLinkError(ErrorCondition.InternalError), Failure.INTERNAL),
         (ValueError("bad"), Failure.INVALID),
-        (RuntimeError("odd"), Failure.INTERNAL),
+        (RuntimeError("odd"), Failure.CLIENT),
+        (struct.error("odd"), Failure.INTERNAL),
     ],
 )
 def test_errors_of_the_sdk_and_below_are_sorted(error: BaseException, failure: Failure) -> None:
@@ -104,3 +121,50 @@ def test_P5_an_error_that_is_no_answer_leaves_the_message_in_doubt(error: Except
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit()])
 def test_whatever_ends_the_caller_is_no_failure_of_the_primary(error: BaseException) -> None:
     assert classify(error) is Failure.CANCELLED
+
+
+# Texts that name every status a token can be refused with: a port, an entity, a tracking id, a sentence of a proxy.
+HOSTILE = [
+    f"{number} {sentence}"
+    for number in ("404", "401", "403", "408", "503", "amqp:not-found", "timed out")
+    for sentence in (
+        "sb://localhost:14404/orders404",
+        "could not be found. TrackingId:4042e0c1-4010-4030-8408-5030c0ffee00_G5",
+        "Unauthorized. server busy, entity disabled, timed out, timeout, quota exceeded",
+    )
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [
+        (401, Failure.UNAUTHORIZED),
+        (403, Failure.UNAUTHORIZED),
+        (404, Failure.NOT_FOUND),
+        (408, Failure.TIMEOUT),
+        (503, Failure.BUSY),
+        (500, Failure.INTERNAL),
+        (400, Failure.UNAUTHORIZED),
+        (None, Failure.UNAUTHORIZED),
+        (b"404", Failure.UNAUTHORIZED),
+    ],
+)
+def test_a_refused_token_is_sorted_by_its_status_code_whatever_its_text_says(
+    status: Any, failure: Failure, text: str
+) -> None:
+    refusal = TokenAuthFailure(status, text.encode())
+
+    assert classify(refusal) is failure
+    assert classify(sdk.ServiceBusAuthenticationError(message=text, error=refusal)) is failure
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("failure", [failure for failure in Failure if failure is not Failure.CANCELLED])
+def test_no_text_changes_what_an_error_is(failure: Failure, text: str) -> None:
+    known: Any = ERRORS[failure]
+    error = type(known)(message=text, condition=known._condition, error=known.inner_exception)
+
+    assert classify(error) is failure
+    assert outcome_of(mark(error, is_in_doubt=False)) == "fail"
+    assert counts(error, "documented", has_accepted=True) is TABLE[failure][0]
