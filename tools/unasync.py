@@ -1,6 +1,6 @@
 """Write the synchronous twin of the pairing client from the asynchronous one. ``--check`` only compares.
 
-Files that wait in their own way (``runtime``, ``transport``) have a twin written by hand and are left alone.
+Files that wait in their own way (``link``, ``runtime``, ``transport``) have a twin written by hand and are left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pairbus" / "pairing" / "_async"
 TARGET = ROOT / "src" / "pairbus" / "pairing" / "_sync"
-BY_HAND = {"__init__.py", "runtime.py", "transport.py"}
+BY_HAND = {"__init__.py", "link.py", "runtime.py", "transport.py"}
 
 REPLACEMENTS = [
     (r"azure\.core\.async_paging", "azure.core.paging"),

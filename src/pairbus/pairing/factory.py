@@ -26,6 +26,7 @@ from pairbus.pairing.options import SendAvailabilityOptions, Trigger, millisecon
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.rotation import Chooser, Rotation
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
+from pairbus.pairing.trigger import counts
 
 BACKLOG_LIMIT_BYTES: Final = 262_144
 """What a backlog queue of the standard tier takes."""
@@ -261,6 +262,10 @@ class Factory:
             deadline_ms,
             holds_while_suspect=self.options.while_suspect == "wait",
         )
+
+    def counts(self, error: BaseException, record: EntityHealth) -> bool:
+        """Whether an error speaks of an outage of an entity."""
+        return counts(error, self._trigger, has_accepted=record.has_accepted)
 
     def _own_rule(self, error: BaseException) -> bool:
         """The application's own trigger. One that raises does not count, and is told of."""

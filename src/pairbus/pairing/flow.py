@@ -198,11 +198,13 @@ class SendFlow:
         """The primary said yes."""
         return self._health.send_succeeded(now)
 
-    def primary_failed(self, now: int, error: BaseException, *, was_in_doubt: bool = False) -> list[Change]:
-        """The primary said no, or nothing. ``was_in_doubt``: an attempt before the last one had no answer."""
+    def primary_failed(
+        self, now: int, error: BaseException, *, is_in_doubt: bool | None = None
+    ) -> list[Change]:
+        """The primary said no, or nothing. ``is_in_doubt``: it may have stored the message; told by the error if not given."""
         self.primary_error = error
         failure = classify(error)
-        self.is_in_doubt = self.is_in_doubt or was_in_doubt or failure in IN_DOUBT
+        self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
         if not counts(error, self._trigger, has_accepted=self._health.has_accepted):
             if failure is Failure.BUSY:
                 self._not_before_ms = now + BUSY_PAUSE_MS
@@ -228,7 +230,9 @@ class SendFlow:
         self._health.backlog_queue = queue
         return self._rotation.accepted(queue)
 
-    def backlog_failed(self, queue: str, now: int, error: BaseException) -> bool:
+    def backlog_failed(
+        self, queue: str, now: int, error: BaseException, *, is_in_doubt: bool | None = None
+    ) -> bool:
         """A backlog queue said no, or nothing. True when that took it out of the rotation."""
         self._tried[queue] = None
         self._backlog_error = error
@@ -237,7 +241,7 @@ class SendFlow:
             # The message's fault or the caller's wish, not the queue's. Whatever else it is, another queue may do.
             self._final = Fail(error, self.primary_error, self.is_in_doubt)
             return False
-        self.is_in_doubt = self.is_in_doubt or failure in IN_DOUBT
+        self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
         is_impatient = failure is Failure.TIMEOUT and self._attempt_ms < ANSWER_MS_MIN
         if is_impatient and queue in self._rotation.usable:
             # The caller's impatience is not the queue's refusal: the other senders keep it.

@@ -119,6 +119,10 @@ class EntityHealth:
         """Whether sends go to the backlog."""
         return self.state is Health.FAILED_OVER
 
+    def may_send(self) -> bool:
+        """Whether sends still go to the primary, or a last one does."""
+        return self.state is Health.HEALTHY or self.state is Health.SUSPECT
+
     # --- what happened ----------------------------------------------------------------------------
 
     def send_succeeded(self, now: int) -> list[Change]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -11,7 +11,6 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.pairing import parking, wire
 from pairbus.pairing.scheduled import ParkedSchedule
-from pairbus.pairing.trigger import IN_DOUBT, classify
 
 
 class Parcel:
@@ -40,21 +39,6 @@ class Parcel:
         assert self.left is not None
         self.parked += [(queue, payload) for payload in self.left[:count]]
         self.left = self.left[count:]
-
-
-class Doubt:
-    """When an attempt of a sender last went without an answer."""
-
-    __slots__ = ("_clock", "at_ms")
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self.at_ms = -1
-
-    def note(self, error: BaseException) -> None:
-        """An attempt failed."""
-        if classify(error) in IN_DOUBT:
-            self.at_ms = self._clock()
 
 
 def handle_of(

@@ -52,8 +52,38 @@ class FakeSender:
         self._max_batch_size_on_link = 0
         self._config = SimpleNamespace(retry_total=3, retry_backoff_factor=0.8)
 
+        self._handler: Any = None
+        self._running = False
+        self.opened = 0
+
     async def _handle_exception(self, exception: Exception) -> Exception:
         return exception
+
+    async def _open(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the SDK's shape
+        self.opened += 1
+        self._running = True
+
+    async def _open_with_retry(self) -> None:
+        await self._attempt()
+        await self._open()
+
+    async def _close_handler(self) -> None:
+        self._running = False
+
+    async def _send(
+        self,
+        message: Any,
+        timeout: float | None = None,  # noqa: ASYNC109 - the SDK's shape
+        last_exception: Exception | None = None,
+    ) -> None:
+        await self._attempt()
+        if isinstance(message, ServiceBusMessageBatch):
+            bodies = wire.messages_of(message)
+        elif isinstance(message, list):
+            bodies = [wire.encoded(item) for item in message]
+        else:
+            bodies = [wire.encoded(message)]
+        self.client.stored.setdefault(self.path, []).extend(bodies)
 
     async def _attempt(self) -> None:
         if self.is_closed:
@@ -63,14 +93,7 @@ class FakeSender:
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
         self.client.attempts.append((self.path, timeout))
-        await self._attempt()
-        if isinstance(message, ServiceBusMessageBatch):
-            bodies = wire.messages_of(message)
-        elif isinstance(message, list):
-            bodies = [wire.encoded(item) for item in message]
-        else:
-            bodies = [wire.encoded(message)]
-        self.client.stored.setdefault(self.path, []).extend(bodies)
+        await self._send(message, timeout=timeout)
 
     async def schedule_messages(self, messages: Any, when: Any, **options: Any) -> list[int]:
         await self.send_messages(messages, **options)

@@ -245,7 +245,7 @@ def test_P32_a_queue_that_had_hardly_any_time_to_answer_stays_in_the_rotation() 
 
 def test_P5_an_earlier_attempt_without_an_answer_leaves_a_refusal_in_doubt() -> None:
     flow, _, _ = make()
-    flow.primary_failed(0, sdk.ServiceBusAuthorizationError(), was_in_doubt=True)
+    flow.primary_failed(0, sdk.ServiceBusAuthorizationError(), is_in_doubt=True)
 
     step = flow.next_step(0)
 

@@ -62,7 +62,6 @@ def test_a_call_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_plain_send_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "WATCH_SECONDS", 0.001)
-    monkeypatch.setattr(runtime, "GRACE_SECONDS", 0.0)
     cut = threading.Event()
     monkeypatch.setattr("pairbus.pairing.wire.cut_socket", lambda handler: cut.set())
 
@@ -72,7 +71,7 @@ def test_a_plain_send_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
 
     slot = runtime.Slot(runtime.Limits())
     with pytest.raises(ConnectionError):
-        slot.send(SimpleNamespace(send_messages=send_messages), "message", 0.01, {})
+        slot.send(SimpleNamespace(send_messages=send_messages), "message", 0.01, 0.01, {})
 
 
 def test_a_forked_process_has_a_watcher_of_its_own() -> None:

@@ -6,14 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential
 
 _Result = TypeVar("_Result")
-
-GRACE_SECONDS: Final = 1.0
-"""How much a plain send may overrun its timeout before it is cut off."""
 
 
 def steady_ms() -> int:
@@ -32,20 +29,6 @@ class Limits:
     def limit(self, _handler: object, seconds: float) -> asyncio.Timeout:
         """Give a call of ``_handler`` up after ``seconds``: an asynchronous context manager."""
         return asyncio.timeout(seconds)
-
-
-class Slot:
-    """Bounds the plain sends of one sender; what it costs is paid by every send."""
-
-    __slots__ = ()
-
-    def __init__(self, limits: Limits) -> None:
-        """The asynchronous twin needs nothing shared: each task carries its own timeout."""
-
-    async def send(self, sender: Any, message: Any, seconds: float, options: dict[str, Any]) -> None:
-        """Send, and give up a little after the timeout that the SDK was given."""
-        async with asyncio.timeout(seconds + GRACE_SECONDS):
-            await sender.send_messages(message, timeout=seconds, **options)
 
 
 async def bounded(work: Awaitable[_Result], seconds: float) -> _Result:

@@ -14,13 +14,15 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from pairbus.errors import PairbusError, PairingError, UsageError
 from pairbus.pairing import wire
 from pairbus.pairing._async import runtime
+from pairbus.pairing._async.link import GRACE_SECONDS, Link
+from pairbus.pairing.attempts import Attempts, NotWanted, current_attempts, notice
 from pairbus.pairing.errors import ClientClosedError
 from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
 from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.outcome import mark
-from pairbus.pairing.parcel import Doubt, Parcel, handle_of, prepared_for_sending, scheduled_for
+from pairbus.pairing.parcel import Parcel, handle_of, prepared_for_sending, scheduled_for
 from pairbus.pairing.scheduled import split_handles
-from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
+from pairbus.pairing.trigger import Failure, classify
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,11 +33,22 @@ if TYPE_CHECKING:
 BACKLOG_RETRIES: Final = 1
 """A connection that died while idle is opened anew once before its queue leaves the rotation."""
 
+PRIMARY_RETRIES_MAX: Final = 1
+PRIMARY_BACKOFF_SECONDS_MAX: Final = 0.25
+"""How often the SDK tries the primary again, and the factor of its pause, when a failed send is detoured or held anyway:
+its own three retries take eleven seconds, which the message may spend in the backlog."""
+
+ENTER_SECONDS: Final = 5.0
+"""How long ``async with`` waits for a primary that is silent before it goes on without having opened the link."""
+
 SDK_SHARE: Final = 0.9
 """What the SDK gets of an attempt's time, so that it may end in its own way before it is cut off."""
 
 CLOSE_SECONDS: Final = 5.0
 """How long a sender's links are waited for when it is closed; they are closed beside each other."""
+
+LINK_CLOSE_SECONDS: Final = 3.0
+"""How long one link is waited for."""
 
 ASK_SECONDS: Final = 10.0
 """How long the primary is asked for the size of its batches before that of the standard tier is taken."""
@@ -59,28 +72,22 @@ class PairedSender(ServiceBusSender):
         self._client = client
         self._factory = client._factory
         self._limits = client._limits
-        self._slot = runtime.Slot(client._limits)
         self._tally = self._factory.new_tally()
         weakref.finalize(self, self._factory.retire, self._tally).atexit = False
-        self._doubt = Doubt(self._factory.clock)
         self._holds = self._factory.options.while_suspect == "wait"
         self._record = self._factory.record(path)
         self._options = options
         self._is_topic = is_topic
         self._choice = Choice()
-        self._primary: ServiceBusSender | None = None
-        self._backlog: dict[str, ServiceBusSender] = {}
-        self._stale: list[ServiceBusSender] = []
+        self._primary: Link | None = None
+        self._backlog: dict[str, Link] = {}
         self._is_closed = False
-        self._in_flight = 0
-        self._is_torn = False
-        """Whether a call on the link to the primary was cut off in its midst: nobody knows what is left on it."""
 
     # --- the SDK's shape --------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        # The link is opened by the first send: a primary that is down must not stop a program from starting.
         self._check_live()
+        await self._open_on_enter()
         return self
 
     async def __aexit__(
@@ -91,7 +98,7 @@ class PairedSender(ServiceBusSender):
     @property
     def client_identifier(self) -> str:
         """The identifier that the primary sees."""
-        return self._primary_sender().client_identifier
+        return str(self._primary_link().sender.client_identifier)
 
     async def send_messages(self, message: Messages, *, timeout: float | None = None, **options: Any) -> None:
         """Send a message, an iterable of messages or a batch. Returns once the primary or the backlog has it.
@@ -132,22 +139,26 @@ class PairedSender(ServiceBusSender):
                 time_ms, self._factory.failover_interval_ms, holds_while_suspect=self._holds
             )
         failure: Exception | None = None
-        self._in_flight += 1
+        attempts = Attempts()
+        current_attempts.set(attempts)
+        seconds = time_ms / 1000
         try:
             link = self._primary
-            if link is None or self._is_torn:
-                link = self._primary_sender()
-            await self._slot.send(link, prepared, time_ms / 1000, options)
+            if link is None:
+                link = self._primary_link()
+            await link.send(prepared, seconds, seconds + GRACE_SECONDS, options)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             failure = error
-        except BaseException:
-            tally.unknown += count
-            self._is_torn = True
+        except BaseException as error:
+            is_in_doubt = attempts.failed(error)
+            if is_in_doubt:
+                tally.unknown += count
+            else:
+                tally.failed += count
+            mark(error, is_in_doubt=is_in_doubt)
             raise
-        finally:
-            self._in_flight -= 1
         if failure is not None:
-            await self._run(self._flow(begun_ms, timeout), prepared, count, options, failure, begun_ms)
+            await self._run(self._flow(begun_ms, timeout), prepared, count, options, failure, attempts)
             return
         tally.to_primary += count
         self._accepted_by_primary()
@@ -196,19 +207,21 @@ class PairedSender(ServiceBusSender):
         if parked:
             await self._client._cancel_parked(parked, timeout)
         if plain:
-            await self._primary_sender().cancel_scheduled_messages(plain, timeout=timeout, **options)
+            link = self._primary_link()
+            seconds = SEND_TIMEOUT_MS_DEFAULT / 1000 if timeout is None else timeout + GRACE_SECONDS
+            cancel = link.sender.cancel_scheduled_messages
+            await link.call(cancel, seconds, plain, timeout=timeout, **options)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """An empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken."""
         self._check_live()
-        limit = wire.batch_limit(self._primary) if self._primary is not None else 0
+        link = self._primary_link()
+        limit = wire.batch_limit(link.sender)
         if not limit and self._record.is_healthy:
-            sender = self._primary_sender()
             try:
                 # The SDK has no timeout for this, and a silent primary would hold it for ever.
-                async with self._limits.limit(sender, ASK_SECONDS):
-                    batch = await sender.create_message_batch(max_size_in_bytes)
-                return wire.identifying_batch(batch.max_size_in_bytes, sender)
+                await link.open(ASK_SECONDS)
+                limit = wire.batch_limit(link.sender)
             except Exception as error:
                 if not self._factory.is_paired or classify(error) is Failure.INVALID:
                     raise
@@ -220,20 +233,27 @@ class PairedSender(ServiceBusSender):
             raise UsageError(
                 f"max_size_in_bytes is {max_size_in_bytes}: the entity takes batches of {limit} bytes"
             )
-        return wire.identifying_batch(max_size_in_bytes or limit, self._primary_sender())
+        return wire.identifying_batch(max_size_in_bytes or limit, link.sender)
 
     async def close(self) -> None:
         """Close the links. Idempotent."""
         self._is_closed = True
-        senders = [*self._backlog.values(), *self._stale]
-        if self._primary is not None:
-            senders.append(self._primary)
-        self._backlog.clear()
-        self._stale.clear()
-        self._primary = None
+        with self._factory.lock:
+            links = [*self._backlog.values()]
+            if self._primary is not None:
+                links.append(self._primary)
+            self._backlog.clear()
+            self._primary = None
         self._client._forget(self)
         self._factory.fold(self._tally)
-        await runtime.together(self._client._close_handler, senders, CLOSE_SECONDS)
+        await runtime.together(self._close_link, links, CLOSE_SECONDS)
+
+    async def _close_link(self, link: Link) -> None:
+        try:
+            async with self._limits.limit(link.sender, LINK_CLOSE_SECONDS):
+                await link.close()
+        except Exception:  # noqa: BLE001 - its peer may be gone, and it is given up either way
+            return
 
     def __str__(self) -> str:
         return f"Paired sender: {self.entity_name}"
@@ -256,21 +276,24 @@ class PairedSender(ServiceBusSender):
         count: int,
         options: dict[str, Any],
         failure: Exception | None,
-        begun_ms: int = 0,
+        attempts: Attempts | None = None,
     ) -> Parcel:
         """Bring one send to its end, and count what became of its messages (P45)."""
         parcel = Parcel(message)
+        attempts = attempts or Attempts()
+        current_attempts.set(attempts)
         try:
             if failure is not None:
-                self._judge(flow, failure, begun_ms)
-            await self._take_steps(flow, parcel, count, options)
+                self._judge(flow, failure, attempts)
+            await self._take_steps(flow, parcel, count, options, attempts)
             return parcel
         except BaseException as error:
             left = count if parcel.left is None else len(parcel.left)
             was_interrupted = not isinstance(error, Exception) or isinstance(error, ClientClosedError)
             # Of an error that is neither an answer nor ours nobody knows where it came from.
             is_known = isinstance(error, PairbusError) or flow.knows(error)
-            is_in_doubt = flow.is_in_doubt or left < count or was_interrupted or not is_known
+            was_sent = attempts.is_sent or attempts.is_in_doubt
+            is_in_doubt = flow.is_in_doubt or left < count or (was_sent if was_interrupted else not is_known)
             if is_in_doubt:
                 self._tally.unknown += left
             else:
@@ -278,7 +301,9 @@ class PairedSender(ServiceBusSender):
             mark(error, is_in_doubt=is_in_doubt)
             raise
 
-    async def _take_steps(self, flow: SendFlow, parcel: Parcel, count: int, options: dict[str, Any]) -> None:
+    async def _take_steps(
+        self, flow: SendFlow, parcel: Parcel, count: int, options: dict[str, Any], attempts: Attempts
+    ) -> None:
         """Ask what to do, do it, report, until the message is somewhere or nowhere."""
         while True:
             self._check_live()
@@ -286,112 +311,105 @@ class PairedSender(ServiceBusSender):
                 ticket = self._client._pulse.ticket()
                 step = flow.next_step(self._factory.clock())
             if isinstance(step, TryPrimary):
-                if await self._try_primary(flow, parcel.message, count, options, step.timeout_ms / 1000):
+                seconds = step.timeout_ms / 1000
+                if await self._try_primary(flow, parcel.message, count, options, seconds, attempts):
                     return
             elif isinstance(step, TryBacklog):
-                if await self._try_backlog(flow, parcel, step):
+                if await self._try_backlog(flow, parcel, step, attempts):
                     return
             elif isinstance(step, Wait):
                 await self._client._pulse.wait(ticket, step.timeout_ms / 1000)
             else:
                 raise step.error from step.cause
 
-    def _judge(self, flow: SendFlow, error: Exception, begun_ms: int) -> None:
+    def _judge(self, flow: SendFlow, error: Exception, attempts: Attempts) -> None:
         """The primary said no, or nothing. Raises the error when it concerns no pairing."""
-        if isinstance(error, TimeoutError):
-            self._is_torn = True  # cut off by us: the SDK has an error of its own for its own timeouts
-        self._raise_if_closed(error)
+        if isinstance(error, NotWanted):
+            return
         # The SDK tells of its last attempt only; one before may have stored the message (P5).
-        was_in_doubt = self._doubt.at_ms >= begun_ms
+        is_in_doubt = attempts.failed(error)
+        self._raise_if_closed(error)
         with self._factory.lock:
             self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
             if not self._factory.is_paired:
-                flow.is_in_doubt = was_in_doubt or classify(error) in IN_DOUBT
+                flow.is_in_doubt = is_in_doubt
                 flow.primary_error = error
                 raise error
             now = self._factory.clock()
-            self._factory.apply(self._record, flow.primary_failed(now, error, was_in_doubt=was_in_doubt))
+            self._factory.apply(self._record, flow.primary_failed(now, error, is_in_doubt=is_in_doubt))
 
     async def _try_primary(
-        self, flow: SendFlow, message: Any, count: int, options: dict[str, Any], seconds: float
+        self,
+        flow: SendFlow,
+        message: Any,
+        count: int,
+        options: dict[str, Any],
+        seconds: float,
+        attempts: Attempts,
     ) -> bool:
-        begun_ms = self._factory.clock()
-        self._in_flight += 1
         try:
             await self._send_or_schedule(message, options, seconds)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             failure = error
-        except BaseException:
-            self._is_torn = True
-            raise
         else:
             self._tally.to_primary += count
             self._accepted_by_primary()
             return True
-        finally:
-            self._in_flight -= 1
-        self._judge(flow, failure, begun_ms)
+        self._judge(flow, failure, attempts)
         return False
 
     async def _send_or_schedule(self, message: Any, options: dict[str, Any], seconds: float) -> None:
-        sender = self._primary_sender()
-        async with self._limits.limit(sender, seconds):
-            await self._send_within(sender, message, options, seconds * SDK_SHARE)
+        link = self._primary_link()
+        if "_schedule" not in options:
+            await link.send(message, seconds * SDK_SHARE, seconds, options)
+            return
+        further = {key: value for key, value in options.items() if not key.startswith("_")}
+        further["timeout"] = seconds * SDK_SHARE
+        schedule = link.sender.schedule_messages
+        options["_handles"].extend(
+            await link.call(schedule, seconds, message, options["_schedule"], **further)
+        )
 
-    async def _send_within(
-        self, sender: ServiceBusSender, message: Any, options: dict[str, Any], seconds: float
-    ) -> None:
-        if "_schedule" in options:
-            further = {key: value for key, value in options.items() if not key.startswith("_")}
-            numbers = await sender.schedule_messages(
-                message, options["_schedule"], timeout=seconds, **further
-            )
-            options["_handles"].extend(numbers)
-        else:
-            await sender.send_messages(message, timeout=seconds, **options)
-
-    async def _try_backlog(self, flow: SendFlow, parcel: Parcel, step: TryBacklog) -> bool:
+    async def _try_backlog(
+        self, flow: SendFlow, parcel: Parcel, step: TryBacklog, attempts: Attempts
+    ) -> bool:
         if parcel.left is None:
             reason = classify(flow.primary_error).value if flow.primary_error is not None else "failed over"
             parcel.left = self._factory.park(parcel.originals(), self._record.path, reason)
-        self._discard_primary()
-        sender = self._backlog_sender(step.queue)
-        begun_ms = self._factory.clock()
-        until_ms = begun_ms + step.timeout_ms
+        if self._primary is not None:
+            # The first send after failback finds a fresh connection.
+            self._primary.rest()
+        link = self._backlog_link(step.queue)
+        attempts.begin()
+        until_ms = self._factory.clock() + step.timeout_ms
         try:
-            limit = await self._backlog_limit(sender, parcel.left, step.timeout_ms / 1000)
+            limit = await self._backlog_limit(link, parcel.left, step.timeout_ms / 1000)
             check_size(parcel.left, parcel.originals()[-len(parcel.left) :], limit)
             while parcel.left:
-                batch = wire.batch_of(wire.new_batch(limit, sender), parcel.left)
+                batch = wire.batch_of(wire.new_batch(limit, link.sender), parcel.left)
                 seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
-                async with self._limits.limit(sender, seconds):
-                    await sender.send_messages(batch, timeout=seconds * SDK_SHARE)
+                await link.send(batch, seconds * SDK_SHARE, seconds, {})
                 self._tally.to_backlog += len(batch)
                 parcel.accepted(step.queue, len(batch))
                 with self._factory.lock:
                     if flow.backlog_accepted(step.queue, len(batch)):
                         self._factory.readmitted(step.queue)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
+            is_in_doubt = attempts.failed(error)
             self._raise_if_closed(error)
             with self._factory.lock:
-                flow.is_in_doubt = flow.is_in_doubt or self._doubt.at_ms >= begun_ms
-                if flow.backlog_failed(step.queue, self._factory.clock(), error):
+                now = self._factory.clock()
+                if flow.backlog_failed(step.queue, now, error, is_in_doubt=is_in_doubt):
                     self._factory.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
-            self._let_go_meanwhile(self._backlog.pop(step.queue, None))
             return False
-        except BaseException:
-            # Cut off in its midst: the next send gets another link. Closed then, for this may be the end of the loop.
-            self._stale.append(self._backlog.pop(step.queue))
-            raise
         return True
 
-    async def _backlog_limit(self, sender: ServiceBusSender, parked: Sequence[bytes], seconds: float) -> int:
+    async def _backlog_limit(self, link: Link, parked: Sequence[bytes], seconds: float) -> int:
         """The largest batch that a backlog queue takes. Only its link knows whether that is more than usual."""
-        limit = wire.batch_limit(sender)
+        limit = wire.batch_limit(link.sender)
         if not limit and max(len(payload) for payload in parked) + ENVELOPE_BYTES > BACKLOG_LIMIT_BYTES:
-            async with self._limits.limit(sender, seconds):
-                await sender.create_message_batch()
-            limit = wire.batch_limit(sender)
+            await link.open(seconds)
+            limit = wire.batch_limit(link.sender)
         return limit or BACKLOG_LIMIT_BYTES
 
     def _accepted_by_primary(self) -> None:
@@ -404,42 +422,44 @@ class PairedSender(ServiceBusSender):
 
     # --- links ------------------------------------------------------------------------------------
 
-    def _primary_sender(self) -> ServiceBusSender:
-        if self._is_torn and self._in_flight <= 1:
-            self._is_torn = False
-            self._let_go_meanwhile(self._primary)
-            self._primary = None
-        if self._primary is None:
-            make = (
-                self._client.primary.get_topic_sender
-                if self._is_topic
-                else self._client.primary.get_queue_sender
-            )
-            self._primary = make(self.entity_name, **self._options)
-            wire.watch_attempts(self._primary, self._doubt.note)
-        return self._primary
+    async def _open_on_enter(self) -> None:
+        """Prove key and name as the SDK does, if the primary is there. If it is not, the program starts all the same."""
+        if not self._record.is_healthy:
+            return
+        try:
+            await self._primary_link().open(ENTER_SECONDS)
+        except Exception as error:
+            self._raise_if_closed(error)
+            if not self._factory.is_paired or not self._factory.counts(error, self._record):
+                raise
+            with self._factory.lock:
+                self._factory.note(
+                    self._record, f"could not be opened: {type(error).__name__}: {error}"[:200]
+                )
 
-    def _backlog_sender(self, queue: str) -> ServiceBusSender:
-        while self._stale:
-            self._let_go_meanwhile(self._stale.pop())
-        sender = self._backlog.get(queue)
-        if sender is None:
-            sender = self._client.secondary.get_queue_sender(queue)
-            wire.set_retries(sender, BACKLOG_RETRIES)
-            wire.watch_attempts(sender, self._doubt.note)
-            self._backlog[queue] = sender
-        return sender
+    def _primary_link(self) -> Link:
+        with self._factory.lock:
+            if self._primary is None:
+                self._check_live()
+                client = self._client.primary
+                make = client.get_topic_sender if self._is_topic else client.get_queue_sender
+                sender = make(self.entity_name, **self._options)
+                if self._factory.is_paired and (self._holds or not self._factory.failover_interval_ms):
+                    wire.bound_retries(sender, PRIMARY_RETRIES_MAX, PRIMARY_BACKOFF_SECONDS_MAX)
+                wire.watch_attempts(sender, notice)
+                self._primary = Link(sender, self._limits, self._record.may_send)
+            return self._primary
 
-    def _discard_primary(self) -> None:
-        """Let go of a link to a primary that is away, so that the first send after failback finds a fresh one."""
-        if self._primary is not None and self._in_flight == 0:
-            sender, self._primary = self._primary, None
-            self._let_go_meanwhile(sender)
-
-    def _let_go_meanwhile(self, sender: Any) -> None:
-        """Closing a link whose peer is gone takes a second or more, which the send in hand does not have."""
-        if sender is not None:
-            self._client._tasks.spawn(self._client._close_handler, sender)
+    def _backlog_link(self, queue: str) -> Link:
+        with self._factory.lock:
+            link = self._backlog.get(queue)
+            if link is None:
+                self._check_live()
+                sender = self._client.secondary.get_queue_sender(queue)
+                wire.set_retries(sender, BACKLOG_RETRIES)
+                wire.watch_attempts(sender, notice)
+                link = self._backlog[queue] = Link(sender, self._limits)
+            return link
 
     def _check_live(self) -> None:
         self._client._check_live()

@@ -15,8 +15,6 @@ from pairbus.pairing import wire
 
 _Result = TypeVar("_Result")
 
-GRACE_SECONDS: Final = 1.0
-"""How much a plain send may overrun its timeout before it is cut off."""
 NEVER: Final = float("inf")
 WATCH_SECONDS: Final = 0.1
 IDLE_TURNS: Final = 20
@@ -49,6 +47,10 @@ class Limits:
         """Cut a call of ``handler`` off after ``seconds``: a context manager."""
         return _Call(self, handler, time.monotonic() + seconds)
 
+    def slot(self) -> Slot:
+        """What bounds the plain sends of one more link."""
+        return Slot(self)
+
     def add(self, slot: Slot) -> None:
         """Watch the plain sends of one more sender."""
         # Under the lock: a set that grows while the watcher goes through it would end the watcher.
@@ -66,6 +68,8 @@ class Limits:
         self._lock = threading.Lock()
         self._calls = {}
         self.watcher = None
+        for slot in list(self._slots):
+            slot.turn, slot.until = threading.Lock(), NEVER
 
     def leave(self, call: _Call) -> None:
         """A call has ended."""
@@ -124,18 +128,22 @@ if hasattr(os, "register_at_fork"):
 class Slot:
     """Bounds the plain sends of one sender; what it costs is paid by every send."""
 
-    __slots__ = ("__weakref__", "_limits", "sender", "until")
+    __slots__ = ("__weakref__", "_limits", "sender", "turn", "until")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.sender: Any = None
         self.until = NEVER
+        self.turn = threading.Lock()
+        """Held by the one thread that calls the sender."""
         limits.add(self)
 
-    def send(self, sender: Any, message: Any, seconds: float, options: dict[str, Any]) -> None:
-        """Send, and cut the connection a little after the timeout that the SDK was given."""
+    def send(
+        self, sender: Any, message: Any, seconds: float, cut_seconds: float, options: dict[str, Any]
+    ) -> None:
+        """Send, and cut the connection after ``cut_seconds``: a little more than the SDK was given."""
         self.sender = sender
-        self.until = time.monotonic() + seconds + GRACE_SECONDS
+        self.until = time.monotonic() + cut_seconds
         if self._limits.watcher is None:
             self._limits.start()
         try:

@@ -1,0 +1,349 @@
+"""One official sender that any number of coroutines share. ``_sync/link.py`` is its partner.
+
+The SDK serves one coroutine at a time: two that open a sender's link replace each other's connection, and two that send
+write each other's messages again. So one owner does each of these things and the others wait for what comes of it:
+
+Rule 1: a link is opened by a task of its own. Whoever needs it waits for its result, and may give up without ending it.
+Rule 2: a caller that is alone has the link to itself and sends the SDK's way.
+Rule 3: callers that come meanwhile wait in their order; then one task sends for all of them, so that a round trip serves many.
+Rule 4: a connection that broke, or that a caller left in its midst, is let go at once; the next caller gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+
+from pairbus.pairing import wire
+from pairbus.pairing.attempts import Attempts, NotWanted, current_attempts
+from pairbus.pairing.trigger import is_of_the_transport
+
+if TYPE_CHECKING:
+    from pairbus.pairing._async.runtime import Limits
+
+GRACE_SECONDS: Final = 1.0
+"""How much a plain send may overrun its timeout before it is cut off."""
+IN_FLIGHT_MAX: Final = 64
+"""How many messages of one link wait for their answer at a time. More would exceed the credit of a small namespace."""
+OPEN_SECONDS_MAX: Final = 60.0
+"""How long one opening lasts at most, however patient those are who wait for it."""
+END_SECONDS: Final = 1.5
+"""How long the end of a connection is waited for before its socket is cut."""
+
+_OPEN, _SEND, _HOLD = range(3)
+
+
+def _always() -> bool:
+    return True
+
+
+class _Entry:
+    """One caller that waits: for an open link, for the answer to its message, or for the link to itself."""
+
+    __slots__ = ("attempts", "delivery", "future", "kind", "message")
+
+    def __init__(self, kind: int, message: Any = None, attempts: Attempts | None = None) -> None:
+        self.kind = kind
+        self.message = message
+        self.attempts = attempts
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.delivery: Any = None
+
+    def done(self, error: BaseException | None = None) -> None:
+        """Wake the caller, unless it has given up."""
+        if not self.future.done():
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
+
+
+class Link:
+    """One official sender, and the order in which callers use it.
+
+    Args:
+        sender: The SDK's sender; nobody else may call it.
+        is_wanted: Whether a message should still go this way, asked before each attempt.
+    """
+
+    def __init__(
+        self, sender: Any, _limits: Limits | None = None, is_wanted: Callable[[], bool] = _always
+    ) -> None:
+        self.sender = sender
+        self._is_wanted = is_wanted
+        self.is_closed = False
+        self._is_held = False
+        self._holder: asyncio.Task[Any] | None = None
+        self._waiting: deque[_Entry] = deque()
+        self._fresh: deque[_Entry] = deque()
+        self._flying: dict[_Entry, None] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._sdk_send = wire.share(sender, self._send)
+        self._sdk_open = wire.share_opening(sender, self._open, self._let_go)
+        self._can_pipeline = wire.can_pipeline(sender)
+
+    # --- for the paired sender --------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses the link or waits for it."""
+        return not (self._is_held or self._waiting or self._flying or self._opening or self._pump)
+
+    async def send(self, message: Any, seconds: float, cut_seconds: float, options: dict[str, Any]) -> None:
+        """Send within ``seconds``; the SDK does not keep every one of its timeouts, so ``cut_seconds`` ends it."""
+        async with asyncio.timeout(cut_seconds):
+            await self.sender.send_messages(message, timeout=seconds, **options)
+
+    async def open(self, seconds: float) -> None:
+        """Open the link if it is not open; the SDK tries again as often as it is told to."""
+        async with asyncio.timeout(seconds):
+            await wire.open_with_retries(self.sender)
+
+    async def call(
+        self, work: Callable[..., Awaitable[Any]], seconds: float, *given: Any, **options: Any
+    ) -> Any:
+        """Call another method of the sender while nobody else uses the link."""
+        async with asyncio.timeout(seconds):
+            await wire.open_with_retries(self.sender)
+            await self._hold(None)
+            try:
+                attempts = current_attempts.get(None)
+                if attempts is not None:
+                    attempts.sending()
+                return await work(*given, **options)
+            except ServiceBusError:
+                raise
+            except BaseException:
+                self._drop()
+                raise
+            finally:
+                self._release()
+
+    def rest(self) -> None:
+        """Let go of the connection if nobody uses it: after an outage a fresh one is wanted."""
+        if self.is_idle:
+            self._drop()
+
+    async def close(self) -> None:
+        """End everything: callers that wait are refused, connections are closed."""
+        self.is_closed = True
+        tasks = [task for task in (self._opening, self._pump) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for entry in (*self._waiting, *self._flying):
+            entry.done(_closed())
+        self._waiting.clear()
+        self._flying.clear()
+        self._fresh.clear()
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+            self._drop()
+            if self._ending:
+                await asyncio.wait(self._ending)
+            await self.sender.close()
+        finally:
+            self._drop()
+            for task in (*tasks, *self._ending):
+                task.cancel()
+
+    # --- under the SDK's sender -------------------------------------------------------------------
+
+    async def _open(self, timeout: float | None = None) -> None:
+        """What the SDK calls before each use."""
+        if self.sender._running:
+            return
+        if self._holder is not None and self._holder is asyncio.current_task():
+            await self._sdk_open(timeout)
+            return
+        await self._wait(_Entry(_OPEN), timeout)
+
+    async def _send(
+        self,
+        message: Any,
+        timeout: float | None = None,
+        last_exception: Exception | None = None,
+    ) -> None:
+        """One attempt of the SDK to send a message."""
+        attempts = current_attempts.get(None)
+        if attempts is not None:
+            attempts.begin()
+        if not self._is_wanted():
+            raise NotWanted
+        if not self.is_idle or not self.sender._running:
+            if self._can_pipeline:
+                await self._wait(_Entry(_SEND, message, attempts), timeout)
+                return
+            await self._open(timeout)
+            await self._hold(timeout)
+        self._is_held = True
+        if attempts is not None:
+            attempts.sending()
+        try:
+            await self._sdk_send(message, timeout=timeout, last_exception=last_exception)
+        except ServiceBusError as error:
+            if error._shutdown_handler:
+                self._drop()
+            raise
+        except BaseException:
+            # Broken, or left in its midst: nobody knows what is left on it.
+            self._drop()
+            raise
+        finally:
+            self._release()
+
+    async def _let_go(self) -> None:
+        """What the SDK calls to close its connection: for an error of one caller, who must not end another's."""
+        is_opening = self._opening is not None and self._opening is asyncio.current_task()
+        is_holding = self._holder is not None and self._holder is asyncio.current_task()
+        if is_opening or is_holding or self.is_closed:
+            self._drop()
+
+    # --- whose turn it is -------------------------------------------------------------------------
+
+    async def _hold(self, timeout: float | None) -> None:
+        if not self.is_idle:
+            await self._wait(_Entry(_HOLD), timeout)
+        self._is_held = True
+        self._holder = asyncio.current_task()
+
+    def _release(self) -> None:
+        self._is_held = False
+        self._holder = None
+        if self._waiting:
+            self._advance()
+
+    async def _wait(self, entry: _Entry, timeout: float | None) -> None:
+        if self.is_closed:
+            raise _closed()
+        self._waiting.append(entry)
+        self._advance()
+        try:
+            async with asyncio.timeout(timeout):
+                await entry.future
+        except TimeoutError:
+            if entry.future.done() and not entry.future.cancelled() and entry.future.exception() is not None:
+                raise
+            what = "its answer" if entry.kind == _SEND and entry.delivery is not None else "the link"
+            raise OperationTimeoutError(message=f"Timed out waiting for {what}.") from None
+        except asyncio.CancelledError:
+            if entry.kind == _HOLD and entry.future.done() and not entry.future.cancelled():
+                self._release()
+            raise
+        finally:
+            self._given_up(entry)
+
+    def _given_up(self, entry: _Entry) -> None:
+        """A caller has its answer or waits no longer. What was not written yet never will be."""
+        if entry in self._flying:
+            del self._flying[entry]
+            if entry.delivery is not None:
+                wire.withdraw(entry.delivery)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Give turns to whoever waits, in their order."""
+        while self._waiting and not self._is_held and self._opening is None:
+            entry = self._waiting[0]
+            if entry.future.done():
+                self._waiting.popleft()
+            elif entry.kind == _HOLD:
+                if self._flying or self._pump is not None:
+                    return
+                self._waiting.popleft()
+                self._is_held = True
+                entry.done()
+            elif not self.sender._running:
+                if self._pump is None and not self.is_closed:
+                    self._opening = asyncio.get_running_loop().create_task(self._open_once())
+                return
+            elif entry.kind == _OPEN:
+                self._waiting.popleft()
+                entry.done()
+            elif len(self._flying) < IN_FLIGHT_MAX:
+                self._waiting.popleft()
+                self._flying[entry] = None
+                self._fresh.append(entry)
+                if self._pump is None:
+                    self._pump = asyncio.get_running_loop().create_task(self._send_for_all())
+            else:
+                return
+
+    # --- one owner --------------------------------------------------------------------------------
+
+    async def _open_once(self) -> None:
+        failure: BaseException | None = None
+        try:
+            for is_last in (False, True):
+                try:
+                    await self._sdk_open(OPEN_SECONDS_MAX)
+                    break
+                except Exception as error:
+                    self._drop()
+                    # An error inside the client says nothing about the namespace: a fresh connection may do.
+                    if is_last or is_of_the_transport(error):
+                        raise
+        except BaseException as error:
+            self._drop()
+            failure = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._opening = None
+            if failure is not None:
+                waited = [entry for entry in self._waiting if entry.kind != _HOLD]
+                self._waiting = deque(entry for entry in self._waiting if entry.kind == _HOLD)
+                for entry in waited:
+                    entry.done(_closed() if self.is_closed else wire.another(failure))
+            self._advance()
+
+    async def _send_for_all(self) -> None:
+        """Send what callers have handed in, and read the answers, until there is nothing in flight."""
+        handler = self.sender._handler
+        try:
+            while self._flying:
+                while self._fresh:
+                    entry = self._fresh.popleft()
+                    if entry in self._flying:
+                        if entry.attempts is not None:
+                            entry.attempts.sending()
+                        entry.delivery = await wire.transfer(handler, entry.message, self._settler(entry))
+                await wire.work(handler)
+        except BaseException as error:
+            self._drop()
+            failed, self._flying = self._flying, {}
+            for entry in failed:
+                entry.done(wire.another(error) if isinstance(error, Exception) else _closed())
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._fresh.clear()
+            self._pump = None
+            self._advance()
+
+    def _settler(self, entry: _Entry) -> Callable[[BaseException | None], None]:
+        def settled(error: BaseException | None) -> None:
+            self._flying.pop(entry, None)
+            entry.delivery = None
+            entry.done(error)
+            self._advance()
+
+        return settled
+
+    def _drop(self) -> None:
+        """Let go of the connection; it is closed meanwhile, which takes a second or more when its peer is gone."""
+        handler = wire.take_handler(self.sender)
+        if handler is not None:
+            task = asyncio.get_running_loop().create_task(wire.end_client(handler, END_SECONDS))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+def _closed() -> ValueError:
+    return ValueError("The sender was closed while it was sending.")

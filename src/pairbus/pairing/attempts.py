@@ -1,0 +1,53 @@
+"""What is known of one send's attempts: whether its message has left, and whether an attempt had no answer (P5)."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.pairing.trigger import IN_DOUBT, classify
+
+
+class Attempts:
+    """The attempts of one send, the SDK's own retries included."""
+
+    __slots__ = ("is_in_doubt", "is_sent")
+
+    def __init__(self) -> None:
+        self.is_sent = False
+        """Whether the attempt in hand has come so far that the message may have left."""
+        self.is_in_doubt = False
+        """Whether an attempt ended without an answer after that."""
+
+    def begin(self) -> None:
+        """An attempt begins: a link is waited for, nothing has left."""
+        self.is_sent = False
+
+    def sending(self) -> None:
+        """The link is open and the message is written from here on."""
+        self.is_sent = True
+
+    def failed(self, error: BaseException) -> bool:
+        """An attempt failed. Whether this one, or one before, may have stored the message."""
+        if self.is_sent and (not isinstance(error, Exception) or classify(error) in IN_DOUBT):
+            self.is_in_doubt = True
+        return self.is_in_doubt
+
+
+current_attempts: ContextVar[Attempts] = ContextVar("pairbus_attempts")
+"""Those of the send in hand. Coroutines and threads that share a sender must not see each other's."""
+
+
+class NotWanted(ServiceBusError):
+    """The entity failed over while a message waited for the link to its primary: it goes another way."""
+
+    def __init__(self) -> None:
+        super().__init__("The entity has failed over.", retryable=False, shutdown_handler=False)
+
+
+def notice(error: BaseException) -> None:
+    """An attempt of the send in hand failed."""
+    attempts = current_attempts.get(None)
+    if attempts is not None:
+        attempts.failed(error)

@@ -1,0 +1,204 @@
+"""The paired client that ships, with many coroutines on one sender, over a false network on virtual time.
+
+The seed first draws how cruel to be, then what happens. At the end every promise about what returned, what was stored and
+what is left behind is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from pairbus import SendAvailabilityOptions
+from pairbus.pairing._async.client import PairedServiceBusClient
+from pairbus.pairing.events import Kind
+from pairbus.pairing.naming import TRANSFER_SEGMENT
+from pairbus.pairing.outcome import outcome_of
+from tests.simulation.false_network import FalseNamespace, false_network
+from tests.unit.syphon.virtual_loop import VirtualLoop
+
+QUEUES: Final = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(2)]
+HORIZON_S: Final = 20.0
+LIFE_S_MAX: Final = 3_600.0
+LEFT_S: Final = 3.0
+"""How long after ``close`` the SDK's own timers may still run."""
+
+
+def _text(host: str) -> str:
+    return f"Endpoint=sb://{host}/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
+
+
+class ShellWorld:
+    """One paired client and everything that happens to it."""
+
+    def __init__(self, seed: int, *, is_calm: bool = False) -> None:
+        self.seed = seed
+        self.dice = random.Random(f"shell-{seed}")
+        dice = self.dice
+        self.coroutines = dice.choice([2, 8, 30])
+        self.per_coroutine = dice.choice([1, 3])
+        self.senders = dice.choice([1, 1, 2])
+        self.cancels = dice.choice([0.0, 0.2])
+        self.closes = not is_calm and dice.random() < 0.3
+        self.faults = [] if is_calm else dice.sample(FAULTS, dice.randrange(3))
+        self.enters = dice.random() < 0.5
+        self.is_patient = dice.random() < 0.5
+        self.outcomes: dict[int, str] = {}
+        self.events: Counter[Kind] = Counter()
+        self.strange: list[BaseException] = []
+
+    def run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Live, close, judge."""
+        loop = VirtualLoop()
+        logging.disable(logging.CRITICAL)
+        try:
+            with false_network(monkeypatch, loop, self.seed) as (primary, secondary):
+                self.primary, self.secondary = primary, secondary
+                loop.run_until_complete(self._live())
+                self._judge()
+        finally:
+            logging.disable(logging.NOTSET)
+            loop.close()
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        client = PairedServiceBusClient(
+            ServiceBusClient.from_connection_string(_text(self.primary.host)),
+            ServiceBusClient.from_connection_string(_text(self.secondary.host)),
+            options=SendAvailabilityOptions(
+                failover_interval=timedelta(seconds=2 if self.is_patient else 0),
+                ping_primary_interval=timedelta(seconds=1),
+                while_suspect="wait",
+            ),
+            on_event=lambda event: self.events.update([event.kind]),
+            seed=self.seed,
+        )
+        client._factory.paired_with(QUEUES)
+        senders = [client.get_queue_sender("orders") for _ in range(self.senders)]
+        strikes = [asyncio.ensure_future(self._strike(fault)) for fault in self.faults]
+        if self.enters:
+            await asyncio.gather(*(sender.__aenter__() for sender in senders), return_exceptions=True)
+        count = self.coroutines * self.per_coroutine
+        tasks = [
+            asyncio.ensure_future(
+                self._caller(senders[index % self.senders], range(index, count, self.coroutines))
+            )
+            for index in range(self.coroutines)
+        ]
+        for task in tasks:
+            if self.dice.random() < self.cancels:
+                asyncio.get_running_loop().call_later(self.dice.uniform(0, HORIZON_S / 4), task.cancel)
+        if self.closes:
+            await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 2))
+            await client.close()
+        try:
+            async with asyncio.timeout(LIFE_S_MAX):
+                await asyncio.gather(*tasks, *strikes, return_exceptions=True)
+        except TimeoutError:
+            self.strange.append(AssertionError("sends never ended"))
+        await asyncio.sleep(HORIZON_S)
+        self.states = {report.state.value for report in client.health().values()}
+        await client.close()
+        await asyncio.sleep(LEFT_S)
+        self.left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in self.left:
+            task.cancel()
+
+    async def _caller(self, sender: Any, numbers: range) -> None:
+        for number in numbers:
+            if self.dice.random() < 0.3:
+                await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 2))
+            try:
+                await sender.send_messages(
+                    ServiceBusMessage(f"<{number}>"), timeout=self.dice.choice([5, 30])
+                )
+            except BaseException as error:
+                self.outcomes[number] = outcome_of(error)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                if not isinstance(error, Exception) or isinstance(error, AttributeError | LookupError):
+                    self.strange.append(error)
+            else:
+                self.outcomes[number] = "ok"
+
+    async def _strike(self, fault: str) -> None:
+        where, _, what = fault.partition(" ")
+        namespace = self.primary if where == "primary" else self.secondary
+        await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 2))
+        _begin(namespace, what)
+        await asyncio.sleep(self.dice.choice([0.3, 2.0, 8.0]))
+        namespace.opening_s, namespace.fails_inside_opening = 0.0, ""
+        namespace.disabled.clear()
+        namespace.recover()
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        say = f"seed {self.seed}, faults {self.faults}"
+        assert not self.strange, f"{say}: {self.strange[0]!r}"
+        copies = self.primary.copies() + self.secondary.copies()
+        breaks = self.primary.breaks + self.secondary.breaks
+        for number, outcome in sorted(self.outcomes.items()):
+            stored = copies[number]
+            assert outcome != "ok" or stored, f"{say}: P1: {number} returned and is nowhere"
+            assert outcome != "fail" or not stored, f"{say}: P5: {number} failed and is stored"
+            assert stored <= 1 + (breaks and 4), f"{say}: P36: {number} is stored {stored} times"
+        touched = {fault.partition(" ")[0] for fault in self.faults}
+        if "primary" not in touched:
+            changed = {Kind.SUSPECT, Kind.FAILED_OVER} & set(self.events)
+            assert not changed, f"{say}: P15: a primary that is well became {changed}"
+        if "secondary" not in touched:
+            assert Kind.QUEUE_EVICTED not in self.events, (
+                f"{say}: P32: a queue that is well left the rotation"
+            )
+        if not self.faults and not self.closes:
+            unsent = [n for n, outcome in self.outcomes.items() if outcome != "ok" and not self.cancels]
+            assert not unsent, f"{say}: not sent though all is well: {unsent}"
+            assert max(copies.values(), default=0) <= 1, f"{say}: {copies.most_common(3)}"
+            most = self.senders if not self.cancels else self.senders + self.coroutines
+            assert self.primary.opened <= most, (
+                f"{say}: {self.primary.opened} connections for {self.senders} senders"
+            )
+        if not self.closes:
+            assert self.states <= {"healthy"}, f"{say}: P26: {self.states} after the calm"
+        assert not self.left, f"{say}: P44: left behind: {self.left}"
+        open_ones = len(self.primary.connections) + len(self.secondary.connections)
+        assert not open_ones, f"{say}: P44: {open_ones} connections are open"
+
+
+FAULTS: Final = [
+    "primary killed",
+    "primary killed",
+    "primary silent",
+    "primary slow opening",
+    "primary cut in opening",
+    "primary fault of the client in opening",
+    "secondary killed",
+    "secondary slow opening",
+    "secondary disabled",
+    "secondary cut in opening",
+]
+
+
+def _begin(namespace: FalseNamespace, what: str) -> None:
+    if what == "killed":
+        namespace.kill()
+    elif what == "silent":
+        namespace.fall_silent()
+    elif what == "slow opening":
+        namespace.opening_s = 3.0
+    elif what == "cut in opening":
+        namespace.fails_inside_opening = "cut"
+    elif what == "fault of the client in opening":
+        namespace.fails_inside_opening = "client"
+    else:
+        namespace.disabled.add(QUEUES[0])
