@@ -17,6 +17,13 @@ LAYOUT: Final = struct.Struct("<BBHHIIIII")
 items, message-annotation items, properties section, application-properties section."""
 PREFIX_SIZE: Final = LAYOUT.size
 
+
+def header_size(blob: bytes) -> int:
+    """Bytes of a stored message apart from its body: annotations, properties and application properties."""
+    _, _, _, _, _, delivery, message, properties, application = LAYOUT.unpack_from(blob)
+    return int(delivery) + int(message) + int(properties) + int(application)
+
+
 # Flags. The two highest bits are the layout's version: 0.
 DURABLE_SET: Final = 1
 DURABLE: Final = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.sql_nodes import RuleBudget
 from pairbus.engine.tokens import TokenStream
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Space:
 class Context:
     """The engine's surroundings. Timers are a question (``next_deadline``), never a thread."""
 
-    __slots__ = ("_armed", "_timers", "dirty", "journal", "outbox", "tokens", "watcher")
+    __slots__ = ("_armed", "_timers", "budget", "dirty", "journal", "outbox", "tokens", "watcher")
 
     def __init__(self, journal: Journal, outbox: Outbox, token_seed: bytes) -> None:
         self.journal = journal
@@ -48,6 +49,7 @@ class Context:
         self.watcher: Watcher | None = None
         """Nobody while the journal is replayed: what is folded then was told in its time."""
         self.tokens = TokenStream(token_seed)
+        self.budget = RuleBudget()
         self.dirty: dict[int, None] = {}
         """Ids of queues that may have something to deliver, in the order they were touched."""
         self._timers: list[tuple[int, int]] = []

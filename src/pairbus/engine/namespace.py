@@ -201,6 +201,9 @@ class Namespace:
         entity.main.check_send(incoming, more_bytes)
         if entity.kind == TOPIC:
             topics.check_room(entity, more_bytes + len(incoming.blob))
+            if not more_bytes:
+                self.context.budget.renew()  # the first of a publish; those sent with it share its budget
+            topics.check_rules_cost(entity, incoming, self.context.budget)
 
     def send(self, entity: Entity, incoming: Scanned, now: int) -> int:
         """Store one message, or publish it (``check_send`` has passed). Its number; 0 if nothing was stored."""
@@ -219,6 +222,7 @@ class Namespace:
     def pump(self, now: int) -> None:
         """End of a burst: deliver what became deliverable. Forwarding may make further queues busy."""
         dirty = self.context.dirty
+        self.context.budget.taken_in_burst = 0
         for _ in range(HOPS_MAX + 2):
             if not dirty:
                 return

@@ -25,6 +25,7 @@ from pairbus.engine.records import (
     MessageRemoved,
     MessageStored,
 )
+from pairbus.engine.sql_nodes import PUBLISH_STEPS_MAX
 from pairbus.errors import (
     ArgumentError,
     EntityDisabled,
@@ -266,6 +267,8 @@ class Queue(QueueState):
     def _relay_ready(self, now: int) -> None:
         assert self.relay is not None, self.path
         for _ in range(RELAY_BURST_MAX):
+            if self.context.budget.taken_in_burst > PUBLISH_STEPS_MAX:
+                break  # the rules of topics have worked long enough for this burst
             # Of a queue with sessions one session after the other is passed on, each in its own order.
             ready = self.ready if self.sessions is None else self.sessions.first_available()
             message = None if ready is None else ready.first()

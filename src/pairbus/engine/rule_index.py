@@ -20,12 +20,15 @@ from pairbus.engine.rules import (
     CorrelationFilter,
     FalseFilter,
     Rule,
+    RuleFilter,
     RuleSet,
     TrueFilter,
     Verdict,
 )
 from pairbus.engine.sql_filter import Equality, SqlFilter
-from pairbus.engine.sql_nodes import Evaluation
+from pairbus.engine.sql_like import CHARACTERS_PER_STEP
+from pairbus.engine.sql_nodes import Evaluation, RuleBudget
+from pairbus.engine.sql_text import TEXT_CHARACTERS_MAX
 from pairbus.engine.sql_values import family_of, primitive
 from pairbus.errors import FilterFailed, QuotaExceeded
 
@@ -151,6 +154,10 @@ class TopicIndex(Generic[Key]):
         self._shared: dict[tuple[str, int], Shared] = {}
         self.sql_filter_count = 0
         self.correlation_filter_count = 0
+        self._fixed_steps = 0
+        self._text_weight = 0
+        self._joins = 0
+        """What all SQL filters together take at most: so many steps, and so many characters compared at a place of a text."""
 
     def put(self, key: Key, rules: RuleSet) -> None:
         """Add a subscription at the end, or give one that is there other rules in its old place.
@@ -200,14 +207,31 @@ class TopicIndex(Generic[Key]):
         order = self._orders.get(key, -1)
         return self._rule_sets.get(order)
 
-    def match(self, view: MessageView) -> list[tuple[Key, Verdict]]:
-        """The subscriptions with something to do for this message, oldest first."""
-        found = Found(Evaluation(view), list(self._always.values()))
+    def match(self, view: MessageView, budget: RuleBudget | None = None) -> list[tuple[Key, Verdict]]:
+        """The subscriptions with something to do for this message, oldest first. Filters that come after the ``budget`` is
+        spent have failed.
+        """
+        return self._verdicts(self._found(view, budget))
+
+    def steps_max(self, characters: int) -> int:
+        """The steps that all filters together take at most on a message with properties of this length."""
+        if not self._text_weight:
+            return self._fixed_steps
+        # A filter may join texts and search in what comes of it.
+        characters = max(characters, TEXT_CHARACTERS_MAX if self._joins else 0)
+        return self._fixed_steps + self._text_weight * (characters // CHARACTERS_PER_STEP + 1)
+
+    def spends(self, view: MessageView, budget: RuleBudget) -> None:
+        """Take from a budget what evaluating all filters takes; nothing else comes of it."""
+        self._found(view, budget)
+
+    def _found(self, view: MessageView, budget: RuleBudget | None) -> Found:
+        found = Found(Evaluation(view, budget), list(self._always.values()))
         for table in self._tables.values():
             table.search(found)
         for shared in self._shared.values():
             found.ask(shared.filter, shared.slots)
-        return self._verdicts(found)
+        return found
 
     def _verdicts(self, found: Found) -> list[tuple[Key, Verdict]]:
         slots = found.slots
@@ -235,8 +259,15 @@ class TopicIndex(Generic[Key]):
             if new is not None:
                 self._insert(Slot(order, position, new))
 
+    def _weigh(self, asked: RuleFilter, sign: int) -> None:
+        if isinstance(asked, SqlFilter):
+            self._fixed_steps += sign * asked.fixed_steps
+            self._text_weight += sign * asked.text_weight
+            self._joins += sign if asked.text_weight and "+" in asked.expression else 0
+
     def _insert(self, slot: Slot) -> None:
         asked = slot.rule.filter
+        self._weigh(asked, 1)
         if isinstance(asked, TrueFilter):
             self._always[slot.rank] = slot
         elif isinstance(asked, CorrelationFilter):
@@ -261,6 +292,7 @@ class TopicIndex(Generic[Key]):
 
     def _take_out(self, slot: Slot) -> None:
         asked = slot.rule.filter
+        self._weigh(asked, -1)
         if isinstance(asked, (SqlFilter, CorrelationFilter)) and asked.equalities:
             self._take_out_row(slot, asked.equalities)
         elif isinstance(asked, SqlFilter) and _shared_key(slot, asked) in self._shared:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from pairbus.engine.sql_declared import parameter_values
 from pairbus.engine.sql_nodes import And, Comparison, Condition, Constant, Evaluation, Property
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pairbus.engine.message_view import MessageView
+
+
+CHARACTERS_PER_OWN_STEP: Final = 16
+"""An expression this long costs one step to evaluate, apart from the texts it searches."""
 
 
 @final
@@ -31,10 +35,25 @@ class Equality:
 class SqlFilter:
     """A compiled expression; made by :func:`compile_filter`."""
 
-    __slots__ = ("_condition", "equalities", "expression", "parameters", "reads_message")
+    __slots__ = (
+        "_condition",
+        "_own_steps",
+        "equalities",
+        "expression",
+        "fixed_steps",
+        "parameters",
+        "reads_message",
+        "text_weight",
+    )
 
     def __init__(
-        self, expression: str, parameters: dict[str, object], condition: Condition, reads_message: bool
+        self,
+        expression: str,
+        parameters: dict[str, object],
+        condition: Condition,
+        reads_message: bool,
+        text_steps: int = 0,
+        text_weight: int = 0,
     ) -> None:
         self.expression = expression
         self.parameters = parameters
@@ -42,12 +61,18 @@ class SqlFilter:
         self._condition = condition
         self.reads_message = reads_message
         """False for a filter such as ``1=1``, which says the same of every message."""
+        self._own_steps = 1 + len(expression) // CHARACTERS_PER_OWN_STEP
+        self.fixed_steps = self._own_steps + text_steps
+        """The steps it takes at most, apart from what grows with the texts that it searches."""
+        self.text_weight = text_weight
+        """How many characters its searches compare at one place of a text at most."""
         self.equalities = _equalities_of(condition)
         """The filter as a conjunction of equalities on different properties, or empty when it is not one."""
 
     def truth(self, evaluation: Evaluation) -> bool | None:
         """True, False or None for unknown, with a budget of its own. Raises FilterFailed."""
         evaluation.restart()
+        evaluation.charge(self._own_steps)
         return self._condition.truth(evaluation)
 
     def holds(self, evaluation: Evaluation) -> bool:
@@ -64,7 +89,9 @@ def compile_filter(expression: str, parameters: Mapping[str, object] | None = No
     given = dict(parameters or {})
     parser = Parser(expression, parameter_values(given))
     condition = parser.whole_condition()
-    return SqlFilter(expression, given, condition, parser.reads_message)
+    return SqlFilter(
+        expression, given, condition, parser.reads_message, parser.text_steps, parser.text_weight
+    )
 
 
 def _equalities_of(condition: Condition) -> list[Equality]:

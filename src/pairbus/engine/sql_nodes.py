@@ -33,16 +33,41 @@ if TYPE_CHECKING:
 
 STEPS_MAX: Final = 100_000
 """The steps one evaluation may take. A step is a few dozen characters searched or one place tried."""
+PUBLISH_STEPS_MAX: Final = 200_000
+"""The steps that all rules of a topic together may take for one publish: one message, or all of a batch."""
+
+
+@final
+class RuleBudget:
+    """What the rules of a topic may still take for one publish, and what this burst took so far."""
+
+    __slots__ = ("left", "taken_in_burst")
+
+    def __init__(self) -> None:
+        self.left = PUBLISH_STEPS_MAX
+        self.taken_in_burst = 0
+
+    def renew(self) -> None:
+        """Another publish begins."""
+        self.left = PUBLISH_STEPS_MAX
+
+    def take(self, steps: int) -> bool:
+        """Take steps; False when there were not as many left."""
+        self.left -= steps
+        self.taken_in_burst += steps
+        return self.left >= 0
 
 
 @final
 class Evaluation:
     """One look at one message: remembers the properties read and counts the steps taken."""
 
-    __slots__ = ("_steps_left", "_system", "_user", "_view")
+    __slots__ = ("_budget", "_steps_left", "_system", "_user", "_view")
 
-    def __init__(self, view: MessageView) -> None:
+    def __init__(self, view: MessageView, budget: RuleBudget | None = None) -> None:
+        """``budget``: what this and other evaluations may take together, if there are others."""
         self._view = view
+        self._budget = budget
         self._user: dict[str, object] = {}
         self._system: dict[str, object] = {}
         self._steps_left = STEPS_MAX
@@ -56,6 +81,10 @@ class Evaluation:
         self._steps_left -= steps
         if self._steps_left < 0:
             raise FilterFailed(f"the expression takes more than {STEPS_MAX} steps on this message")
+        if self._budget is not None and not self._budget.take(steps):
+            raise FilterFailed(
+                f"the rules of the topic take more than {PUBLISH_STEPS_MAX} steps on this message"
+            )
 
     def user(self, name: str) -> object:
         """The application property of this lower-case name, or MISSING."""

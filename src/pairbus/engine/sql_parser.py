@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 from pairbus.engine import sql_lexer
 from pairbus.engine.message_view import SYSTEM_NAMES
 from pairbus.engine.sql_lexer import Token, refuse, tokens_of
-from pairbus.engine.sql_like import LikePattern
+from pairbus.engine.sql_like import PATTERN_CHARACTERS_MAX, LikePattern
 from pairbus.engine.sql_nodes import (
     Alone,
     And,
@@ -80,7 +80,16 @@ PRODUCTS: Final[dict[str, int]] = {"*": MULTIPLY, "/": DIVIDE, "%": REMAINDER}
 class Parser:
     """Walks over the tokens of one expression. Every method raises InvalidRule."""
 
-    __slots__ = ("_at", "_nesting", "_parameters", "_sub_expressions", "_tokens", "reads_message")
+    __slots__ = (
+        "_at",
+        "_nesting",
+        "_parameters",
+        "_sub_expressions",
+        "_tokens",
+        "reads_message",
+        "text_steps",
+        "text_weight",
+    )
 
     def __init__(self, expression: str, parameters: Mapping[str, object]) -> None:
         """``parameters`` by lower-case name without ``@``."""
@@ -90,6 +99,10 @@ class Parser:
         self._nesting = 0
         self._sub_expressions = 0
         self.reads_message = False
+        self.text_steps = 0
+        """The steps that all LIKE together take at most on short texts."""
+        self.text_weight = 0
+        """The characters that they compare at one place of a text at most."""
         """Whether the result can differ from message to message."""
 
     # ---- what callers ask for
@@ -234,11 +247,18 @@ class Parser:
         text = _constant_text(pattern)
         mark = _constant_text(escape)
         if text is None or (mark is None and escape is not None):
+            self._searches(PATTERN_CHARACTERS_MAX, 4 * PATTERN_CHARACTERS_MAX)  # only the message tells which
             return Like(left, pattern, escape)
         try:
-            return LikeConstant(left, LikePattern(text, mark))
+            known = LikePattern(text, mark)
+            self._searches(known.weight + 1, known.fixed_steps)
+            return LikeConstant(left, known)
         except FilterFailed as failure:
             raise InvalidRule(f"at character {start.position}: {failure.description}") from None
+
+    def _searches(self, weight: int, steps: int) -> None:
+        self.text_weight += weight
+        self.text_steps += steps
 
     def _counted(self, condition: Condition, start: Token) -> Condition:
         self._sub_expressions += 1

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.layout import header_size
 from pairbus.engine.arrival import MessageFacts, incoming_of, with_changes
 from pairbus.engine.records import DuplicateSeen, SequenceAdvanced
 from pairbus.engine.rule_index import TopicIndex
 from pairbus.engine.rule_json import rule_from_json
 from pairbus.engine.rules import RuleSet
+from pairbus.engine.sql_nodes import PUBLISH_STEPS_MAX
 from pairbus.errors import FilterFailed, QuotaExceeded
 from pairbus.model.message import Extra, Message
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pairbus.amqp.scan import Scanned
     from pairbus.engine.entity import Entity
     from pairbus.engine.rules import Verdict
+    from pairbus.engine.sql_nodes import RuleBudget
     from pairbus.model.entity import Settings
 
 REASON_NO_SESSION: Final = "Session id is null."
@@ -70,6 +73,26 @@ def has_disk_room(entity: Entity, size: int) -> bool:
     return entity.main.context.journal.has_room(size * copies if copies > 1 else size)
 
 
+def check_rules_cost(topic: Entity, incoming: Scanned, budget: RuleBudget) -> None:
+    """Refuse a message that the topic's filters would take too long to judge, alone or with the rest of its batch (B58, B63).
+
+    What they take at most is known beforehand, and nearly always little enough; otherwise they are tried.
+    """
+    index = topic.index
+    if index is None or incoming.is_ping:
+        return
+    if budget.left >= (most := index.steps_max(header_size(incoming.blob))):
+        budget.left -= most
+        return
+    numbers = topic.numbers
+    index.spends(MessageFacts(incoming, numbers.next_sequence_number, numbers.last_enqueued_at), budget)
+    if budget.left < 0:
+        raise QuotaExceeded(
+            f"The filters of '{topic.path}' take more than {PUBLISH_STEPS_MAX} steps on this message and those sent with it: "
+            "send shorter properties or fewer messages at a time, or make the LIKE filters of its subscriptions simpler."
+        )
+
+
 def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> int:
     """Take one message (``check_send`` has passed). Its number; 0 for a ping or a duplicate."""
     if incoming.is_ping:
@@ -107,7 +130,11 @@ def _fan_out(topic: Entity, incoming: Scanned, number: int, enqueued_at: int, ex
         return
     facts = MessageFacts(incoming, number, enqueued_at)
     by_id = topic.subscriptions_by_id
-    for entity_id, verdict in topic.index.match(facts):
+    # What a sender brings has been checked. What comes by itself (a schedule, a forward) has nobody to refuse it to:
+    # filters that come after the budget is spent have failed, and their subscriptions set it aside.
+    budget = topic.main.context.budget
+    budget.renew()
+    for entity_id, verdict in topic.index.match(facts, budget):
         _copy_to(by_id[entity_id], verdict, facts, incoming, _copy_extra(extra, number))
 
 

@@ -11,7 +11,7 @@ from pairbus.engine.topic import check_room
 from pairbus.errors import QuotaExceeded
 from pairbus.gateway.incoming import BATCH_FORMAT
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
-from tests.unit.engine.engine_kit import TRUE_RULE
+from tests.unit.engine.engine_kit import TRUE_RULE, rule
 from tests.unit.gateway.wire_bench import START, WireBench, message
 
 BODY = b"x" * 40_000
@@ -85,3 +85,25 @@ def test_B13_messages_scheduled_together_are_judged_together() -> None:
     assert queue.counts().total == 0
     peer.answer("q", "schedule-message", {"messages": [entry] * 5})
     assert queue.counts().scheduled == 5
+
+
+def test_B58_a_publish_that_filters_take_too_long_for_is_refused_and_the_link_lives() -> None:
+    bench = WireBench()
+    bench.namespace.create(TOPIC, "t", Settings(), bench.now)
+    for number in range(100):
+        kept = rule("r", f"p LIKE '%{'a____b%' * 12}{number}%'")
+        path = f"t/Subscriptions/s{number}"
+        bench.namespace.create(SUBSCRIPTION, path, Settings(rules=(kept,)), bench.now)
+    sender = bench.peer().session.sender("t")
+    bench.settle()
+    costly = sender.send(message("m", application_properties={"p": "a" * 60_000}))
+    cheap = sender.send(message("m", application_properties={"p": "a"}))
+    bench.settle()
+
+    refused, taken = sender.outcomes[costly], sender.outcomes[cheap]
+    assert refused is not None
+    assert refused.error is not None
+    assert refused.error.condition == "amqp:resource-limit-exceeded"
+    assert "TrackingId" in str(refused.error.description)
+    assert taken is not None
+    assert taken.code == ACCEPTED_CODE

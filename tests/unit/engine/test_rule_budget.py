@@ -1,0 +1,154 @@
+"""One publish does a bounded amount of work for the rules of its topic, however many there are (B58, B63)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.engine.entity import Entity
+from pairbus.engine.message_view import MappingView
+from pairbus.engine.rule_index import TopicIndex
+from pairbus.engine.rules import Rule, RuleSet
+from pairbus.engine.sql_filter import SqlFilter, compile_filter
+from pairbus.engine.sql_nodes import PUBLISH_STEPS_MAX, STEPS_MAX, Evaluation, RuleBudget
+from pairbus.engine.topic import REASON_FILTER
+from pairbus.errors import QuotaExceeded
+from pairbus.model.entity import Settings
+from tests.unit.engine.engine_kit import SECOND, START, Bench, incoming, rule
+
+SUBSCRIPTIONS = 200
+LONG = "a" * 60_000
+
+
+def costly(number: int) -> str:
+    """A filter that searches the whole of a long text; each has a text of its own."""
+    return rule("r", f"p LIKE '%{'a____b%' * 12}{number}%'")
+
+
+def with_costly_filters(bench: Bench, count: int = SUBSCRIPTIONS) -> Entity:
+    topic = bench.topic()
+    for number in range(count):
+        bench.subscription(f"t/Subscriptions/s{number}", rules=[costly(number)])
+    return topic
+
+
+def test_B58_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no_trace() -> None:
+    bench = Bench()
+    topic = with_costly_filters(bench)
+    bench.subscription("t/Subscriptions/all")
+    budget = bench.namespace.context.budget
+    records = len(bench.journal.records)
+    budget.taken_in_burst = 0
+
+    with pytest.raises(QuotaExceeded, match=r"LIKE filters of its subscriptions simpler"):
+        bench.send(topic, properties={"p": LONG})
+
+    # After the budget is spent every filter fails at once, and costs the step in which it is told.
+    assert budget.taken_in_burst < PUBLISH_STEPS_MAX + STEPS_MAX // 2
+    assert len(bench.journal.records) == records
+    assert bench.send(topic, properties={"p": "short"}) == 1, "no number was used up"
+    assert bench.find("t/Subscriptions/all").counts().active == 1
+
+
+def test_B58_the_messages_of_a_batch_share_one_budget() -> None:
+    bench = Bench()
+    topic = with_costly_filters(bench, 20)
+    message = incoming(properties={"p": LONG})
+    bench.namespace.check_send(topic, message, 0)
+
+    size = 0
+    with pytest.raises(QuotaExceeded, match="those sent with it"):
+        for _ in range(50):
+            bench.namespace.check_send(topic, message, size)
+            size += len(message.blob)
+    bench.namespace.check_send(topic, message, 0)  # the next publish has a budget of its own
+
+
+def test_many_ordinary_filters_are_no_reason_to_refuse() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    for number in range(1_000):
+        bench.subscription(
+            f"t/Subscriptions/s{number}", rules=[rule("r", f"p LIKE '%order-{number}.%' AND q > 3")]
+        )
+    bench.send(topic, properties={"p": "order-7. " * 200, "q": 4})
+
+    assert bench.find("t/Subscriptions/s7").counts().active == 1
+    assert bench.find("t/Subscriptions/s8").counts().total == 0
+
+
+def test_B58_what_comes_by_itself_is_set_aside_where_filters_were_not_asked() -> None:
+    """A scheduled message cannot be refused any more; nothing is lost, and the pump is not held for long."""
+    bench = Bench()
+    topic = bench.topic()
+    bench.send(topic, "due", properties={"p": LONG}, scheduled_at=START + SECOND)
+    for number in range(SUBSCRIPTIONS):
+        bench.subscription(f"t/Subscriptions/s{number}", rules=[costly(number)])
+    bench.subscription("t/Subscriptions/all")
+    bench.wait(2 * SECOND)
+
+    assert bench.find("t").counts().total == 0
+    assert bench.find("t/Subscriptions/all").counts().active == 1
+    dead = [bench.find(f"t/Subscriptions/s{number}").dead_letter for number in range(SUBSCRIPTIONS)]
+    set_aside = [queue for queue in dead if queue.messages]
+    assert 0 < len(set_aside) < SUBSCRIPTIONS, "those that were asked in time have said no"
+    extra = next(iter(set_aside[-1].messages.values())).extra
+    assert extra is not None
+    assert extra.dead_letter_reason == REASON_FILTER
+    assert f"more than {PUBLISH_STEPS_MAX} steps" in str(extra.dead_letter_description)
+
+
+def test_B63_forwarding_into_a_costly_topic_goes_on_in_the_next_burst() -> None:
+    bench = Bench()
+    with_costly_filters(bench, 40)
+    source = bench.queue("source", Settings(forward_to="t"))
+    for _ in range(12):
+        bench.send(source, properties={"p": LONG})
+
+    bench.namespace.pump(bench.now)
+    left = len(source.messages)
+    assert 0 < left < 12
+    assert bench.namespace.next_deadline() == 0, "the rest follows at once, after everybody else had a turn"
+    bench.pump()
+    assert not source.messages
+
+
+PATTERNS = st.text(alphabet="ab%_\\", min_size=1, max_size=24)
+TEXTS = st.text(alphabet="ab\n", max_size=60)
+
+
+def naive(pattern: str, text: str) -> bool:
+    written = "".join({"%": ".*", "_": "."}.get(letter, re.escape(letter)) for letter in pattern)
+    return re.fullmatch(written, text, re.DOTALL) is not None
+
+
+@given(PATTERNS, TEXTS, st.integers(1, 200))
+def test_B58_a_filter_takes_no_more_steps_than_it_says_beforehand(
+    pattern: str, text: str, times: int
+) -> None:
+    asked = compile_filter(f"p LIKE '{pattern}' OR p LIKE q")
+    index: TopicIndex[int] = TopicIndex()
+    index.put(1, RuleSet([Rule("r", asked)]))
+    view = MappingView({"p": text * times, "q": pattern})
+    for _ in range(2):  # the first time expressions are made
+        budget = RuleBudget()
+        assert asked.holds(Evaluation(view, budget)) is naive(pattern, text * times)
+        assert PUBLISH_STEPS_MAX - budget.left <= index.steps_max(len(text * times) + len(pattern))
+
+
+def test_the_sum_of_all_filters_follows_rules_that_come_and_go() -> None:
+    index: TopicIndex[int] = TopicIndex()
+    rules = [
+        Rule("a", compile_filter("p LIKE '%a_b%'")),
+        Rule("b", compile_filter("p = 'x' AND q + 'y' LIKE r")),
+    ]
+    index.put(1, RuleSet(rules))
+    assert index.steps_max(1_000) > 0
+    index.put(1, RuleSet(rules[:1]))
+    assert isinstance(rules[0].filter, SqlFilter)
+    assert index.steps_max(6_400) == rules[0].filter.fixed_steps + 4 * 101
+    index.remove(1)
+    assert index.steps_max(1_000) == 0
