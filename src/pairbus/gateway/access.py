@@ -2,7 +2,9 @@
 
 Rule 1: denied unless granted; authorisation is checked before existence.
 Rule 2: a token's scope is compared by whole path segments on one canonical form (M2).
-Rule 3: keys and signatures are compared in constant time and appear in no text (M7).
+Rule 3: a token ends by the wall clock, as its issuer meant it. The broker's own clock may be ahead of that for hours after the
+        machine's clock was set back, so its lead is added to every expiry.
+Rule 4: keys and signatures are compared in constant time and appear in no text (M7).
 Rule 4: nobody learns before he has shown a key whether a rule of some name exists: an unknown name and a wrong signature have
         the same answer, after the same work.
 """
@@ -21,6 +23,8 @@ from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pairbus.engine.namespace import Namespace
 
 PATH_LENGTH_MAX: Final = 400
@@ -49,6 +53,7 @@ class Grant:
         self.rule_name = rule_name
         self.key = key
         self.expires_at = expires_at
+        """By the wall clock; see ``Access.ends_at``."""
 
     def __repr__(self) -> str:
         return f"Grant(path={self.path!r}, rule={self.rule_name!r})"
@@ -62,6 +67,10 @@ class Grant:
             and self.key == other.key
             and self.expires_at >= other.expires_at
         )
+
+
+def _no_lead() -> int:
+    return 0
 
 
 def covers(scope: str, path: str) -> bool:
@@ -85,6 +94,12 @@ class Access:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
+        self.lead_ms: Callable[[], int] = _no_lead
+        """How far the clock that gives ``now`` is ahead of the wall clock."""
+
+    def ends_at(self, grant: Grant) -> int:
+        """When a grant ends, by the clock that gives ``now``."""
+        return grant.expires_at + self.lead_ms()
 
     def _find_rule(self, name: str, path: str) -> tuple[AccessRule, str | None] | None:
         """The rule of this name: the namespace's, or one of an entity at or above the path."""
@@ -133,13 +148,13 @@ class Access:
             )
         if rule_path is not None and not is_part_of(rule_path, scope):
             raise Unauthorized("InvalidAudience: The token's scope is wider than its authorization rule.")
-        if expires_at <= now:
+        if expires_at + self.lead_ms() <= now:
             raise Unauthorized("ExpiredToken: The token is expired.")
         return Grant(scope, rule_path, rule.name, key, expires_at)
 
     def allows(self, grant: Grant, path: str, right: str, now: int) -> bool:
         """Whether a grant still gives a right on a path: not expired, key not replaced, scope wide enough."""
-        if grant.expires_at <= now or not covers(grant.path, canonical(path)):
+        if self.ends_at(grant) <= now or not covers(grant.path, canonical(path)):
             return False
         if grant.rule_path is None:
             rules = self._namespace.access_rules

@@ -93,6 +93,10 @@ class Broker:
         self._timers: list[tuple[int, int, GatewayConnection]] = []
         self._timer_count = 0
 
+    def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
+        """Judge tokens by the wall clock: ``lead_ms`` says how far the instants that are given here are ahead of it."""
+        self.access.lead_ms = lead_ms
+
     # -- connections ---------------------------------------------------------------------------
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayConnection:  # noqa: ARG002

@@ -229,15 +229,16 @@ class GatewayConnection:
             own = self._stranger_since + FIRST_TOKEN_MS
             deadline = own if deadline is None or own < deadline else deadline
         for grant in self.grants.values():
-            if deadline is None or grant.expires_at < deadline:
-                deadline = grant.expires_at
+            own = self.broker.access.ends_at(grant)
+            deadline = own if deadline is None or own < deadline else deadline
         return deadline
 
     def tick(self, now: int) -> None:
         """Let time pass: idle peers go (B64)."""
         self.now = now
         self.amqp.tick(now)
-        expired = [path for path, grant in self.grants.items() if grant.expires_at <= now]
+        ends_at = self.broker.access.ends_at
+        expired = [path for path, grant in self.grants.items() if ends_at(grant) <= now]
         if expired:
             # What the token allowed ends with it, deliveries to a quiet receiver among it (M3).
             for path in expired:
@@ -271,11 +272,11 @@ class GatewayConnection:
         # Most clients put a token for just what they attach to; looking at all of them is for the others.
         own = self.grants.get(canonical(path))
         if own is not None and access.allows(own, path, right, now):
-            return min(own.expires_at, now + RECHECK_MS)
+            return min(access.ends_at(own), now + RECHECK_MS)
         latest = 0
         for grant in self.grants.values():
-            if grant.expires_at > latest and access.allows(grant, path, right, now):
-                latest = grant.expires_at
+            if access.ends_at(grant) > latest and access.allows(grant, path, right, now):
+                latest = access.ends_at(grant)
         if not latest:
             raise Unauthorized(missing_claim(right, f"sb://{self.broker.namespace.name}/{path}"))
         return min(latest, now + RECHECK_MS)

@@ -80,5 +80,5 @@ def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
     if old is not None and not grant.renews(old):
         # Only what the old token allowed can have become less (M4).
         connection.recheck(old.path)
-    if grant.expires_at < connection.armed_at:
+    if connection.broker.access.ends_at(grant) < connection.armed_at:
         connection.broker.arm(connection)

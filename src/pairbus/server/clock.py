@@ -3,6 +3,8 @@
 Rule 1: it never goes back, and it follows the wall clock forward at once (B20, B65).
 Rule 2: after the wall clock was set back it goes on at nine tenths of real speed until the wall has caught up, so
         that no timer stops; lateness is at most a ninth of a timer's own length.
+Rule 3: tokens are judged by the wall clock (``lead_ms``). Their expiry is a date that somebody else's clock gave; a clock that once
+        was two hours ahead for a moment must not refuse every token for the next twenty.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class BrokerClock:
         monotonic_ns: Nanoseconds of real time since some moment.
     """
 
-    __slots__ = ("_at_ns", "_monotonic_at_ns", "_monotonic_ns", "_wall_ns")
+    __slots__ = ("_at_ns", "_lead_ns", "_monotonic_at_ns", "_monotonic_ns", "_wall_ns")
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class BrokerClock:
         self._monotonic_ns = monotonic_ns
         self._at_ns = wall_ns()
         self._monotonic_at_ns = monotonic_ns()
+        self._lead_ns = 0
 
     def __call__(self) -> int:
         monotonic = self._monotonic_ns()
@@ -48,8 +51,13 @@ class BrokerClock:
         # One rule for every case: an undisturbed wall is always ahead of the slewed time, a forward step even
         # more so, and after a backward step the slewed time leads until the wall overtakes it.
         self._at_ns = wall if wall > slewed else slewed
+        self._lead_ns = self._at_ns - wall
         self._monotonic_at_ns = monotonic
         return self._at_ns // NANOSECONDS_PER_MS
+
+    def lead_ms(self) -> int:
+        """How far this clock was ahead of the wall clock when it was last read; never below 0."""
+        return self._lead_ns // NANOSECONDS_PER_MS
 
 
 def elapsed_ns() -> int:

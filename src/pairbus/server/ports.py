@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class BrokerPort(Protocol):
     @property
     def namespace(self) -> NamespacePort:
         """The engine behind it."""
+
+    def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
+        """Judge tokens by the wall clock: ``lead_ms`` says how far the server's clock is ahead of it."""
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayPort:
         """A peer that speaks AMQP has arrived."""

@@ -185,6 +185,8 @@ class Server:
         options = self._options
         # The store first: it locks the data directory, and who does not hold the lock writes nothing there (B69).
         self._assembly = assembly = self._assemble(options, self._clock())
+        if isinstance(self._clock, BrokerClock):
+            assembly.broker.follow_wall_clock(self._clock.lead_ms)
         files = self._certificates() if options.tls else None
         context = _context(files) if files is not None else None
         self._hall = hall = Hall(assembly.broker, options.limits, self._answer, context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -162,6 +162,9 @@ class FakeBroker:
         self.http_body = b""
         self.pump_fails = False
         self.lost_fails = False
+
+    def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
+        """Has no tokens."""
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> FakeGateway:
         gateway = FakeGateway(self, peer, secure, loopback)

@@ -76,3 +76,15 @@ def test_B20_clock_never_goes_back_and_never_stops_whatever_the_wall_does(
         now = clock()
         assert now >= last + passed * 9 // 10 - 1
         last = now
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(-(10**7), 10**7)), max_size=50))
+def test_the_lead_always_leads_back_to_the_wall_clock(steps: list[tuple[int, int]]) -> None:
+    times = Times()
+    clock = times.clock()
+    for passed, step in steps:
+        times.pass_ms(passed)
+        times.wall += step * MS
+        now = clock()
+        assert clock.lead_ms() >= 0
+        assert abs(now - clock.lead_ms() - times.wall // MS) <= 1
