@@ -358,7 +358,7 @@ class OtherPrimaryError(PairingError):
         super().__init__(
             f"backlog queue {queue!r} belongs to the primary at {owner}, and this client's primary is at {primary}: "
             "two primaries with one name must not share a secondary, give one of them another name; if it is the same "
-            f"broker at another address, give primary_aliases=[{owner!r}]"
+            f"broker at another address, give primary_aliases=[{owner!r}] (on the command line --primary-alias {owner})"
         )
         self.queue = queue
         self.owner = owner

@@ -92,5 +92,5 @@ def wait_for_home(namespace: Namespace, queue: str, count: int, seconds: float =
     begun = time.monotonic()
     while waiting(namespace, queue) < count:
         assert time.monotonic() - begun < seconds, f"{waiting(namespace, queue)} of {count} after {seconds} s"
-        time.sleep(0.02)
+        time.sleep(0.25)
     return time.monotonic() - begun

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,28 @@ from azure.servicebus import ServiceBusMessage
 from click.testing import CliRunner
 
 from pairbus import UsageError
+from pairbus.amqp.encode import encode_value
+from pairbus.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Double,
+    Float,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    Uuid,
+)
 from pairbus.cli.root import root
 from pairbus.pairing import sections, wire
 from pairbus.syphon.plan import Letter
@@ -140,15 +163,101 @@ def test_set_aside_messages_can_be_sent_round_again_and_removed(pair: Pair) -> N
     first = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
     assert first.returncode == 0, first.stderr
     assert json.loads(first.stdout)["set_aside"] == 1
+    none = pairbus(pair, "backlog", "redrive", BACKLOG, "--reason", "Nope")
+    assert none.returncode == 1
+    assert "DestinationNotFound (1)" in none.stderr
+    early = pairbus(pair, "backlog", "redrive", BACKLOG)
+    assert early.returncode == 1
+    assert "the primary has no entity 'later'" in early.stderr
     pair.primary.create_queue("later")
-    moved = pairbus(pair, "backlog", "redrive", BACKLOG)
+    moved = pairbus(pair, "backlog", "redrive", BACKLOG, "--reason", "DestinationNotFound")
     assert "1 messages" in moved.stdout, moved.stderr
     second = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
 
     assert json.loads(second.stdout)["restored"] == 1
     assert bodies(pair.primary, "later", 1) == {"x": 1}
     assert pairbus(pair, "backlog", "purge", BACKLOG).returncode == 2
-    assert "0 messages" in pairbus(pair, "backlog", "purge", BACKLOG, "--yes").stdout
+    assert pairbus(pair, "backlog", "purge", BACKLOG, "--yes").returncode == 1
+
+
+EVERY_TYPE = {
+    name: encode_value(value)
+    for name, value in {
+        "null": None, "boolean": True, "ubyte": UByte(1), "ushort": UShort(1), "uint": UInt(1), "ulong": ULong(1),
+        "byte": Byte(1), "short": Short(1), "int": Int(1), "long": Long(1), "float": Float(1.5),
+        "double": Double(1.5), "decimal32": Decimal32(bytes(4)), "decimal64": Decimal64(bytes(8)),
+        "decimal128": Decimal128(bytes(16)), "char": Char(65), "timestamp": Timestamp(2**62),
+        "uuid": Uuid(bytes(16)), "binary": b"\xff", "string": "é", "symbol": Symbol("s"),
+        "list": [Char(65), None], "map": {"k": Char(65)}, "array": Array([Int(1)]),
+        "described": Described(Symbol("com.microsoft:timespan"), Long(1)),
+    }.items()
+}  # fmt: skip
+
+
+def test_messages_with_properties_of_every_amqp_type_are_listed_explained_and_drained(pair: Pair) -> None:
+    with paired(pair, options()):
+        pass
+    path = ("x-ms-path", sections.encode_text("orders"))
+    home = [message(b"x", [(name, value), path], name) for name, value in EVERY_TYPE.items()]
+    aside = [message(b"x", [(name, value)], f"{name}-aside") for name, value in EVERY_TYPE.items()]
+    odd = [
+        message(b"x", [path, ("x-ms-sessionid", value)], f"{name}-odd")
+        for name, value in EVERY_TYPE.items()
+        if name != "string"
+    ]
+    send_raw(pair.secondary, BACKLOG, [*home, *aside, *odd])
+
+    listed = pairbus(pair, "backlog", "list", "--messages", "1000", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert len(json.loads(listed.stdout)) == len(home) + len(aside) + len(odd)
+    assert pairbus(pair, "backlog", "list", "--messages", "1000").returncode == 0
+    drained = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+    assert drained.returncode == 0, drained.stderr
+    counted = json.loads(drained.stdout)
+    assert (counted["restored"], counted["set_aside"]) == (len(home), len(aside) + len(odd))
+    explained = pairbus(pair, "backlog", "explain", BACKLOG, "--json")
+    assert explained.returncode == 0, explained.stderr
+    assert {row["reason"] for row in json.loads(explained.stdout)} == {
+        "NotFromPairedNamespace",
+        "InvalidParkedProperty",
+    }
+
+
+def test_a_path_that_no_entity_can_have_is_dead_lettered(pair: Pair) -> None:
+    with paired(pair, options()):
+        pass
+    send_raw(pair.secondary, BACKLOG, [message(b"x", [("x-ms-path", sections.encode_text("a%2fb"))])])
+
+    drained = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+
+    assert json.loads(drained.stdout)["set_aside"] == 1
+    (row,) = json.loads(pairbus(pair, "backlog", "explain", BACKLOG, "--json").stdout)
+    assert row["reason"] == "ForbiddenPath"
+
+
+def test_a_drain_into_another_primary_of_the_same_name_is_refused_before_a_message_is_touched(
+    pair: Pair,
+) -> None:
+    with paired(pair, by_hand()) as client:
+        client.fail_over("orders")
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(text("mine"))
+    with Namespace("contoso", queues=["orders"]) as other:
+        wrong: Any = SimpleNamespace(primary=other, secondary=pair.secondary)
+        for command in (
+            ["syphon", "--engine", "local", "--once"],
+            ["backlog", "--queues", "1", "drain", "--extra"],
+        ):
+            refused = pairbus(wrong, *command)
+            assert refused.returncode != 0
+            assert "OtherPrimaryError" in refused.stderr
+            assert "--primary-alias" in refused.stderr
+        moved = pairbus(
+            wrong, "syphon", "--engine", "local", "--once", "--json",
+            "--primary-alias", pair.primary.amqp_address,
+        )  # fmt: skip
+        assert json.loads(moved.stdout)["restored"] == 1, moved.stderr
+        assert bodies(other, "orders", 1) == {"mine": 1}
 
 
 def test_P37_several_syphons_on_the_same_queues_bring_each_message_home_once(pair: Pair) -> None:

@@ -115,9 +115,30 @@ def explain(given: dict[str, Any], queue: str, number: int | None, as_json: bool
 @click.option("--reason", help="Only messages set aside for this reason.")
 @click.pass_obj
 def redrive(given: dict[str, Any], queue: str, reason: str | None) -> None:
-    """Put set-aside messages of QUEUE back in line, to be brought home again."""
-    moved = run(_open(given).redrive(queue, reason))
-    click.echo(f"{moved} messages are back in {queue}")
+    """Put dead-lettered messages of QUEUE back into it, to be drained again.
+
+    Messages stay where they are while their destination does not exist in the primary.
+    """
+    done = run(_open(given).redrive(queue, reason))
+    for path, count in sorted(done.missing.items()):
+        click.echo(
+            f"{count} messages stay: the primary has no entity {path!r}; create it, then redrive again",
+            err=True,
+        )
+    if done.moved:
+        if not done.is_checked:
+            click.echo("the primary could not be asked whether their destinations exist now", err=True)
+        click.echo(f"{done.moved} messages are back in {queue}")
+        return
+    if not done.missing:
+        _nothing(queue, reason, done.others)
+    raise click.exceptions.Exit(1)
+
+
+def _nothing(queue: str, reason: str | None, others: dict[str, int]) -> None:
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(others.items())) or "none"
+    wanted = f" as {reason!r}" if reason is not None else ""
+    click.echo(f"no message of {queue} was dead-lettered{wanted}; reasons there: {_inert(found)}", err=True)
 
 
 @backlog.command(epilog="\b\nExample:\n  pairbus backlog purge contoso/x-servicebus-transfer/3 --yes\n")
@@ -131,7 +152,10 @@ def purge(given: dict[str, Any], queue: str, reason: str | None, yes: bool) -> N
         raise UsageError(
             f"this deletes set-aside messages of {queue} for good: look with `explain`, then add --yes"
         )
-    removed = run(_open(given).purge(queue, reason))
+    removed, others = run(_open(given).purge(queue, reason))
+    if not removed:
+        _nothing(queue, reason, others)
+        raise click.exceptions.Exit(1)
     click.echo(f"{removed} messages are gone from {queue}")
 
 
@@ -139,9 +163,23 @@ def purge(given: dict[str, Any], queue: str, reason: str | None, yes: bool) -> N
 @click.argument("queues", nargs=-1)
 @click.option("--extra", is_flag=True, help="Drain the queues beyond the count.")
 @click.option("--ledger", metavar="DIR", help="Where to keep what is in doubt.")
+@click.option(
+    "--primary-alias",
+    "primary_aliases",
+    metavar="HOST[:PORT]",
+    multiple=True,
+    help="Another address of the primary, for instance where it ran before it moved.",
+)
 @click.pass_obj
-def drain(given: dict[str, Any], queues: tuple[str, ...], extra: bool, ledger: str | None) -> None:
+def drain(
+    given: dict[str, Any],
+    queues: tuple[str, ...],
+    extra: bool,
+    ledger: str | None,
+    primary_aliases: tuple[str, ...],
+) -> None:
     """Bring home, once, what QUEUES or the extra queues hold."""
+    from pairbus.cli.syphon import say
     from pairbus.pairing.statistics import Counters
 
     if not queues and not extra:
@@ -154,9 +192,18 @@ def drain(given: dict[str, Any], queues: tuple[str, ...], extra: bool, ledger: s
     async def work() -> None:
         names = list(queues)
         if extra:
-            names += [row.name for row in await opened.queues() if row.is_extra]
+            rows = [row for row in await opened.queues() if row.is_extra]
+            opened.check_owner(rows, primary_aliases)
+            names += [row.name for row in rows]
         if names:
-            await opened.syphon(names, once=True, counters=counters, ledger=Path(ledger) if ledger else None)
+            await opened.syphon(
+                names,
+                once=True,
+                counters=counters,
+                ledger=Path(ledger) if ledger else None,
+                primary_aliases=primary_aliases,
+                tell=say,
+            )
 
     run(work())
     click.echo(f"{counters.restored} messages are home, {counters.set_aside} set aside")

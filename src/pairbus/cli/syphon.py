@@ -109,7 +109,9 @@ def syphon(**given: Any) -> int:
 
 
 async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) -> None:
-    queues = [row.name for row in await backlog.queues() if given["extra"] or not row.is_extra]
+    rows = [row for row in await backlog.queues() if given["extra"] or not row.is_extra]
+    backlog.check_owner(rows, given["primary_aliases"])
+    queues = [row.name for row in rows]
     if not queues:
         raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
     await backlog.syphon(
@@ -120,12 +122,13 @@ async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) ->
         not_found=given["not_found"],
         life=given["life"],
         primary_aliases=given["primary_aliases"],
-        tell=_say,
+        tell=say,
         started=_stop_on_signals,
     )
 
 
-def _say(kind: str, subject: str, text: str) -> None:
+def say(kind: str, subject: str, text: str) -> None:
+    """Tell a person what a drain met."""
     if kind == "set_aside":
         click.echo(f"dead-lettered in {subject}: {text}", err=True)
     elif kind == "away":

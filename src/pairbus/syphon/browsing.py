@@ -22,6 +22,10 @@ PEEK_OPERATION: Final = b"com.microsoft:peek-message"
 PAGE: Final = 250
 BROWSE_MAX: Final = 20_000
 """How many of a destination's newest messages are looked through for those in doubt."""
+STRETCH: Final = 1_000
+"""How many are looked through at a time, from the newest back."""
+GAP: Final = 2_000
+"""The look ends after so many messages without one in doubt, once one was found: a killed syphon's sends lie together."""
 NUMBER_MAX: Final = 2**62
 _SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 _ENQUEUED: Final = "x-opt-enqueued-time"
@@ -101,12 +105,22 @@ class Browsed:
         enqueued = sections.timestamp_of(annotations.get(_ENQUEUED, sections.NULL))
         return Browsed(number or 0, enqueued, payload, parts)
 
+    @property
+    def message_id(self) -> bytes:
+        """The encoded message id; empty when there is none."""
+        try:
+            properties = sections.list_items(sections.find(self.parts, sections.PROPERTIES))
+        except (RemoteProtocolError, ValueError, LookupError):
+            return b""
+        return properties[0] if properties and properties[0] != sections.NULL else b""
+
     def text_property(self, name: str) -> str | None:
         """The text of an application property; None when it is missing or no text."""
-        for key, value in sections.map_items(sections.find(self.parts, sections.APPLICATION_PROPERTIES)):
-            if sections.text_of(key) == name:
-                return sections.text_of(value)
-        return None
+        try:
+            items = sections.map_items(sections.find(self.parts, sections.APPLICATION_PROPERTIES))
+        except (RemoteProtocolError, ValueError, LookupError):
+            return None
+        return next((sections.text_of(value) for key, value in items if sections.text_of(key) == name), None)
 
 
 async def page_of(receiver: Any, from_number: int, count: int) -> list[Browsed]:
@@ -150,21 +164,42 @@ class DestinationIndex:
 
     async def look(self, receiver: Any, ids: frozenset[str], now: int) -> None:
         """Browse what came since the last look, the first time the destination's newest messages."""
-        if not ids <= self._ids:
-            self._next_number, self._found = None, {}
-        if self._next_number is None:
-            self._next_number = await _start_of_tail(receiver)
-        while page := await page_of(receiver, self._next_number, PAGE):
-            for browsed in page:
-                self._note(browsed, ids)
-            self._next_number = max(self._next_number, page[-1].sequence_number) + 1
+        if self._next_number is None or not ids <= self._ids:
+            self._found = {}
+            self._next_number = await self._look_back(receiver, ids)
+        else:
+            self._next_number = await self._look_through(receiver, ids, self._next_number, NUMBER_MAX)
         self._looked_ms, self._ids = now, ids
 
+    async def _look_back(self, receiver: Any, ids: frozenset[str]) -> int:
+        """Look through the newest messages, stretch by stretch from the newest back. Returns the number after them."""
+        first, last = await _bounds(receiver)
+        end = NUMBER_MAX
+        start = last + 1
+        after = start
+        nearest = last + 1
+        while start > max(first, last - BROWSE_MAX):
+            start = max(first, start - STRETCH)
+            known = sum(counter.total() for counter in self._found.values())
+            after = max(after, await self._look_through(receiver, ids, start, end))
+            if sum(counter.total() for counter in self._found.values()) > known:
+                nearest = start
+            if self._found and nearest - start >= GAP:
+                break
+            end = start
+        return after
+
+    async def _look_through(self, receiver: Any, ids: frozenset[str], start: int, end: int) -> int:
+        """Note what is wanted among the messages from ``start`` up to ``end``. Returns the number to go on with."""
+        while start < end and (page := await page_of(receiver, start, min(PAGE, end - start))):
+            for browsed in page:
+                if browsed.sequence_number < end:
+                    self._note(browsed, ids)
+            start = max(start, page[-1].sequence_number) + 1
+        return start
+
     def _note(self, browsed: Browsed, ids: frozenset[str]) -> None:
-        properties = sections.list_items(sections.find(browsed.parts, sections.PROPERTIES))
-        message_id = parking.message_id_text(properties[0]) if properties else ""
-        if properties and properties[0] == sections.NULL:
-            message_id = ""
+        message_id = parking.message_id_text(browsed.message_id)
         if message_id in ids:
             self._found.setdefault(message_id, Counter())[_digest(browsed.payload)] += 1
 
@@ -185,12 +220,12 @@ class DestinationIndex:
         return taken
 
 
-async def _start_of_tail(receiver: Any) -> int:
-    """The sequence number from which about ``BROWSE_MAX`` messages are left: found by probing, in some 60 requests."""
-    first = await page_of(receiver, 1, 1)
-    if not first:
-        return 1
-    last, step = first[0].sequence_number, 1
+async def _bounds(receiver: Any) -> tuple[int, int]:
+    """The first and the last sequence number of an entity, found by probing in some 60 small requests; (1, 0): none."""
+    oldest = await page_of(receiver, 1, 1)
+    if not oldest:
+        return 1, 0
+    last, step = oldest[0].sequence_number, 1
     while step < NUMBER_MAX and (page := await page_of(receiver, last + step, 1)):
         last, step = page[0].sequence_number, step * 2
     while step > 1:
@@ -198,7 +233,7 @@ async def _start_of_tail(receiver: Any) -> int:
         page = await page_of(receiver, last + step, 1)
         if page:
             last = page[0].sequence_number
-    return max(first[0].sequence_number, last - BROWSE_MAX + 1)
+    return oldest[0].sequence_number, last
 
 
 def _digest(payload: bytes) -> bytes:

@@ -52,6 +52,10 @@ TOO_LARGE: Final = "TooLargeForDestination"
 REFUSED: Final = "RefusedByDestination"
 FORBIDDEN_PATH: Final = "ForbiddenPath"
 
+_NEVER_IN_NAMES: Final = "%@?#*\\"
+"""No entity has these characters in its name. An address with them means another entity, or none, depending on who
+decodes it: ``a%2fb`` would be refused for ever."""
+
 NotFoundPolicy = Literal["dead-letter", "wait"]
 
 _TEMPORARY: Final = frozenset(
@@ -523,6 +527,9 @@ def forbidden(path: str) -> str | None:
         return f"expected an entity, found the system path {path!r}"
     if any(segment.lower() == TRANSFER_SEGMENT for segment in segments):
         return f"expected an entity, found the backlog queue {path!r}: the message would go round for ever"
+    strange = next((one for one in path if one in _NEVER_IN_NAMES or not one.isprintable()), None)
+    if strange is not None:
+        return f"expected the name of an entity, found {path!r}: no name contains {strange!r}"
     if any(segment in ("", ".", "..") for segment in segments):
         return f"expected an entity, found {path!r}"
     return None

@@ -141,20 +141,20 @@ class Syphon:
             self._ends_when_empty_ms = self._wall_clock()
         self._troubles.begin(self._clock())
         pumps = [asyncio.ensure_future(self._pump(inbox)) for inbox in self._inboxes.values()]
-        all_pumps: asyncio.Future[list[None]] = asyncio.gather(*pumps)
         watch = asyncio.ensure_future(self._watch(is_bounded=once))
+        all_pumps = asyncio.ensure_future(asyncio.wait(pumps))
         try:
             ends: list[asyncio.Future[Any]] = [all_pumps, watch]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not all_pumps.done():
                 # Whatever a pump waits for, it has until then to settle and to give back.
-                await asyncio.wait([all_pumps], timeout=max(0, self._stop_by_ms - self._clock()) / 1000)
-            if all_pumps.done():
-                all_pumps.result()
-            if watch.done():
-                watch.result()
+                await asyncio.wait(pumps, timeout=max(0, self._stop_by_ms - self._clock()) / 1000)
+            for task in (*pumps, watch):
+                if task.done():
+                    task.result()
         finally:
             self.stop()
+            all_pumps.cancel()
             await self._end([*pumps, watch, *self._senders.tasks()])
             self._refuse_withdrawals()
             await self._close_links()

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pairbus.pairing import parking
+from pairbus.pairing import parking, sections
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, Letter
-from pairbus.syphon.ports import Delivery
+from pairbus.syphon.ports import Delivery, LockLost
 from pairbus.syphon.pump import Syphon
 from pairbus.testing.pairing_model import original
 from tests.unit.syphon.virtual_loop import VirtualLoop
@@ -31,6 +31,9 @@ class FakeInbox:
         self.loses_locks = False
         self.on_renew: Callable[[], None] = lambda: None
         self.lock_ms = 60_000
+        self.is_taken: Callable[[Letter], bool] = lambda letter: True
+        self.withdrawn: set[str] = set()
+        self.broken: list[str] = []
         self._interrupted = asyncio.Event()
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
@@ -48,6 +51,11 @@ class FakeInbox:
         self._interrupted.set()
 
     async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        self.broken += [
+            f"P34: message {letter.sequence_number} is completed before the primary has it"
+            for letter in letters
+            if not self.is_taken(letter) and letter.message_id not in self.withdrawn
+        ]
         done = [letter for letter in letters if self.holds_lock(letter)]
         self.completed += [letter.sequence_number for letter in done]
         return done
@@ -75,7 +83,7 @@ class FakeInbox:
         return self.waiting
 
     async def is_empty(self, before_ms: int) -> bool:
-        return not self.waiting
+        return not self.all_there()
 
     async def close(self) -> None:
         return
@@ -88,9 +96,26 @@ class FakeInbox:
         )
         self.waiting.append(self.delivery(number, payload))
 
+    def put_legacy(self, number: int, path: str = "orders") -> None:
+        """A message as the retired SDK parked it: without a passport."""
+        self.waiting.append(self.delivery(number, legacy(number, path)))
+
+    def delivery_at(self, number: int, enqueued_ms: int) -> Delivery:
+        """A message that came into the backlog at a given time, delivered once more."""
+        self.put(number)
+        return replace(self.waiting.pop(), enqueued_ms=enqueued_ms)
+
     def delivery(self, number: int, payload: bytes) -> Delivery:
         now = self.loop.now_ms()
         return Delivery(number, payload, now + self.lock_ms, now, f"t{number}")
+
+
+def legacy(number: int, path: str = "orders") -> bytes:
+    """A backlog message without a passport."""
+    parts = sections.split(original(number, None, has_alias_name=False, has_life=False))
+    items = sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
+    items.append((sections.encode_text(parking.ALIAS_PATH), sections.encode_text(path)))
+    return sections.join(sections.replace(parts, sections.APPLICATION_PROPERTIES, sections.encode_map(items)))
 
 
 class LockingInbox(FakeInbox):
@@ -102,6 +127,10 @@ class LockingInbox(FakeInbox):
 
     def put(self, number: int, path: str = "orders", *, detour: int = 0, parked_ms: int = 0) -> None:
         super().put(number, path, detour=detour, parked_ms=parked_ms)
+        self.stored[number] = (self.waiting.pop(), 0)
+
+    def put_legacy(self, number: int, path: str = "orders") -> None:
+        super().put_legacy(number, path)
         self.stored[number] = (self.waiting.pop(), 0)
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
@@ -141,6 +170,8 @@ class LockingInbox(FakeInbox):
         return self.stored.get(letter.sequence_number, (None, 0))[1] > self.loop.now_ms()
 
     async def renew(self, letter: Letter) -> int:
+        if not self.holds_lock(letter):
+            raise LockLost
         until = await super().renew(letter)
         self.stored[letter.sequence_number] = (self.stored[letter.sequence_number][0], until)
         return until
@@ -180,6 +211,29 @@ class FakeOutlet:
         return
 
 
+class Witness:
+    """Stands between a syphon and its outlet and knows what the primary has acknowledged."""
+
+    def __init__(self, outlet: FakeOutlet) -> None:
+        self._outlet = outlet
+        self._taken: set[object] = set()
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        await self._outlet.send(path, letters)
+        self._taken |= {letter.identity for letter in letters}
+
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        found = await self._outlet.at_home(path, letters, ids)
+        self._taken |= {letter.identity for letter in found}
+        return found
+
+    async def close(self) -> None:
+        await self._outlet.close()
+
+    def has(self, letter: Letter) -> bool:
+        return letter.identity in self._taken
+
+
 class Kit:
     """A syphon and what surrounds it."""
 
@@ -190,16 +244,25 @@ class Kit:
         kind = LockingInbox if options.get("locking") else FakeInbox
         self.inboxes = [kind(f"p/x-servicebus-transfer/{index}", loop) for index in range(queues)]
         self.ledger = ledger
+        self.told: list[tuple[str, str, str]] = []
+        witness = Witness(self.outlet)
+        for inbox in self.inboxes:
+            inbox.is_taken = witness.has
         self.syphon = Syphon(
             self.inboxes,
-            self.outlet,
+            witness,
             plan=DrainPlan(**({"window": options["window"]} if "window" in options else {})),  # type: ignore[arg-type]
             ledger=ledger,
             counters=self.counters,
             clock=loop.now_ms,
             wall_clock=loop.now_ms,
             life="deduct" if options.get("deduct") else "freeze",
+            tell=lambda *event: self.told.append(event),
         )
+
+    def check(self) -> None:
+        """No message may be completed before the primary has acknowledged it, whatever else a test looks at."""
+        assert [claim for inbox in self.inboxes for claim in inbox.broken] == []
 
     async def run_for(self, seconds: float) -> None:
         task = asyncio.ensure_future(self.syphon.run())
@@ -220,6 +283,7 @@ def run(
         result = work(kit)
         if asyncio.iscoroutine(result):
             await result
+        kit.check()
         return kit
 
     return loop.run_until_complete(main())

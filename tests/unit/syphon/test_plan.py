@@ -131,7 +131,22 @@ def test_a_queue_whose_link_is_gone_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["$management", "orders/$deadletterqueue", "p/x-servicebus-transfer/0", "a//b", "../a", "x" * 300]
+    "path",
+    [
+        "$management",
+        "orders/$deadletterqueue",
+        "p/x-servicebus-transfer/0",
+        "a//b",
+        "../a",
+        "x" * 300,
+        "a%2fb",
+        "a?b",
+        "a#b",
+        "a*",
+        "a@b",
+        "a\\b",
+        "a\nb",
+    ],
 )
 def test_forbidden_paths(path: str) -> None:
     assert forbidden(path) is not None

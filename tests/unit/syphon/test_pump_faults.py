@@ -289,6 +289,7 @@ def test_a_cancelled_message_that_is_held_is_completed_and_goes_nowhere(loop: Vi
     async def work(kit: Kit) -> None:
         away_until(kit, 10_000_000)
         kit.inboxes[0].put(1)
+        kit.inboxes[0].withdrawn.add("m1")
         task = asyncio.ensure_future(kit.syphon.run())
         await asyncio.sleep(2)
         assert not await kit.syphon.withdraw(kit.inboxes[0].queue, "m1", ("another", 2))
@@ -307,6 +308,7 @@ def test_P44_whoever_cancels_while_the_syphon_stops_is_answered(loop: VirtualLoo
         away_until(kit, 10_000_000)
         inbox = kit.inboxes[0]
         inbox.put(1)
+        inbox.withdrawn.add("m1")
         task = asyncio.ensure_future(kit.syphon.run())
         await asyncio.sleep(2)
         asked: list[asyncio.Future[bool]] = []
