@@ -33,6 +33,8 @@ from pairbus.storage.memory import MemoryStore
 from pairbus.testing.wire import ClientConnection, ClientReceiver, ClientSession
 
 NOW = 1_700_000_000_000
+WHOLE_MESSAGE_BYTES = 400_000
+"""A window for so many bytes takes any message of the queue whole."""
 
 
 class KernelTransport(asyncio.Transport):
@@ -368,7 +370,11 @@ class SocketModel:
         ]
 
     def stalled(self) -> list[str]:
-        """Receivers that could have a message, while nothing is on its way and nobody has promised to call."""
+        """Receivers that could have a message, while nothing is on its way and nobody has promised to call.
+
+        While enough waits for windows that the client has shut on its other sessions, a session may be passed over whose window
+        does not take a whole message: the client opens the others, and it is served.
+        """
         if self.driver.commit is not None or self.transport.is_paused or self.gateway.amqp.has_output():
             return []
         if self.entity.main.ready.first() is None:
@@ -377,7 +383,13 @@ class SocketModel:
             f"{link.name}: credit {link.credit}, window {link.session.remote_window}, unwritten "
             f"{self.transport.get_write_buffer_size()}"
             for link, context in self.gateway.links.items()
-            if isinstance(context, ReceiveLink) and link.credit > 0 and link.session.has_window()
+            if isinstance(context, ReceiveLink)
+            and link.credit > 0
+            and link.session.has_window()
+            and not (
+                self.gateway.amqp.has_enough_waiting()
+                and link.session.remote_window * self.gateway.amqp.send_frame_max < WHOLE_MESSAGE_BYTES
+            )
         ]
 
 

@@ -104,6 +104,7 @@ class Connection:
         "send_frame_max",
         "sessions",
         "settings",
+        "waiting_size",
     )
 
     def __init__(self, handler: Handler, settings: ConnectionSettings) -> None:
@@ -127,6 +128,8 @@ class Connection:
         self.link_count = 0
         self.partial_size = 0
         """Bytes held of unfinished deliveries."""
+        self.waiting_size = 0
+        """What the transfers cost that wait for the windows of sessions, in bytes."""
         self.send_frame_max = MIN_MAX_FRAME_SIZE
         self._handshake: Handshake | None = Handshake(handler, settings)
         self._held = bytearray()
@@ -161,6 +164,13 @@ class Connection:
             self.output_size = 0
             self._last_sent = self._now
         return output
+
+    def has_enough_waiting(self) -> bool:
+        """Whether nothing more should be made to wait for the client's windows. One delivery may always wait."""
+        waiting, settings = self.waiting_size, self.settings
+        return waiting > settings.waiting_bytes_max or (
+            waiting > 0 and settings.waiting.size > settings.waiting_bytes_total_max
+        )
 
     def has_output(self) -> bool:
         """Whether ``take_output`` would return something."""

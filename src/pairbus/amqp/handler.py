@@ -110,6 +110,16 @@ class Nobody:
 NOBODY: Final = Nobody()
 
 
+class Waiting:
+    """What waits for the windows of sessions, over all connections with the same settings."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes."""
+
+
 class ConnectionSettings:
     """What a connection announces and allows."""
 
@@ -128,6 +138,9 @@ class ConnectionSettings:
         "properties",
         "send_frame_max",
         "unknown_delivery",
+        "waiting",
+        "waiting_bytes_max",
+        "waiting_bytes_total_max",
     )
 
     def __init__(
@@ -143,6 +156,8 @@ class ConnectionSettings:
         pre_auth_bytes_max: int = 16384,
         links_max: int = 5000,
         partial_bytes_max: int = 32 << 20,
+        waiting_bytes_max: int = 1 << 20,
+        waiting_bytes_total_max: int = 64 << 20,
     ) -> None:
         self.container_id = container_id
         self.max_frame_size = max_frame_size
@@ -158,6 +173,11 @@ class ConnectionSettings:
         """How many links a connection may have over all its sessions."""
         self.partial_bytes_max = partial_bytes_max
         """How much a connection may hold of deliveries whose last frame has not come, over all its links."""
+        self.waiting_bytes_max = waiting_bytes_max
+        """How much may wait on a connection for the windows of its sessions before it has enough (``has_enough_waiting``)."""
+        self.waiting_bytes_total_max = waiting_bytes_total_max
+        """How much may wait on all connections before each of those that have something waiting has enough."""
+        self.waiting = Waiting()
         self.mechanisms: tuple[str, ...] = MECHANISMS
         self.properties: dict[str, object] = {}
         self.unknown_delivery = AmqpError(

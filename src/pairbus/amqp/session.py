@@ -40,6 +40,8 @@ IDLE_STEPS_MAX: Final = 200_000
 """How many deliveries a client may name in vain, beyond those it settles, before it is shown the door."""
 DISPOSITION_OVERHEAD: Final = 32
 """What a disposition takes beside its state."""
+FRAME_COST: Final = 64
+"""Bytes that a waiting frame takes in memory beside its own."""
 UNSETTLED_MAX: Final = 200_000
 """How many deliveries of ours may wait for settlement at once; beyond it nothing more is sent."""
 
@@ -129,16 +131,22 @@ class Session:
     def send_transfer_frame(self, frame: bytes) -> None:
         """Send a transfer frame now, or when the client's window opens (AMQP 1.0, 2.5.6)."""
         self.queued.append(frame)
-        self.queued_bytes += len(frame)
+        self._wait(len(frame) + FRAME_COST)
         self._send_queued()
 
     def _send_queued(self) -> None:
         while self.queued and self.remote_window > 0:
             frame = self.queued.popleft()
-            self.queued_bytes -= len(frame)
+            self._wait(-len(frame) - FRAME_COST)
             self.connection.write_frame(frame)
             self.remote_window -= 1
             self.next_outgoing_id = (self.next_outgoing_id + 1) & SERIAL
+
+    def _wait(self, cost: int) -> None:
+        """So much more (or less) waits for the client's window."""
+        self.queued_bytes += cost
+        self.connection.waiting_size += cost
+        self.connection.settings.waiting.size += cost
 
     def end(self, error: AmqpError | None = None) -> None:
         """End the session from our side; its links vanish."""
@@ -160,7 +168,7 @@ class Session:
         self.links.clear()
         self.unsettled.clear()
         self.queued.clear()
-        self.queued_bytes = 0
+        self._wait(-self.queued_bytes)
         self.accept_first = self.echo_first = -1
         self.connection.handler.session_ended(self)
 

@@ -26,7 +26,7 @@ from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.meter import MANAGEMENT, Meter
 from pairbus.gateway.metrics import broker_metrics
-from pairbus.gateway.outgoing import Deliveries
+from pairbus.gateway.outgoing import Deliveries, review_windows
 from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
 from pairbus.gateway.tracking import Tracker
 from pairbus.model.access import MANAGE
@@ -82,6 +82,10 @@ class Broker:
         self.connection_settings = ConnectionSettings(f"pairbus-{name}")
         self.request_bytes_max = REQUEST_BYTES_MAX
         self.draining: list[ReceiveLink] = []
+        self.window_limited: dict[GatewayConnection, None] = {}
+        """Connections where enough waits for the windows of sessions."""
+        self.windows_seen = -1
+        """What waited for windows when ``window_limited`` was last looked at; -1: there are new ones."""
         self.connections: dict[GatewayConnection, None] = {}
         self._on_audit = audit
         self._on_refusal = audit_refusal
@@ -109,6 +113,7 @@ class Broker:
     def forget(self, connection: GatewayConnection) -> None:
         """A connection is over."""
         self.connections.pop(connection, None)
+        self.window_limited.pop(connection, None)
         self._dirty.pop(connection, None)
 
     def touch(self, connection: GatewayConnection) -> None:
@@ -165,6 +170,10 @@ class Broker:
             self._follow_configuration()
         if self.faults.is_on:
             self._lose_locks(now)
+        if self.window_limited and self.windows_seen != self.connection_settings.waiting.size:
+            self.windows_seen = self.connection_settings.waiting.size
+            for connection in list(self.window_limited):
+                review_windows(connection)
         self.namespace.pump(now)
         if self.draining:
             draining, self.draining = self.draining, []

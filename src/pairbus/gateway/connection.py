@@ -78,6 +78,8 @@ class GatewayConnection:
         self.transactions: dict[bytes, Transaction] = {}
         self.is_paused = False
         self.is_backed_up = False
+        self.is_window_limited = False
+        """Enough waits for the windows of its sessions: only a session whose window takes a whole message gets one."""
         self.is_counted = False
         """It has been opened and is counted among the connections."""
         self.is_cut = False

@@ -21,7 +21,7 @@ from pairbus.errors import (
 from pairbus.gateway import management_messages, management_rules, management_sessions
 from pairbus.gateway.addressing import find_entity, node_scope, queue_at
 from pairbus.gateway.meter import MANAGEMENT
-from pairbus.gateway.replies import REPLY_BYTES_MAX, reply, reply_link
+from pairbus.gateway.replies import REPLY_BYTES_MAX, may_ask, reply, reply_link
 from pairbus.gateway.request import NoContent, Request
 from pairbus.model.access import LISTEN, MANAGE, SEND
 
@@ -70,6 +70,8 @@ def receive(
     """Answer one request."""
     if not settled:
         context.link.session.accept_incoming(delivery_id)
+    if not may_ask(connection):
+        return  # before anything is read or locked for an answer that could not leave
     try:
         message = decode_message(payload, VALUES_MAX)
     except ProtocolError:

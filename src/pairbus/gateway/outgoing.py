@@ -29,6 +29,7 @@ from pairbus.model.message import ACTIVE, SCHEDULED
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
+    from pairbus.amqp.session import Session
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity
     from pairbus.engine.queue import Queue
@@ -49,6 +50,10 @@ TICKS_PER_MS: Final = 10_000
 ACCEPT_TIMEOUT_MAX_MS: Final = 600_000
 OUTPUT_BYTES_MAX: Final = 1_048_576
 """Bytes that may wait for a commit on one connection before its deliveries pause."""
+TRANSFER_HEAD_BYTES_MAX: Final = 64
+"""Bytes of a transfer frame before the message."""
+ANNOTATION_BYTES_MAX: Final = 16_384
+"""Bytes that the broker may add to a message: annotations, and the reason and description of a dead letter."""
 _TTL_MAX: Final = 0xFFFF_FFFF
 
 
@@ -94,9 +99,49 @@ def flow(connection: GatewayConnection, context: ReceiveLink) -> None:
         context.flows = link.flows
         context.begin_receive()
     # Without a window what is sent would pile up here; when it opens, this is called again (B62, B63).
-    context.queue.set_credit(context.consumer, link.credit if link.session.has_window() else 0)
+    context.queue.set_credit(context.consumer, link.credit if _may_deliver(connection, context) else 0)
     if link.drain:
         connection.broker.draining.append(context)
+
+
+def _may_deliver(connection: GatewayConnection, context: ReceiveLink) -> bool:
+    """Whether a session's window lets a message out. While enough waits for other windows of the connection, it must let the
+    largest message out whole, so that no more is made to wait (B62).
+    """
+    session = context.link.session
+    if not session.has_window():
+        return False
+    if not connection.is_window_limited:
+        return True
+    frame_bytes = connection.amqp.send_frame_max - TRANSFER_HEAD_BYTES_MAX
+    message_bytes = context.entity.settings.max_message_kb * 1024 + ANNOTATION_BYTES_MAX
+    return session.remote_window > message_bytes // frame_bytes
+
+
+def _window_shut(connection: GatewayConnection, session: Session) -> None:
+    """A delivery has used up a session's window: no link of the session gets more until it opens (``flow`` is called then)."""
+    for link in session.links.values():
+        context = link.context
+        if isinstance(context, ReceiveLink):
+            context.consumer.credit = 0
+    if not connection.is_window_limited and connection.amqp.has_enough_waiting():
+        connection.is_window_limited = True
+        connection.broker.window_limited[connection] = None
+        connection.broker.windows_seen = -1
+        for context in connection.links.values():
+            if isinstance(context, ReceiveLink) and not _may_deliver(connection, context):
+                context.consumer.credit = 0
+
+
+def review_windows(connection: GatewayConnection) -> None:
+    """Less waits for windows than before: deliver again, if it is little enough."""
+    if connection.amqp.has_enough_waiting():
+        return
+    connection.is_window_limited = False
+    connection.broker.window_limited.pop(connection, None)
+    for context in connection.links.values():
+        if isinstance(context, ReceiveLink) and context.link.is_attached:
+            flow(connection, context)
 
 
 class Deliveries:
@@ -124,15 +169,20 @@ class Deliveries:
         link = context.link
         link.send(tag, parts, lock is None, lock)
         session = link.session
-        if session.remote_window <= 0 or session.queued:
-            consumer.credit = 0  # see flow
+        connection = context.connection
+        if (
+            session.remote_window <= 0
+            or session.queued
+            or (connection.is_window_limited and not _may_deliver(connection, context))
+        ):
+            _window_shut(connection, session)
         context.is_polling = False
         context.deliveries.add(message.size - PREFIX_SIZE)
         if lock is None and broker.trail is not None:
             broker.trail.ended(RECEIVED_AND_DELETED, context.queue, message, blob, context.connection.now)
-        broker.touch(context.connection)
-        if context.connection.amqp.output_size > OUTPUT_BYTES_MAX:
-            context.connection.hold_back()
+        broker.touch(connection)
+        if connection.amqp.output_size > OUTPUT_BYTES_MAX:
+            connection.hold_back()
 
     def lock_token(self, lock: Lock) -> bytes:
         """A lock token as it travels outside delivery tags: sixteen bytes in RFC order."""

@@ -13,17 +13,25 @@ if TYPE_CHECKING:
 
 REPLY_BYTES_MAX: Final = 8_388_608
 """Answers that may wait on one connection before further requests are told to come later."""
-WAITING_BYTES_MAX: Final = 4_194_304
-"""Answers that may wait for the window of a session; who asks on and on and takes nothing is shown the door (M6)."""
+
+
+def may_ask(connection: GatewayConnection) -> bool:
+    """Whether a request may be answered. A client that asks on and on and lets no answer through is disconnected (M6)."""
+    amqp = connection.amqp
+    if not amqp.has_enough_waiting():
+        return True
+    text = (
+        f"Answers and messages of {amqp.waiting_size} bytes wait for the windows of this connection's sessions to open: at most "
+        f"{amqp.settings.waiting_bytes_max} may wait. Open the windows before asking for more."
+    )
+    connection.close("amqp:resource-limit-exceeded", text)
+    return False
 
 
 def reply(connection: GatewayConnection, link: Link, answer: bytes) -> None:
     """Send an answer."""
-    if link.session.queued_bytes > WAITING_BYTES_MAX:
-        text = f"More than {WAITING_BYTES_MAX} bytes of answers wait for the session's window to open."
-        connection.close("amqp:resource-limit-exceeded", text)
-        return
-    link.send(b"\x00", [answer], True)
+    if may_ask(connection):
+        link.send(b"\x00", [answer], True)
 
 
 def reply_link(connection: GatewayConnection, request: Link, path: str, reply_to: str | None) -> Link | None:

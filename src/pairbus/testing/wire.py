@@ -289,9 +289,11 @@ class RequestLink:
 class ClientSession:
     """One session of the client."""
 
-    def __init__(self, connection: ClientConnection, channel: int) -> None:
+    def __init__(self, connection: ClientConnection, channel: int, window: int = WINDOW) -> None:
         self.connection = connection
         self.channel = channel
+        self.window = window
+        """Transfer frames that the broker may send from now on, as every flow frame says it."""
         self.links: dict[int, ClientLink] = {}
         self.sent: dict[int, ClientSender] = {}
         self.received: dict[int, ClientReceiver] = {}
@@ -303,7 +305,7 @@ class ClientSession:
         self.error: AmqpError | None = None
         self._by_name: dict[tuple[str, bool], ClientLink] = {}
         self._next_handle = 0
-        begin = Begin(self.next_outgoing_id, WINDOW, WINDOW)
+        begin = Begin(self.next_outgoing_id, window, WINDOW)
         self.write(begin.encode())
 
     def write(self, body: bytes) -> None:
@@ -363,7 +365,7 @@ class ClientSession:
         """A flow with the session's half filled in."""
         frame = Flow()
         frame.next_incoming_id = self.next_incoming_id
-        frame.incoming_window = WINDOW
+        frame.incoming_window = self.window
         frame.next_outgoing_id = self.next_outgoing_id
         frame.outgoing_window = WINDOW
         return frame
@@ -451,11 +453,11 @@ class ClientConnection:
             self._output.clear()
             self._open()
 
-    def session(self) -> ClientSession:
+    def session(self, window: int = WINDOW) -> ClientSession:
         """Begin a session."""
         channel = self._next_channel
         self._next_channel += 1
-        session = self.sessions[channel] = ClientSession(self, channel)
+        session = self.sessions[channel] = ClientSession(self, channel, window)
         return session
 
     def close(self) -> None:

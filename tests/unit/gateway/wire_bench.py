@@ -48,9 +48,18 @@ def token(
 class Peer:
     """One client with its connection in the broker."""
 
-    def __init__(self, bench: WireBench, user: str | None, password: str, skips_sasl: bool = False) -> None:
+    def __init__(
+        self,
+        bench: WireBench,
+        user: str | None,
+        password: str,
+        skips_sasl: bool = False,
+        max_frame_size: int = 1 << 20,
+    ) -> None:
         self.bench = bench
-        self.client = ClientConnection("peer", user, password, skips_sasl=skips_sasl)
+        self.client = ClientConnection(
+            "peer", user, password, skips_sasl=skips_sasl, max_frame_size=max_frame_size
+        )
         self.gateway: GatewayConnection = bench.broker.connect(
             "127.0.0.1:50000", secure=True, loopback=True, now=bench.now
         )
@@ -133,9 +142,16 @@ class WireBench:
     def queue(self, path: str = "q", settings: Settings | None = None) -> Entity:
         return self.namespace.create(QUEUE, path, settings or Settings(), self.now)
 
-    def peer(self, user: str | None = "root", password: str = "root-1", *, skips_sasl: bool = False) -> Peer:
+    def peer(
+        self,
+        user: str | None = "root",
+        password: str = "root-1",
+        *,
+        skips_sasl: bool = False,
+        max_frame_size: int = 1 << 20,
+    ) -> Peer:
         """A client that has logged in; without a user it is anonymous and must put tokens."""
-        peer = Peer(self, user, password, skips_sasl)
+        peer = Peer(self, user, password, skips_sasl, max_frame_size)
         self.peers.append(peer)
         self.settle()
         return peer
