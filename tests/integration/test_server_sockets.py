@@ -255,9 +255,10 @@ async def test_the_brokers_close_is_heard_whole_and_the_socket_ends(tmp_path: Pa
 async def test_rule_19_settlements_are_read_although_the_peer_went_without_reading(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         sock = socket.create_connection(running.amqp)
-        sock.sendall(HEADER)
+        hello = HEADER + b"OPEN"
+        sock.sendall(hello)
         await wait_for(
-            lambda: len(running.broker.gateways) == 1 and running.broker.gateways[0].heard == HEADER
+            lambda: len(running.broker.gateways) == 1 and running.broker.gateways[0].heard == hello
         )
         gateway = running.broker.gateways[0]
         # The server does not read while the client writes its last words and resets the connection.
@@ -274,7 +275,7 @@ async def test_rule_19_settlements_are_read_although_the_peer_went_without_readi
 
         await wait_for(lambda: gateway.is_lost)
 
-        assert gateway.heard == HEADER + b"settled"
+        assert gateway.heard == hello + b"settled"
 
 
 async def test_M6_a_peer_that_never_opens_is_cut_after_the_handshake_time(tmp_path: Path) -> None:
@@ -300,9 +301,10 @@ async def test_M12_connections_beyond_the_limit_are_refused_and_room_is_given_ba
     async with serving(tmp_path, limits=Limits(connections_max=2)) as running:
         pairs = [await connect(running.amqp) for _ in range(2)]
         for reader, writer in pairs:
-            writer.write(HEADER)
+            writer.write(HEADER + b"OPEN")
             await read_until(reader, b">")
         third_reader, third = await connect(running.amqp)
+        third.write(HEADER)
         assert await read_cut(third_reader) == b""
         pairs[0][1].close()
         await wait_for(lambda: sum(running.server.statistics().listener.open_by_kind.values()) == 1)

@@ -22,7 +22,9 @@ from pairbus.server.addresses import format_address, is_loopback
 from pairbus.server.committer import Speech
 from pairbus.server.http import HttpLayer, plain_text_refusal
 from pairbus.server.sniff import Tongue, tongue_of
+from pairbus.server.strangers import READ_BYTES, STEP_BYTES
 from pairbus.server.tls import TlsLayer
+from pairbus.server.transports import limit_reads, release
 from pairbus.server.websocket import WebSocketLayer
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ WRITE_BYTES_LOW: Final = 64 * 1024
 UNREAD_BYTES_MAX: Final = 1024 * 1024
 """Unwritten bytes at which the socket is not read either: who asks and never listens waits (B62)."""
 DRAIN_BYTES: Final = 256 * 1024
+KNOWN_READ_BYTES: Final = 256 * 1024
+"""Bytes read at once from the socket of a peer that has proved a right."""
 AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 """AMQP 1.0, 2.2: whoever opens with something else hears which header would do, then the connection ends."""
 
@@ -66,11 +70,14 @@ class SocketConnection(asyncio.Protocol):
         "_shared",
         "_tls",
         "_transport",
+        "_unread",
         "_waiting_bytes",
         "_websocket",
         "_writing_paused",
         "deadline",
+        "is_stranger",
         "kind",
+        "sent_as_stranger",
     )
 
     def __init__(self, hall: Hall, *, http_only: bool) -> None:
@@ -99,6 +106,12 @@ class SocketConnection(asyncio.Protocol):
         self.deadline: float | None = None
         """When the connection is cut, by the loop's clock, unless something good happens before."""
         self.kind = "new"
+        self.is_stranger = True
+        """The peer has not proved a right: its input is handled in turn with that of other strangers."""
+        self.sent_as_stranger = 0
+        """Bytes that count against what all strangers may hold; kept by ``Strangers``."""
+        self._unread: bytes = b""
+        """A stranger's input that waits for its turn."""
 
     # What asyncio tells.
 
@@ -112,22 +125,30 @@ class SocketConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        limit_reads(transport, READ_BYTES)
         self._shared.arrived(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_ending:
             return
+        if self.is_stranger:
+            self._unread += data
+            if self._http is None:  # bodies of requests have a limit of their own
+                self._shared.strangers.holds(self, len(data))
+            self._shared.strangers.has_work(self)
+            self._review_reading()
+            return
         self._shared.received(len(data))
+        self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         try:
             if self._tls is not None:
                 self._receive_tls(data)
             else:
                 self._receive_plain(data)
         except RemoteProtocolError as error:
-            logger.info(
-                "connection refused",
-                extra={"event": "connection.refused", "peer": self._peer, "reason": str(error)},
-            )
+            self._shared.log_refusal(self._peer, str(error))
             self._shared.refused("protocol")
             self._flush_tls()
             self.end()
@@ -140,6 +161,8 @@ class SocketConnection(asyncio.Protocol):
         self._eof = True
         if self._is_ending or self._is_lost:
             return False
+        if self._unread:
+            return True  # when that has been handled, ``take_step`` comes back here
         if self._http is not None:
             self._http.receive_eof()
             self._shared.has_words(self)
@@ -149,14 +172,19 @@ class SocketConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and not self._eof and not self._is_ending:
+        if exc is not None and not self._eof and not self._is_ending and not self.is_stranger:
             self._drain()
         self._is_lost = True
         self._lose_gateway()
         self._hold(0)
         self._shared.left(self)
         # The chain of references back is cut by hand: the collector seldom looks at old objects.
+        if self._websocket is not None:
+            self._websocket.release()
+        if self._transport is not None:
+            release(self._transport)
         self._transport = self._tls = self._http = self._websocket = None
+        self._unread = b""
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -169,6 +197,55 @@ class SocketConnection(asyncio.Protocol):
         self._proceed_http()
 
     # What the server asks.
+
+    def take_step(self) -> bool:
+        """Handle a little of what a stranger sent; whether there is more to do."""
+        if self._is_ending or self._is_lost:
+            self._unread = b""
+            return False
+        http = self._http
+        if http is not None and http.is_behind:
+            self._proceed_http(is_my_turn=True)
+            # While it stays behind its words go first; ``_speak`` comes back then.
+            return bool(self._unread) and not http.is_behind
+        piece, self._unread = self._unread[:STEP_BYTES], self._unread[STEP_BYTES:]
+        self._shared.received_from_stranger(len(piece))
+        self._receive(piece)
+        self._look_who_it_is()
+        if self._unread:
+            return True
+        if self._eof and not self.eof_received():
+            self.end()
+        self._review_reading()
+        return False
+
+    def evict(self, reason: str) -> None:
+        """Give the place to somebody else."""
+        self._shared.refused(reason)
+        self._shared.log_refusal(self._peer, reason)
+        self.cut()
+
+    def _look_who_it_is(self) -> None:
+        """Follow the gateway's or HTTP's word on whether the peer has proved a right."""
+        if self._gateway is not None:
+            is_stranger = self.is_stranger and self._gateway.is_stranger
+        elif self._http is not None:
+            is_stranger = not self._http.is_known
+        else:
+            return
+        if is_stranger == self.is_stranger:
+            return
+        self.is_stranger = is_stranger
+        if self._transport is not None:
+            limit_reads(self._transport, READ_BYTES if is_stranger else KNOWN_READ_BYTES)
+        if is_stranger:
+            self._shared.strangers.arrived(self)
+            return
+        self._shared.strangers.left(self)
+        rest, self._unread = self._unread, b""
+        if rest:
+            self._shared.received(len(rest))
+            self._receive(rest)
 
     def speak(self, chunks: list[bytes], is_last: bool) -> None:
         """Write words whose commit is through; they were taken by ``take_words`` or from the gateway. Never raises for a
@@ -336,7 +413,8 @@ class SocketConnection(asyncio.Protocol):
             return
         self._become("amqps" if self._tls is not None else "amqp")
         self._open_gateway()
-        self._receive_plain(first)
+        if self._gateway is not None:
+            self._receive_plain(first)
 
     def _begin_http(self, first: bytes) -> None:
         if not self._is_at_home():
@@ -359,14 +437,18 @@ class SocketConnection(asyncio.Protocol):
         http.receive(data)
         self._after_http(http)
 
-    def _proceed_http(self) -> None:
-        """Room for answers again: look at the requests that wait."""
+    def _proceed_http(self, *, is_my_turn: bool = False) -> None:
+        """Room for answers again: look at the next request that waits; a stranger's when it is the stranger's turn."""
         http = self._http
-        if http is None or self._transport is None or self._is_ending:
+        if http is None or self._transport is None or self._is_ending or not http.is_behind:
+            return
+        if self.is_stranger and not is_my_turn:
+            self._shared.strangers.has_work(self)
             return
         if not self._writing_paused:  # else ``resume_writing`` will call this again
             http.proceed()
             self._after_http(http)
+            self._review_reading()
 
     def _after_http(self, http: HttpLayer) -> None:
         if not self._hold(http.held_bytes):
@@ -377,6 +459,7 @@ class SocketConnection(asyncio.Protocol):
         elif http.has_output or http.is_ended:
             self._shared.has_words(self)
             self._review_reading()
+        self._look_who_it_is()
 
     def _begin_websocket(self, http: HttpLayer) -> None:
         assert http.upgrade_head is not None, "called with an upgrade only"
@@ -414,14 +497,15 @@ class SocketConnection(asyncio.Protocol):
         self.kind = kind
 
     def _open_gateway(self) -> None:
+        if self._shared.is_full:
+            self.evict("connections_max")
+            return
         self._gateway = self._shared.connect(self._peer, self._tls is not None, self._loopback)
         self._gateway.context = self
         self._review_deliveries()
 
     def _refuse(self, reason: str, words: list[bytes]) -> None:
-        logger.warning(
-            "connection refused", extra={"event": "connection.refused", "peer": self._peer, "reason": reason}
-        )
+        self._shared.log_refusal(self._peer, reason)
         self._shared.refused(reason)
         self._write_now(words)
         self.end()
@@ -482,8 +566,8 @@ class SocketConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._is_ending or self._is_lost:
             return
-        is_full = self._http is not None and self._http.is_full
-        stop = is_full or transport.get_write_buffer_size() > UNREAD_BYTES_MAX
+        is_behind = self._http is not None and (self._http.is_full or self._http.is_behind)
+        stop = is_behind or bool(self._unread) or transport.get_write_buffer_size() > UNREAD_BYTES_MAX
         if stop != self._reading_stopped:
             self._reading_stopped = stop
             self.set_reading(not stop and self._shared.is_reading)

@@ -17,6 +17,8 @@ HEADER_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX_DEFAULT: Final = 4 * 1024 * 1024
 PENDING_BYTES_MAX: Final = 256 * 1024
 """Answers that wait to be written before further pipelined requests are looked at."""
+REFUSALS_MAX: Final = 20
+"""Requests that are refused to an unknown caller before its connection is closed."""
 _BODILESS: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
@@ -40,10 +42,13 @@ class HttpLayer:
         "_peer",
         "_pending",
         "_pending_bytes",
+        "_refusals",
         "_secure",
         "_upgrade",
+        "is_behind",
         "is_ended",
         "is_idle",
+        "is_known",
         "is_served",
         "upgrade_head",
     )
@@ -70,6 +75,12 @@ class HttpLayer:
         self._body_bytes = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._refusals = 0
+        """Requests of an unknown caller that were refused since a known one last asked."""
+        self.is_behind = False
+        """More may have come than was looked at: call ``proceed`` when there is time and room."""
+        self.is_known = False
+        """The last caller proved to hold a key."""
         self.is_ended = False
         """The connection ends after the output."""
         self.is_idle = True
@@ -106,7 +117,6 @@ class HttpLayer:
             if self._connection.their_state is not h11.CLOSED:
                 self._connection.receive_data(b"")
             self.proceed()
-            self.is_ended = True
 
     def take_output(self) -> list[bytes]:
         """Everything to write since last asked."""
@@ -118,8 +128,15 @@ class HttpLayer:
         return bytes(self._connection.trailing_data[0])
 
     def proceed(self) -> None:
-        """Look at what has come so far, as long as there is room for answers."""
-        while not self.is_ended and self.upgrade_head is None and not self.is_full:
+        """Look at what has come so far, up to the end of one request, if there is room for its answer.
+
+        One at a time: a peer that sends a thousand requests in one piece must not keep everybody waiting for them.
+        """
+        self.is_behind = False
+        while not self.is_ended and self.upgrade_head is None:
+            if self.is_full:
+                self.is_behind = True
+                return
             try:
                 event = self._connection.next_event()
                 if event is h11.NEED_DATA:
@@ -135,8 +152,12 @@ class HttpLayer:
                     self._connection.start_next_cycle()
                     continue
                 self._take(event)
+                if isinstance(event, h11.EndOfMessage):
+                    self.is_behind = True
+                    return
             except h11.RemoteProtocolError as error:
                 self._refuse(error.error_status_hint, f"the request cannot be understood: {error}")
+                _forget_tracebacks(error)
 
     def _take(self, event: type[h11.NEED_DATA | h11.PAUSED] | h11.Event) -> None:
         if isinstance(event, h11.Request):
@@ -177,7 +198,14 @@ class HttpLayer:
             self._secure,
         )
         self._head, self._body = None, []
-        self._send(self._answer(request), is_head=request.method == "HEAD")
+        response = self._answer(request)
+        self.is_known = request.is_known
+        if self.is_known:
+            self._refusals = 0
+        elif response.status >= HTTPStatus.BAD_REQUEST:
+            self._refusals += 1
+        closes = self._refusals >= REFUSALS_MAX
+        self._send(response, is_head=request.method == "HEAD", closes=closes)
         self.is_idle = self.is_served = True
 
     def _send(self, response: HttpResponse, *, is_head: bool, closes: bool = False) -> None:
@@ -247,6 +275,13 @@ def plain_text_refusal() -> bytes:
         b"HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\nconnection: close\r\n"
         b"content-length: %d\r\n\r\n%b" % (len(body), body)
     )
+
+
+def _forget_tracebacks(error: BaseException | None) -> None:
+    """Undo the circle of h11's errors, whose tracebacks hold the frames that hold the errors, and us with them."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _asks_for_websocket(head: h11.Request) -> bool:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import UsageError
+from pairbus.gateway.rate import RateLimit
 from pairbus.server.accepting import Acceptor
 from pairbus.server.addresses import format_address, is_loopback
 from pairbus.server.committer import Speech
 from pairbus.server.connection import SocketConnection
 from pairbus.server.driver import UNCOMMITTED_BYTES_MAX
 from pairbus.server.http import BODY_BYTES_MAX_DEFAULT
+from pairbus.server.strangers import Strangers
 
 if TYPE_CHECKING:
     from pairbus.gateway.http import HttpRequest, HttpResponse
@@ -31,6 +33,11 @@ HANDSHAKE_SECONDS_DEFAULT: Final = 20.0
 HTTP_IDLE_SECONDS_DEFAULT: Final = 60.0
 HTTP_HELD_BYTES_MAX_DEFAULT: Final = 64 * 1024 * 1024
 LINGER_SECONDS_DEFAULT: Final = 2.0
+SPARE_SLOTS: Final = 8
+"""Connections beyond ``connections_max`` for HTTP alone, so that ``/health`` answers when all others are taken."""
+LOGGED_PER_SECOND: Final = 1
+LOGGED_BURST: Final = 60
+"""Refused connections with a line each in the log; of further ones the next line tells the number."""
 SWEEP_SECONDS_MAX: Final = 1.0
 
 
@@ -39,6 +46,8 @@ class Limits:
     """What a peer may take of the server.
 
     Args:
+        connections_max: Connections at once. Up to half of them may be of peers that have proved no right; when more come,
+            or all are taken, the one of these that has been there longest is cut.
         handshake_seconds: Until the peer has opened AMQP or sent a whole request.
         http_idle_seconds: Between an answer and the next whole request.
         linger_seconds: How long a peer may take to go after our last words.
@@ -96,7 +105,11 @@ class Hall:
         self._empty.set()
         self._open_by_kind: Counter[str] = Counter()
         self._refused_by_reason: Counter[str] = Counter()
-        self._accepted = self._received_bytes = self._sent_bytes = 0
+        self._accepted = self._received_bytes = self._stranger_bytes = self._sent_bytes = 0
+        self.strangers = Strangers(lambda: self._received_bytes)
+        self._strangers_max = max(SPARE_SLOTS, limits.connections_max // 2)
+        self._log_rate = RateLimit(LOGGED_PER_SECOND, LOGGED_BURST)
+        self._unlogged = 0
         self._held_bytes = 0
 
     # Asked by the server.
@@ -140,6 +153,7 @@ class Hall:
 
     def close(self) -> None:
         """Release timers; connections must be gone."""
+        self.strangers.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -177,7 +191,7 @@ class Hall:
             open_by_kind={kind: count for kind, count in sorted(self._open_by_kind.items()) if count},
             accepted=self._accepted,
             refused_by_reason=dict(sorted(self._refused_by_reason.items())),
-            received_bytes=self._received_bytes,
+            received_bytes=self._received_bytes + self._stranger_bytes,
             sent_bytes=self._sent_bytes,
         )
 
@@ -205,6 +219,27 @@ class Hall:
         """Bytes came in."""
         self._received_bytes += count
         self._driver.received(count)
+
+    def received_from_stranger(self, count: int) -> None:
+        """Bytes of a peer that has proved no right are handled."""
+        self._stranger_bytes += count
+        self._driver.received(count)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further connection is there for HTTP alone."""
+        return len(self._connections) > self.limits.connections_max
+
+    def log_refusal(self, peer: str, reason: str) -> None:
+        """A line in the log, unless there have been many: a flood of strangers must not be one of lines."""
+        if not self._log_rate.takes(int(asyncio.get_running_loop().time() * 1000)):
+            self._unlogged += 1
+            return
+        extra = {"event": "connection.refused", "peer": peer, "reason": reason}
+        if self._unlogged:
+            extra["not_logged"] = str(self._unlogged)
+            self._unlogged = 0
+        logger.warning("connection refused", extra=extra)
 
     def sent(self, count: int) -> None:
         """Bytes went out."""
@@ -234,9 +269,13 @@ class Hall:
         self._connections[connection] = None
         self._empty.clear()
         self._open_by_kind[connection.kind] += 1
-        if len(self._connections) > self.limits.connections_max:
-            self.refused("connections_max")
-            connection.cut()
+        self.strangers.arrived(connection)
+        if len(self.strangers) > self._strangers_max:
+            self.strangers.evict_oldest("strangers_max")
+        elif len(self._connections) > self.limits.connections_max and len(self.strangers) > 1:
+            self.strangers.evict_oldest("connections_max")
+        elif len(self._connections) > self.limits.connections_max + SPARE_SLOTS:
+            self.strangers.evict_oldest("connections_max")
             return
         connection.deadline = asyncio.get_running_loop().time() + self.limits.handshake_seconds
         self.timed(connection)
@@ -253,6 +292,7 @@ class Hall:
         self._connections.pop(connection, None)
         self._timed.pop(connection, None)
         self._wordy.pop(connection, None)
+        self.strangers.left(connection)
         self._open_by_kind[connection.kind] -= 1
         if not self._connections:
             self._empty.set()

@@ -1,8 +1,15 @@
 """The garbage collector's policy for a process that holds a million long-lived objects.
 
 A full collection with a million queued messages stops everything for 270 to 340 ms. Messages form no cycles, so looking
-at them again and again finds nothing: they are frozen, and automatic full collections never happen. What does form cycles
-(a closed connection, say) is either young enough for a young collection or found in the quiet, while there is little to walk.
+at them again and again finds nothing: they are frozen, and automatic full collections never happen. Connections that end
+form none either: they undo their references back, and reference counting gives their memory back at once. So the collector
+is there for what is left, such as exceptions with their tracebacks. It has three rules:
+
+- Young objects are collected as usual, only less often.
+- Before objects are frozen, everything that is not frozen is collected, whatever its age. Nothing is frozen as garbage.
+- Frozen objects can become garbage later. They are thawed and collected in full, every ten minutes while that is quick, and
+  otherwise so seldom that it takes a thousandth of the time. How many there are makes it rarer and never stops it:
+  otherwise whoever can make the process hold many objects could switch the collector off.
 
 For a process that is a broker only: the collector is global, so a broker inside somebody's test leaves it alone.
 """
@@ -10,7 +17,10 @@ For a process that is a broker only: the collector is global, so a broker inside
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Final
+
+from pairbus.server.clock import elapsed_ns
 
 YOUNG_OBJECTS_MAX: Final = 50_000
 """A young collection per this many net new containers: the few ms it takes are paid rarely."""
@@ -18,17 +28,21 @@ YOUNG_COLLECTIONS_MAX: Final = 20
 NEVER_COLLECTIONS: Final = 1_000_000
 FREEZE_AFTER_COLLECTIONS: Final = 4
 """Young collections between two freezes: 4 x 50,000 = 200,000 objects that have grown old."""
-FULL_OBJECTS_MAX: Final = 100_000
-"""With no more than this many frozen objects a full collection takes about 10 ms and is allowed."""
 FULL_EVERY_TICKS: Final = 600
+"""Ticks between two full collections, at least."""
+FULL_SHARE: Final = 1_000
+"""A full collection that took one tick is repeated after this many."""
+TICK_NS: Final = 1_000_000_000
 
 
 class CollectorPolicy:
     """Call ``recovering`` before recovery and ``recovered`` once after it, then ``tick`` about once a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = elapsed_ns) -> None:
+        self._clock = clock
         self._frozen_at = 0
         self._ticks = 0
+        self._full_at = FULL_EVERY_TICKS
 
     def recovering(self) -> None:
         """What comes now is a million objects and no garbage: not to be looked at again and again."""
@@ -47,16 +61,20 @@ class CollectorPolicy:
         self._frozen_at = _young_collections()
 
     def tick(self) -> None:
-        """Freeze what has grown old; look through everything when everything is little."""
+        """Freeze what has grown old; now and then look through everything."""
         self._ticks += 1
-        if _young_collections() - self._frozen_at >= FREEZE_AFTER_COLLECTIONS:
-            gc.collect(1)
-            gc.freeze()
-            self._frozen_at = _young_collections()
-        elif self._ticks % FULL_EVERY_TICKS == 0 and gc.get_freeze_count() <= FULL_OBJECTS_MAX:
+        if self._ticks >= self._full_at:
+            started = self._clock()
             gc.unfreeze()
             gc.collect()
             gc.freeze()
+            ticks = (self._clock() - started) * FULL_SHARE // TICK_NS
+            self._full_at = self._ticks + max(FULL_EVERY_TICKS, ticks)
+            self._frozen_at = _young_collections()
+        elif _young_collections() - self._frozen_at >= FREEZE_AFTER_COLLECTIONS:
+            gc.collect()  # leaves out what is frozen
+            gc.freeze()
+            self._frozen_at = _young_collections()
 
 
 def _young_collections() -> int:

@@ -20,6 +20,10 @@ class GatewayPort(Protocol):
         """The peer has passed SASL and opened; until then the handshake's time limit runs (M6)."""
 
     @property
+    def is_stranger(self) -> bool:
+        """The peer has not proved a right yet."""
+
+    @property
     def is_closed(self) -> bool:
         """Nothing more will be said; close the socket once the output is written."""
 

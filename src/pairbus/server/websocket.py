@@ -81,6 +81,10 @@ class WebSocketLayer:
                 return []
         return self.take_output()
 
+    def release(self) -> None:
+        """The socket has gone: end the parser, which refers back to its protocol."""
+        self._protocol.parser.close()
+
 
 def is_websocket_path(target: str) -> bool:
     """Whether a request's target is where AMQP over WebSocket lives; clients write the dollar sign both ways."""

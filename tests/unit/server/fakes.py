@@ -102,6 +102,10 @@ class FakeGateway:
         self.closed_with = ""
         self._broker = broker
 
+    @property
+    def is_stranger(self) -> bool:
+        return not self.is_open
+
     def receive(self, data: bytes, now: int) -> None:
         self.heard += data
         if b"BOOM" in data:

@@ -1,0 +1,139 @@
+"""Connections that have not proved a right yet: how many there may be, and how much of the loop's time they get.
+
+The event loop handles whatever has arrived, in turn. So whoever sends most would get most of its time, and one peer without
+a key could make every client wait. Therefore the input of strangers is not handled as it comes. It waits here and is
+handled a little at a time, each stranger in turn:
+
+    data ─► connection's unread bytes ─► waiting ─► one step each, SLICE_NS long ─► rest, while known clients are busy
+
+Known clients never wait longer than one slice and one step, and while they are busy strangers get one third of the
+time. When nobody else is there, strangers rest not at all, so that many clients can connect at once after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from pairbus.server.clock import elapsed_ns
+
+STEP_BYTES: Final = 2 * 1024
+"""Input of one stranger that is handled in one step: at most about a millisecond of work."""
+SLICE_NS: Final = 500_000
+"""Once strangers have had this much time in one round of the loop, the others have theirs."""
+REST_FACTOR: Final = 2
+"""While known clients are busy, strangers wait this many times as long as their slice took."""
+READ_BYTES: Final = 16 * 1024
+"""Bytes read from a stranger's socket at once; it is read again when they have been handled."""
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes that all strangers together have sent; beyond it the oldest ones are cut. 8,000 clients that connect need as much."""
+
+
+class Stranger(Protocol):
+    """A connection that has not proved a right."""
+
+    sent_as_stranger: int
+
+    def take_step(self) -> bool:
+        """Handle up to STEP_BYTES of what has come; whether there is more."""
+
+    def evict(self, reason: str) -> None:
+        """Make room for others."""
+
+
+class Strangers:
+    """All strangers of one server.
+
+    Args:
+        known_bytes: How much known clients have sent since the start; it grows while they are busy.
+        clock: Nanoseconds of a clock that never goes back.
+    """
+
+    def __init__(self, known_bytes: Callable[[], int], clock: Callable[[], int] = elapsed_ns) -> None:
+        self._known_bytes = known_bytes
+        self._clock = clock
+        # Dicts, not sets: they keep the order of arrival.
+        self._present: dict[Stranger, None] = {}
+        self._waiting: dict[Stranger, None] = {}
+        self._held_bytes = 0
+        self._is_running = False
+        self._timer: asyncio.Handle | None = None
+        self._rest_until = 0
+        self._seen_known_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    @property
+    def held_bytes(self) -> int:
+        """What those who are here have sent."""
+        return self._held_bytes
+
+    def arrived(self, stranger: Stranger) -> None:
+        """A connection was accepted, or has lost its right."""
+        self._present[stranger] = None
+
+    def left(self, stranger: Stranger) -> None:
+        """A connection has proved a right, or has gone. Idempotent."""
+        if stranger in self._present:
+            del self._present[stranger]
+            self._held_bytes -= stranger.sent_as_stranger
+            stranger.sent_as_stranger = 0
+        self._waiting.pop(stranger, None)
+
+    def evict_oldest(self, reason: str) -> None:
+        """Cut the stranger that has been here longest."""
+        oldest = next(iter(self._present), None)
+        if oldest is not None:
+            self.left(oldest)
+            oldest.evict(reason)
+
+    def holds(self, stranger: Stranger, count: int) -> None:
+        """A stranger sent so much more."""
+        if stranger not in self._present:
+            return
+        stranger.sent_as_stranger += count
+        self._held_bytes += count
+        while self._held_bytes > HELD_BYTES_MAX:
+            self.evict_oldest("strangers_bytes_max")
+
+    def has_work(self, stranger: Stranger) -> None:
+        """A stranger has something to handle: now, if the others can spare the time."""
+        self._waiting[stranger] = None
+        if self._timer is None and not self._is_running:
+            if self._clock() >= self._rest_until:
+                self._run()
+            else:
+                self._arm()
+
+    def close(self) -> None:
+        """Stop; connections must be gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run(self) -> None:
+        self._timer = None
+        self._is_running = True
+        started = now = self._clock()
+        try:
+            while self._waiting and now - started < SLICE_NS:
+                stranger = next(iter(self._waiting))
+                del self._waiting[stranger]
+                if stranger.take_step():
+                    self._waiting[stranger] = None
+                now = self._clock()
+        finally:
+            self._is_running = False
+        known_bytes = self._known_bytes()
+        is_busy = known_bytes != self._seen_known_bytes
+        self._seen_known_bytes = known_bytes
+        self._rest_until = now + (now - started) * REST_FACTOR if is_busy else 0
+        if self._waiting:
+            self._arm()
+
+    def _arm(self) -> None:
+        rest_ns = self._rest_until - self._clock()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(rest_ns / 1e9, self._run) if rest_ns > 0 else loop.call_soon(self._run)
