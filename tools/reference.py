@@ -49,7 +49,8 @@ version. This page is written by `tools/reference.py`.
 
 The **ready file** of `pairbus serve` is one JSON object: `namespace`, `pid`, `amqp` and `http` (`host:port`), `connection_string` (with the
 root key; for loopback with `UseDevelopmentEmulator=true`), `ca_file` (the authority to trust; null with a certificate of your own). It
-appears whole when the namespace serves, with mode 0600.
+appears whole when the namespace serves, with mode 0600. Every broker keeps one as `ready.json` in its data directory, also after it
+has stopped; `--ready-file` names a second one.
 """
 
 METRICS_HEAD: Final = """# Metrics

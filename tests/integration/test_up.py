@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.integration.pairing_kit import wait_until
 from tests.integration.test_demo import FREE, config, is_alive, pairbus, send, up
@@ -33,9 +34,15 @@ def test_a_second_up_leaves_the_first_alone_and_audits_are_written(tmp_path: Pat
         assert all(is_alive(pid) for pid in told["pids"].values())
 
         assert told.keys() == {
-            "primary", "secondary", "page", "journal", "data", "primary_data", "secondary_data", "audit", "pids",
+            "primary", "secondary", "page", "journal", "data", "primary_data", "secondary_data",
+            "primary_ca_file", "secondary_ca_file", "audit", "pids",
         }  # fmt: skip
         assert told["audit"] is True
+        for role in ("primary", "secondary"):
+            with ServiceBusAdministrationClient.from_connection_string(
+                told[role], connection_verify=told[f"{role}_ca_file"]
+            ) as administration:
+                assert [queue.name for queue in administration.list_queues()]
         send(told["primary"], "orders", "written down")
         os.kill(told["pids"]["primary"], signal.SIGKILL)
         log = tmp_path / "up.log"

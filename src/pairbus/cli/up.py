@@ -153,6 +153,8 @@ def _sentences(info: UpInfo) -> str:
     return f"""PairBus is up.
 
   page       {info.page}   (sign in with either connection string)
+  CA files   {info.primary_ca_file}
+             {info.secondary_ca_file}   (for TLS and the administration client)
 
   export PAIRBUS_PRIMARY='{info.primary}'
   export PAIRBUS_SECONDARY='{info.secondary}'

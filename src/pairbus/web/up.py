@@ -98,6 +98,9 @@ class UpInfo:
     primary_data: str
     """What ``pairbus cost report`` and ``pairbus reconcile`` read."""
     secondary_data: str
+    primary_ca_file: str | None
+    """The certificate authority of the primary, for clients that use TLS."""
+    secondary_ca_file: str | None
     audit: bool
     pids: dict[str, int]
 
@@ -274,6 +277,8 @@ class RunningPair:
             data=str(options.data),
             primary_data=str(self._members[0].data),
             secondary_data=str(self._members[1].data),
+            primary_ca_file=first.ca_file,
+            secondary_ca_file=second.ca_file,
             audit=options.audit,
             pids={member.name: member.host.pid for member in self._members},
         )
