@@ -15,16 +15,22 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
+from pairbus.pairing import wire
 from pairbus.spark import sdk
+from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.census import Browser
 from pairbus.spark.offsets import Run, mark_of, numbers_of, runs_of
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
 
+    from pairbus.errors import PairbusError
     from pairbus.spark.options import SourceOptions
 
 PAGE: Final = 250
+RETRIES: Final = 5
+RETRY_BACKOFF_SECONDS: Final = 0.8
+"""As the official client waits between its attempts: with these, it outlasts most of a minute."""
 SETTLE_PAGE: Final = 500
 SETTLE_WAIT_SECONDS: Final = 1.0
 SETTLE_EMPTY_MAX: Final = 2
@@ -128,11 +134,34 @@ class Entity:
 
     def _open(self) -> Any:
         if self._receiver is None:
-            self._client = sdk.client_of(**self._options.access.connection(), retry_total=5)
+            self._client = sdk.client_of(**self._options.access.connection(), retry_total=RETRIES)
             self._receiver = receiver_of(self._client, self._options)
             # Browsing needs no receiving link; without one, entities with sessions can be looked at as a whole.
             sdk.open_without_link(self._receiver)
+            self._check_access(self._receiver)
         return self._receiver
+
+    def _check_access(self, receiver: Any) -> None:
+        """Look once without the client's own retries: a wrong key or name shows at once.
+
+        Raises:
+            PairbusError: The key was refused, or there is no such entity.
+        """
+        wire.set_retries(receiver, 0)
+        try:
+            sdk.browse(receiver, 1, 1)
+        except ServiceBusError as error:
+            refusal = self.refusal(error)
+            if refusal is not None:
+                self.close()
+                raise refusal from error
+            # Anything else may pass: the caller's own request is retried.
+        finally:
+            wire.set_retries(receiver, RETRIES, RETRY_BACKOFF_SECONDS)
+
+    def refusal(self, error: BaseException) -> PairbusError | None:
+        """One sentence for a wrong key or a missing entity; None for any other error."""
+        return lasting_refusal(error, self._options.access.host(), self._options.entity, "listen")
 
 
 def receiver_of(client: Any, options: SourceOptions, **settings: Any) -> Any:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pairbus.errors import UsageError
 from pairbus.pairing.trigger import Failure, classify
 from pairbus.spark import identity
+from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.entity import Browsed, Entity, is_same
 from pairbus.spark.identity import CheckpointMismatch
 from pairbus.spark.offsets import (
@@ -251,6 +252,9 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 planned = self._plan(begin)
         except ServiceBusError as error:
             # Spark ends a query at any error here. Without an end to reach, one that waits is the better one.
+            refusal = lasting_refusal(error, self._options.access.host(), self._options.entity, "listen")
+            if refusal is not None:
+                raise refusal from error
             if self._target is not None or classify(error) not in _AWAY:
                 raise
             logger.warning("%s: the namespace is away: %s", self._options.entity, type(error).__name__)

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.quarantine import as_json, quarantine
 from pairbus.spark.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.sdk import SendersAtOnce
@@ -155,8 +156,16 @@ class _Sending:
             return await outlet.largest(path)
         except (ServiceBusError, TimeoutError, OSError) as error:
             failure = classify(error)
+            if failure is Failure.UNAUTHORIZED:
+                raise self._refusal(error, path) from error
             # A destination that is away may be back when the message is sent.
-            return f"{failure.value}: {error}" if failure is Failure.NOT_FOUND else 0
+            is_missing = failure is Failure.NOT_FOUND
+            return (
+                f"{failure.value}: there is no queue or topic {path!r} in the namespace" if is_missing else 0
+            )
+
+    def _refusal(self, error: BaseException, path: str) -> BaseException:
+        return lasting_refusal(error, self._options.access.host(), path, "send") or error
 
     async def _send_chunk(self, outlets: list[SdkOutlet], parcels: list[_Parcel]) -> None:
         parcels = await self._judged(outlets[0], parcels)
@@ -251,7 +260,9 @@ class _Sending:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, PAUSE_SECONDS_MAX)
                     continue
-                if failure in _TEMPORARY or failure in (Failure.UNAUTHORIZED, Failure.CANCELLED):
+                if failure is Failure.UNAUTHORIZED:
+                    raise self._refusal(error, batch[0].letter.path) from error
+                if failure in _TEMPORARY or failure is Failure.CANCELLED:
                     raise
                 await self._isolate(outlet, batch, f"{failure.value}: {error}")
                 return

@@ -1,0 +1,71 @@
+"""A wrong key and a missing entity end a job at once, with one sentence; readers and writers as objects, no Java."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StructType
+
+from pairbus.errors import PairbusError, UsageError
+from pairbus.spark.options import parse_sink, parse_source
+from pairbus.spark.reader import ServiceBusReader, ServiceBusStreamReader
+from pairbus.spark.writer import ServiceBusWriter
+from pairbus.testing import Namespace
+
+SECONDS_MAX = 20
+"""The official client tries for 50 seconds; what is told at once takes less than one on a quiet machine."""
+
+
+@pytest.fixture(scope="module")
+def ns() -> Iterator[Namespace]:
+    with Namespace("contoso", queues=["orders"]) as running:
+        yield running
+
+
+def browse(connection: str, queue: str) -> None:
+    options = parse_source({"connectionString": connection, "queue": queue}, is_stream=False)
+    ServiceBusReader(options, StructType()).partitions()
+
+
+def stream(connection: str, queue: str) -> None:
+    options = parse_source({"connectionString": connection, "queue": queue}, is_stream=True)
+    reading = ServiceBusStreamReader(options, StructType())
+    reading.latestOffset(reading.initialOffset(), ReadMaxRows(1))
+
+
+def write(connection: str, queue: str) -> None:
+    options = parse_sink({"connectionString": connection, "queue": queue}, ["body"])
+    ServiceBusWriter(options).write(iter([Row(body=b"x")]))
+
+
+@pytest.mark.parametrize("work", [browse, stream, write])
+def test_a_wrong_key_is_told_at_once_and_never_shown(ns: Namespace, work: object) -> None:
+    wrong = ns.connection_string.replace("SharedAccessKey=", "SharedAccessKey=AAAA")
+    assert callable(work)
+    begun_at = time.monotonic()
+
+    with pytest.raises(
+        PairbusError, match=r"refused the key for 'orders': check .* the right to (listen|send)"
+    ) as caught:
+        work(wrong, "orders")
+
+    assert time.monotonic() - begun_at < SECONDS_MAX
+    assert "AAAA" not in str(caught.value)
+
+
+@pytest.mark.parametrize("work", [browse, stream, write])
+def test_a_missing_entity_is_told_at_once(ns: Namespace, work: object) -> None:
+    assert callable(work)
+    begun_at = time.monotonic()
+
+    with pytest.raises(UsageError, match="there is no (entity|queue or topic) 'absent' in the namespace"):
+        work(ns.connection_string, "absent")
+
+    assert time.monotonic() - begun_at < SECONDS_MAX
