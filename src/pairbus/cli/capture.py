@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from pairbus.cli.entity_target import connection_of, find_target
+from pairbus.cli.spark_report import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +67,15 @@ _SUB_QUEUES: Final = (
     help="Messages per batch.",
 )
 @click.option("--master", metavar="URL", help="A Spark master.  [default: every core of this machine]")
+@conf_option
+@click.option(
+    "--fail-on-data-loss/--no-fail-on-data-loss",
+    "fails_on_loss",
+    default=True,
+    show_default=True,
+    help="Stop when the directory's checkpoint belongs to another entity of this name, deleted or elsewhere; or read the "
+    "entity from its first message.",
+)
 @click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
 @click.option(
     "--ca-file",
@@ -83,6 +93,8 @@ def capture(
     every: str,
     batch: int,
     master: str | None,
+    settings: tuple[str, ...],
+    fails_on_loss: bool,
     ready_file: str | None,
     ca_file: str | None,
     as_json: bool,
@@ -96,6 +108,7 @@ def capture(
         raise UsageError(
             "ENTITY is missing: name a queue or subscription, or give --compact to join files alone"
         )
+    more = spark_settings(settings)
     options = None
     if entity is not None:
         connection, authority = connection_of(None, ready_file, ca_file, os.environ)
@@ -103,6 +116,7 @@ def capture(
             "connectionString": connection,
             "mode": "browse" if browse else "consume",
             "maxMessagesPerTrigger": str(batch),
+            "failOnDataLoss": "true" if fails_on_loss else "false",
             **({"caFile": authority} if authority else {}),
             **entity_options(entity),
         }
@@ -112,14 +126,12 @@ def capture(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with _said("starting Spark…"):
-        spark = spark_session("pairbus capture", master=master)
-    try:
+        spark = spark_session("pairbus capture", master=master, settings=more)
+    with spark_errors(), closing_spark(spark):
         if options is not None:
             _capture(options, entity or "", spark, stop, as_json=as_json)
         if compacts:
             _compact(path, checkpoint, spark, as_json=as_json)
-    finally:
-        spark.stop()
     return 0
 
 

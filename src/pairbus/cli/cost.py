@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pairbus.cli.group import HelpfulGroup
+from pairbus.cli.spark_report import conf_option
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def usage_options(command: Any) -> Any:
         click.option(
             "--from", "start", metavar="WHEN", callback=moment, help="Usage from this moment on (UTC)."
         ),
+        conf_option,
         click.option("--master", metavar="URL", help="The Spark master.  [default: this machine]"),
     ):
         command = option(command)
@@ -261,13 +263,14 @@ def _print_estimate(told: Estimate) -> None:
 @click.option("--html", "html_file", metavar="FILE", help="Write a page with plots.")
 def report(**given: Any) -> int:
     """The bill from usage LOGs: data directories of brokers, directories of logs, or single files."""
-    from pairbus.cli.spark_report import check_outputs, reporting, write_page
+    from pairbus.cli.spark_report import check_outputs, reporting, spark_settings, write_page
 
+    settings = spark_settings(given["settings"])
     check_outputs([given["html_file"]], [given["parquet_directory"], given["csv_directory"]])
     tables, inputs = _checked(given)
     from pairbus.spark.cost_job import cost_report
 
-    with reporting("pairbus cost", given["master"], "adding up the usage logs") as spark:
+    with reporting("pairbus cost", given["master"], "adding up the usage logs", settings) as spark:
         usage, pricing = _usage_and_pricing(spark, given, tables, inputs)
         priced = cost_report(spark, usage, pricing)
         if given["parquet_directory"] or given["csv_directory"]:
@@ -428,9 +431,10 @@ def _print_report(told: CostReport) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def suppose(**given: Any) -> None:
     """Replay recorded usage against other settings: what would have been refused, detoured and billed."""
-    from pairbus.cli.spark_report import reporting
+    from pairbus.cli.spark_report import reporting, spark_settings
     from pairbus.cost.what_if import Change, Settings, what_if
 
+    conf = spark_settings(given["settings"])
     if given["ping_interval"] is not None and given["ping_interval"] < 1000:
         raise UsageError("--ping-interval must be one second at least")
     before = given["recorded_failover_interval"]
@@ -441,7 +445,7 @@ def suppose(**given: Any) -> None:
     from pairbus.spark.cost_usage import has_repeats
     from pairbus.spark.cost_what_if import recorded_usage, supposed_outage
 
-    with reporting("pairbus cost", given["master"], "replaying the usage logs") as spark:
+    with reporting("pairbus cost", given["master"], "replaying the usage logs", conf) as spark:
         usage, pricing = _usage_and_pricing(spark, given, tables, inputs)
         counted = usage.counted(has_repeats(usage))
         recorded = recorded_usage(counted, pricing.unbilled, abs(after_ms - before))

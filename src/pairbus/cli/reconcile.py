@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from pairbus.cli.cost import moment
+from pairbus.cli.spark_report import conf_option
 
 EXIT_LOSS: Final = 1
 EXIT_UNPROVEN: Final = 2
@@ -50,6 +51,7 @@ or gave up.
 @click.option("--no-body-hash", is_flag=True, help="Compare destination and message id alone.")
 @click.option("--no-order", is_flag=True, help="Do not look for messages that were overtaken.")
 @click.option("--master", metavar="URL", help="The Spark master.  [default: this machine]")
+@conf_option
 @click.option(
     "--out",
     metavar="DIR",
@@ -59,8 +61,9 @@ or gave up.
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def reconcile(**given: Any) -> int:
     """Prove what arrived: what was accepted joined with what destinations, backlog and dead-letter queues hold."""
-    from pairbus.cli.spark_report import check_outputs, is_all_here, reporting, write_page
+    from pairbus.cli.spark_report import check_outputs, is_all_here, reporting, spark_settings, write_page
 
+    settings = spark_settings(given["settings"])
     check_outputs([given["html_file"]], [given["out"]])
     is_here = is_all_here(path for name in LOCATIONS for path in given[name])
     from pairbus.spark.reconcile_certificate import HOLDS, LOSS
@@ -70,7 +73,7 @@ def reconcile(**given: Any) -> int:
 
     locations = {role: given[name] for role, name in zip(ROLES, LOCATIONS, strict=True)}
     inputs = find_ledgers(None, locations) if is_here else None
-    with reporting("pairbus reconcile", given["master"], "comparing the ledgers") as spark:
+    with reporting("pairbus reconcile", given["master"], "comparing the ledgers", settings) as spark:
         ledgers = read_ledgers(spark, locations, with_body=not given["no_body_hash"], inputs=inputs)
         done = judge(ledgers, given["until"], with_order=not given["no_order"])
         certificate = done.certificate

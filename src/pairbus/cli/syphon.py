@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pairbus.cli.pairing_target import authorities, needed, pair_options, run
+from pairbus.cli.spark_report import conf_option
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,9 +44,7 @@ Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 
     metavar="URL",
     help="The Spark master: local[N], spark://HOST:PORT, yarn, k8s://…  [default: every core of this machine]",
 )
-@click.option(
-    "--conf", "settings", metavar="KEY=VALUE", multiple=True, help="A Spark setting; as often as needed."
-)
+@conf_option
 @click.option(
     "--tasks", type=click.IntRange(1), help="How many Spark tasks pump.  [default: the cluster's cores]"
 )

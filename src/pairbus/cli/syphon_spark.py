@@ -6,14 +6,14 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pairbus.cli.pairing_target import authorities, needed
-from pairbus.errors import UsageError
+from pairbus.cli.spark_report import closing_spark, spark_errors, spark_settings
 
 if TYPE_CHECKING:
     from pairbus.spark.syphon_report import Progress, Report
@@ -37,7 +37,7 @@ def drain_on_spark(given: dict[str, Any]) -> int:
         once=given["once"],
         order=given["order"],
         tasks=given["tasks"],
-        settings=_settings(given["settings"]),
+        settings=spark_settings(given["settings"]),
         ledger=given["ledger"],
         not_found=given["not_found"],
         time_to_live=given["life"],
@@ -47,26 +47,13 @@ def drain_on_spark(given: dict[str, Any]) -> int:
         signal.signal(number, lambda *_: stop.set())
     with _said("starting Spark…"):
         spark = spark_session("pairbus syphon", master=options.master, settings=options.settings)
-    try:
+    with spark_errors(), closing_spark(spark):
         report = run_syphon(options, stop=stop, tell=_json_line if given["as_json"] else _line, spark=spark)
-    finally:
-        spark.stop()
     if given["as_json"]:
         click.echo(json.dumps(report.as_json()))
     else:
         _tell(report)
     return report.exit_code
-
-
-def _settings(given: Iterable[str]) -> dict[str, str]:
-    """``--conf KEY=VALUE``, taken apart."""
-    settings: dict[str, str] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise UsageError(f"--conf is {key!r}: expected spark.KEY=VALUE")
-        settings[key] = value
-    return settings
 
 
 @contextmanager

@@ -87,6 +87,25 @@ def spark_session(
     return session
 
 
+def java_exit(seconds: float = 0.0) -> int | None:
+    """The exit code of the Java process that this process started for Spark; None while it runs, or is somebody else's.
+
+    Args:
+        seconds: How long to wait for its end: an error of the connection to Java may come before the end shows.
+    """
+    from subprocess import TimeoutExpired
+
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        return int(process.wait(seconds))
+    except TimeoutExpired:
+        return None
+
+
 def redact(spark: SparkSession) -> None:
     """Let a session that somebody else made hide secrets, as far as a running one can still be told."""
     hidden = spark.conf.get("spark.sql.redaction.options.regex", "") or ""

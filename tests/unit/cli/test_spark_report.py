@@ -6,17 +6,26 @@ import os
 import socket
 from pathlib import Path
 
+import click
 import pytest
 
 from pairbus.cli import spark_report
+from pairbus.cli.capture import capture
+from pairbus.cli.cost import cost
+from pairbus.cli.reconcile import reconcile
 from pairbus.cli.spark_report import (
     MEMORY_MB_MAX,
     MEMORY_MB_MIN,
     check_master,
     check_outputs,
     driver_memory,
+    java_ended,
+    own_error,
     plain,
+    spark_errors,
+    spark_settings,
 )
+from pairbus.cli.syphon import syphon
 from pairbus.errors import PairbusError, UsageError
 
 
@@ -92,3 +101,51 @@ def test_M15_a_master_that_is_none_is_told_without_starting_java() -> None:
     with pytest.raises(PairbusError, match="no Spark master answers") as refused:
         check_master(f"spark://127.0.0.1:{port}")
     assert not isinstance(refused.value, UsageError)
+
+
+def test_settings_for_spark_are_taken_apart_and_checked() -> None:
+    assert spark_settings(["spark.a=1", "spark.b=x=y"]) == {"spark.a": "1", "spark.b": "x=y"}
+    for wrong in ("spark.a", "driver.memory=1g"):
+        with pytest.raises(UsageError, match="expected spark.KEY=VALUE"):
+            spark_settings([wrong])
+
+
+@pytest.mark.parametrize(
+    "command", [capture, reconcile, syphon, cost.commands["report"], cost.commands["what-if"]]
+)
+def test_every_command_on_spark_takes_settings(command: click.Command) -> None:
+    assert "--conf" in {name for parameter in command.params for name in parameter.opts}
+
+
+STREAM_FAILED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
+Traceback (most recent call last):
+  File "x.py", line 3, in func
+    raise mismatch
+pairbus.spark.identity.CheckpointMismatch: checkpointLocation belongs to another 'orders'
+ SQLSTATE: 38000"""
+
+
+def test_an_error_of_ours_in_a_worker_is_told_as_it_is() -> None:
+    told = own_error(STREAM_FAILED)
+
+    assert isinstance(told, UsageError)
+    assert str(told) == "checkpointLocation belongs to another 'orders'"
+    assert type(own_error("x\npairbus.errors.PairbusError: the key was refused\n")) is PairbusError
+    assert own_error("java.lang.Exception: pairbus.errors.UsageError: quoted") is None
+
+
+def test_a_java_process_that_was_killed_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port is closed then: without a look at the process that would be told as a namespace that cannot be reached."""
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr("pairbus.spark.session.java_exit", lambda seconds: -9)
+
+    with (
+        pytest.raises(PairbusError, match=r"Java process .* was killed by signal 9 \(SIGKILL\)"),
+        spark_errors(),
+    ):
+        raise ConnectionRefusedError(111, "Connection refused")
+    assert "exit code 1" in java_ended(1)
+
+    monkeypatch.setattr("pairbus.spark.session.java_exit", lambda seconds: None)
+    with pytest.raises(ConnectionRefusedError), spark_errors():
+        raise ConnectionRefusedError(111, "Connection refused")

@@ -9,13 +9,14 @@ from click.testing import CliRunner
 
 from pairbus.cli import root as roots
 from pairbus.cli import syphon_spark
+from pairbus.cli.spark_report import spark_settings
 from pairbus.errors import UsageError
 
 
 def test_settings_are_taken_apart_at_the_first_equals_sign() -> None:
     given = ["spark.executor.memory=2g", "spark.driver.extraJavaOptions=-Da=b"]
 
-    assert syphon_spark._settings(given) == {
+    assert spark_settings(given) == {
         "spark.executor.memory": "2g",
         "spark.driver.extraJavaOptions": "-Da=b",
     }
@@ -24,7 +25,7 @@ def test_settings_are_taken_apart_at_the_first_equals_sign() -> None:
 @pytest.mark.parametrize("given", ["spark.executor.memory", "executor.memory=2g", ""])
 def test_a_setting_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(UsageError, match=r"expected spark\.KEY=VALUE"):
-        syphon_spark._settings([given])
+        spark_settings([given])
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
