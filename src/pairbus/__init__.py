@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     )
     from pairbus.pairing._sync.sender import PairedSender
     from pairbus.pairing.errors import (
+        BatchTooLargeError,
         ClientClosedError,
         EntityGoneError,
+        InvalidMessageError,
         MessageTooLargeForBacklogError,
         NoBacklogQueuesError,
         PartnerClosedError,
@@ -39,11 +41,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyPairedError",
+    "BatchTooLargeError",
     "ClientClosedError",
     "EntityGoneError",
     "EntityReport",
     "Event",
     "Health",
+    "InvalidMessageError",
     "InvalidParkedPropertyError",
     "Kind",
     "Listener",

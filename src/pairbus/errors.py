@@ -25,7 +25,8 @@ out too. ``pairbus`` exports all that a program needs.
         ├── InvalidParkedPropertyError       what the syphon sets aside
         ├── DrainStalledError                a drain that should end cannot go on
         └── pairbus.pairing.errors           NoBacklogQueuesError · EntityGoneError · MessageTooLargeForBacklogError
-                                             ScheduledMessageGoneError · PartnerClosedError · ClientClosedError
+                                             BatchTooLargeError · InvalidMessageError · ScheduledMessageGoneError
+                                             PartnerClosedError · ClientClosedError
 
 Every refusal says its AMQP condition, its number on ``$management`` and whether trying again can help.
 """
@@ -39,6 +40,8 @@ _OF_THE_SDK = frozenset(
         "NoBacklogQueuesError",
         "EntityGoneError",
         "MessageTooLargeForBacklogError",
+        "BatchTooLargeError",
+        "InvalidMessageError",
         "ScheduledMessageGoneError",
         "PartnerClosedError",
         "ClientClosedError",

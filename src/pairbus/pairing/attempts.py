@@ -6,6 +6,7 @@ from contextvars import ContextVar
 
 from azure.servicebus.exceptions import ServiceBusError
 
+from pairbus.errors import PairbusError
 from pairbus.pairing.trigger import IN_DOUBT, classify
 
 
@@ -39,11 +40,13 @@ current_attempts: ContextVar[Attempts] = ContextVar("pairbus_attempts")
 """Those of the send in hand. Coroutines and threads that share a sender must not see each other's."""
 
 
-class NotWanted(ServiceBusError):
+class NotWanted(PairbusError, ServiceBusError):
     """The entity failed over while a message waited for the link to its primary: it goes another way."""
 
     def __init__(self) -> None:
-        super().__init__("The entity has failed over.", retryable=False, shutdown_handler=False)
+        ServiceBusError.__init__(self, "The entity has failed over.", retryable=False, shutdown_handler=False)
+        # azure-core keeps the exception that is being handled, and with it every frame that it passed through.
+        self.exc_type = self.exc_value = self.exc_traceback = None
 
 
 def notice(error: BaseException) -> None:

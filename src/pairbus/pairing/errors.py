@@ -60,6 +60,24 @@ class MessageTooLargeForBacklogError(SendAvailabilityError, MessageSizeExceededE
         self.limit = limit
 
 
+class BatchTooLargeError(SendAvailabilityError, MessageSizeExceededError):
+    """A list of messages is larger than the one batch that it would be sent as."""
+
+    def __init__(self, count: int, size: int, limit: int) -> None:
+        MessageSizeExceededError.__init__(
+            self,
+            message=f"the list ({count} in number) takes {size} bytes as one batch; the entity takes {limit}: send it in "
+            "several parts",
+        )
+        self._forget_context()
+        self.size = size
+        self.limit = limit
+
+
+class InvalidMessageError(SendAvailabilityError, ValueError, TypeError):
+    """A message that the service would refuse: it cannot be encoded, or a field has a value that is not allowed."""
+
+
 class ScheduledMessageGoneError(SendAvailabilityError, MessageNotFoundError):
     """A scheduled message that was parked has left the backlog, or a syphon is about to take it home."""
 

@@ -286,7 +286,12 @@ class Factory:
             first = self._detours + 1
             self._detours += len(payloads)
         return [
-            parking.park(payload, path, Passport(self.name, now, number, reason, primary=self.identity))
+            parking.park(
+                payload,
+                path,
+                Passport(self.name, now, number, reason, primary=self.identity),
+                is_checked=True,
+            )
             for number, payload in enumerate(payloads, first)
         ]
 

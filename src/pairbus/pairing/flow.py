@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.errors import EntityGoneError
 from pairbus.pairing.health import Change, EntityHealth, Health
+from pairbus.pairing.outcome import without_frames
 from pairbus.pairing.trigger import BUSY_PAUSE_MS, IN_DOUBT, Failure, classify, counts
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ class SendFlow:
 
     def _backlog_failure(self) -> Fail:
         if self._backlog_error is not None:
-            return Fail(self._backlog_error, self.primary_error, self.is_in_doubt)
+            cause = self.primary_error or self._health.last_error
+            return Fail(self._backlog_error, cause, self.is_in_doubt)
         if self.primary_error is not None:
             return Fail(self.primary_error, None, self.is_in_doubt)
         why = f"no time was left to park a message for {self._health.path!r}: give a longer timeout"
@@ -212,6 +214,7 @@ class SendFlow:
                 self._final = Fail(error, None, self.is_in_doubt)
             return []
         changes = self._health.send_failed(now, _sentence(error))
+        self._health.last_error = without_frames(error)
         if self._health.state is Health.SUSPECT:
             if self._holds:
                 self._not_before_ms = now + self._pause_ms
@@ -239,7 +242,7 @@ class SendFlow:
         failure = classify(error)
         if failure in (Failure.TOO_LARGE, Failure.CANCELLED):
             # The message's fault or the caller's wish, not the queue's. Whatever else it is, another queue may do.
-            self._final = Fail(error, self.primary_error, self.is_in_doubt)
+            self._final = Fail(error, self.primary_error or self._health.last_error, self.is_in_doubt)
             return False
         self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
         is_impatient = failure is Failure.TIMEOUT and self._attempt_ms < ANSWER_MS_MIN

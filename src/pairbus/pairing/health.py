@@ -105,6 +105,8 @@ class EntityHealth:
         self.is_by_hand = False
         """Failed over by the application; the first good ping or ``mark_healthy`` ends it, no send does."""
         self.good_pings = 0
+        self.last_error: BaseException | None = None
+        """The last failure of the primary that counted: the cause of a send that the backlog refuses, too."""
         self.gone_error: BaseException | None = None
         """What a ping was told when the entity was gone: the cause of every refusal till it is back."""
         self.pings = PingSchedule(ping_interval_ms)
@@ -253,6 +255,8 @@ class EntityHealth:
             self.pings.stop()
         if state is not Health.REFUSING:
             self.gone_error = None
+        if state is Health.HEALTHY:
+            self.last_error = None
         return change
 
 

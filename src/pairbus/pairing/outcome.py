@@ -13,6 +13,17 @@ def mark(error: BaseException, *, is_in_doubt: bool) -> BaseException:
     return error
 
 
+def without_frames(error: BaseException) -> BaseException:
+    """A copy of an error to keep: without its traceback, which keeps alive whatever the failed call had in hand."""
+    kept = type(error).__new__(type(error))
+    kept.args = error.args
+    kept.__dict__.update(error.__dict__)
+    for name in ("exc_traceback", "exc_value", "inner_exception"):
+        if name in kept.__dict__:
+            kept.__dict__[name] = None
+    return kept
+
+
 def outcome_of(error: BaseException) -> Literal["fail", "unknown"]:
     """Whether a send that raised ``error`` may have stored the message. Errors from elsewhere are ``unknown``."""
     return "fail" if getattr(error, _ATTRIBUTE, "unknown") == "fail" else "unknown"

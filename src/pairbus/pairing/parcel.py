@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import datetime
+import struct
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.pairing import parking, wire
+from pairbus.pairing.errors import BatchTooLargeError, InvalidMessageError
 from pairbus.pairing.scheduled import ParkedSchedule
+
+if TYPE_CHECKING:
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 
 class Parcel:
     """The encoded messages of one send, and which of their parked forms are still to be sent."""
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Any, batch_limit: int | None = None) -> None:
+        """``batch_limit``: the size up to which the SDK would send a list of messages; None: whatever it is."""
         self.message = message
+        self._batch_limit = batch_limit
         self._originals: list[bytes] | None = None
         self.left: list[bytes] | None = None
         self.parked: list[tuple[str, bytes]] = []
         """What is in the backlog, and in which queue of it."""
 
     def originals(self) -> list[bytes]:
-        """The bytes that the SDK would send, message by message."""
+        """The bytes that the SDK would send, message by message. Raises what the SDK would raise."""
         if self._originals is None:
-            if isinstance(self.message, ServiceBusMessageBatch):
-                self._originals = wire.messages_of(self.message)
-            elif isinstance(self.message, list):
-                self._originals = [wire.encoded(item, is_traced=True) for item in self.message]
-            else:
-                self._originals = [wire.encoded(self.message, is_traced=True)]
+            try:
+                self._originals = self._encoded()
+            except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
+                raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
+            if self._batch_limit is not None and isinstance(self.message, list):
+                size = wire.batch_size(self._originals)
+                if size > self._batch_limit:
+                    raise BatchTooLargeError(len(self.message), size, self._batch_limit)
         return self._originals
+
+    def _encoded(self) -> list[bytes]:
+        if isinstance(self.message, ServiceBusMessageBatch):
+            return wire.messages_of(self.message)
+        if isinstance(self.message, list):
+            return [wire.encoded(item, is_traced=True) for item in self.message]
+        return [wire.encoded(self.message, is_traced=True)]
 
     def accepted(self, queue: str, count: int) -> None:
         """A backlog queue has taken the next messages."""
@@ -50,17 +65,15 @@ def handle_of(
     return ParkedSchedule.make(queue, wire.message_id(message), passport.factory, passport.detour)
 
 
-def prepared_for_sending(message: Any) -> tuple[Any, int]:
-    """What to send at every attempt, its message ids fixed (P3), and how many messages that is."""
-    if isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage | Mapping):
-        return wire.with_message_id(message), 1
-    if isinstance(message, ServiceBusMessageBatch):
+def prepared_for_sending(message: Any, *, is_scheduled: bool = False) -> tuple[Any, int]:
+    """What to send at every attempt, its message ids fixed (P3), and how many messages that is. Raises TypeError."""
+    if isinstance(message, ServiceBusMessageBatch) and not is_scheduled:
         return message, len(message)
-    if isinstance(message, str | bytes) or not isinstance(message, Iterable):
-        raise TypeError(
-            "Only AmqpAnnotatedMessage, ServiceBusMessage instances or Mappings representing messages are supported. "
-            f"Received instead: {type(message).__name__}"
-        )
+    is_single = isinstance(message, str | bytes | Mapping) or not isinstance(message, Iterable)
+    if is_single:
+        # The SDK sends nothing for whatever is empty.
+        is_nothing = isinstance(message, Mapping) and not message and not is_scheduled
+        return (message, 0) if is_nothing else (wire.with_message_id(message), 1)
     messages = [wire.with_message_id(item) for item in message]
     return messages, len(messages)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from pairbus.errors import InvalidParkedPropertyError, RemoteProtocolError
 from pairbus.pairing import sections as amqp
+from pairbus.pairing.errors import InvalidMessageError
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.sections import Items, Section
 
@@ -49,6 +50,8 @@ TTL_HEADER_MAX: Final = 2**32 - 1
 ABSOLUTE_EXPIRY_MAX: Final = 253_402_243_199_000
 """Where the official SDK caps an absolute expiry time."""
 PATH_CHARACTERS_MAX: Final = 290
+ID_CHARACTERS_MAX: Final = 128
+"""Characters that the service allows in a session id or partition key."""
 REASON_CHARACTERS_MAX: Final = 40
 
 _TTL, _ABSOLUTE, _CREATION, _GROUP = 2, 8, 9, 10
@@ -135,13 +138,17 @@ class Restored:
 # --- park -----------------------------------------------------------------------------------------
 
 
-def park(payload: bytes, path: str, passport: Passport) -> bytes:
+def park(payload: bytes, path: str, passport: Passport, *, is_checked: bool = False) -> bytes:
     """The form of a message that sits in a backlog queue.
 
     Args:
         payload: The encoded original.
         path: The entity it is for.
         passport: Where it comes from. Hints are added to it here.
+        is_checked: Refuse what the service would refuse at the entity itself: the parked form hides it.
+
+    Raises:
+        InvalidMessageError: ``is_checked``, and the session id or partition key is not allowed.
     """
     parts = amqp.split(payload)
     hints: dict[str, object] = {}
@@ -159,6 +166,8 @@ def park(payload: bytes, path: str, passport: Passport) -> bytes:
         aliases.append((amqp.encode_text(ALIAS_SCHEDULE), hidden[ANNOTATION_SCHEDULE]))
     aliases.append((amqp.encode_text(ALIAS_PATH), amqp.encode_text(path)))
     partition = hidden.get(ANNOTATION_PARTITION)
+    if is_checked:
+        _check_ids(session, partition)
     if partition is not None:
         if session is not None and amqp.text_of(session) == amqp.text_of(partition):
             hints["pk"] = 1
@@ -176,6 +185,20 @@ def park(payload: bytes, path: str, passport: Passport) -> bytes:
     )
     parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(users + aliases))
     return amqp.join(parts)
+
+
+def _check_ids(session: bytes | None, partition: bytes | None) -> None:
+    session_id = amqp.text_of(session) if session is not None else None
+    key = amqp.text_of(partition) if partition is not None else None
+    for name, value in (("session id", session_id), ("partition key", key)):
+        if value is not None and len(value) > ID_CHARACTERS_MAX:
+            raise InvalidMessageError(
+                f"the {name} has {len(value)} characters: at most {ID_CHARACTERS_MAX} are allowed"
+            )
+    if session_id and key is not None and key != session_id:
+        raise InvalidMessageError(
+            f"the partition key {key!r} differs from the session id {session_id!r}: when both are set they must be equal"
+        )
 
 
 def _take(items: list[bytes], index: int) -> bytes | None:

@@ -47,6 +47,11 @@ def with_message_id(message: Outgoing) -> ServiceBusMessage | AmqpAnnotatedMessa
     if isinstance(message, Mapping):
         # The SDK would make a new message, with a new id, at each attempt.
         return ServiceBusMessage(**message)
+    if not isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage):
+        raise TypeError(
+            "Only AmqpAnnotatedMessage, ServiceBusMessage instances or Mappings representing messages are supported. "
+            f"Received instead: {type(message).__name__}"
+        )
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
     if raw.properties is not None and raw.properties.message_id is not None:
         return message
@@ -124,6 +129,14 @@ def batch_of(batch: ServiceBusMessageBatch, payloads: Sequence[bytes]) -> Servic
         batch._size += cost
         batch._count += 1
     return batch
+
+
+def batch_size(payloads: Sequence[bytes]) -> int:
+    """The size of one batch of ready-made messages, as the SDK counts it."""
+    costs = (
+        len(payload) + _BATCH_MESSAGE_OVERHEAD_COST[0 if len(payload) < 256 else 1] for payload in payloads
+    )
+    return sum(costs, ServiceBusMessageBatch().size_in_bytes)
 
 
 def address_envelope(

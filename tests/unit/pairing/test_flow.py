@@ -272,3 +272,21 @@ def test_the_refusal_of_a_gone_entity_has_the_pings_answer_for_its_cause() -> No
     assert step.cause is gone
     health.ping_succeeded(3)
     assert health.gone_error is None
+
+
+def test_P6_a_send_that_begins_after_the_failover_names_the_primarys_error_too() -> None:
+    first, health, rotation = make(interval=0, queues=1)
+    first.primary_failed(100, sdk.ServiceBusConnectionError(message="refused"))
+    later = SendFlow(health, rotation, Choice(), "documented", 10_000, holds_while_suspect=False)
+    step = later.next_step(200)
+    assert isinstance(step, TryBacklog)
+    later.backlog_failed(step.queue, 200, TIMEOUT)
+
+    failed = later.next_step(300)
+
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.cause, sdk.ServiceBusConnectionError)
+    assert "refused" in str(failed.cause)
+    assert failed.cause.__traceback__ is None
+    health.ping_succeeded(400)
+    assert health.last_error is None

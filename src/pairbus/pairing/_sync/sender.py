@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -106,16 +107,19 @@ class PairedSender(ServiceBusSender):
         Args:
             message: What to send; never changed.
             timeout: Seconds in all, retries and detour included; 60 unless given.
-            options: Passed on to the SDK.
+            options: None are supported; the SDK warns of them, and so does this.
 
         Raises:
             ClientClosedError: The sender or the client is closed.
             EntityGoneError: The entity does not exist any more.
             MessageTooLargeForBacklogError: Failed over, and the parked form is too large.
+            InvalidMessageError, BatchTooLargeError: Failed over, and the primary would refuse the message, too.
             azure.servicebus.exceptions.ServiceBusError: As with the SDK; from both sides when both refused.
         """
         if self._is_closed or self._client._is_ended:
             self._check_live()
+        if options:
+            options = _without_unsupported(options)
         # The usual message is seen first: a healthy send should cost what it costs without us.
         if type(message) is ServiceBusMessage and wire.has_message_id(message):
             prepared: Any = message
@@ -177,7 +181,8 @@ class PairedSender(ServiceBusSender):
         """
         self._check_live()
         _check_timeout(timeout)
-        prepared, count = prepared_for_sending(messages)
+        options = _without_unsupported(options)
+        prepared, count = prepared_for_sending(messages, is_scheduled=True)
         if count == 0:
             return []
         singles = (
@@ -203,6 +208,8 @@ class PairedSender(ServiceBusSender):
             ScheduledMessageGoneError: A parked one has left the backlog already.
         """
         self._check_live()
+        _check_timeout(timeout)
+        options = _without_unsupported(options)
         plain, parked = split_handles(sequence_numbers)
         if parked:
             self._client._cancel_parked(parked, timeout)
@@ -279,7 +286,7 @@ class PairedSender(ServiceBusSender):
         attempts: Attempts | None = None,
     ) -> Parcel:
         """Bring one send to its end, and count what became of its messages (P45)."""
-        parcel = Parcel(message)
+        parcel = Parcel(message, None if "_schedule" in options else self._batch_limit())
         attempts = attempts or Attempts()
         current_attempts.set(attempts)
         try:
@@ -408,6 +415,11 @@ class PairedSender(ServiceBusSender):
             limit = wire.batch_limit(link.sender)
         return limit or BACKLOG_LIMIT_BYTES
 
+    def _batch_limit(self) -> int:
+        """The largest batch that the entity takes: that of the standard tier unless its link was open once."""
+        known = wire.batch_limit(self._primary.sender) if self._primary is not None else 0
+        return known or BACKLOG_LIMIT_BYTES
+
     def _accepted_by_primary(self) -> None:
         record = self._record
         if record.is_healthy:
@@ -472,6 +484,12 @@ class PairedSender(ServiceBusSender):
             raise ClientClosedError(
                 f"the sender of {self.entity_name!r} was closed while it was sending"
             ) from error
+
+
+def _without_unsupported(options: dict[str, Any]) -> dict[str, Any]:
+    if options:
+        warnings.warn(f"Unsupported keyword args: {options}", stacklevel=3)
+    return {}
 
 
 def _check_timeout(timeout: float | None) -> None:
