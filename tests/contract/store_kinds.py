@@ -51,7 +51,7 @@ class LogKind:
         return store
 
     def kill(self, store: Store) -> None:
-        store.close()  # says nothing to the disk; only a lock held by this process must be let go
+        store.close()  # a kill differs by the mark alone; the lock held by this process must be let go
 
     def tear_down(self) -> None:
         for store in self.opened:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pairbus.server.ready import ReadyInfo
 
 EPILOG: Final = """\b
@@ -138,10 +140,12 @@ def serve(
         environment=os.environ,
     )
     page = Page()
-    return run(options, page.assembling(assemble), page=page, announce=_announce)
+    return run(
+        options, page.assembling(assemble), page=page, announce=lambda ready: _announce(ready, options.data)
+    )
 
 
-def _announce(ready: ReadyInfo) -> None:
+def _announce(ready: ReadyInfo, data: Path) -> None:
     """Tell a person at a terminal how to connect. The key is not written anywhere else, such as a log."""
     if not sys.stdout.isatty():
         return
@@ -152,5 +156,5 @@ def _announce(ready: ReadyInfo) -> None:
 
   export PAIRBUS_PRIMARY='{ready.connection_string}'
 
-`pairbus connection-string` prints the connection string again. Ctrl-C stops the broker; its data stay.
+`pairbus connection-string --data {data}` prints the connection string again. Ctrl-C stops the broker; its data stay.
 """)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import SequenceAdvanced
-from pairbus.errors import Refusal, UsageError
+from pairbus.errors import Refusal, StoreCorrupt, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.trail import Trail
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
@@ -19,11 +20,15 @@ from pairbus.server.audit import AuditLog
 from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config import MEMORY
 from pairbus.server.message_audit import AuditedStore, MessageAudit, witnessed
+from pairbus.server.ready import READY_FILE
 from pairbus.server.usage import UsageWriter
+from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log import LogStore
 from pairbus.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pairbus.engine.namespace import Namespace
     from pairbus.server.config import Options
     from pairbus.server.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
@@ -120,8 +125,9 @@ def _tell_refusals(audit: AuditLog | None) -> Callable[[str, str, str, str, str]
 
 
 def open_store(options: Options) -> Store:
-    """The store that the options name. Raises UsageError or StoreUnavailable."""
+    """The store that the options name. Raises UsageError, StoreUnavailable or StoreCorrupt."""
     if options.store is None:
+        _refuse_a_store_that_is_gone(options.data)
         return LogStore.open(options.data / STORE_DIRECTORY, namespace=options.namespace)
     if options.store == MEMORY:
         return MemoryStore()
@@ -130,6 +136,18 @@ def open_store(options: Options) -> Store:
     raise UsageError(
         f"--store {scheme}:… is not known; use {MEMORY} or leave it out for files in the data directory"
     )
+
+
+def _refuse_a_store_that_is_gone(data: Path) -> None:
+    """A broker writes its ready file after its first commit. If that file is there, an empty store has lost everything."""
+    directory = data / STORE_DIRECTORY
+    if (data / READY_FILE).is_file() and not any(
+        name != LOCK_FILE for name in (os.listdir(directory) if directory.is_dir() else ())
+    ):
+        raise StoreCorrupt(
+            f"{directory}: all files are missing, and {data / READY_FILE} shows that a namespace was served from here; restore "
+            f"the data directory from a copy, or remove {READY_FILE} to begin with nothing"
+        )
 
 
 def recover(namespace: Namespace, store: Store) -> tuple[int, int]:

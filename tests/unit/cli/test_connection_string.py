@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.root import root
 from pairbus.cli.serve import _announce
-from pairbus.errors import StoreUnavailable
+from pairbus.errors import StoreCorrupt, StoreUnavailable
 from pairbus.server.assemble import assemble
 from pairbus.server.config import Options
 from pairbus.server.main import ready_files
@@ -77,6 +78,22 @@ def test_while_the_broker_runs_its_ready_file_is_right(tmp_path: Path) -> None:
     assert told["connection_string"] == ready_info("K").connection_string
 
 
+def test_B10_a_store_that_is_gone_is_noticed(tmp_path: Path) -> None:
+    begun(tmp_path)
+    write_ready_file(tmp_path / READY_FILE, ready_info("K"))
+    for file in (tmp_path / "store").iterdir():
+        if file.name != "lock":
+            file.unlink()
+    with pytest.raises(StoreCorrupt, match="all files are missing"):
+        begun(tmp_path)
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(StoreCorrupt, match="all files are missing"):
+        begun(tmp_path)
+    assert not (tmp_path / "store").exists()
+    (tmp_path / READY_FILE).unlink()
+    begun(tmp_path)
+
+
 def test_no_data_is_said_in_one_sentence(tmp_path: Path) -> None:
     error = run("--data", tmp_path / "nothing").exception
     assert isinstance(error, StoreUnavailable)
@@ -99,12 +116,13 @@ def test_the_key_is_shown_on_a_terminal_only(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
 
-    _announce(ready_info("K"))
+    _announce(ready_info("K"), Path("somewhere"))
 
     shown = capsys.readouterr().out
     if is_terminal:
         assert ready_info("K").connection_string in shown
         assert "http://127.0.0.1:7778/" in shown
         assert "/somewhere/ca.pem" in shown
+        assert "pairbus connection-string --data somewhere" in shown
     else:
         assert shown == ""
