@@ -12,7 +12,7 @@ out too. ``pairbus`` exports all that a program needs.
     ├── Refusal                              the broker understood and says no
     │   ├── EntityNotFound · EntityDisabled · EntityAlreadyExists · InvalidEntity · InvalidRule
     │   ├── MessageLockLost · SessionLockLost · MessageNotFound · SessionNotFound · SessionCannotBeLocked
-    │   ├── QuotaExceeded · MessageTooLarge · Unauthorized · NotAllowed · ArgumentError · FilterFailed
+    │   ├── QuotaExceeded · MessageTooLarge · HeaderTooLarge · Unauthorized · NotAllowed · ArgumentError · FilterFailed
     │   ├── NotSupported · OperationTimedOut · MalformedMessage
     │   ├── UnknownTransaction · TransactionRolledBack · TransactionTimedOut
     │   └── ServerBusy                       retryable
@@ -236,6 +236,13 @@ class MessageTooLarge(Refusal):
         super().__init__(
             f"The received message (size:{size} bytes) exceeds the limit ({limit} bytes) currently allowed on the link."
         )
+
+
+class HeaderTooLarge(Refusal):
+    """A message's properties and annotations exceed what a message may carry beside its body."""
+
+    condition = "amqp:link:message-size-exceeded"
+    status = 403
 
 
 class Unauthorized(Refusal):

@@ -217,6 +217,7 @@ class QueueCases:
             {"user_metadata": "x" * 1025},
             {"forward_to": "nobody-has-this-name"},
             {"max_message_size_in_kilobytes": 102_401},
+            {"max_message_size_in_kilobytes": 1_023},
         ],
         ids=lambda change: next(iter(change)),
     )
@@ -702,7 +703,7 @@ class NamespaceCases:
     def test_oldest_api_version_leaves_out_what_came_later(self, admin: Admin) -> None:
         old = admin.with_version("2017-04")
         name, topic = admin.name("old"), admin.name("old-topic")
-        admin.create_queue(name, max_message_size_in_kilobytes=512)
+        admin.create_queue(name, max_message_size_in_kilobytes=2048)
 
         queue = old.get_queue(name)
         queue.max_delivery_count = 4
@@ -712,18 +713,18 @@ class NamespaceCases:
         assert queue.max_message_size_in_kilobytes is None
         assert old.get_topic_runtime_properties(topic).sql_filter_count is None
         assert admin.get_queue(name).max_delivery_count == 4
-        assert admin.get_queue(name).max_message_size_in_kilobytes == 512
+        assert admin.get_queue(name).max_message_size_in_kilobytes == 2048
         with pytest.raises(HttpResponseError) as refused:
-            old.create_queue(admin.name("old"), max_message_size_in_kilobytes=512)
+            old.create_queue(admin.name("old"), max_message_size_in_kilobytes=2048)
         assert status_of(refused) == 400
 
     def test_middle_api_version_knows_message_sizes_but_no_filter_counts(self, admin: Admin) -> None:
         middle = admin.with_version("2021-05")
         topic = admin.name("middle")
 
-        middle.create_topic(topic, max_message_size_in_kilobytes=512)
+        middle.create_topic(topic, max_message_size_in_kilobytes=2048)
 
-        assert middle.get_topic(topic).max_message_size_in_kilobytes == 512
+        assert middle.get_topic(topic).max_message_size_in_kilobytes == 2048
         assert middle.get_topic_runtime_properties(topic).sql_filter_count is None
         assert middle.get_topic_runtime_properties(topic).subscription_count == 0
 

@@ -150,7 +150,7 @@ def test_B50_disabled_target(
 def test_B50_full_target_and_message_too_large_for_it(
     bus: Bus, admin: Any, namespace: Any, make_queue: Callable[..., str]
 ) -> None:
-    target = make_queue(max_size_in_megabytes=1, max_message_size_in_kilobytes=300)
+    target = make_queue(max_size_in_megabytes=1)
     source = make_queue(max_size_in_megabytes=1024, max_message_size_in_kilobytes=2048, forward_to=target)
     bus.send(source, ServiceBusMessage(b"l" * 400_000))
     bus.send(source, *(ServiceBusMessage(bytes([48 + i]) * 250_000) for i in range(5)))

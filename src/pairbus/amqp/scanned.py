@@ -24,6 +24,9 @@ ANNOTATION_ITEMS_MAX: Final = 0xFFFE
 _U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
 
+SHORT_ID_BYTES: Final = 130
+"""An encoded message id up to this long has at most 128 characters, whatever its type."""
+
 
 class Scanned:
     """A message ready to be stored, and what the broker must know of it."""
@@ -37,6 +40,7 @@ class Scanned:
         "has_message_id",
         "is_ping",
         "message_id",
+        "message_id_length",
         "partition_key",
         "priority",
         "scheduled_at",
@@ -54,6 +58,8 @@ class Scanned:
         self.message_id = b""
         """The encoded message-id with its constructor, in its shortest form; empty when absent or not asked for."""
         self.has_message_id = False
+        self.message_id_length = 0
+        """Characters of the id, or bytes of a binary one; 0 for one that is certainly short."""
         self.session_id: str | None = None
         self.partition_key: str | None = None
         self.scheduled_at = 0
@@ -138,6 +144,8 @@ def scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, f
     at = skip_value(payload, at, stop)
     if payload[start] != 0x40:
         found.has_message_id = True
+        if at - start > SHORT_ID_BYTES:
+            found.message_id_length = _length_of(payload, start, at)
         if want_message_id:
             found.message_id = shortest_form(payload[start:at])
     if payload.count(b"\x40", at, stop) == stop - at == count - 1:
@@ -164,6 +172,12 @@ def scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, f
             found.session_id = _text(payload, start, at, may_be_binary=False)
     if at != stop:
         raise bad("properties end before their size says")
+
+
+def _length_of(payload: bytes, start: int, stop: int) -> int:
+    code = payload[start]
+    content = payload[start + (2 if code < 0xB0 else 5) : stop]
+    return len(content) if code in (0xA0, 0xB0) else len(content.decode("utf-8", "replace"))
 
 
 def _timestamp(payload: bytes, at: int) -> int:

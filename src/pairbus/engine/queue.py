@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.layout import header_size
 from pairbus.engine import due, session_ops
 from pairbus.engine.consumer import Consumer, Lock
 from pairbus.engine.context import DUE_BURST_MAX
@@ -29,6 +30,7 @@ from pairbus.engine.sql_nodes import PUBLISH_STEPS_MAX
 from pairbus.errors import (
     ArgumentError,
     EntityDisabled,
+    HeaderTooLarge,
     MessageLockLost,
     MessageTooLarge,
     NotAllowed,
@@ -36,7 +38,15 @@ from pairbus.errors import (
     SessionLockLost,
 )
 from pairbus.model.entity import FOREVER_MS
-from pairbus.model.message import ACTIVE, NEVER, SCHEDULED, Extra, Message
+from pairbus.model.message import (
+    ACTIVE,
+    HEADER_BYTES_MAX,
+    MESSAGE_ID_CHARACTERS_MAX,
+    NEVER,
+    SCHEDULED,
+    Extra,
+    Message,
+)
 
 if TYPE_CHECKING:
     from pairbus.amqp.scan import Scanned
@@ -47,8 +57,6 @@ if TYPE_CHECKING:
 
 ID_LENGTH_MAX: Final = session_ops.SESSION_ID_MAX
 """Characters in a session id or partition key."""
-MESSAGE_ID_BYTES_MAX: Final = 4 * ID_LENGTH_MAX + 5
-"""Bytes of an encoded message id: 128 characters of up to four bytes, and the constructor."""
 DEAD_LETTER_TEXT_MAX: Final = 4_096
 RELAY_BURST_MAX: Final = 500
 """Messages forwarded by one queue in one burst."""
@@ -95,10 +103,6 @@ class Queue(QueueState):
             raise ArgumentError(
                 f"The session id has {len(session_id)} characters: at most {ID_LENGTH_MAX} are allowed."
             )
-        if len(incoming.message_id) > MESSAGE_ID_BYTES_MAX:
-            raise ArgumentError(
-                f"The message id is too long: at most {ID_LENGTH_MAX} characters are allowed."
-            )
         partition_key = incoming.partition_key
         if partition_key is not None:
             if len(partition_key) > ID_LENGTH_MAX:
@@ -124,6 +128,15 @@ class Queue(QueueState):
             raise EntityDisabled(self.path, "send")
         if incoming.size > settings.max_message_kb * 1024:
             raise MessageTooLarge(incoming.size, settings.max_message_kb * 1024)
+        if incoming.message_id_length > MESSAGE_ID_CHARACTERS_MAX:
+            raise ArgumentError(
+                f"The message id has {incoming.message_id_length} characters: at most {MESSAGE_ID_CHARACTERS_MAX} are allowed."
+            )
+        if incoming.size > HEADER_BYTES_MAX and (header := header_size(incoming.blob)) > HEADER_BYTES_MAX:
+            raise HeaderTooLarge(
+                f"The properties and annotations of the message have {header} bytes: at most {HEADER_BYTES_MAX} are allowed "
+                "beside the body. Put what is long into the body."
+            )
 
     def _check_room(self, incoming: Scanned, more_bytes: int) -> None:
         settings = self.settings

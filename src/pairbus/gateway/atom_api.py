@@ -235,11 +235,11 @@ class ManagementApi:
 
     def _create_rule(self, route: Route, node: Node, address: Address, now: int) -> str:
         subscription = self._entity(route)
+        rules = rules_of(subscription)
+        if any(_rule_key(other) == route.rule.lower() for other in rules):
+            raise EntityAlreadyExists(route.full_path)
         check_rule_name(route.rule)
         rule = _read_rule(node, route.rule, now)
-        rules = rules_of(subscription)
-        if any(_rule_key(other) == _rule_key(rule) for other in rules):
-            raise EntityAlreadyExists(route.full_path)
         self._put_rules(subscription, [*rules, rule], now)
         return rule_entry(subscription, rule, address)
 

@@ -15,11 +15,19 @@ from pairbus.errors import ArgumentError
 from pairbus.gateway.atom_time import duration_ms, instant_ms
 from pairbus.gateway.atom_xml import ATOM, SERVICE_BUS, Node, parse
 from pairbus.model.access import AccessRule
-from pairbus.model.entity import ACCESS_RULES_MAX, Settings
+from pairbus.model.entity import ACCESS_RULES_MAX, MAX_MESSAGE_KB_MAX, Settings
 
 VERSION_OLDEST: Final = "2017-04"
+VERSIONS_KNOWN: Final = frozenset(
+    (
+        "2012-03", "2012-08", "2013-04", "2013-07", "2013-08", "2013-10", "2014-01", "2014-05", "2014-09",
+        "2015-01", "2016-07", VERSION_OLDEST, "2021-05", "2024-01", "2024-05",
+    )
+)  # fmt: skip
+"""Versions of the API that clients speak. Those before the oldest that is told apart are answered as that one."""
 VERSION_MESSAGE_SIZE: Final = "2021-05"
 """From this version on clients know MaxMessageSizeInKilobytes."""
+VERSION_NEWEST: Final = "2024-05"
 VERSION_FILTER_COUNTS: Final = "2024-05"
 """From this version on clients know SqlFilterCount and CorrelationFilterCount."""
 
@@ -31,6 +39,8 @@ RULE_ELEMENT: Final = "RuleDescription"
 SHARED_ACCESS_RULE: Final = "SharedAccessAuthorizationRule"
 SHARED_ACCESS_CLAIM: Final = "SharedAccessKey"
 INTEGER_MAX: Final = 2**63 - 1
+LARGE_MESSAGE_KB_MIN: Final = 1_024
+"""The least that can be asked for: below it there is only the default."""
 
 
 def read_description(body: bytes) -> Node:
@@ -241,7 +251,16 @@ def _message_size(node: Node, base: Settings, version: str) -> int:
             )
         # A client that has never heard of the setting cannot have meant to change it.
         return base.max_message_kb
-    return _integer(node, "MaxMessageSizeInKilobytes", _DEFAULTS.max_message_kb)
+    size = _integer(node, "MaxMessageSizeInKilobytes", _DEFAULTS.max_message_kb)
+    # What an entity has already may be sent back, and so may the default, which is the Standard tier's limit.
+    if size not in (_DEFAULTS.max_message_kb, base.max_message_kb) and not (
+        LARGE_MESSAGE_KB_MIN <= size <= MAX_MESSAGE_KB_MAX
+    ):
+        raise ArgumentError(
+            f"SubCode=40000. The property value for 'MaxMessageSizeInKilobytes' is {size}: it must be between "
+            f"{LARGE_MESSAGE_KB_MIN} and {MAX_MESSAGE_KB_MAX}, or {_DEFAULTS.max_message_kb}."
+        )
+    return size
 
 
 def _refuse_true(node: Node, name: str, reason: str) -> None:

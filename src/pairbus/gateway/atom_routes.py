@@ -18,7 +18,7 @@ from typing import Final, final
 from urllib.parse import parse_qsl, unquote
 
 from pairbus.errors import ArgumentError
-from pairbus.gateway.atom_read import VERSION_OLDEST
+from pairbus.gateway.atom_read import VERSION_NEWEST, VERSION_OLDEST, VERSIONS_KNOWN
 from pairbus.model.names import subscription_path
 
 ROOT: Final = 0
@@ -50,7 +50,6 @@ QUERY_FIELDS_MAX: Final = 32
 
 _RESOURCES: Final = "$resources"
 _NAMESPACE_INFO: Final = "$namespaceinfo"
-_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(-preview)?")
 _DIGITS: Final = re.compile(r"[0-9]{1,12}")
 
 
@@ -148,8 +147,10 @@ def query_of(target: str) -> Query:
         raise ArgumentError(f"The query has more than {QUERY_FIELDS_MAX} fields.") from None
     fields = {name.lower(): value for name, value in pairs}
     version = fields.get("api-version", VERSION_OLDEST)
-    if not _VERSION.fullmatch(version):
-        raise ArgumentError(f"api-version is '{version[:40]}': it must be a date such as 2024-05.")
+    if version not in VERSIONS_KNOWN:
+        raise ArgumentError(
+            f"api-version is '{version[:40]}', which is not known: {VERSION_NEWEST} and {VERSION_OLDEST} are, and those between."
+        )
     if "$filter" in fields:
         raise ArgumentError("$filter is not offered: leave it out and choose from the whole list.")
     skip = _count(fields, "$skip", 0, SKIP_MAX)

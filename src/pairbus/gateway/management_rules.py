@@ -60,10 +60,10 @@ def _change(request: Request, rules: RuleSet) -> None:
 def add(request: Request) -> dict[str, object]:
     """Add one rule."""
     name = request.text("rule-name")
-    check_rule_name(name)
     rules = _rules(request)
     if rules.find(name) is not None:
         raise EntityAlreadyExists(f"{request.entity.path}/Rules/{name}")
+    check_rule_name(name)
     if len(rules.rules) >= RULES_MAX:
         raise ArgumentError(f"The subscription has {RULES_MAX} rules already: remove one first.")
     description = request.value("rule-description")

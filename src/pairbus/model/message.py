@@ -13,6 +13,10 @@ ACTIVE: Final = 0
 DEFERRED: Final = 1
 SCHEDULED: Final = 2
 
+HEADER_BYTES_MAX: Final = 65_536
+"""Bytes of a message beside its body: annotations, properties and application properties, as they are encoded."""
+MESSAGE_ID_CHARACTERS_MAX: Final = 128
+
 NEVER: Final = 0
 """An ``expires_at`` or ``scheduled_at`` that is not set."""
 

@@ -34,7 +34,7 @@ def check_subscription_name(name: str) -> None:
 
 def check_rule_name(name: str) -> None:
     """Refuse a rule name that Service Bus would refuse; ``$Default`` is the one with a dollar sign."""
-    if name != "$Default":
+    if name.lower() != "$default":
         _check(name, RULE_NAME_MAX, "rule", slashes=False)
 
 

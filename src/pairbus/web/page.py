@@ -127,7 +127,7 @@ class Page:
         broker = self._broker
         if broker is None:
             return None
-        if path == "/" and "?" not in request.target and request.method in ("GET", "HEAD"):
+        if _asks_for_index(path, request):
             return self._file(INDEX, request)
         if not path.startswith(PREFIX):
             return None
@@ -417,3 +417,9 @@ def _cookie(request: HttpRequest, name: str) -> str:
 
 def _new_secret() -> str:
     return secrets.token_urlsafe(SECRET_BYTES)
+
+
+def _asks_for_index(path: str, request: HttpRequest) -> bool:
+    """A browser does; a client of the management API brings a version, or at least a token."""
+    is_plain = path == "/" and "?" not in request.target and "authorization" not in request.headers
+    return is_plain and request.method in ("GET", "HEAD")

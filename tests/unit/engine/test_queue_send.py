@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from pairbus.amqp.layout import header_size
+from pairbus.amqp.message import encode_message
+from pairbus.amqp.scan import Scanned, scan
+from pairbus.amqp.types import ULong, Uuid
 from pairbus.errors import (
     ArgumentError,
     EntityDisabled,
     EntityNotFound,
+    HeaderTooLarge,
     MessageTooLarge,
     NotAllowed,
     QuotaExceeded,
 )
 from pairbus.model.entity import DISABLED, RECEIVE_DISABLED, SEND_DISABLED, Settings
-from pairbus.model.message import SCHEDULED
+from pairbus.model.message import HEADER_BYTES_MAX, SCHEDULED
 from tests.unit.engine.engine_kit import SECOND, START, Bench, incoming, ping
 
 
@@ -223,3 +228,55 @@ def test_an_empty_session_id_agrees_with_any_partition_key() -> None:
         bench.send(queue, session_id="b", partition_key="a")
 
     assert len(queue.messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("message_id", "is_taken"),
+    [
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("é" * 128, True),
+        ("é" * 129, False),
+        ("\U0001f97e" * 128, True),
+        (b"x" * 128, True),
+        (b"x" * 129, False),
+        (Uuid(bytes(16)), True),
+        (ULong((1 << 64) - 1), True),
+    ],
+)
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_message_id_has_at_most_128_characters(message_id: object, is_taken: bool, is_wanted: bool) -> None:
+    """With duplicate detection and without: the limit is the message's, not the history's."""
+    bench = Bench()
+    queue = bench.queue("q", Settings(requires_duplicate_detection=is_wanted))
+    message = scan(encode_message(message_id=message_id, body="x"), is_wanted)
+    if is_taken:
+        bench.send(queue, message)
+    else:
+        with pytest.raises(ArgumentError, match="129 characters: at most 128"):
+            bench.send(queue, message)
+    assert len(queue.messages) == is_taken
+
+
+def test_properties_and_annotations_have_at_most_64_kb_together() -> None:
+    bench = Bench()
+    queue = bench.queue("q", Settings(max_message_kb=1_024))
+    bench.send(queue, "b" * 500_000, properties={"p": "x" * 60_000})
+    with pytest.raises(HeaderTooLarge, match="at most 65536 are allowed beside the body"):
+        bench.send(queue, "b", properties={"p": "x" * 40_000, "q": "x" * 30_000})
+    with pytest.raises(HeaderTooLarge):
+        bench.send(queue, "b", content_type="x" * 66_000)
+    assert len(queue.messages) == 1
+
+
+def test_the_header_limit_is_to_the_byte() -> None:
+    bench = Bench()
+    queue = bench.queue()
+
+    def sized(length: int) -> Scanned:
+        return incoming("b", message_id="m", properties={"p": "x" * length})
+
+    room = HEADER_BYTES_MAX - (header_size(sized(1_000).blob) - 1_000)
+    bench.send(queue, sized(room))
+    with pytest.raises(HeaderTooLarge, match="65537 bytes"):
+        bench.send(queue, sized(room + 1))

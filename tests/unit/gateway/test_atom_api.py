@@ -15,6 +15,7 @@ from pairbus.errors import Unauthorized
 from pairbus.gateway.atom_xml import BODY_BYTES_MAX
 from pairbus.gateway.http import HttpResponse
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
+from pairbus.model.entity import QUEUE, Settings
 from tests.unit.gateway.atom_bench import HOST, SERVICE_BUS, Allowing, Bench, entry, queue_entry
 
 VERSION = "api-version=2021-05"
@@ -480,3 +481,47 @@ def make_subscription(bench: Bench) -> None:
     bench.ask("PUT", f"/t?{VERSION}", entry(f'<TopicDescription xmlns="{SERVICE_BUS}"/>'))
     body = entry(f'<SubscriptionDescription xmlns="{SERVICE_BUS}"/>')
     assert bench.ask("PUT", f"/t/subscriptions/s?{VERSION}", body).status == 201
+
+
+@pytest.mark.parametrize(
+    ("size", "status"), [(256, 201), (1_024, 201), (102_400, 201), (1_023, 400), (102_401, 400)]
+)
+@pytest.mark.parametrize("kind", ["Queue", "Topic"])
+def test_large_messages_are_between_1024_and_102400_kilobytes(
+    bench: Bench, kind: str, size: int, status: int
+) -> None:
+    described = f'<{kind}Description xmlns="{SERVICE_BUS}"><MaxMessageSizeInKilobytes>{size}</MaxMessageSizeInKilobytes>'
+    response = bench.ask("PUT", f"/q?{VERSION}", entry(f"{described}</{kind}Description>"))
+
+    assert response.status == status
+    if status == 400:
+        assert "'MaxMessageSizeInKilobytes'" in detail_of(response)
+        assert "between 1024 and 102400" in detail_of(response)
+
+
+def test_a_size_that_the_configuration_gave_can_be_sent_back(bench: Bench) -> None:
+    bench.namespace.create(QUEUE, "q", Settings(max_message_kb=64), 0)
+    same = queue_entry("<MaxMessageSizeInKilobytes>64</MaxMessageSizeInKilobytes>")
+
+    assert bench.ask("PUT", f"/q?{VERSION}", same, UPDATE).status == 200
+    other = queue_entry("<MaxMessageSizeInKilobytes>65</MaxMessageSizeInKilobytes>")
+    assert bench.ask("PUT", f"/q?{VERSION}", other, UPDATE).status == 400
+
+
+@pytest.mark.parametrize("name", ["$Default", "$default", "%24DEFAULT"])
+def test_a_rule_that_is_there_exists_already_in_any_spelling(bench: Bench, name: str) -> None:
+    make_subscription(bench)
+    body = entry(f'<RuleDescription xmlns="{SERVICE_BUS}"/>')
+    target = f"/t/subscriptions/s/rules/{name}?{VERSION}"
+
+    assert bench.ask("PUT", target, body).status == 409
+    assert bench.ask("DELETE", target).status == 200
+    assert bench.ask("PUT", target, body).status == 201, "and can be made anew once it is gone"
+
+
+@pytest.mark.parametrize("version", ["2099-01", "1999-01", "2021-05-preview"])
+def test_an_unknown_api_version_is_refused(bench: Bench, version: str) -> None:
+    response = bench.ask("GET", f"/$namespaceinfo?api-version={version}")
+
+    assert response.status == 400
+    assert f"api-version is '{version}'" in detail_of(response)

@@ -97,6 +97,9 @@ def test_M12_pages_are_bounded() -> None:
         "$skip=99999999999",
         "$skip=" + "9" * 5000,
         "api-version=latest",
+        "api-version=2099-01",
+        "api-version=1999-01",
+        "api-version=2021-05-preview",
         "api-version=",
         "$filter=x",
         "&".join(f"a{number}=" for number in range(routes.QUERY_FIELDS_MAX + 1)),
@@ -105,3 +108,8 @@ def test_M12_pages_are_bounded() -> None:
 def test_bad_queries_are_refused(query: str) -> None:
     with pytest.raises(ArgumentError):
         query_of(f"/x?{query}")
+
+
+@pytest.mark.parametrize("version", ["2013-10", "2015-01", "2016-07", "2017-04", "2021-05", "2024-05"])
+def test_versions_that_clients_speak_are_known(version: str) -> None:
+    assert query_of(f"/x?api-version={version}").version == version

@@ -57,6 +57,12 @@ def test_everything_that_is_not_the_pages_is_left_to_the_broker(bench: Bench) ->
     assert Page()(HttpRequest("GET", "/", {}, b"", "127.0.0.1:1", False), NOW) is None
 
 
+def test_a_request_for_the_root_with_a_token_is_for_the_management_api(bench: Bench) -> None:
+    request = HttpRequest("GET", "/", {"authorization": "SharedAccessSignature x"}, b"", "127.0.0.1:1", False)
+
+    assert bench.page(request, NOW) is None
+
+
 @pytest.mark.parametrize("target", ["/", "/$page/app.js", "/$page/app.css", "/$page/icon.svg"])
 def test_files_come_with_a_policy_that_lets_nothing_foreign_run(bench: Bench, target: str) -> None:
     answer = bench.ask("GET", target)
