@@ -27,3 +27,12 @@ def without_frames(error: BaseException) -> BaseException:
 def outcome_of(error: BaseException) -> Literal["fail", "unknown"]:
     """Whether a send that raised ``error`` may have stored the message. Errors from elsewhere are ``unknown``."""
     return "fail" if getattr(error, _ATTRIBUTE, "unknown") == "fail" else "unknown"
+
+
+def copy_of(error: BaseException) -> BaseException:
+    """The same error for one more caller: each raises its own, with its own frames and notes."""
+    copied = type(error).__new__(type(error))
+    copied.args = error.args
+    copied.__dict__.update(error.__dict__)
+    copied.__cause__ = error.__cause__
+    return copied

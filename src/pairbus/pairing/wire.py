@@ -435,15 +435,6 @@ async def end_client(handler: Any, seconds: float) -> None:
             writer.transport.abort()
 
 
-def another(error: BaseException) -> BaseException:
-    """The same error for one more caller: each raises its own, with its own frames and notes."""
-    copied = type(error).__new__(type(error))
-    copied.args = error.args
-    copied.__dict__.update(error.__dict__)
-    copied.__cause__ = error.__cause__
-    return copied
-
-
 def interruptible(receiver: Any) -> Any:
     """Make the poll of an open asynchronous receiver end early. Returns the function that does it.
 

@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing import wire
 from pairbus.pairing.attempts import Attempts, NotWanted, current_attempts
+from pairbus.pairing.outcome import copy_of
 from pairbus.pairing.trigger import is_of_the_transport
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ class Link:
                 waited = [entry for entry in self._waiting if entry.kind != _HOLD]
                 self._waiting = deque(entry for entry in self._waiting if entry.kind == _HOLD)
                 for entry in waited:
-                    entry.done(_closed() if self.is_closed else wire.another(failure))
+                    entry.done(_closed() if self.is_closed else copy_of(failure))
             self._advance()
 
     async def _send_for_all(self) -> None:
@@ -319,7 +320,7 @@ class Link:
             self._drop()
             failed, self._flying = self._flying, {}
             for entry in failed:
-                entry.done(wire.another(error) if isinstance(error, Exception) else _closed())
+                entry.done(copy_of(error) if isinstance(error, Exception) else _closed())
             if not isinstance(error, Exception):
                 raise
         finally:

@@ -1,0 +1,247 @@
+"""Who opens a link and who waits for it: the senders and the SDK that ship, over a false network on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
+
+from pairbus import SendAvailabilityOptions
+from pairbus.errors import UsageError
+from pairbus.pairing._async.client import PairedServiceBusClient
+from pairbus.pairing.errors import ClientClosedError
+from pairbus.pairing.events import Kind
+from pairbus.pairing.health import Health
+from pairbus.pairing.naming import TRANSFER_SEGMENT
+from pairbus.pairing.outcome import outcome_of
+from tests.simulation.false_network import FalseNamespace, false_network
+from tests.unit.syphon.virtual_loop import VirtualLoop
+
+QUEUES = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(2)]
+
+
+class Scene:
+    """A paired client with the SDK's own defaults, and the namespaces it reaches."""
+
+    def __init__(self, loop: VirtualLoop, primary: FalseNamespace, secondary: FalseNamespace) -> None:
+        self.loop = loop
+        self.primary = primary
+        self.secondary = secondary
+
+    def client(self, **options: Any) -> PairedServiceBusClient:
+        values: dict[str, Any] = {"failover_interval": timedelta(0), **options}
+        first, second = (
+            ServiceBusClient.from_connection_string(
+                f"Endpoint=sb://{namespace.host}/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
+            )
+            for namespace in (self.primary, self.secondary)
+        )
+        client = PairedServiceBusClient(first, second, options=SendAvailabilityOptions(**values), seed=1)
+        client._factory.paired_with(QUEUES)
+        return client
+
+    def play(self, act: Callable[[], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            await act()
+            await asyncio.sleep(3)
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            assert not left, f"left behind: {left}"
+            assert not self.primary.connections | self.secondary.connections, "connections are left open"
+
+        self.loop.run_until_complete(whole())
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    loop = VirtualLoop()
+    logging.disable(logging.CRITICAL)
+    with false_network(monkeypatch, loop, 1) as (primary, secondary):
+        yield Scene(loop, primary, secondary)
+    logging.disable(logging.NOTSET)
+    loop.close()
+
+
+def message(number: int) -> ServiceBusMessage:
+    return ServiceBusMessage(f"<{number}>")
+
+
+def test_one_connection_is_opened_for_all_who_wait_and_one_who_gives_up_ends_nobody_elses(
+    scene: Scene,
+) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders")
+        scene.primary.opening_s = 3.0
+        sends = [asyncio.ensure_future(sender.send_messages(message(number))) for number in range(8)]
+        await asyncio.sleep(1)
+        sends[0].cancel()
+        await asyncio.gather(*sends[1:])
+
+        assert scene.primary.opened == 1
+        assert scene.primary.copies() == dict.fromkeys(range(1, 8), 1)
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await sends[0]
+        assert outcome_of(cancelled.value) == "fail"
+        await client.close()
+
+    scene.play(act)
+
+
+def test_the_first_detour_of_a_refused_connection_takes_about_a_second(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(message(1))
+        scene.primary.kill()
+        begun = scene.loop.time()
+        await asyncio.gather(*(sender.send_messages(message(number)) for number in range(2, 40)))
+
+        assert scene.loop.time() - begun < 2.0
+        assert scene.secondary.copies() == dict.fromkeys(range(2, 40), 1)
+        await client.close()
+
+    scene.play(act)
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_P5_a_refused_connection_is_a_fail_and_a_lost_one_is_unknown(scene: Scene, retries: int) -> None:
+    async def act() -> None:
+        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+        client.primary._config.retry_total = retries
+        scene.primary.kill()
+        sender = client.get_queue_sender("orders")
+        with pytest.raises(ServiceBusError) as refused:
+            await sender.send_messages(message(1))
+        assert outcome_of(refused.value) == "fail"
+        assert (client.statistics().failed, client.statistics().unknown) == (1, 0)
+
+        scene.primary.recover()
+        await sender.send_messages(message(2))
+        scene.primary.latency_s = 0.1
+        send = asyncio.ensure_future(sender.send_messages(message(3)))
+        await asyncio.sleep(0.15)
+        scene.primary.kill()
+        with pytest.raises(ServiceBusError) as lost:
+            await send
+        assert outcome_of(lost.value) == "unknown"
+        await client.close()
+
+    scene.play(act)
+
+
+def test_a_fault_inside_the_client_is_no_outage(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders")
+        scene.primary.fails_inside_opening = "client"
+        results = await asyncio.gather(
+            *(sender.send_messages(message(number)) for number in range(8)), return_exceptions=True
+        )
+
+        assert all(isinstance(result, ServiceBusError) for result in results)
+        assert {outcome_of(result) for result in results if isinstance(result, Exception)} == {"fail"}
+        assert client.health()["orders"].state is Health.HEALTHY
+        assert not {Kind.SUSPECT, Kind.FAILED_OVER} & {event.kind for event in client.events()}
+        scene.primary.fails_inside_opening = ""
+        await sender.send_messages(message(9))
+        await client.close()
+
+    scene.play(act)
+
+
+def test_a_refused_token_whose_text_speaks_of_404_is_raised_and_not_detoured(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders404")
+        await sender.send_messages(message(1))
+        await sender.close()
+        scene.primary.fails_inside_opening = "token"
+        again = client.get_queue_sender("orders404")
+        with pytest.raises(ServiceBusAuthenticationError):
+            await again.send_messages(message(2))
+        with pytest.raises(ServiceBusAuthenticationError):
+            await again.__aenter__()
+
+        assert client.health()["orders404"].state is Health.HEALTHY
+        assert not scene.secondary.copies()
+        await client.close()
+
+    scene.play(act)
+
+
+def test_a_slow_primary_serves_many_at_a_time(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders")
+        scene.primary.latency_s = 0.1
+        begun = scene.loop.time()
+        await asyncio.gather(*(sender.send_messages(message(number)) for number in range(1_000)))
+
+        assert scene.primary.copies() == dict.fromkeys(range(1_000), 1)
+        assert scene.loop.time() - begun < 50, "one at a time they would take more than 200 s"
+        await client.close()
+
+    scene.play(act)
+
+
+@pytest.mark.parametrize("after_s", [0.001, 0.02, 1.0])
+def test_P44_who_waits_when_the_sender_is_closed_is_told_so_and_nothing_is_left(
+    scene: Scene, after_s: float
+) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders")
+        scene.primary.opening_s = 0.5
+        scene.primary.latency_s = 0.4
+        sends = [asyncio.ensure_future(sender.send_messages(message(number))) for number in range(20)]
+        await asyncio.sleep(after_s)
+        await client.close()
+        results = await asyncio.gather(*sends, return_exceptions=True)
+
+        for number, result in enumerate(results):
+            assert result is None or isinstance(result, ClientClosedError)
+            stored = scene.primary.copies()[number] + scene.secondary.copies()[number]
+            if result is None:
+                assert stored == 1
+            elif outcome_of(result) == "fail":
+                assert stored == 0
+
+    scene.play(act)
+
+
+def test_the_cause_of_a_failed_detour_is_what_the_outage_began_with(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders")
+        scene.primary.kill()
+        await sender.send_messages(message(1))
+        assert client.health()["orders"].state is Health.FAILED_OVER
+        scene.secondary.kill()
+        with pytest.raises(ServiceBusError) as failed:
+            await sender.send_messages(message(2), timeout=10)
+
+        assert isinstance(failed.value.__cause__, ServiceBusError)
+        assert failed.value.__cause__.__traceback__ is None
+        await client.close()
+
+    scene.play(act)
+
+
+def test_asking_about_an_unknown_entity_makes_no_record_of_it(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client()
+
+        for ask in (client.explain, client.mark_healthy):
+            with pytest.raises(UsageError, match="'ordres' is not known"):
+                ask("ordres")
+        assert client.health() == {}
+        await client.close()
+
+    scene.play(act)
