@@ -240,8 +240,8 @@ def test_the_bill_and_what_if_agree_over_the_end_of_a_month_and_leave_out_imposs
     amounts = [
         Decimal(line["amount"]) for one in bills for line in one["lines"] if line["meter"] == "operations"
     ]
-    # 2,000 of each month's 3,000 are beyond its free 1,000.
-    assert amounts == [Decimal("1.4"), Decimal("1.4")]
+    # Each month has its free 1,000, and 2,000 beyond them.
+    assert amounts == [Decimal(0), Decimal("1.4")] * 2
     assert Decimal(str(supposed["recorded_amount"])) == Decimal(str(supposed["amount"])) == sum(amounts)
 
 
