@@ -236,3 +236,52 @@ def test_many_receivers_at_once(bus: Bus, queue: str) -> None:
 
     assert sorted(numbers(messages)) == list(range(1, 11))
     assert eventually(lambda: bus.peek(queue) == [])
+
+
+@pytest.mark.filterwarnings("ignore:The `message` property is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("mode", "size", "annotations"),
+    [
+        ("receiveanddelete", 263, {b"x-opt-enqueued-time", b"x-opt-sequence-number", b"x-opt-partition-key"}),
+        (
+            "peeklock",
+            333,
+            {
+                b"x-opt-enqueued-time",
+                b"x-opt-sequence-number",
+                b"x-opt-partition-key",
+                b"x-opt-locked-until",
+            },
+        ),
+    ],
+)
+@spec(
+    "azure-servicebus TestServiceBusMessageBackcompat [T]",
+    "what the broker adds to a message, counted in bytes by the client",
+)
+def test_received_message_is_as_large_as_the_services(
+    bus: Bus, queue: str, mode: str, size: int, annotations: set[bytes]
+) -> None:
+    bus.send(
+        queue,
+        ServiceBusMessage(
+            "hello",
+            application_properties={"prop": "test"},
+            session_id="id_session",
+            message_id="id_message",
+            time_to_live=dt.timedelta(seconds=30),
+            content_type="content type",
+            correlation_id="correlation",
+            subject="github",
+            partition_key="id_session",
+            to="forward to",
+            reply_to="reply to",
+            reply_to_session_id="reply to session",
+        ),
+    )
+    with bus.receiver(queue, receive_mode=mode) as receiver:
+        (message,) = take(receiver, 1)
+        raw = message.raw_amqp_message
+        assert message.message.get_message_encoded_size() == size
+        assert set(raw.annotations) == annotations
+        assert set(raw.delivery_annotations) == ({b"x-opt-lock-token"} if mode == "peeklock" else set())

@@ -61,6 +61,8 @@ def _symbol(name: bytes) -> bytes:
 
 
 _TOKEN_HEAD: Final = b"\x00\x53\x71\xc1\x24\x02" + _symbol(LOCK_TOKEN_KEY) + b"\x98"
+_NO_TOKEN: Final = b"\x00\x53\x71\xc1\x01\x00"
+"""The empty delivery-annotations of a delivery without a lock, as the service has them."""
 _TOKEN_ITEMS_HEAD: Final = _symbol(LOCK_TOKEN_KEY) + b"\x98"
 _MAP_HEAD: Final = b"\x00\x53\x72\xd1"
 _SEQUENCE: Final = _symbol(SEQUENCE_NUMBER_KEY) + b"\x81"
@@ -75,32 +77,16 @@ def _layout(*fields: bytes | str) -> struct.Struct:
     return struct.Struct(">" + "".join(f"{len(f)}s" if isinstance(f, bytes) else f for f in fields))
 
 
-_FREE: Final = _layout(_MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _ORIGIN, "q", _STATE, "B")
-_HELD: Final = _layout(
-    _MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _LOCKED, "q", _ORIGIN, "q", _STATE, "B"
-)
+_FREE: Final = _layout(_NO_TOKEN, _MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q")
+_HELD: Final = _layout(_MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _LOCKED, "q")
 _TOKEN_AND_HELD: Final = _layout(
-    _TOKEN_HEAD,
-    "16s",
-    _MAP_HEAD,
-    "I",
-    "I",
-    _SEQUENCE,
-    "q",
-    _ENQUEUED,
-    "q",
-    _LOCKED,
-    "q",
-    _ORIGIN,
-    "q",
-    _STATE,
-    "B",
+    _TOKEN_HEAD, "16s", _MAP_HEAD, "I", "I", _SEQUENCE, "q", _ENQUEUED, "q", _LOCKED, "q"
 )
 # What a map32 counts in its size: its count, and every item after it.
-_FREE_SIZE: Final = _FREE.size - len(_MAP_HEAD) - 4
+_FREE_SIZE: Final = _FREE.size - len(_NO_TOKEN) - len(_MAP_HEAD) - 4
 _HELD_SIZE: Final = _HELD.size - len(_MAP_HEAD) - 4
-_FREE_ITEMS: Final = 8
-_HELD_ITEMS: Final = 10
+_FREE_ITEMS: Final = 4
+_HELD_ITEMS: Final = 6
 
 _headers: Final[dict[tuple[int, int, int, int], bytes]] = {}
 
@@ -152,22 +138,31 @@ def delivery_parts(
         added, count = _added_annotations(extras)
         more += added
         message_items += count
+    # As on the service, an active message that was sent to this entity says neither its state nor another number.
+    if origin:
+        more += _ORIGIN + origin.to_bytes(8, "big")
+        message_items += 2
+    if state:
+        more += _STATE + bytes((state,))
+        message_items += 2
     if locked_until == 0:
+        annotations = _FREE.pack(
+            _NO_TOKEN, _MAP_HEAD, _FREE_SIZE + len(more), _FREE_ITEMS + message_items,
+            _SEQUENCE, sequence_number, _ENQUEUED, enqueued_at,
+        )  # fmt: skip
         if lock_token:
             header += _TOKEN_HEAD + lock_token
-        annotations = _FREE.pack(
-            _MAP_HEAD, _FREE_SIZE + len(more), _FREE_ITEMS + message_items,
-            _SEQUENCE, sequence_number, _ENQUEUED, enqueued_at, _ORIGIN, origin, _STATE, state,
-        )  # fmt: skip
+        if lock_token or delivery_length:
+            annotations = annotations[len(_NO_TOKEN) :]
     elif lock_token:
         annotations = _TOKEN_AND_HELD.pack(
             _TOKEN_HEAD, lock_token, _MAP_HEAD, _HELD_SIZE + len(more), _HELD_ITEMS + message_items,
-            _SEQUENCE, sequence_number, _ENQUEUED, enqueued_at, _LOCKED, locked_until, _ORIGIN, origin, _STATE, state,
+            _SEQUENCE, sequence_number, _ENQUEUED, enqueued_at, _LOCKED, locked_until,
         )  # fmt: skip
     else:
         annotations = _HELD.pack(
             _MAP_HEAD, _HELD_SIZE + len(more), _HELD_ITEMS + message_items,
-            _SEQUENCE, sequence_number, _ENQUEUED, enqueued_at, _LOCKED, locked_until, _ORIGIN, origin, _STATE, state,
+            _SEQUENCE, sequence_number, _ENQUEUED, enqueued_at, _LOCKED, locked_until,
         )  # fmt: skip
     parts = [header, annotations]
     if more:
