@@ -115,7 +115,7 @@ def _dangers(properties: QueueProperties) -> list[str]:
     if properties.requires_session:
         dangers.append("it requires sessions: parked messages have none, so sends there fail")
     status = str(getattr(properties.status, "value", properties.status) or "Active")
-    if status not in ("Active", "ReceiveDisabled") and "active" not in status.lower():
+    if status not in ("Active", "ReceiveDisabled"):
         dangers.append(f"its status is {status}: sends there fail")
     elif status == "ReceiveDisabled":
         dangers.append("its status is ReceiveDisabled: a syphon cannot drain it")

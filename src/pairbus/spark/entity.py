@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.message import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.pairing import wire
+from pairbus.pairing.trigger import Failure, classify
 from pairbus.spark import sdk
 from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.census import Browser
@@ -247,7 +248,8 @@ async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequenc
                 await _complete(receiver, settling, len(sessions))
             return
         except ServiceBusError as error:
-            if not any(sessions) or "session" not in str(error).lower():
+            # An entity that requires sessions does not allow a receiver without one.
+            if not any(sessions) or classify(error) is not Failure.INVALID:
                 raise
         by_session: dict[str, int] = {}
         for session in sessions:

@@ -1,0 +1,71 @@
+"""No decision rests on searching a sentence: the package's source is looked through for such searches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pairbus
+
+SOURCE = Path(pairbus.__file__).parent
+# Where an error's text is only shown, or is all that another program gives.
+ALLOWED = {
+    "cli/spark_report.py": "a Java process tells what happened in its log alone",
+    "cli/refusal.py": "errors of Spark's workers arrive as the text of a traceback",
+    "cli/store.py": "shows the place that our own error names, decides nothing",
+    "server/declarations.py": "chooses the line of a file to show, decides nothing",
+}
+_ERRORS = {"error", "exc", "exception", "caught", "failure", "refusal", "inner", "cause"}
+_SEARCHES = {"find", "index", "startswith", "endswith", "count"}
+
+
+def _is_text_of_error(node: ast.AST) -> bool:
+    """``str(error)``, ``error.message``, ``f"{error}"``, and these in lower or upper case."""
+    if isinstance(node, ast.Call):
+        function = node.func
+        if isinstance(function, ast.Name) and function.id in ("str", "repr") and node.args:
+            return isinstance(node.args[0], ast.Name) and node.args[0].id in _ERRORS
+        return isinstance(function, ast.Attribute) and _is_text_of_error(function.value)
+    if isinstance(node, ast.Attribute) and node.attr in ("message", "description", "status_description"):
+        return isinstance(node.value, ast.Name) and node.value.id in _ERRORS
+    if isinstance(node, ast.JoinedStr):
+        return any(
+            isinstance(part, ast.FormattedValue)
+            and isinstance(part.value, ast.Name)
+            and part.value.id in _ERRORS
+            for part in node.values
+        )
+    return False
+
+
+def searches(text: str) -> Iterator[int]:
+    """Lines that look for something in an error's text."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare):
+            is_search = any(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops)
+            if is_search and any(_is_text_of_error(part) for part in node.comparators):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in _SEARCHES and _is_text_of_error(node.func.value):
+                yield node.lineno
+            if node.func.attr in ("search", "match", "fullmatch") and any(map(_is_text_of_error, node.args)):
+                yield node.lineno
+
+
+def test_no_decision_rests_on_the_text_of_an_error() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if str(path.relative_to(SOURCE)) not in ALLOWED
+        for line in searches(path.read_text())
+    ]
+
+    assert not found, f"decided by searching a sentence: {found}"
+
+
+def test_a_search_in_an_errors_text_is_found() -> None:
+    assert list(searches('if "404" in str(error).lower():\n    pass')) == [1]
+    assert list(searches('re.search("x", f"{error}")')) == [1]
+    assert list(searches("error.message.startswith('no')")) == [1]
+    assert not list(searches('print(str(error), "404" in numbers)'))
