@@ -185,14 +185,17 @@ class Broker:
                     self.touch(context.connection)
 
     def _lose_locks(self, now: int) -> None:
-        fault = self.faults.strike_anywhere(LOSE_LOCKS, now)
-        if fault is None:
-            return
-        entity = self.namespace.find(fault.entity) if fault.entity else None
-        if fault.entity and entity is None:
-            return
-        for queue in self.namespace.all_queues() if entity is None else entity.queues:
-            queue.lose_locks()
+        for fault in self.faults.live(LOSE_LOCKS, now):
+            entity = self.namespace.find(fault.entity) if fault.entity else None
+            if fault.entity and entity is None:
+                continue
+            queues = self.namespace.all_queues() if entity is None else entity.queues
+            # Counted only where locks are held: a burst that holds none must not use the fault up.
+            holding = [queue for queue in queues if queue.locks]
+            if holding:
+                self.faults.struck(fault)
+                for queue in holding:
+                    queue.lose_locks()
 
     def _follow_configuration(self) -> None:
         """Rules or entities changed: end the links that are no longer allowed, or whose entity is gone."""

@@ -97,15 +97,17 @@ class Faults:
         self._forget(now)
         return None
 
-    def strike_anywhere(self, kind: str, now: int) -> Fault | None:
-        """The first fault of this kind that is on, counted; its ``entity`` says where it hits."""
-        for fault in self._faults:
-            if fault.kind == kind and self._is_live(fault, now):
-                if fault.count > 0:
-                    fault.count -= 1
-                return fault
-        self._forget(now)
-        return None
+    def live(self, kind: str, now: int) -> list[Fault]:
+        """The faults of this kind that are on, uncounted; ``struck`` counts one that has found something to hit."""
+        found = [fault for fault in self._faults if fault.kind == kind and self._is_live(fault, now)]
+        if not found:
+            self._forget(now)
+        return found
+
+    def struck(self, fault: Fault) -> None:
+        """A fault has hit something."""
+        if fault.count > 0:
+            fault.count -= 1
 
     def _is_live(self, fault: Fault, now: int) -> bool:
         return fault.until > now and fault.count != 0

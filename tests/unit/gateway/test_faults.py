@@ -153,6 +153,30 @@ def test_lost_locks_make_a_message_free_again() -> None:
     assert entity.counts().active == 1
 
 
+def test_a_counted_loss_of_locks_waits_until_a_lock_is_held() -> None:
+    bench = WireBench()
+    entity = bench.queue()
+    peer = bench.peer()
+    bench.broker.faults.add({"kind": "lose_locks", "entity": "q", "count": 1}, bench.now)
+    sender = peer.session.sender("q")
+    bench.settle()
+    sender.send(message())
+    bench.settle()
+    receiver = peer.session.receiver("q", credit=1)
+    bench.settle()
+    bench.settle()
+    assert len(receiver.deliveries) == 1
+    receiver.complete(receiver.deliveries[0])
+    bench.settle()
+
+    outcome = receiver.outcomes[receiver.deliveries[0].delivery_id]
+    assert outcome is not None
+    assert outcome.error is not None
+    assert outcome.error.condition == "com.microsoft:message-lock-lost"
+    assert entity.counts().active == 1
+    assert bench.broker.faults.snapshot(bench.now) == []
+
+
 @pytest.mark.parametrize("kind", ["cut", "black_hole"])
 def test_a_connection_is_cut_or_hears_nothing(kind: str) -> None:
     bench = WireBench()
