@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,25 @@ def test_all_spellings_of_this_machine_are_one_host(pair: Pair) -> None:
     for host in ("localhost", "[::1]"):
         with pytest.raises(SameNamespaceError):
             PairedServiceBusClient.from_connection_strings(first, first.replace("127.0.0.1", host))
+
+
+def test_a_backlog_queue_that_is_deleted_during_an_outage_is_created_again(pair: Pair) -> None:
+    with (
+        paired(pair, by_hand(backlog_queue_count=1)) as client,
+        client.get_queue_sender("orders") as sender,
+        pair.secondary.administration_client() as management,
+    ):
+        client.fail_over("orders")
+        sender.send_messages(text(1))
+        management.delete_queue(BACKLOG.format(0))
+        with ThreadPoolExecutor(4) as threads:
+            sends = [threads.submit(sender.send_messages, text(number), timeout=60) for number in range(4)]
+            for send in sends:
+                send.result()
+        assert client.backlog_queue_count == 1
+        created = [event.subject for event in client.events() if event.kind is Kind.QUEUE_CREATED]
+        assert created == [BACKLOG.format(0)] * 2
+        again = management.get_queue(BACKLOG.format(0))
+        assert (again.max_delivery_count, again.max_size_in_megabytes) == (2147483647, 5120)
+    with pair.secondary.client() as official, official.get_queue_receiver(BACKLOG.format(0)) as reader:
+        assert len(reader.peek_messages(10)) == 4

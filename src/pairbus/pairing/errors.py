@@ -48,11 +48,11 @@ class EntityGoneError(SendAvailabilityError, MessagingEntityNotFoundError):
 class MessageTooLargeForBacklogError(SendAvailabilityError, MessageSizeExceededError):
     """A message with its parked properties exceeds what a backlog queue takes."""
 
-    def __init__(self, size: int, overhead: int, limit: int) -> None:
+    def __init__(self, size: int, overhead: int, limit: int, part: str = "parked message has") -> None:
         MessageSizeExceededError.__init__(
             self,
-            message=f"the parked message has {size} bytes, {overhead} of them for parking; a backlog queue takes "
-            f"{limit}: make the message at least {size - limit} bytes smaller",
+            message=f"the {part} {size} bytes, {overhead} of them for parking; a backlog queue takes {limit}: "
+            f"make the message at least {size - limit} bytes smaller",
         )
         self._forget_context()
         self.size = size

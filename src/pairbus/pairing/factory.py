@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pairbus.errors import UsageError
-from pairbus.pairing import parking
+from pairbus.pairing import parking, wire
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.flow import Choice, SendFlow
@@ -30,6 +30,8 @@ from pairbus.pairing.trigger import counts
 
 BACKLOG_LIMIT_BYTES: Final = 262_144
 """What a backlog queue of the standard tier takes."""
+HEADER_LIMIT_BYTES: Final = 65_536
+"""What the service allows for all properties of a message together."""
 NAMES_MAX: Final = 20
 """How many known entities an error about an unknown one lists."""
 DECISIONS_MAX: Final = 200
@@ -363,6 +365,29 @@ class Factory:
                 oldest_age_ms=oldest_age_ms,
                 drain_rate_per_s=drain_rate_per_s,
             )
+
+
+def header_bytes(payload: bytes) -> int:
+    """The size of an encoded message without its body: all its properties and annotations."""
+    return len(payload) - len(wire.body_of(payload))
+
+
+def check_header(parked: Sequence[bytes], originals: Sequence[bytes]) -> None:
+    """Raise MessageTooLargeForBacklogError when the properties of a parked message are more than the service allows."""
+    for payload, original in zip(parked, originals, strict=True):
+        size = header_bytes(payload)
+        if size > HEADER_LIMIT_BYTES:
+            overhead = size - header_bytes(original)
+            raise MessageTooLargeForBacklogError(
+                size, overhead, HEADER_LIMIT_BYTES, "properties of the parked message have"
+            )
+
+
+def headroom_of(parked: bytes) -> int:
+    """How many bytes the body of a parked message may grow; negative when the message or its properties are too large."""
+    for_all = BACKLOG_LIMIT_BYTES - ENVELOPE_BYTES - len(parked)
+    for_properties = HEADER_LIMIT_BYTES - header_bytes(parked)
+    return min(for_all, for_properties) if for_properties < 0 else for_all
 
 
 def check_size(parked: Sequence[bytes], originals: Sequence[bytes], limit: int) -> None:

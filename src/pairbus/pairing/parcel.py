@@ -26,6 +26,8 @@ class Parcel:
         self._batch_limit = batch_limit
         self._originals: list[bytes] | None = None
         self.left: list[bytes] | None = None
+        self.created_again: set[str] = set()
+        """Backlog queues that were missing and were created for this send."""
         self.parked: list[tuple[str, bytes]] = []
         """What is in the backlog, and in which queue of it."""
 

@@ -5,14 +5,26 @@ from __future__ import annotations
 import random
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 
-from pairbus.pairing import parking
+from pairbus.pairing import parking, wire
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, Kind
-from pairbus.pairing.factory import Factory, check_size
+from pairbus.pairing.factory import (
+    BACKLOG_LIMIT_BYTES,
+    ENVELOPE_BYTES,
+    HEADER_LIMIT_BYTES,
+    Factory,
+    check_header,
+    check_size,
+    header_bytes,
+    headroom_of,
+)
 from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.parking import Passport
 
 
 def make(listener: object = None, options: SendAvailabilityOptions | None = None) -> Factory:
@@ -174,3 +186,20 @@ def test_a_trigger_that_raises_does_not_count_and_is_told_of(caplog: pytest.LogC
     assert step.error is error
     assert record.is_healthy
     assert "the trigger failed" in caplog.text
+
+
+def test_headroom_knows_the_limit_of_all_properties_together() -> None:
+    small = wire.encoded(ServiceBusMessage(b"x" * 1000))
+    many: dict[Any, Any] = {f"name {number}": "v" * 1000 for number in range(63)}
+    full = wire.encoded(ServiceBusMessage(b"x", application_properties=many))
+    over = wire.encoded(ServiceBusMessage(b"x", application_properties={**many, "last": "v" * 1800}))
+    passport = Passport("f", 1, 1, "timeout", primary="contoso.servicebus.windows.net")
+    parked = [parking.park(payload, "orders", passport) for payload in (small, full, over)]
+
+    assert headroom_of(parked[0]) == BACKLOG_LIMIT_BYTES - ENVELOPE_BYTES - len(parked[0])
+    assert headroom_of(parked[1]) == BACKLOG_LIMIT_BYTES - ENVELOPE_BYTES - len(parked[1])
+    assert headroom_of(parked[2]) == HEADER_LIMIT_BYTES - header_bytes(parked[2]) < 0
+    check_header(parked[:2], [small, full])
+    with pytest.raises(MessageTooLargeForBacklogError, match="properties of the parked message") as caught:
+        check_header(parked, [small, full, over])
+    assert (caught.value.limit, caught.value.size) == (65_536, header_bytes(parked[2]))

@@ -25,7 +25,7 @@ from pairbus.pairing._async.watch import watch
 from pairbus.pairing.closing import Partnership, Side
 from pairbus.pairing.errors import ClientClosedError, PartnerClosedError
 from pairbus.pairing.events import Event, Kind, Listener
-from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, Factory
+from pairbus.pairing.factory import Factory, headroom_of
 from pairbus.pairing.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
@@ -470,10 +470,16 @@ class PairedServiceBusClient(ServiceBusClient):
         self._factory.mark_healthy(path)
 
     def headroom(self, message: Any, path: str = "x" * 50) -> int:
-        """How many bytes a message may still grow before its parked form is too large; negative when it is already."""
-        original = wire.encoded(message)
-        parked = self._factory.park([original], path, "timeout")[0]
-        return BACKLOG_LIMIT_BYTES - ENVELOPE_BYTES - len(parked)
+        """How many bytes the body may still grow before the parked form is too large; negative when it is already.
+
+        Two limits count: 256 KB for the message, and 64 KB for all its properties together, those for parking included.
+        A message whose properties exceed theirs has a negative headroom, however small its body is.
+        """
+        return headroom_of(self._factory.park([wire.encoded(message)], path, "timeout")[0])
+
+    async def _create_again(self, queue: str, since_ms: int, seconds: float) -> bool:
+        """Create a backlog queue that was deleted. True when it is there again."""
+        return await self._setup.create_again(queue, since_ms, seconds)
 
     # --- machinery --------------------------------------------------------------------------------
 

@@ -18,7 +18,13 @@ from pairbus.pairing._async import runtime
 from pairbus.pairing._async.link import GRACE_SECONDS, Link
 from pairbus.pairing.attempts import Attempts, NotWanted, current_attempts, notice
 from pairbus.pairing.errors import ClientClosedError
-from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, SEND_TIMEOUT_MS_DEFAULT, check_size
+from pairbus.pairing.factory import (
+    BACKLOG_LIMIT_BYTES,
+    ENVELOPE_BYTES,
+    SEND_TIMEOUT_MS_DEFAULT,
+    check_header,
+    check_size,
+)
 from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.parcel import Parcel, handle_of, prepared_for_sending, scheduled_for
@@ -388,7 +394,8 @@ class PairedSender(ServiceBusSender):
             self._primary.rest()
         link = self._backlog_link(step.queue)
         attempts.begin()
-        until_ms = self._factory.clock() + step.timeout_ms
+        begun_ms = self._factory.clock()
+        until_ms = begun_ms + step.timeout_ms
         try:
             limit = await self._backlog_limit(link, parcel.left, step.timeout_ms / 1000)
             check_size(parcel.left, parcel.originals()[-len(parcel.left) :], limit)
@@ -404,6 +411,15 @@ class PairedSender(ServiceBusSender):
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             is_in_doubt = attempts.failed(error)
             self._raise_if_closed(error)
+            failure = classify(error)
+            if failure is Failure.NOT_FOUND and step.queue not in parcel.created_again:
+                parcel.created_again.add(step.queue)
+                seconds = max(0.0, (until_ms - self._factory.clock()) / 1000)
+                if await self._client._create_again(step.queue, begun_ms, seconds):
+                    return False  # and the flow offers the same queue again
+            if failure in (Failure.INVALID, Failure.INTERNAL):
+                # The message's fault then, and no reason to give up the queue.
+                check_header(parcel.left, parcel.originals()[-len(parcel.left) :])
             with self._factory.lock:
                 now = self._factory.clock()
                 if flow.backlog_failed(step.queue, now, error, is_in_doubt=is_in_doubt):

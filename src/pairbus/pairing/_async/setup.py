@@ -10,6 +10,7 @@ from pairbus.pairing import wire
 from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.pairing.events import Kind
+from pairbus.pairing.naming import backlog_index
 from pairbus.pairing.queues import BacklogQueue, name_of, take_census
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class Setup:
         self._identity = client._identity
         self._management = Management(client.secondary, options)
         self._count = client.options.backlog_queue_count
+        self._being_created: set[str] = set()
+        self._created_ms: dict[str, int] = {}
+        self._may_manage = True
 
     async def usable_queues(self) -> list[str]:
         """The names of the backlog queues that may be used; missing ones are created. Raises NoBacklogQueuesError."""
@@ -74,6 +78,47 @@ class Setup:
                 f"none of the {count} backlog queues of {primary!r} can be used in {self._factory.secondary}: {last}"
             ) from last
         return [name_of(primary, index) for index in sorted(usable)]
+
+    async def create_again(self, name: str, since_ms: int, seconds: float) -> bool:
+        """Create a backlog queue that somebody has deleted. True when it is there again.
+
+        Of several sends that miss it one creates it, and the others wait for that.
+
+        Args:
+            name: The queue.
+            since_ms: When the send that missed it began: a queue created after that is there.
+            seconds: How long to wait for another send that creates it.
+        """
+        index = backlog_index(self._factory.primary, name)
+        if index is None or not self._may_manage:
+            return False
+        until_ms = self._factory.clock() + int(seconds * 1000)
+        while True:
+            with self._factory.lock:
+                ticket = self._client._pulse.ticket()
+                if self._created_ms.get(name, -1) >= since_ms:
+                    return True
+                if name not in self._being_created:
+                    self._being_created.add(name)
+                    break
+            left_ms = until_ms - self._factory.clock()
+            if left_ms <= 0 or self._client._is_ended:
+                return False
+            await self._client._pulse.wait(ticket, left_ms / 1000)
+        is_there = False
+        try:
+            found = await self._create(index)
+            is_there = found is None or not found.obstacle
+        except PairingError as error:
+            self._may_manage = not isinstance(error.__cause__, NoManageRight)
+            self._factory.tell(Kind.QUEUE_UNUSABLE, name, f"it was deleted, and {error}", is_loud=True)
+        finally:
+            with self._factory.lock:
+                self._being_created.discard(name)
+                if is_there:
+                    self._created_ms[name] = self._factory.clock()
+            self._client._pulse.fire()
+        return is_there
 
     async def _create(self, index: int) -> BacklogQueue | None:
         """Create a backlog queue; None when that was done, or what another client has created meanwhile.
