@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.server.parquet import FILE_MODE
+from pairbus.storage.descriptors import DescriptorReserve
 
 RESERVE_BYTES: Final = 64 << 20
 """Rows of about 200,000 settlements."""
 RESERVE_FILE: Final = ".reserve"
+RESERVED_DESCRIPTORS: Final = 2
+"""A new journal needs one for itself and one for its directory."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -32,6 +35,7 @@ class AuditReserve:
         self._held = min(os.fstat(self._file).st_size, reserve_bytes)
         os.ftruncate(self._file, self._held)
         self.is_short = True
+        self.descriptors = DescriptorReserve(RESERVED_DESCRIPTORS)
         self.review()
 
     def allocate(self, handle: int, offset: int, size: int) -> None:
@@ -69,6 +73,7 @@ class AuditReserve:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
+                self.descriptors.close()
 
     def _give(self, size: int) -> bool:
         """Let go of so much of it; False when nothing is left."""

@@ -89,10 +89,12 @@ class Journal:
     def __init__(self, directory: Path, number: int, boot_id: str, reserve: AuditReserve) -> None:
         self.path = directory / f"journal-{number:016}-{boot_id}.log"
         self._reserve = reserve
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        self._file = reserve.descriptors.run(lambda: os.open(self.path, flags, FILE_MODE))
         self._size = self._allocated = 0
         self._hour = 0
-        sync_directory(directory)
+        reserve.descriptors.run(lambda: sync_directory(directory))
+        reserve.descriptors.fill()
 
     def should_end(self, now: int, bytes_max: int) -> bool:
         """Whether it is full, or its hour over."""
@@ -121,6 +123,7 @@ class Journal:
             os.ftruncate(self._file, self._size)
             os.close(self._file)
             self._file = -1
+            self._reserve.descriptors.fill()
 
 
 def journal_files(directory: Path) -> list[Path]:

@@ -9,18 +9,17 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from pairbus.errors import StoreUnavailable
+from pairbus.storage.descriptors import DescriptorReserve
 
 FILE_MODE: Final = 0o600
 """Messages are nobody else's business."""
 DIRECTORY_MODE: Final = 0o700
 RESERVED_HANDLES: Final = 4
 """File descriptors kept for the store alone: clients may hold all others, and the store must go on (B12)."""
-_NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class FileSystem(Protocol):
@@ -80,19 +79,14 @@ class RealFileSystem:
         self._lock_handle = -1
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         self._directory_handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        self._reserve: list[int] = []
-        self._fill_reserve()
+        self._reserve = DescriptorReserve(RESERVED_HANDLES)
 
     def names(self) -> list[str]:
         """See FileSystem."""
         try:
-            return os.listdir(self._directory)
-        except OSError as error:
-            self._open_reserve(error)
-            try:
-                return os.listdir(self._directory)
-            finally:
-                self._fill_reserve()
+            return self._reserve.run(lambda: os.listdir(self._directory))
+        finally:
+            self._reserve.fill()
 
     def size(self, name: str) -> int:
         """See FileSystem."""
@@ -125,30 +119,12 @@ class RealFileSystem:
 
     def _open(self, name: str, flags: int) -> int:
         path = self._directory / name
-        try:
-            return os.open(path, flags, FILE_MODE)
-        except OSError as error:
-            self._open_reserve(error)
-            return os.open(path, flags, FILE_MODE)
-
-    def _open_reserve(self, error: OSError) -> None:
-        """Give one descriptor of the reserve up, if that helps; else raise the error again."""
-        if error.errno not in _NO_HANDLES:
-            raise error
-        try:
-            os.close(self._reserve.pop())
-        except IndexError:
-            raise error from None
-
-    def _fill_reserve(self) -> None:
-        with suppress(OSError):
-            while len(self._reserve) < RESERVED_HANDLES and self._directory_handle >= 0:
-                self._reserve.append(os.dup(self._directory_handle))
+        return self._reserve.run(lambda: os.open(path, flags, FILE_MODE))
 
     def close(self, handle: int) -> None:
         """See FileSystem."""
         os.close(handle)
-        self._fill_reserve()
+        self._reserve.fill()
 
     def write(self, handle: int, pieces: Sequence[bytes], offset: int) -> int:
         """See FileSystem."""
@@ -214,5 +190,4 @@ class RealFileSystem:
         if self._directory_handle >= 0:
             os.close(self._directory_handle)
             self._directory_handle = -1
-        while self._reserve:
-            os.close(self._reserve.pop())
+        self._reserve.close()

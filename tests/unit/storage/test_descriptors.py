@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import StoreFailed
+from pairbus.server.audit_reserve import AuditReserve
+from pairbus.server.message_journal import Journal
 from pairbus.storage.faulty import SimulatedDisk
 from pairbus.storage.files import RESERVED_HANDLES, RealFileSystem
 from pairbus.storage.log import LogStore
@@ -83,6 +85,14 @@ def test_the_store_reads_and_writes_while_others_hold_every_descriptor(tmp_path:
             send(store, number, 900)
             commit(store)
     store.close()
+
+
+def test_a_new_journal_of_the_audit_finds_its_descriptors(tmp_path: Path) -> None:
+    reserve = AuditReserve(tmp_path, 0)
+    with all_descriptors_taken():
+        journal = Journal(tmp_path, 1, "boot", reserve)
+    journal.close()
+    reserve.close()
 
 
 def test_the_reserve_is_filled_again_and_given_back(tmp_path: Path) -> None:
