@@ -48,6 +48,7 @@ class FalseNamespace:
         self.opening_s = 0.0
         self.is_down = False
         self.is_silent = False
+        self.is_lost = False
         self.fails_inside_opening = ""
         self.disabled: set[str] = set()
         self.stored: dict[str, Counter[int]] = {}
@@ -69,9 +70,16 @@ class FalseNamespace:
         self.is_silent = True
         self.breaks += len(self.connections)
 
+    def get_lost(self) -> None:
+        """The network swallows everything: what was connected, or was connecting, stays dead after it is back."""
+        self.fall_silent()
+        self.is_lost = True
+        for connection in self.connections:
+            connection.is_lost = True
+
     def recover(self) -> None:
         """It is back; what lay in its sockets is read now."""
-        self.is_down = self.is_silent = False
+        self.is_down = self.is_silent = self.is_lost = False
         held, self._held = self._held, []
         for action in held:
             action()
@@ -115,6 +123,7 @@ class FalseConnection:
     def __init__(self, namespace: FalseNamespace) -> None:
         self.namespace = namespace
         self.is_open = False
+        self.is_lost = namespace.is_lost
         self._error: AMQPConnectionError | None = None
         self._lock = asyncio.Lock()
         self._inbox: asyncio.Queue[Callable[[], Any] | None] = asyncio.Queue()
@@ -131,6 +140,8 @@ class FalseConnection:
             await asyncio.sleep(namespace.latency_s + namespace.opening_s)
             while namespace.is_silent:  # noqa: ASYNC110 - on virtual time it costs nothing
                 await asyncio.sleep(0.5)
+            if self.is_lost:
+                await asyncio.Event().wait()
             if namespace.is_down or namespace.fails_inside_opening == "refused":
                 raise AMQPConnectionError(ErrorCondition.SocketError, description="refused")
         except BaseException:
@@ -146,7 +157,7 @@ class FalseConnection:
         """A frame comes from the peer."""
 
         def arrive() -> None:
-            if not self.namespace.is_down:
+            if not self.namespace.is_down and not self.is_lost:
                 self._inbox.put_nowait(frame)
 
         asyncio.get_running_loop().call_later(self.namespace.latency_s, arrive)
@@ -157,7 +168,12 @@ class FalseConnection:
             raise self._error
         async with self._lock:
             await asyncio.sleep(0)
-        self.namespace.later(lambda: action() if self in self.namespace.connections else None)
+
+        def arrive() -> None:
+            if self in self.namespace.connections and not self.is_lost:
+                action()
+
+        self.namespace.later(arrive)
 
     async def listen(self, wait: float | bool = False, batch: int = 1, **_options: Any) -> None:
         """Read one frame, for as long as the SDK waits."""

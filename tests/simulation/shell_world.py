@@ -179,6 +179,7 @@ FAULTS: Final = [
     "primary killed",
     "primary killed",
     "primary silent",
+    "primary lost",
     "primary slow opening",
     "primary cut in opening",
     "primary fault of the client in opening",
@@ -194,6 +195,8 @@ def _begin(namespace: FalseNamespace, what: str) -> None:
         namespace.kill()
     elif what == "silent":
         namespace.fall_silent()
+    elif what == "lost":
+        namespace.get_lost()
     elif what == "slow opening":
         namespace.opening_s = 3.0
     elif what == "cut in opening":

@@ -78,6 +78,8 @@ class Link:
         self._is_wanted = is_wanted
         self.is_closed = False
         self._is_held = False
+        self._is_stale = False
+        """Whether a message had no answer in its time: those in flight are waited for, then the connection is dropped."""
         self._holder: asyncio.Task[Any] | None = None
         self._waiting: deque[_Entry] = deque()
         self._fresh: deque[_Entry] = deque()
@@ -189,7 +191,7 @@ class Link:
         try:
             await self._sdk_send(message, timeout=timeout, last_exception=last_exception)
         except ServiceBusError as error:
-            if error._shutdown_handler:
+            if error._shutdown_handler or isinstance(error, OperationTimeoutError):
                 self._drop()
             raise
         except BaseException:
@@ -229,9 +231,12 @@ class Link:
             async with asyncio.timeout(timeout):
                 await entry.future
         except TimeoutError:
-            if entry.future.done() and not entry.future.cancelled() and entry.future.exception() is not None:
+            if entry.future.done() and not entry.future.cancelled():
+                if entry.future.exception() is None:
+                    return  # it came in the same moment
                 raise
-            what = "its answer" if entry.kind == _SEND and entry.delivery is not None else "the link"
+            self._was_silent(entry)
+            what = "the link" if entry.delivery is None else "its answer"
             raise OperationTimeoutError(message=f"Timed out waiting for {what}.") from None
         except asyncio.CancelledError:
             if entry.kind == _HOLD and entry.future.done() and not entry.future.cancelled():
@@ -239,6 +244,13 @@ class Link:
             raise
         finally:
             self._given_up(entry)
+
+    def _was_silent(self, entry: _Entry) -> None:
+        """A caller's whole time was not enough: the connection may be dead without anybody having said so."""
+        if entry.delivery is not None:
+            self._is_stale = True
+        elif self._opening is not None and all(one.future.done() for one in self._waiting):
+            self._opening.cancel()
 
     def _given_up(self, entry: _Entry) -> None:
         """A caller has its answer or waits no longer. What was not written yet never will be."""
@@ -279,7 +291,7 @@ class Link:
     # --- one owner --------------------------------------------------------------------------------
 
     async def _open_once(self) -> None:
-        failure: BaseException | None = None
+        failure: Exception | None = None
         try:
             for is_last in (False, True):
                 try:
@@ -290,18 +302,18 @@ class Link:
                     # An error inside the client says nothing about the namespace: a fresh connection may do.
                     if is_last or is_of_the_transport(error):
                         raise
-        except BaseException as error:
-            self._drop()
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait
             failure = error
-            if not isinstance(error, Exception):
-                raise
+        except BaseException:
+            self._drop()
+            raise
         finally:
             self._opening = None
             if failure is not None:
                 waited = [entry for entry in self._waiting if entry.kind != _HOLD]
                 self._waiting = deque(entry for entry in self._waiting if entry.kind == _HOLD)
                 for entry in waited:
-                    entry.done(_closed() if self.is_closed else copy_of(failure))
+                    entry.done(copy_of(failure))
             self._advance()
 
     async def _send_for_all(self) -> None:
@@ -326,6 +338,8 @@ class Link:
         finally:
             self._fresh.clear()
             self._pump = None
+            if self._is_stale:
+                self._drop()
             self._advance()
 
     def _settler(self, entry: _Entry) -> Callable[[BaseException | None], None]:
@@ -339,6 +353,7 @@ class Link:
 
     def _drop(self) -> None:
         """Let go of the connection; it is closed meanwhile, which takes a second or more when its peer is gone."""
+        self._is_stale = False
         handler = wire.take_handler(self.sender)
         if handler is not None:
             task = asyncio.get_running_loop().create_task(wire.end_client(handler, END_SECONDS))
