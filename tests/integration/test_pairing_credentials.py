@@ -13,10 +13,10 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus._base_handler import _generate_sas_token
 from azure.servicebus.management import AccessRights, AuthorizationRule
 
-from pairbus import NoBacklogQueuesError, PairedServiceBusClient
+from pairbus import NoBacklogQueuesError, OtherPrimaryError, PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.testing import Namespace, Pair
-from tests.integration.pairing_kit import bodies, by_hand, options, text, wait_until
+from tests.integration.pairing_kit import bodies, by_hand, options, paired, text, wait_until
 
 KEY = "cHJpbWFyeS1rZXktb2YtdGhlLXJ1bGUtMDEyMzQ1Njc="
 BACKLOG = "contoso/x-servicebus-transfer/"
@@ -71,6 +71,42 @@ def test_a_key_without_manage_is_enough_for_the_queues_that_exist(pair: Pair) ->
         unusable = [event.subject for event in client.events() if event.kind is Kind.QUEUE_UNUSABLE]
         assert unusable == [f"{BACKLOG}2"]
         assert client.statistics().to_backlog == 1
+
+
+def test_a_key_without_manage_finds_out_that_a_topic_is_no_queue(pair: Pair) -> None:
+    worker = sender_key(pair, 0)
+    rule = AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=[AccessRights.SEND, AccessRights.LISTEN],
+        key_name="worker",
+        primary_key=KEY,
+        secondary_key=KEY,
+    )
+    with pair.secondary.administration_client() as management:
+        management.create_topic(f"{BACKLOG}1", authorization_rules=[rule])
+    client = PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string, worker, options=by_hand(backlog_queue_count=2), retry_total=0
+    )
+    with client:
+        assert client.backlog_queue_count == 1
+        unusable = [event for event in client.events() if event.kind is Kind.QUEUE_UNUSABLE]
+        assert [event.subject for event in unusable] == [f"{BACKLOG}1"]
+
+
+def test_a_key_without_manage_sees_that_the_backlog_is_anothers(pair: Pair) -> None:
+    worker = sender_key(pair, 0)
+    with paired(pair, by_hand(backlog_queue_count=1)) as first, first.get_queue_sender("orders") as sender:
+        first.fail_over("orders")
+        sender.send_messages(text(1))
+    with Namespace("contoso") as twin:
+        second = PairedServiceBusClient.from_connection_strings(
+            twin.connection_string, worker, options=by_hand(backlog_queue_count=1), retry_total=0
+        )
+        with pytest.raises(OtherPrimaryError):
+            second.pair()
+        second.close()
 
 
 def test_a_key_without_manage_and_no_queue_at_all_is_refused_with_the_way_out(pair: Pair) -> None:

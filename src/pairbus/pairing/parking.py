@@ -8,6 +8,7 @@ Rule 3: nothing here knows the time; the passport and ``now_ms`` come from outsi
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -537,6 +538,16 @@ def passport_of(payload: bytes) -> Passport | None:
         if amqp.text_of(key) == ALIAS_PASSPORT:
             return _passport(value)
     return None
+
+
+def passport_primary(properties: Mapping[str | bytes, object] | None) -> str:
+    """The primary named by the passport among the application properties of a received message; empty without one."""
+    given = properties or {}
+    text = given.get(ALIAS_PASSPORT.encode(), given.get(ALIAS_PASSPORT))
+    try:
+        return Passport.parse(text.decode() if isinstance(text, bytes) else str(text)).primary
+    except _UNREADABLE:
+        return ""
 
 
 def message_id_of(payload: bytes) -> bytes:

@@ -11,7 +11,9 @@ from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import backlog_index
+from pairbus.pairing.parking import passport_primary
 from pairbus.pairing.queues import BacklogQueue, name_of, take_census
+from pairbus.pairing.trigger import Failure, classify
 
 if TYPE_CHECKING:
     from pairbus.pairing._async.client import PairedServiceBusClient
@@ -154,6 +156,27 @@ class Setup:
         for text in queue.dangers:
             self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
 
+    async def _check_is_queue(self, name: str) -> None:
+        """Raise PairingError when an entity that can be sent to is no plain queue, as far as the credential lets it be seen.
+
+        A topic accepts sends and keeps nothing without a subscription, and only a receiver is told the difference.
+        """
+        receiver = self._client.secondary.get_queue_receiver(name)
+        wire.set_retries(receiver, 0)
+        try:
+            async with self._client._limits.limit(receiver, PROBE_SECONDS):
+                page = await receiver.peek_messages(max_message_count=1)
+        except Exception as error:
+            if classify(error) is Failure.INVALID:
+                raise PairingError(f"it is no queue that messages can be parked in: {error}") from error
+            return  # most often it may send only, and cannot look
+        finally:
+            await self._client._close_handler(receiver)
+        for message in page:
+            owner = passport_primary(message.application_properties)
+            if not self._identity.accepts(owner):
+                raise OtherPrimaryError(name, owner, self._identity.address)
+
     async def _queues_that_open(self, reason: Exception) -> list[str]:
         """Without the right to manage: a queue whose link opens for sending exists (specification, 3.6)."""
         usable = []
@@ -165,7 +188,10 @@ class Setup:
             try:
                 async with self._client._limits.limit(sender, PROBE_SECONDS):
                     await sender.create_message_batch()
+                await self._check_is_queue(name)
                 usable.append(name)
+            except OtherPrimaryError:
+                raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
                 last = error
                 self._factory.tell(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
