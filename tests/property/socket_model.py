@@ -361,6 +361,13 @@ class SocketModel:
         frame.link_credit = receiver.credit = credit
         receiver.session.write(frame.encode())
 
+    def open_window(self, place: int, window: int) -> None:
+        """The session of a receiver says what it takes, and nothing of links."""
+        session = self.receivers[place].session
+        frame = session.flow_frame()
+        frame.incoming_window = window
+        session.write(frame.encode())
+
     def received(self) -> list[int]:
         """The messages that came, by number, in the order of the receivers."""
         return [

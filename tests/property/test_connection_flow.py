@@ -82,6 +82,8 @@ def _do(model: SocketModel, step: Step) -> None:
     elif name == "grant":
         place = (amount + detail) % len(model.receivers)
         model.grant(place, amount, detail)
+    elif name == "window":
+        model.open_window(amount % len(model.receivers), detail)
     elif name == "hold":
         model.holds_commits = bool(amount)
     else:
@@ -97,7 +99,7 @@ def _steps(chance: Random) -> list[Step]:
         ("grant", 100, 65_536),
     ]
     for _ in range(chance.randrange(15)):
-        name = chance.choice(("put", "take", "take", "grant", "hold", "finish"))
+        name = chance.choice(("put", "take", "take", "grant", "grant", "window", "hold", "finish"))
         if name == "put":
             steps.append((name, chance.randrange(1, 12), chance.choice(SIZES)))
         elif name == "take":
@@ -105,6 +107,8 @@ def _steps(chance: Random) -> list[Step]:
             steps.append((name, room, 0))
         elif name == "grant":
             steps.append((name, chance.choice(CREDITS), chance.choice(WINDOWS)))
+        elif name == "window":
+            steps.append((name, chance.randrange(12), chance.choice(WINDOWS)))
         else:
             steps.append((name, chance.randrange(2), 0))
     return steps

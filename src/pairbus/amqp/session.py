@@ -367,7 +367,8 @@ class Session:
                 self._unattached(frame.handle)
                 return
             link.incoming_flow(frame)
-        if not had_window and self.has_window():
+        # While much waits for other windows, a window that was there may have been too small to be used.
+        if self.has_window() and (not had_window or self.connection.has_enough_waiting()):
             for link in list(self.links.values()):
                 if link.role_is_sender and link.credit > 0 and link.is_attached:
                     self.connection.handler.credit(link)

@@ -96,6 +96,22 @@ def test_B63_a_session_with_a_window_gets_messages_while_others_are_shut() -> No
     assert len(reader.deliveries) == 10
 
 
+def test_B63_a_session_that_opens_its_window_wide_gets_messages_while_others_are_shut() -> None:
+    bench = WireBench()
+    bench.queue("q")
+    _fill(bench, 60)
+    peer = _listener(bench)
+    receivers = _receivers(peer, 20, 1)
+    bench.settle()
+    waiting = [r for r in receivers if not peer.gateway.amqp.sessions[r.session.channel].queued]
+    assert waiting, "some have a window and no message"
+
+    _open(waiting[0].session)
+    bench.settle()
+
+    assert len(waiting[0].deliveries) == 10
+
+
 def test_B62_what_waited_is_free_again_when_the_peer_has_gone() -> None:
     bench = WireBench()
     bench.queue("q")
