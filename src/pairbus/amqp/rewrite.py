@@ -87,7 +87,8 @@ def with_properties(blob: bytes, users: Mapping[str, bytes], systems: Mapping[in
     pairs = [encode_string(name) + raw for name, raw in users.items()]
     application = bytes((0x00, 0x53, APPLICATION_PROPERTIES)) + encode_map_items(pairs) if pairs else b""
     layout[7], layout[8] = len(properties), len(application)
-    return b"".join((LAYOUT.pack(*layout), blob[PREFIX_SIZE:start], properties, application, blob[end:]))
+    rest = memoryview(blob)[end:]  # a body may be long, and a topic makes many such copies
+    return b"".join((LAYOUT.pack(*layout), blob[PREFIX_SIZE:start], properties, application, rest))
 
 
 def _changed_fields(section: bytes, systems: Mapping[int, str | None]) -> bytes:

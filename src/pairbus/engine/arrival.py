@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.encode import encode_value
+from pairbus.amqp.layout import header_size
 from pairbus.amqp.rewrite import application_properties, payload_of, with_properties
 from pairbus.amqp.scan import Scanned, scan
 from pairbus.amqp.types import Timestamp, ULong, Uuid
@@ -12,6 +13,7 @@ from pairbus.amqp.view import PropertiesView
 from pairbus.engine.message_view import MISSING
 from pairbus.engine.sql_values import Duration
 from pairbus.errors import FilterFailed, UsageError
+from pairbus.model.message import HEADER_BYTES_MAX
 
 if TYPE_CHECKING:
     from pairbus.engine.sql_action import Changes
@@ -47,13 +49,18 @@ def incoming_of(blob: bytes) -> Scanned:
 
 
 def with_changes(blob: bytes, changes: Changes) -> bytes:
-    """The message with an action's changes; everything else keeps its bytes (B56)."""
+    """The message with an action's changes; everything else keeps its bytes (B56). Raises FilterFailed."""
     before: dict[str, object] = {name: Kept(raw) for name, raw in application_properties(blob).items()}
     users: dict[str, bytes] = {}
     for name, value in changes.user_properties(before).items():
         users[name] = value.raw if isinstance(value, Kept) else _encoded(value)
     systems = {_FIELDS[name]: text for name, text in changes.system_properties().items()}
-    return with_properties(blob, users, systems)
+    changed = with_properties(blob, users, systems)
+    if (header := header_size(changed)) > HEADER_BYTES_MAX:
+        raise FilterFailed(
+            f"the action makes properties and annotations of {header} bytes; at most {HEADER_BYTES_MAX} are allowed"
+        )
+    return changed
 
 
 def _encoded(value: object) -> bytes:

@@ -20,7 +20,6 @@ from pairbus.engine.rules import (
     CorrelationFilter,
     FalseFilter,
     Rule,
-    RuleFilter,
     RuleSet,
     TrueFilter,
     Verdict,
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 
 SQL_FILTERS_PER_TOPIC_MAX: Final = 2_000
 CORRELATION_FILTERS_PER_TOPIC_MAX: Final = 100_000
+CHARACTERS_PER_ACTION_STEP: Final = 256
+"""A statement of an action costs one step for as many characters of the message's properties: it reads and writes them anew."""
 RANK_BITS: Final = 20
 """A rank is the subscription's order and, in these low bits, the rule's; more than the quotas can fill."""
 
@@ -157,6 +158,7 @@ class TopicIndex(Generic[Key]):
         self._fixed_steps = 0
         self._text_weight = 0
         self._joins = 0
+        self._statements = 0
         """What all SQL filters together take at most: so many steps, and so many characters compared at a place of a text."""
 
     def put(self, key: Key, rules: RuleSet) -> None:
@@ -215,15 +217,20 @@ class TopicIndex(Generic[Key]):
 
     def steps_max(self, characters: int) -> int:
         """The steps that all filters together take at most on a message with properties of this length."""
+        steps = self._fixed_steps + _action_steps(self._statements, characters)
         if not self._text_weight:
-            return self._fixed_steps
+            return steps
         # A filter may join texts and search in what comes of it.
         characters = max(characters, TEXT_CHARACTERS_MAX if self._joins else 0)
-        return self._fixed_steps + self._text_weight * (characters // CHARACTERS_PER_STEP + 1)
+        return steps + self._text_weight * (characters // CHARACTERS_PER_STEP + 1)
 
-    def spends(self, view: MessageView, budget: RuleBudget) -> None:
-        """Take from a budget what evaluating all filters takes; nothing else comes of it."""
-        self._found(view, budget)
+    def spend(self, view: MessageView, characters: int, budget: RuleBudget) -> None:
+        """Take from a budget what all filters and the actions that follow from them take; nothing else comes of it."""
+        statements = 0
+        for slot in self._found(view, budget).slots:
+            if slot.rule.action is not None:
+                statements += slot.rule.action.statement_count
+        budget.take(_action_steps(statements, characters))
 
     def _found(self, view: MessageView, budget: RuleBudget | None) -> Found:
         found = Found(Evaluation(view, budget), list(self._always.values()))
@@ -259,7 +266,10 @@ class TopicIndex(Generic[Key]):
             if new is not None:
                 self._insert(Slot(order, position, new))
 
-    def _weigh(self, asked: RuleFilter, sign: int) -> None:
+    def _weigh(self, rule: Rule, sign: int) -> None:
+        asked = rule.filter
+        if rule.action is not None:
+            self._statements += sign * rule.action.statement_count
         if isinstance(asked, SqlFilter):
             self._fixed_steps += sign * asked.fixed_steps
             self._text_weight += sign * asked.text_weight
@@ -267,7 +277,7 @@ class TopicIndex(Generic[Key]):
 
     def _insert(self, slot: Slot) -> None:
         asked = slot.rule.filter
-        self._weigh(asked, 1)
+        self._weigh(slot.rule, 1)
         if isinstance(asked, TrueFilter):
             self._always[slot.rank] = slot
         elif isinstance(asked, CorrelationFilter):
@@ -292,7 +302,7 @@ class TopicIndex(Generic[Key]):
 
     def _take_out(self, slot: Slot) -> None:
         asked = slot.rule.filter
-        self._weigh(asked, -1)
+        self._weigh(slot.rule, -1)
         if isinstance(asked, (SqlFilter, CorrelationFilter)) and asked.equalities:
             self._take_out_row(slot, asked.equalities)
         elif isinstance(asked, SqlFilter) and _shared_key(slot, asked) in self._shared:
@@ -315,6 +325,10 @@ class TopicIndex(Generic[Key]):
 
 NO_MESSAGE: Final = MappingView({})
 NO_RULES: Final = RuleSet([])
+
+
+def _action_steps(statements: int, characters: int) -> int:
+    return statements * (characters // CHARACTERS_PER_ACTION_STEP + 1)
 
 
 def _rank_of(slot: Slot) -> int:

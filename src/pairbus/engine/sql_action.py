@@ -203,6 +203,11 @@ class SqlAction:
         self.parameters = parameters
         self._statements = statements
 
+    @property
+    def statement_count(self) -> int:
+        """How many properties it sets or removes."""
+        return len(self._statements)
+
     def apply(self, view: MessageView) -> Changes:
         """What to change in a copy of this message. Raises FilterFailed; then nothing is to be changed."""
         changed = ChangedView(view)

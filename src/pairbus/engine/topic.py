@@ -81,15 +81,16 @@ def check_rules_cost(topic: Entity, incoming: Scanned, budget: RuleBudget) -> No
     index = topic.index
     if index is None or incoming.is_ping:
         return
-    if budget.left >= (most := index.steps_max(header_size(incoming.blob))):
+    characters = header_size(incoming.blob)
+    if budget.left >= (most := index.steps_max(characters)):
         budget.left -= most
         return
-    numbers = topic.numbers
-    index.spends(MessageFacts(incoming, numbers.next_sequence_number, numbers.last_enqueued_at), budget)
+    facts = MessageFacts(incoming, topic.numbers.next_sequence_number, topic.numbers.last_enqueued_at)
+    index.spend(facts, characters, budget)
     if budget.left < 0:
         raise QuotaExceeded(
-            f"The filters of '{topic.path}' take more than {PUBLISH_STEPS_MAX} steps on this message and those sent with it: "
-            "send shorter properties or fewer messages at a time, or make the LIKE filters of its subscriptions simpler."
+            f"The rules of '{topic.path}' take more than {PUBLISH_STEPS_MAX} steps on this message and those sent with it: "
+            "send shorter properties or fewer messages at a time, or make the LIKE filters and actions of its subscriptions simpler."
         )
 
 
@@ -149,27 +150,33 @@ def _copy_to(
 ) -> None:
     failure = verdict.failure
     if verdict.plain:
-        _store(subscription, incoming, incoming.blob, facts.enqueued_at, extra)
+        _store(subscription, incoming, incoming.blob, incoming.session_id, facts.enqueued_at, extra)
     for rule in verdict.actions:
         try:
-            changed = with_changes(incoming.blob, rule.changes(facts))
+            changes = rule.changes(facts)
+            changed = with_changes(incoming.blob, changes)
         except FilterFailed as error:
             failure = failure or error
             continue
-        arriving = incoming_of(changed)
-        arriving.ttl_ms = (
-            incoming.ttl_ms
-        )  # what counts here, which for a forwarded dead letter is not what its header says
-        _store(subscription, arriving, changed, facts.enqueued_at, extra.copy())
+        # Of what the broker must know an action can change nothing but the session: the copy need not be read again.
+        session_id = changes.system_properties().get("sessionid", incoming.session_id)
+        _store(subscription, incoming, changed, session_id, facts.enqueued_at, extra.copy())
     if failure is not None and subscription.settings.dead_letter_on_filter_error:
-        _set_aside(subscription, incoming, facts.enqueued_at, extra, REASON_FILTER, failure.description)
+        _set_aside(subscription, incoming.blob, facts.enqueued_at, extra, REASON_FILTER, failure.description)
 
 
-def _store(subscription: Entity, incoming: Scanned, blob: bytes, enqueued_at: int, extra: Extra) -> None:
+def _store(
+    subscription: Entity,
+    incoming: Scanned,
+    blob: bytes,
+    session_id: str | None,
+    enqueued_at: int,
+    extra: Extra,
+) -> None:
     main = subscription.main
-    if main.sessions is not None and incoming.session_id is None:
+    if main.sessions is not None and session_id is None:
         text = "Session enabled entity doesn't allow a message whose session identifier is null."
-        _set_aside(subscription, incoming, enqueued_at, extra, REASON_NO_SESSION, text)
+        _set_aside(subscription, blob, enqueued_at, extra, REASON_NO_SESSION, text)
         return
     topic = subscription.topic
     assert topic is not None, subscription.path
@@ -180,22 +187,22 @@ def _store(subscription: Entity, incoming: Scanned, blob: bytes, enqueued_at: in
         at,
         main.expiry(ttl_ms, at),
         len(blob),
-        main.session_of(incoming),
+        session_id if main.sessions is not None else None,
     )
     message.extra = extra
     main.store(message, blob, b"")
 
 
 def _set_aside(
-    subscription: Entity, incoming: Scanned, enqueued_at: int, extra: Extra, reason: str, description: str
+    subscription: Entity, blob: bytes, enqueued_at: int, extra: Extra, reason: str, description: str
 ) -> None:
     at = max(enqueued_at, subscription.numbers.last_enqueued_at)
-    message = Message(subscription.numbers.next_sequence_number, at, 0, len(incoming.blob), None)
+    message = Message(subscription.numbers.next_sequence_number, at, 0, len(blob), None)
     message.extra = extra.copy()
     message.extra.dead_letter_reason = reason
     message.extra.dead_letter_description = description
     message.extra.dead_letter_source = subscription.path
-    subscription.dead_letter.store(message, incoming.blob, b"")
+    subscription.dead_letter.store(message, blob, b"")
     watcher = subscription.main.context.watcher
     if watcher is not None:
         watcher.dead_lettered(subscription.main, message, reason)

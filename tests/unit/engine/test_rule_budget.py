@@ -43,7 +43,7 @@ def test_B58_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no
     records = len(bench.journal.records)
     budget.taken_in_burst = 0
 
-    with pytest.raises(QuotaExceeded, match=r"LIKE filters of its subscriptions simpler"):
+    with pytest.raises(QuotaExceeded, match=r"LIKE filters and actions of its subscriptions simpler"):
         bench.send(topic, properties={"p": LONG})
 
     # After the budget is spent every filter fails at once, and costs the step in which it is told.
@@ -65,6 +65,23 @@ def test_B58_the_messages_of_a_batch_share_one_budget() -> None:
             bench.namespace.check_send(topic, message, size)
             size += len(message.blob)
     bench.namespace.check_send(topic, message, 0)  # the next publish has a budget of its own
+
+
+@pytest.mark.parametrize(("length", "is_taken"), [(2_000, True), (30_000, False)])
+def test_B58_actions_count_too(length: int, is_taken: bool) -> None:
+    bench = Bench()
+    topic = bench.topic()
+    for number in range(500):
+        kept = rule("r", f"p LIKE 'x%' AND n <> {number}", "SET a = p; SET b = 1; SET c = 2; SET d = 3")
+        bench.subscription(f"t/Subscriptions/s{number}", rules=[kept])
+    message = incoming(properties={"p": "x" * length, "n": -1})
+    if is_taken:
+        bench.namespace.check_send(topic, message, 0)
+    else:
+        with pytest.raises(QuotaExceeded, match="The rules of 't' take more"):
+            bench.namespace.check_send(topic, message, 0)
+    # Rules that do not match cost no action.
+    bench.namespace.check_send(topic, incoming(properties={"p": "y" * length}), 0)
 
 
 def test_many_ordinary_filters_are_no_reason_to_refuse() -> None:

@@ -532,3 +532,46 @@ def test_B56_siblings_in_two_subscriptions_share_nothing() -> None:
     (message,) = two.main.messages.values()
     assert message.extra is not None
     assert message.extra.changed_properties == b""
+
+
+def test_B56_an_action_may_give_a_copy_its_session_or_take_it_away() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    moved = bench.subscription(
+        "t/Subscriptions/moved",
+        Settings(requires_session=True),
+        [rule("r", "1 = 1", "SET sys.SessionId = 'other'")],
+    )
+    taken = bench.subscription(
+        "t/Subscriptions/taken", Settings(requires_session=True), [rule("r", "1 = 1", "REMOVE sys.SessionId")]
+    )
+    plain = bench.subscription("t/Subscriptions/plain", rules=[rule("r", "1 = 1", "SET x = 1")])
+    bench.send(topic, "m", session_id="mine")
+
+    for life in (bench, bench.restart()):
+        (message,) = life.find(moved.path).main.messages.values()
+        assert message.session_id == "other"
+        (dead,) = life.find(taken.path).dead_letter.messages.values()
+        assert dead.extra is not None
+        assert dead.extra.dead_letter_reason == REASON_NO_SESSION
+        blob = life.journal.read(dead.location, dead.size)
+        assert incoming_of(blob).session_id is None, "it lies there as the action left it"
+        (other,) = life.find(plain.path).main.messages.values()
+        assert other.session_id is None
+        assert incoming_of(life.journal.read(other.location, other.size)).session_id == "mine"
+
+
+def test_B58_an_action_cannot_make_a_header_that_no_sender_could_send() -> None:
+    bench = Bench()
+    topic = bench.topic()
+    subscription = bench.subscription(
+        "t/Subscriptions/s", rules=[rule("r", "1 = 1", "SET y = p; SET z = p; SET w = p")]
+    )
+    bench.send(topic, "small", properties={"p": "x"})
+    bench.send(topic, "large", properties={"p": "x" * 30_000})
+
+    assert bodies(bench, subscription) == ["small"]
+    (dead,) = subscription.dead_letter.messages.values()
+    assert dead.extra is not None
+    assert dead.extra.dead_letter_reason == REASON_FILTER
+    assert "at most 65536 are allowed" in str(dead.extra.dead_letter_description)
