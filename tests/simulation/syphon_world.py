@@ -1,0 +1,316 @@
+"""The shipping pump on bad days: real ``Syphon``, ``Senders``, ``DrainPlan`` and ``Ledger`` on a virtual clock.
+
+Only the ports are false: backlog queues and destinations are models, and the seed draws what goes wrong: answers that
+are lost, links that break, locks that lapse, kills in the middle of everything. A killed syphon leaves its ledger and
+its locks behind; the next one opens the same ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter as Multiset
+from collections.abc import Sequence
+from pathlib import Path
+
+from azure.servicebus import exceptions as sdk
+
+from pairbus.pairing import parking
+from pairbus.pairing.parking import Passport
+from pairbus.pairing.statistics import Counters
+from pairbus.pairing.trigger import IN_DOUBT, classify
+from pairbus.syphon.ledger import Ledger
+from pairbus.syphon.plan import DrainPlan, Letter
+from pairbus.syphon.ports import CannotAsk, Delivery, LockLost
+from pairbus.syphon.pump import Syphon
+from pairbus.testing.pairing_model import NamespaceModel, QueueModel, original
+from tests.unit.syphon.pump_kit import legacy
+from tests.unit.syphon.virtual_loop import VirtualLoop
+
+MESSAGES = 60
+WINDOW = 40
+BAD_SECONDS = 240
+CALM_SECONDS = 900
+
+
+class Inbox:
+    """One backlog queue as one syphon sees it."""
+
+    def __init__(self, world: SyphonWorld, queue: str) -> None:
+        self.queue = queue
+        self.is_dead = False
+        self._world = world
+        self._model = world.secondary.queue(queue)
+        self._interrupted = asyncio.Event()
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        self._interrupted.clear()
+        await self._world.trip(self)
+        until = self._world.now() + int(seconds * 1000)
+        while not (taken := self._model.receive(count, self._world.now())) and self._world.now() < until:
+            try:
+                async with asyncio.timeout(min(5.0, (until - self._world.now()) / 1000)):
+                    await self._interrupted.wait()
+                break
+            except TimeoutError:
+                self._world.check_alive(self)
+        held = sum(1 for one in self._model.messages.values() if one.locked_until_ms > self._world.now())
+        self._world.require(held <= 2 * WINDOW * self._world.syphons, f"P38: {held} messages are locked")
+        return [
+            Delivery(
+                stored.number,
+                stored.payload,
+                stored.locked_until_ms,
+                stored.enqueued_ms,
+                (stored.number, lock),
+            )
+            for stored, lock in taken
+        ]
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        try:
+            return await self._complete(letters)
+        except Exception:
+            # The link is gone, and with it the locks of what was not completed.
+            self._world.lost_locks.update(letter.message_id for letter in letters)
+            raise
+
+    async def _complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        await self._world.trip(self)
+        done = []
+        for letter in letters:
+            self._world.require(
+                self._world.is_home(letter),
+                f"P34: {letter.message_id} is completed and not at its destination",
+            )
+            if self._world.dice.random() < self._world.lost_lock_rate:
+                self._lapse(letter)
+            try:
+                self._model.settle(*_lock(letter.token), self._world.now())
+            except sdk.MessageLockLostError:
+                self._world.lost_locks[letter.message_id] += 1
+                continue
+            done.append(letter)
+        await self._world.trip(self)
+        return done
+
+    def _lapse(self, letter: Letter) -> None:
+        stored = self._model.messages.get(letter.sequence_number)
+        if stored is not None:
+            stored.locked_until_ms = 0
+
+    async def set_aside(self, token: object, reason: str, description: str) -> None:
+        await self._world.trip(self)
+        try:
+            self._model.settle(*_lock(token), self._world.now(), aside=reason)
+        except sdk.MessageLockLostError as error:
+            raise LockLost from error
+
+    async def give_back(self, tokens: Sequence[object]) -> None:
+        await self._world.trip(self)
+        for token in tokens:
+            number, lock = _lock(token)
+            stored = self._model.messages.get(number)
+            if stored is not None and stored.lock == lock:
+                stored.locked_until_ms = 0
+
+    async def renew(self, letter: Letter) -> int:
+        await self._world.trip(self)
+        try:
+            return self._model.renew(*_lock(letter.token), self._world.now())
+        except sdk.MessageLockLostError as error:
+            raise LockLost from error
+
+    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
+        return []
+
+    async def is_empty(self, before_ms: int) -> bool:
+        return not self._model.messages
+
+    async def close(self) -> None:
+        return
+
+
+def _lock(token: object) -> tuple[int, int]:
+    assert isinstance(token, tuple)
+    number, lock = token
+    return int(number), int(lock)
+
+
+class Outlet:
+    """The primary as one syphon sees it."""
+
+    def __init__(self, world: SyphonWorld) -> None:
+        self.is_dead = False
+        self._world = world
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        world = self._world
+        try:
+            await world.trip(self)
+            world.primary.queue(path).send([letter.payload for letter in letters], world.now())
+            await world.trip(self)
+        except Exception as error:
+            if classify(error) in IN_DOUBT:
+                world.doubtful_sends.update(letter.message_id for letter in letters)
+            raise
+
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        if not self._world.can_ask:
+            raise CannotAsk
+        await self._world.trip(self)
+        there = {_id(stored.payload) for stored in self._world.primary.queue(path).messages.values()}
+        return [letter for letter in letters if letter.message_id in there]
+
+    async def close(self) -> None:
+        return
+
+
+class SyphonWorld:
+    """One seed: some syphons, two namespaces, and what goes wrong."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.seed = seed
+        self.dice = random.Random(f"syphon-{seed}")
+        self.directory = directory
+        self.loop = VirtualLoop()
+        self.syphons = self.dice.choice([1, 1, 2])
+        self.can_ask = self.dice.random() < 0.7
+        self.kills = self.dice.randrange(5)
+        self.error_rate = self.dice.choice([0.0, 0.02, 0.1])
+        self.slow_rate = self.dice.choice([0.0, 0.05])
+        self.lost_lock_rate = self.dice.choice([0.0, 0.05, 0.3])
+        self.lost_locks: Multiset[str] = Multiset()
+        self.doubtful_sends: Multiset[str] = Multiset()
+        self.killed_with: Multiset[str] = Multiset()
+        self.broken: list[str] = []
+        self.primary, self.secondary = NamespaceModel("p"), NamespaceModel("s")
+        self.queues = [f"p/x-servicebus-transfer/{index}" for index in range(self.dice.choice([1, 2]))]
+        for name in ("orders", "events"):
+            self.primary.add(QueueModel(name))
+        for name in self.queues:
+            self.secondary.add(QueueModel(name))
+        self._is_calm = False
+        self._fill()
+
+    def _fill(self) -> None:
+        self.poison = self.dice.randrange(3)
+        for number in range(MESSAGES):
+            path = self.dice.choice(["orders", "events"])
+            sent = original(number, None, has_alias_name=False, has_life=False)
+            is_legacy = self.dice.random() < 0.4
+            parked = (
+                legacy(number, path) if is_legacy else parking.park(sent, path, Passport("f", 1, number, "r"))
+            )
+            self.secondary.queue(self.dice.choice(self.queues)).send([parked], 0)
+        for number in range(self.poison):
+            foreign = original(1_000 + number, None, has_alias_name=False, has_life=False)
+            self.secondary.queue(self.queues[0]).send([foreign], 0)
+
+    # --- what ports ask ---------------------------------------------------------------------------
+
+    def now(self) -> int:
+        return self.loop.now_ms()
+
+    def require(self, claim: bool, text: str) -> None:
+        if not claim:
+            self.broken.append(f"seed {self.seed}: {text} (at {self.now()} ms)")
+
+    def check_alive(self, port: Inbox | Outlet) -> None:
+        if port.is_dead:
+            raise asyncio.CancelledError
+
+    async def trip(self, port: Inbox | Outlet) -> None:
+        """One way over the network: it takes time, and the link may break."""
+        is_slow = not self._is_calm and self.dice.random() < self.slow_rate
+        await asyncio.sleep(self.dice.uniform(10, 90) if is_slow else self.dice.uniform(0.001, 0.2))
+        self.check_alive(port)
+        if not self._is_calm and self.dice.random() < self.error_rate:
+            raise self.dice.choice([sdk.ServiceBusConnectionError(), sdk.OperationTimeoutError()])
+
+    def is_home(self, letter: Letter) -> bool:
+        return any(_id(payload) == letter.message_id for payload in self.primary.queue(letter.path).history)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Bad days, kills, then calm; raises AssertionError with the seed when a promise is broken."""
+        try:
+            self.loop.run_until_complete(self._main())
+        finally:
+            self.loop.close()
+        assert not self.broken, self.broken[0]
+        self._check_end()
+
+    async def _main(self) -> None:
+        running = [self._start() for _ in range(self.syphons)]
+        for at in sorted(self.dice.uniform(0, BAD_SECONDS) for _ in range(self.kills)):
+            await asyncio.sleep(max(0.0, at - self.now() / 1000))
+            victim = self.dice.randrange(self.syphons)
+            await self._kill(*running[victim])
+            running[victim] = self._start()
+        await asyncio.sleep(max(0.0, BAD_SECONDS - self.now() / 1000))
+        self._is_calm = True
+        deadline = self.now() + CALM_SECONDS * 1000
+        while any(self.secondary.queue(queue).messages for queue in self.queues):
+            if self.now() > deadline:
+                self.require(False, "P41: the backlog is not empty after the calm")
+                break
+            await asyncio.sleep(1)
+        for syphon, task, ledger, _ in running:
+            syphon.stop()
+            await task
+            ledger.close()
+
+    def _start(self) -> tuple[Syphon, asyncio.Task[None], Ledger, list[Inbox | Outlet]]:
+        inboxes = [Inbox(self, queue) for queue in self.queues]
+        outlet = Outlet(self)
+        ledger = Ledger.open(self.directory, "p")
+        syphon = Syphon(
+            inboxes,
+            outlet,
+            plan=DrainPlan(window=WINDOW, ready_max=20),
+            ledger=ledger,
+            counters=Counters(),
+            clock=self.now,
+            wall_clock=self.now,
+        )
+        return syphon, asyncio.ensure_future(syphon.run()), ledger, [*inboxes, outlet]
+
+    async def _kill(
+        self, syphon: Syphon, task: asyncio.Task[None], ledger: Ledger, ports: list[Inbox | Outlet]
+    ) -> None:
+        """As SIGKILL: nothing more reaches a port or the ledger's file."""
+        self.killed_with.update(ledger.ids())
+        ledger.close()
+        for port in ports:
+            port.is_dead = True
+        task.cancel()
+        await asyncio.wait([task])
+
+    def _check_end(self) -> None:
+        homes: Multiset[str] = Multiset()
+        for queue in self.primary.queues.values():
+            homes.update(_id(payload) for payload in queue.history)
+        dead = [reason for queue in self.queues for _, reason in self.secondary.queue(queue).dead]
+        assert dead == ["NotFromPairedNamespace"] * self.poison, f"seed {self.seed}: P38, P39: {dead}"
+        for number in range(MESSAGES):
+            name = f"m{number}"
+            copies = homes[name]
+            assert copies, f"seed {self.seed}: P35: {name} is nowhere"
+            # A single syphon remembers what it sent, and where it may look it asks before it sends again.
+            most = 1 + self.doubtful_sends[name]
+            if self.syphons > 1 or not self.can_ask:
+                most += self.killed_with[name]
+            if self.syphons > 1 or (not self.can_ask and self.killed_with[name]):
+                most += self.lost_locks[name]
+            assert copies <= most, (
+                f"seed {self.seed}: P36: {name} has {copies} copies, at most {most} are explained"
+            )
+
+
+def _id(payload: bytes) -> str:
+    return parking.message_id_text(parking.message_id_of(payload))
