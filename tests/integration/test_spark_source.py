@@ -184,6 +184,24 @@ def test_the_source_says_so_when_it_finds_another_consumer_and_settles_what_is_l
     assert bus.left(queue) == []
 
 
+def test_the_last_progress_of_available_now_tells_what_stays(
+    spark: SparkSession, bus: Bus, tmp_path: Path
+) -> None:
+    queue = bus.queue(lock_duration=timedelta(minutes=5))
+    bus.send(queue, 0, 10)
+    with bus.ns.client() as client, client.get_queue_receiver(queue) as other:
+        held = other.receive_messages(max_message_count=4, max_wait_time=45)
+        stream = bus.stream(spark, queue, maxMessagesPerTrigger="6")
+
+        query = to_the_end(lambda: run_batches(stream, tmp_path, lambda rows, number: None))
+
+        progress = query.lastProgress
+        assert progress is not None
+        report = dict(json.loads(progress.json)["sources"][0]["latestOffset"])
+        assert (report["owed"], report["waiting"]) == (len(held), 0)
+        assert bus.left(queue) == [message.message_id for message in held]
+
+
 def test_the_dead_letter_queue_is_read_with_its_reasons(spark: SparkSession, bus: Bus) -> None:
     queue = bus.queue()
     bus.send(queue, 0, 2)

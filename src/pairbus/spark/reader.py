@@ -201,6 +201,9 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._owed: dict[int, int] = {}
         """Numbers that are committed and not settled, with their marks."""
         self._idle_until = 0.0
+        """Until then an empty entity is not asked again."""
+        self._settle_at = 0.0
+        """When what is owed is tried again. It holds up no new batch."""
         self._sweep_at = 0.0
         self._planned: Offset | None = None
         self._expires: dict[int, int] = {}
@@ -411,7 +414,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.mode != "consume" or (begin == self._settled and not self._owed):
             return
         due = begin.marked() if begin != self._settled else self._owed
-        if begin == self._settled and time.monotonic() < self._idle_until:
+        if begin == self._settled and time.monotonic() < self._settle_at:
             return
         if due:
             done = self._open().settle(due, begin.last_ms)
@@ -424,7 +427,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 self._look_for_others(done.missing)
         self._settled = begin
         if self._owed:
-            self._idle_until = time.monotonic() + IDLE_SECONDS
+            self._settle_at = time.monotonic() + IDLE_SECONDS
             self._warn_of_owed()
 
     def _warn_of_owed(self) -> None:

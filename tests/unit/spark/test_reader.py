@@ -439,6 +439,21 @@ def test_the_progress_tells_how_many_messages_wait() -> None:
     assert reading.reportLatestOffset()["waiting"] == 1_800
 
 
+def test_messages_that_another_consumer_holds_do_not_end_a_run_with_an_end_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "IDLE_SECONDS", 60.0)
+    entity = FakeEntity(messages(*range(1, 11)))
+    entity.held = {1, 2}
+    reading = stream(entity, maxMessagesPerTrigger="6")
+    reading.prepareForTriggerAvailableNow()
+
+    first = reading.latestOffset(reading.initialOffset(), LIMIT)
+    second = reading.latestOffset(first, LIMIT)
+
+    assert (offset(first).runs, offset(second).runs) == (((1, 6),), ((7, 10),))
+
+
 @pytest.mark.parametrize("held", [{1, 2, 3}, {2}])
 def test_the_last_progress_of_a_run_with_an_end_tells_what_could_not_be_settled(held: set[int]) -> None:
     entity = FakeEntity(messages(1, 2, 3))
