@@ -96,7 +96,7 @@ def read_topic(node: Node, old: Settings | None, version: str, now: int) -> Sett
     """The settings of a topic; ``old`` are those it has when this is an update."""
     base = Settings() if old is None else old
     _refuse_true(node, "IsAnonymousAccessible", "anonymous access is not offered")
-    _refuse_true(node, "EnableSubscriptionPartitioning", "partitioned entities are not offered")
+    _refuse_true(node, "EnableSubscriptionPartitioning", "partitioned subscriptions are not offered")
     return Settings(
         default_ttl_ms=_duration(node, "DefaultMessageTimeToLive", _DEFAULTS.default_ttl_ms),
         max_size_mb=_integer(node, "MaxSizeInMegabytes", _DEFAULTS.max_size_mb),
