@@ -121,13 +121,13 @@ class GatewayConnection:
         self.amqp.receive(data[:allowed], now)
         if self.is_stranger:
             text = f"More than {STRANGER_BYTES_MAX} bytes were sent without a valid token: put one first."
-            self.close("amqp:resource-limit-exceeded", text)
-            self.cut_short()
+            self._turn_away("amqp:resource-limit-exceeded", text)
         else:
             self.amqp.receive(data[allowed:], now)
 
-    def cut_short(self) -> None:
-        """Wait for no answer to our close: a peer beyond its limits is not listened to any longer."""
+    def _turn_away(self, condition: str, text: str) -> None:
+        """Close and read no further: a peer beyond its limits must not keep us busy with the rest of its input."""
+        self.close(condition, text)
         self.amqp.is_closed = True
 
     def known(self) -> None:
@@ -142,7 +142,7 @@ class GatewayConnection:
         self._stranger_refusals += 1
         if self._stranger_refusals >= STRANGER_REFUSALS_MAX:
             text = f"{STRANGER_REFUSALS_MAX} tokens were refused and none was valid: check the key, then connect again."
-            self.close("amqp:unauthorized-access", text)
+            self._turn_away("amqp:unauthorized-access", text)
 
     def _is_hit(self, now: int) -> bool:
         faults = self.broker.faults
@@ -354,7 +354,7 @@ class GatewayConnection:
             self._stranger_links += 1
             if self._stranger_links > STRANGER_LINKS_MAX:
                 text = f"More than {STRANGER_LINKS_MAX} links were asked for without a valid token: put one first."
-                self.close("amqp:resource-limit-exceeded", text)
+                self._turn_away("amqp:resource-limit-exceeded", text)
                 return
         try:
             if isinstance(attach.target, CoordinatorTarget):

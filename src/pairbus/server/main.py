@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, StorageError, UsageError
 from pairbus.server.config import MEMORY
+from pairbus.server.heap import system_heap
 from pairbus.server.memory import CollectorPolicy
 from pairbus.server.ready import READY_FILE, ReadyInfo, write_ready_file
 from pairbus.server.server import Assemble, Page, Server
@@ -33,6 +34,7 @@ SWITCH_SECONDS: Final = 0.0005
 """A thread that waits for the interpreter asks for it after this long; the usual 5 ms would be added to every commit
 that ends while the broker computes."""
 COLLECTOR_TICK_SECONDS: Final = 1.0
+COLLECTOR_TICKS_PER_TRIM: Final = 10
 
 
 def run(
@@ -98,9 +100,12 @@ async def _serve(
 
 async def _collect_garbage(policy: CollectorPolicy) -> None:
     policy.recovered()
+    heap = system_heap()
     while True:
-        await asyncio.sleep(COLLECTOR_TICK_SECONDS)
-        policy.tick()
+        for _ in range(COLLECTOR_TICKS_PER_TRIM):
+            await asyncio.sleep(COLLECTOR_TICK_SECONDS)
+            policy.tick()
+        heap.tick()
 
 
 def ready_files(options: Options) -> list[Path]:

@@ -24,7 +24,7 @@ SLICE_NS: Final = 500_000
 """Once strangers have had this much time in one round of the loop, the others have theirs."""
 REST_FACTOR: Final = 2
 """While known clients are busy, strangers wait this many times as long as their slice took."""
-READ_BYTES: Final = 16 * 1024
+READ_BYTES: Final = 4 * 1024
 """Bytes read from a stranger's socket at once; it is read again when they have been handled."""
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes that all strangers together have sent; beyond it the oldest ones are cut. 8,000 clients that connect need as much."""

@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from pairbus.server import strangers as strangers_module
+from pairbus.server.heap import GROWTH_BYTES, Heap, system_heap
 from pairbus.server.memory import FULL_EVERY_TICKS, CollectorPolicy
 from pairbus.server.strangers import REST_FACTOR, SLICE_NS, Strangers
 
@@ -172,3 +173,23 @@ def test_a_full_collection_takes_at_most_a_thousandth_of_the_time() -> None:
         gc.unfreeze()
 
     assert collections == [600, 1_600]
+
+
+def test_B67_freed_memory_is_given_back_when_there_is_clearly_more_of_it() -> None:
+    free = 10 * GROWTH_BYTES
+    trims: list[int] = []
+
+    def trim() -> None:
+        nonlocal free
+        trims.append(free)
+        free -= GROWTH_BYTES // 2  # some of it stays, in pages that are still in use
+
+    heap = Heap(lambda: free, trim)
+    told = []
+    for change in (0, GROWTH_BYTES - 1, 1, 0, GROWTH_BYTES // 2, -GROWTH_BYTES, GROWTH_BYTES, 0):
+        free += change
+        heap.tick()
+        told.append(len(trims))
+
+    assert told == [0, 0, 1, 1, 1, 1, 2, 2]
+    system_heap().tick()  # whatever the system is
