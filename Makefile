@@ -26,7 +26,7 @@ ORDER ?= 4711
 SHORT := -n $(JOBS) --randomly-seed=$(ORDER) -m "not slow and not soak and not browser and not conformance_js" --ignore-glob="tests/conformance/test_proton*.py"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale soak-spark fuzz compiled browser \
+.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale soak-spark soak-strangers fuzz compiled browser \
         bench-broker bench-settle bench-pairing bench-spark bench demo docs site dist lock clean
 
 help: ## List the targets
@@ -97,6 +97,9 @@ soak-spark: $(STAMP) ## 100,000 parked messages brought home by Spark while its 
 
 soak-scale: $(STAMP) ## A million queued messages, a restart, 5,000 idle connections (needs a C compiler)
 	$(BIN)/python tests/soak/scale.py
+
+soak-strangers: $(STAMP) ## 10,000 peers without a key one after the other and 1,000 at once, beside a client that measures
+	$(BIN)/python tests/soak/strangers.py
 
 fuzz: $(STAMP) ## Hostile bytes for FUZZ_SECONDS=n
 	$(BIN)/python -m tools.fuzz --seconds $(FUZZ_SECONDS)

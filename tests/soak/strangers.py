@@ -36,6 +36,8 @@ P99_GROWTH_MAX = 5.0
 PROBES_PER_SECOND = 100
 WARM_UP = 2_000
 """Messages before the first measurement."""
+FIRST_QUIET_SECONDS = 75
+"""Long enough for the first minute of usage to be written, which loads libraries that stay."""
 VISIT_SECONDS_MAX = 2.0
 SETTLE_SECONDS = 30
 """How long the broker has to give memory back."""
@@ -287,7 +289,7 @@ def main() -> int:
     options = parser.parse_args()
     with Namespace("strangers", queues=["orders"], process=True) as namespace:
         soak = Soak(namespace)
-        soak.quiet(10)
+        soak.quiet(FIRST_QUIET_SECONDS)
         soak.under(f"{options.visits:,} one after the other", one_after_the_other, options.visits)
         soak.quiet(10)
         soak.under(f"{options.crowd:,} at once", at_once, options.crowd, options.seconds)
