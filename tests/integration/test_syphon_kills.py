@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from pairbus.pairing import parking, sections
 from pairbus.syphon.browsing import browse
 from pairbus.testing import Namespace, Pair, Queue
+from tests.integration.pairing_kit import options, paired, wait_until
 from tests.integration.syphon_process import SyphonProcess, backlog_queue, fill, wait_for_home, waiting
 
 pytestmark = pytest.mark.timeout(600)
@@ -80,6 +83,26 @@ def test_P35_P36_P44_a_drain_survives_a_kill_stops_on_request_and_ends_fast(
     twice = sum(1 for times in found.values() if times > 1)
     assert twice <= 100, f"{twice} came twice: more than the batch whose bytes were still under way"
     assert waiting(pair.secondary, backlog_queue(0)) == 0
+
+
+def test_P44_close_ends_a_hosted_syphon_within_seconds_while_it_works_on_what_is_in_doubt(
+    pair: Pair, tmp_path: Path
+) -> None:
+    fill(pair.secondary, QUEUES, 1_000)
+    with (tmp_path / "contoso-0.ledger").open("w") as ledger:
+        for number in range(1_000):
+            queue, position = backlog_queue(number % QUEUES), number // QUEUES + 1
+            ledger.write(json.dumps(["+", queue, position, f"m{number}"]) + "\n")
+    client = paired(pair, options(enable_syphon=True, backlog_queue_count=QUEUES))
+    client.ledger = tmp_path
+    client.pair()
+    wait_until(lambda: client.statistics().restored > 0, "the first is home")
+    begun = time.monotonic()
+    client.close()
+    seconds = time.monotonic() - begun
+
+    assert seconds < 5 + 2, f"{seconds:.1f} s: 5 s and a slow machine's share"
+    assert not [thread for thread in threading.enumerate() if thread.name == "pairbus-syphon"]
 
 
 def test_once_ends_with_a_sentence_when_the_key_is_wrong(pair: Pair, tmp_path: Path) -> None:
