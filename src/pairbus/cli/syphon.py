@@ -32,7 +32,8 @@ Examples:
 On a cluster pairbus must be installed on the workers; they need no files: connection strings and authorities travel with the job.
 
 \b
-Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 wrong usage, 3 could not reach a namespace or was refused.
+Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 wrong usage, 3 could not reach a namespace, was refused,
+or nothing moved for 30 s (--once, local).
 """
 
 
