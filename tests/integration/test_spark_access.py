@@ -18,6 +18,7 @@ from pairbus.spark.options import parse_sink, parse_source
 from pairbus.spark.reader import ServiceBusReader, ServiceBusStreamReader
 from pairbus.spark.writer import ServiceBusWriter
 from pairbus.testing import Namespace
+from tests.integration.spark_kit import look_at
 
 SECONDS_MAX = 20
 """The official client tries for 50 seconds; what is told at once takes less than one on a quiet machine."""
@@ -69,3 +70,19 @@ def test_a_missing_entity_is_told_at_once(ns: Namespace, work: object) -> None:
         work(ns.connection_string, "absent")
 
     assert time.monotonic() - begun_at < SECONDS_MAX
+
+
+def test_a_connection_string_of_one_entity_reads_and_writes_it(ns: Namespace) -> None:
+    limited = f"{ns.connection_string};EntityPath=orders"
+    ServiceBusWriter(parse_sink({"connectionString": limited}, ["body"])).write(iter([Row(body=b"x")]))
+    reading = ServiceBusStreamReader(
+        parse_source({"connectionString": limited}, is_stream=True), StructType()
+    )
+
+    end = reading.latestOffset(reading.initialOffset(), ReadMaxRows(1))
+
+    assert (end["entity"], end["runs"]) == ("orders", [[1, 1]])
+    assert end["created"] is not None
+    assert reading.latestOffset(end, ReadMaxRows(1)) == end
+    reading._close()
+    assert look_at(ns.connection_string, queue="orders") == []

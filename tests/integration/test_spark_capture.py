@@ -55,6 +55,7 @@ def lose_commit(checkpoint: Path) -> None:
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_capture_directory_of_a_queue_that_was_replaced_destroys_nothing(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ def test_the_source_says_so_when_it_finds_another_consumer_and_settles_what_is_l
     assert bus.left(queue) == []
 
 
+@pytest.mark.slow
 def test_the_last_progress_of_available_now_tells_what_stays(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
