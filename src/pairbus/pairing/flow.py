@@ -29,6 +29,9 @@ HELD_PAUSE_MS_MAX: Final = 2_000
 """Bounds of the pause between attempts of a send that is held while its entity is suspect."""
 BACKLOG_ATTEMPT_MS_MIN: Final = 2_000
 """Opening a link takes a moment: a queue is not given up in less than this while the caller has the time."""
+SILENCE_MS: Final = 10_000
+"""How long an attempt waits for a silent primary at most, while the send can go to the backlog instead. A longer failover
+interval allows attempts of its own length."""
 ANSWER_MS_MIN: Final = 250
 """A queue that had less time than this to answer has not failed (P32): its caller had no time."""
 
@@ -78,13 +81,13 @@ def first_attempt_ms(timeout_ms: int, failover_interval_ms: int, *, holds_while_
     """How long the first attempt of a send to a healthy entity may last.
 
     All of the caller's time when the entity cannot fail over within it. Otherwise a silent primary must leave time for
-    the backlog (P18): half when this very send may be detoured later, a moment when only others' failures could bring
-    that about.
+    the backlog (P18): half, and no more than SILENCE_MS, when this very send may be detoured later; a moment when only
+    others' failures could bring that about.
     """
     if failover_interval_ms >= timeout_ms:
         return timeout_ms
     if failover_interval_ms == 0 or holds_while_suspect:
-        return max(1, timeout_ms // 2)
+        return max(1, min(timeout_ms // 2, max(SILENCE_MS, failover_interval_ms)))
     return max(1, timeout_ms - min(timeout_ms // 2, BACKLOG_ATTEMPT_MS_MIN))
 
 
@@ -156,7 +159,9 @@ class SendFlow:
         if not health.may_detour_before(self._deadline_ms):
             return max(1, left)
         # A silent primary must leave time for the backlog.
-        return max(1, left // 2)
+        return max(
+            1, min(left // 2, max(SILENCE_MS, health.failover_interval_ms)) if self._holds else left // 2
+        )
 
     def _backlog_step(self, now: int) -> Step:
         left = self._deadline_ms - now

@@ -201,6 +201,10 @@ def test_P32_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> 
         (10_000, 0, False, 5_000),
         (10_000, 1_000, True, 5_000),
         (60_000, 1_000, False, 58_000),
+        (60_000, 1_000, True, 10_000),
+        (60_000, 0, False, 10_000),
+        (60_000, 15_000, True, 15_000),
+        (60_000, 45_000, True, 30_000),
         (3_000, 1_000, False, 1_500),
         (1, 0, False, 1),
     ],
@@ -290,3 +294,16 @@ def test_P6_a_send_that_begins_after_the_failover_names_the_primarys_error_too()
     assert failed.cause.__traceback__ is None
     health.ping_succeeded(400)
     assert health.last_error is None
+
+
+def test_a_silent_primary_delays_the_first_send_by_seconds_not_by_its_whole_timeout() -> None:
+    flow, health, _ = make(interval=5_000, timeout=60_000, holds=True)
+    now = 0
+    while isinstance(step := flow.next_step(now), TryPrimary | Wait):
+        now += step.timeout_ms
+        if isinstance(step, TryPrimary):
+            health.tick(now)
+            flow.primary_failed(now, TIMEOUT)
+
+    assert isinstance(step, TryBacklog)
+    assert now <= 21_000
