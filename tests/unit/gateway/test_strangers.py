@@ -14,10 +14,13 @@ from pairbus.amqp.encode import encode_described, encode_list, encode_map, encod
 from pairbus.amqp.frames import ATTACH, BEGIN, CLOSE, FLOW, OPEN
 from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
 from pairbus.amqp.link import Link
+from pairbus.amqp.message import decode_message, encode_message
 from pairbus.amqp.sasl import SaslInit
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Described, Symbol, UInt, ULong
 from pairbus.engine.consumer import Consumer
+from pairbus.errors import RemoteProtocolError
+from pairbus.gateway import management, tokens, transactions
 from pairbus.gateway.connection import STRANGER_BYTES_MAX, STRANGER_REFUSALS_MAX, GatewayConnection
 from pairbus.gateway.links import LinkContext
 from tests.unit.gateway.wire_bench import Peer, WireBench, token
@@ -311,3 +314,16 @@ def test_M13_what_callers_without_the_right_try_is_recorded_apart_from_actions()
     assert [(record[0], record[2], record[3]) for record in bench.audits] == [
         ("delete entity", "root", "200")
     ]
+
+
+@pytest.mark.parametrize("values_max", [tokens.VALUES_MAX, transactions.VALUES_MAX, management.VALUES_MAX])
+def test_B60_requests_to_nodes_are_decoded_within_a_number_of_values(values_max: int) -> None:
+    """Megabytes of one-byte values in one request would take seconds, for everybody."""
+    body = [[None] * 60_000] * 20
+    payload = encode_message(correlation_id_raw=b"", application_properties={}, body=body)
+    with measured():
+        with pytest.raises(RemoteProtocolError, match="more values are claimed"):
+            decode_message(payload, values_max)
+        peak = tracemalloc.get_traced_memory()[1]
+
+    assert peak <= 32 * values_max + 64 * 1024
