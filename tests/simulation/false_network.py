@@ -12,7 +12,7 @@ import asyncio
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
@@ -22,8 +22,10 @@ from azure.servicebus._pyamqp.aio._client_async import SendClientAsync
 from azure.servicebus._pyamqp.aio._sender_async import SenderLink
 from azure.servicebus._pyamqp.constants import SessionState, SessionTransferState
 from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition, TokenAuthFailure
+from azure.servicebus._pyamqp.message import BatchMessage
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
+from pairbus.pairing.naming import TRANSFER_SEGMENT
 from tests.unit.syphon.virtual_loop import VirtualLoop
 
 MARK: Final = re.compile(rb"<(\d+)>")
@@ -53,6 +55,8 @@ class FalseNamespace:
         self.disabled: set[str] = set()
         self.stored: dict[str, Counter[int]] = {}
         self.pings = 0
+        self.kept: dict[str, list[Any]] = {}
+        self.on_parked: Callable[[str, bytes], None] = lambda path, content: None
         self.connections: set[FalseConnection] = set()
         self.opened = 0
         self.breaks = 0
@@ -102,15 +106,16 @@ class FalseNamespace:
         delay = self.latency_s * self.dice.choice((1, 1, 1, 4))
         asyncio.get_running_loop().call_later(delay, arrive)
 
-    def store(self, path: str, payload: bytes) -> Any:
-        """Store a message, or say why not."""
+    def store(self, path: str, payload: bytes, contents: Sequence[bytes]) -> Any:
+        """Store a message, or a batch of ``contents``, or say why not."""
         if path in self.disabled:
             return {"rejected": [[b"com.microsoft:entity-disabled", b"disabled", None]]}
-        numbers = MARK.findall(payload)
-        if numbers:
-            self.stored.setdefault(path, Counter())[int(numbers[0])] += 1
-        else:
-            self.pings += 1
+        numbers = [int(number) for number in MARK.findall(payload)]
+        self.stored.setdefault(path, Counter()).update(numbers)
+        self.pings += not numbers
+        if TRANSFER_SEGMENT in path:
+            for content in contents:
+                self.on_parked(path, content)
         return {"accepted": []}
 
 
@@ -232,10 +237,12 @@ class FalseSession:
         delivery.frame["delivery_id"] = number = self._next_id
         self._next_id += 1
         payload = bytes(delivery.frame["payload"])
+        is_batch = isinstance(delivery.message, BatchMessage)
+        contents = [bytes(one) for one in delivery.message[5]] if is_batch else [payload]
         link, connection = self.link, self._connection
 
         def arrived() -> None:
-            state = connection.namespace.store(path_of(link), payload)
+            state = connection.namespace.store(path_of(link), payload, contents)
 
             async def settled() -> None:
                 await link._incoming_disposition((None, number, number, True, state))

@@ -1,5 +1,7 @@
 """The paired client that ships, with many coroutines on one sender, over a false network on virtual time.
 
+In most worlds the syphon that ships brings the backlog home meanwhile, and is killed now and then.
+
 The seed first draws how cruel to be, then what happens. At the end every promise about what returned, what was stored and
 what is left behind is checked.
 """
@@ -22,6 +24,10 @@ from pairbus.pairing._async.client import PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of
+from pairbus.syphon.ledger import Ledger
+from pairbus.syphon.plan import DrainPlan
+from pairbus.syphon.pump import Syphon
+from tests.simulation.false_inbox import FalseInbox, FalseOutlet, Kept
 from tests.simulation.false_network import FalseNamespace, false_network
 from tests.unit.syphon.virtual_loop import VirtualLoop
 
@@ -44,13 +50,19 @@ class ShellWorld:
         self.dice = random.Random(f"shell-{seed}")
         dice = self.dice
         self.coroutines = dice.choice([2, 8, 30])
-        self.per_coroutine = dice.choice([1, 3])
+        self.per_coroutine = dice.choice([1, 4, 8])
         self.senders = dice.choice([1, 1, 2])
         self.cancels = dice.choice([0.0, 0.2])
         self.closes = not is_calm and dice.random() < 0.3
-        self.faults = [] if is_calm else dice.sample(FAULTS, dice.randrange(3))
+        self.faults = [] if is_calm else dice.sample(FAULTS, dice.randrange(4))
         self.enters = dice.random() < 0.5
         self.is_patient = dice.random() < 0.5
+        self.pauses = dice.choice([0.3, 0.9])
+        self.while_suspect: Any = dice.choice(["wait", "wait", "raise"])
+        self.drains = dice.random() < 0.6
+        self.crashes = 0 if is_calm else dice.randrange(3)
+        """How often the syphon is killed, and another one with an empty ledger takes its place."""
+        self.numbers = 0
         self.outcomes: dict[int, str] = {}
         self.events: Counter[Kind] = Counter()
         self.strange: list[BaseException] = []
@@ -77,13 +89,15 @@ class ShellWorld:
             options=SendAvailabilityOptions(
                 failover_interval=timedelta(seconds=2 if self.is_patient else 0),
                 ping_primary_interval=timedelta(seconds=1),
-                while_suspect="wait",
+                while_suspect=self.while_suspect,
             ),
             on_event=lambda event: self.events.update([event.kind]),
             seed=self.seed,
         )
         client._factory.paired_with(QUEUES)
         senders = [client.get_queue_sender("orders") for _ in range(self.senders)]
+        self.secondary.on_parked = self._parked
+        drain = asyncio.ensure_future(self._drain(client)) if self.drains else None
         strikes = [asyncio.ensure_future(self._strike(fault)) for fault in self.faults]
         if self.enters:
             await asyncio.gather(*(sender.__aenter__() for sender in senders), return_exceptions=True)
@@ -106,6 +120,10 @@ class ShellWorld:
         except TimeoutError:
             self.strange.append(AssertionError("sends never ended"))
         await asyncio.sleep(HORIZON_S)
+        if drain is not None:
+            await self._until_home()
+            drain.cancel()
+            await asyncio.gather(drain, return_exceptions=True)
         self.states = {report.state.value for report in client.health().values()}
         await client.close()
         await asyncio.sleep(LEFT_S)
@@ -113,10 +131,55 @@ class ShellWorld:
         for task in self.left:
             task.cancel()
 
+    def _parked(self, queue: str, payload: bytes) -> None:
+        self.numbers += 1
+        now = round(asyncio.get_running_loop().time() * 1000)
+        self.secondary.kept.setdefault(queue, []).append(Kept(self.numbers, payload, now))
+
+    async def _drain(self, client: PairedServiceBusClient) -> None:
+        """The syphon that ships, killed now and then."""
+        loop = asyncio.get_running_loop()
+        for life in range(self.crashes + 1):
+            official = ServiceBusClient.from_connection_string(_text(self.primary.host))
+            outlet = FalseOutlet(official, lambda: round(loop.time() * 1000))
+            outlet.namespace = self.primary
+            syphon = Syphon(
+                [FalseInbox(self.secondary, queue) for queue in QUEUES],
+                outlet,
+                plan=DrainPlan(),
+                ledger=Ledger(),
+                counters=client._factory.counters,
+                clock=lambda: round(loop.time() * 1000),
+                wall_clock=lambda: round(loop.time() * 1000),
+            )
+            running = asyncio.ensure_future(syphon.run())
+            try:
+                if life < self.crashes:
+                    await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 2))
+                else:
+                    await running
+            finally:
+                if life == self.crashes:
+                    syphon.stop()
+                else:
+                    running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await outlet.close()
+                await official.close()
+
+    async def _until_home(self) -> None:
+        try:
+            async with asyncio.timeout(LIFE_S_MAX):
+                while any(self.secondary.kept.values()):  # noqa: ASYNC110 - on virtual time it costs nothing
+                    await asyncio.sleep(0.5)
+        except TimeoutError:
+            left = sum(len(kept) for kept in self.secondary.kept.values())
+            self.strange.append(AssertionError(f"P41: {left} messages are still in the backlog"))
+
     async def _caller(self, sender: Any, numbers: range) -> None:
         for number in numbers:
-            if self.dice.random() < 0.3:
-                await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 2))
+            if self.dice.random() < self.pauses:
+                await asyncio.sleep(self.dice.uniform(0, HORIZON_S / 4))
             try:
                 await sender.send_messages(
                     ServiceBusMessage(f"<{number}>"), timeout=self.dice.choice([5, 30])
@@ -145,13 +208,15 @@ class ShellWorld:
     def _judge(self) -> None:
         say = f"seed {self.seed}, faults {self.faults}"
         assert not self.strange, f"{say}: {self.strange[0]!r}"
-        copies = self.primary.copies() + self.secondary.copies()
+        copies = self.primary.copies() if self.drains else self.primary.copies() + self.secondary.copies()
         breaks = self.primary.breaks + self.secondary.breaks
         for number, outcome in sorted(self.outcomes.items()):
             stored = copies[number]
             assert outcome != "ok" or stored, f"{say}: P1: {number} returned and is nowhere"
             assert outcome != "fail" or not stored, f"{say}: P5: {number} failed and is stored"
-            assert stored <= 1 + (breaks and 4), f"{say}: P36: {number} is stored {stored} times"
+            assert stored <= 1 + (breaks and 4) + self.drains * self.crashes, (
+                f"{say}: P36: {number} is stored {stored} times"
+            )
         touched = {fault.partition(" ")[0] for fault in self.faults}
         if "primary" not in touched:
             changed = {Kind.SUSPECT, Kind.FAILED_OVER} & set(self.events)

@@ -147,7 +147,8 @@ class SendFlow:
         if pause < left:
             return Wait(pause)
         if due is not None and due - now < left:
-            return Wait(due - now)
+            # When it is due this very moment the watch is about to notice: asking again at once would only spin.
+            return Wait(max(1, due - now))
         return Fail(self.primary_error, None, self.is_in_doubt)
 
     def _primary_timeout(self, left: int) -> int:

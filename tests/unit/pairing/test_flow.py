@@ -307,3 +307,11 @@ def test_a_silent_primary_delays_the_first_send_by_seconds_not_by_its_whole_time
 
     assert isinstance(step, TryBacklog)
     assert now <= 21_000
+
+
+def test_P38_a_send_that_waits_for_a_failover_due_this_moment_does_not_spin() -> None:
+    flow, _, _ = make(interval=1_000, timeout=1_050, holds=True)
+    flow.primary_failed(0, TIMEOUT)
+    flow.primary_failed(950, TIMEOUT)
+
+    assert flow.next_step(1_000) == Wait(1)

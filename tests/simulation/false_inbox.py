@@ -1,0 +1,121 @@
+"""A backlog queue of the false network as a syphon sees it, with locks that lapse; and its way home over the false network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from azure.servicebus.exceptions import ServiceBusConnectionError
+
+from pairbus.pairing import parking
+from pairbus.syphon.plan import Letter
+from pairbus.syphon.ports import CannotAsk, Delivery, LockLost
+from pairbus.syphon.sdk import SdkOutlet
+from tests.simulation.false_network import MARK, FalseNamespace
+
+LOCK_MS: Final = 5_000
+POLL_S: Final = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """One message in a backlog queue."""
+
+    number: int
+    payload: bytes
+    enqueued_ms: int
+    locked_until_ms: int = 0
+
+
+class FalseInbox:
+    """One backlog queue. It answers as its namespace does: late, never, or with a connection that is gone."""
+
+    def __init__(self, namespace: FalseNamespace, queue: str) -> None:
+        self.namespace = namespace
+        self.queue = queue
+        self._interrupted = asyncio.Event()
+
+    def _now(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1000)
+
+    async def _reach(self) -> list[Kept]:
+        await asyncio.sleep(self.namespace.latency_s)
+        async with asyncio.timeout(10):
+            while self.namespace.is_silent:  # noqa: ASYNC110 - on virtual time it costs nothing
+                await asyncio.sleep(POLL_S)
+        if self.namespace.is_down:
+            raise ServiceBusConnectionError
+        return self.namespace.kept.setdefault(self.queue, [])
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        """Lock what is free."""
+        self._interrupted.clear()
+        until = self._now() + seconds * 1000
+        while True:
+            now = self._now()
+            free = [one for one in await self._reach() if one.locked_until_ms <= now][:count]
+            if free or self._now() >= until or self._interrupted.is_set():
+                break
+            await asyncio.sleep(POLL_S)
+        for one in free:
+            one.locked_until_ms = self._now() + LOCK_MS
+        return [Delivery(one.number, one.payload, one.locked_until_ms, one.enqueued_ms, one) for one in free]
+
+    def interrupt(self) -> None:
+        """End a poll."""
+        self._interrupted.set()
+
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Remove those whose locks hold."""
+        kept = await self._reach()
+        done = [letter for letter in letters if letter.token in kept and letter.locked_until_ms > self._now()]
+        for letter in done:
+            kept.remove(letter.token)  # type: ignore[arg-type]
+        return done
+
+    async def set_aside(self, token: object, reason: str, description: str) -> None:
+        """Nothing in these worlds is worth setting aside."""
+        raise AssertionError(f"set aside as {reason}: {description}")
+
+    async def give_back(self, tokens: Sequence[object]) -> None:
+        """Unlock."""
+        for token in tokens:
+            assert isinstance(token, Kept)
+            token.locked_until_ms = 0
+
+    async def renew(self, letter: Letter) -> int:
+        """Lock for longer."""
+        kept = await self._reach()
+        token = letter.token
+        if not isinstance(token, Kept) or token not in kept or token.locked_until_ms <= self._now():
+            raise LockLost
+        token.locked_until_ms = self._now() + LOCK_MS
+        return token.locked_until_ms
+
+    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
+        """Browse."""
+        behind = [one for one in await self._reach() if one.number > number][:count]
+        return [parking.restore(one.payload, 0).path for one in behind]
+
+    async def is_empty(self, before_ms: int) -> bool:
+        """Whether all is home."""
+        return not await self._reach()
+
+    async def close(self) -> None:
+        """There is no link to let go of."""
+
+
+class FalseOutlet(SdkOutlet):
+    """The syphon's own way home; only browsing, which needs a receiver, is played."""
+
+    namespace: FalseNamespace
+
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        """Look at what is stored."""
+        await asyncio.sleep(self.namespace.latency_s)
+        if self.namespace.is_down or self.namespace.is_silent:
+            raise CannotAsk
+        stored: Mapping[int, int] = self.namespace.stored.get(path, {})
+        return [letter for letter in letters if int(MARK.findall(letter.payload)[0]) in stored]
