@@ -245,3 +245,35 @@ def test_asking_about_an_unknown_entity_makes_no_record_of_it(scene: Scene) -> N
         await client.close()
 
     scene.play(act)
+
+
+def test_who_is_cancelled_in_the_moment_of_getting_the_link_leaves_it_to_the_next(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client()
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(message(1))
+        link = sender._primary_link()
+        served: list[str] = []
+
+        async def use(who: str) -> None:
+            served.append(who)
+            await asyncio.sleep(0.1)
+
+        async def first() -> None:
+            await link.call(use, 60, "first")
+            second.cancel()  # the link is the second one's since this very moment, and it does not know it yet
+
+        second: asyncio.Task[None]
+        holding = asyncio.ensure_future(first())
+        await asyncio.sleep(0.01)
+        second = asyncio.ensure_future(link.call(use, 60, "second"))
+        await asyncio.gather(holding, second, return_exceptions=True)
+
+        assert second.cancelled()
+        await link.call(use, 10, "third")
+        assert served == ["first", "third"]
+        await sender.send_messages(message(2), timeout=10)
+        assert scene.primary.copies() == {1: 1, 2: 1}
+        await client.close()
+
+    scene.play(act)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import random
@@ -15,7 +16,7 @@ from pairbus.storage.faulty import SimulatedDisk
 from pairbus.storage.frame import HEADER_BYTES
 from pairbus.storage.identity import FORMAT_FILE
 from pairbus.storage.inspect import check
-from pairbus.storage.mark import MARK_BYTES, MARK_FILE, SLOT_BYTES
+from pairbus.storage.mark import MARK_BYTES, MARK_FILE, SLOT_BYTES, make_mark, open_mark, read_mark
 from pairbus.storage.repair import repair
 from pairbus.storage.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name, segment_number
 from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, remove, replay, send
@@ -308,3 +309,22 @@ def test_segments_used_again_are_guarded_too() -> None:
         damaged = disk.killed()
         damaged.truncate(name, length)
         assert f"{name}: damage at offset" in str(outcome(damaged))
+
+
+def test_B10_a_mark_whose_sync_failed_is_written_again_before_the_one_that_is_durable() -> None:
+    """After a failed sync the newest mark may be in memory only: a loss of power during the next start must leave the one before."""
+    disk = SimulatedDisk()
+    make_mark(disk, 1, 100)
+    writer = open_mark(disk, 1, 100)
+    writer.confirm(2, 200)
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        writer.confirm(3, 300)
+    again = disk.killed()
+    after_power_loss: list[SimulatedDisk] = []
+    again.watch = lambda _: after_power_loss.extend(again.crashed(random.Random(seed)) for seed in range(20))
+    open_mark(again, 3, 300).close()
+
+    marks = [read_mark(one) for one in after_power_loss]
+    assert len(marks) == 40, "the power goes after the write and after the sync"
+    assert all(mark is not None and mark.number >= 2 for mark in marks)
