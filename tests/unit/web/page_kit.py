@@ -41,6 +41,7 @@ class Bench:
         assert isinstance(self.assembly.broker, Broker)
         self.broker: Broker = self.assembly.broker
         self.broker._on_audit = lambda *record: self.audits.append(record)
+        self.broker._on_refusal = lambda *record: self.audits.append(record)
         namespace = self.broker.namespace
         rules = tuple(
             AccessRule(name=name, rights=RIGHTS[name], primary_key=key, secondary_key=key[:-1] + "2")
