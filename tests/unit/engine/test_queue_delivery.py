@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -366,6 +367,29 @@ def test_B40_a_dead_letter_neither_dies_again_nor_expires() -> None:
     assert list(place.messages) == [1]
     with pytest.raises(NotAllowed, match="again"):
         place.dead_letter(bench.receive(place), None, None, b"", bench.now)
+
+
+@pytest.mark.parametrize("how", ["abandon", "release", "lock expiry", "change of settings"])
+def test_B40_a_dead_letter_whose_time_is_over_survives_every_end_of_a_delivery(how: str) -> None:
+    bench = Bench()
+    settings = Settings(
+        default_ttl_ms=10 * SECOND, dead_letter_on_expiration=True, lock_duration_ms=5 * SECOND
+    )
+    entity = bench.entity("q", settings=settings)
+    bench.send(entity)
+    bench.wait(20 * SECOND)
+    place = entity.dead_letter
+    lock = bench.receive(place)
+    if how == "abandon":
+        place.abandon(lock, b"", bench.now)
+    elif how == "release":
+        place.release(lock, bench.now)
+    elif how == "change of settings":
+        bench.namespace.update(entity, replace(entity.settings, user_metadata="x"), bench.now)
+    bench.wait(10 * SECOND)
+
+    assert list(place.messages) == [1]
+    place.complete(bench.receive(place), bench.now)
 
 
 def test_dead_letter_texts_have_a_limit() -> None:

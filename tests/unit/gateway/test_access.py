@@ -249,6 +249,22 @@ def test_M4_a_weaker_token_weakens_existing_links() -> None:
     assert receiver.is_attached
 
 
+def test_M4_a_token_that_ends_earlier_shortens_the_time_of_existing_links() -> None:
+    bench = WireBench()
+    bench.queue()
+    peer = bench.peer(user=None)
+    peer.put_token(token("root", "root-1", "q"), "q")
+    sender = peer.session.sender("q")
+    bench.settle()
+    assert peer.put_token(token("root", "root-1", "q", expires_at=START + 2_000), "q") == 202
+    bench.now += 2_000  # no timer has noticed yet
+
+    sender.send(message())
+    bench.settle()
+    assert bench.namespace.find("q").counts().total == 0  # type: ignore[union-attr]
+    assert sender.detached
+
+
 def test_M5_a_replaced_key_ends_its_links_and_no_others() -> None:
     bench = WireBench()
     bench.queue()
