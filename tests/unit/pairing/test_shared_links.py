@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp.constants import SessionTransferState
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusAuthenticationError, ServiceBusError
 
 from pairbus import SendAvailabilityOptions
 from pairbus.errors import UsageError
@@ -21,7 +22,7 @@ from pairbus.pairing.events import Kind
 from pairbus.pairing.health import Health
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of
-from tests.simulation.false_network import FalseNamespace, false_network
+from tests.simulation.false_network import MARK, FalseNamespace, false_network
 from tests.unit.syphon.virtual_loop import VirtualLoop
 
 QUEUES = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(2)]
@@ -274,6 +275,41 @@ def test_who_is_cancelled_in_the_moment_of_getting_the_link_leaves_it_to_the_nex
         assert served == ["first", "third"]
         await sender.send_messages(message(2), timeout=10)
         assert scene.primary.copies() == {1: 1, 2: 1}
+        await client.close()
+
+    scene.play(act)
+
+
+def test_P5_a_message_whose_caller_gave_up_before_it_was_written_is_not_written_later(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+        client.primary._config.retry_total = 0
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(message(1))
+        link = sender._primary_link()
+        session: Any = link.sender._handler._link._session
+        write = session._outgoing_transfer
+        window_opens_at = scene.loop.time() + 10
+        written: list[bytes] = []
+
+        async def write_if_window(delivery: Any, trace: Any) -> None:
+            if scene.loop.time() < window_opens_at:
+                delivery.transfer_state = SessionTransferState.BUSY
+            else:
+                written.extend(MARK.findall(bytes(delivery.frame["payload"])))
+                await write(delivery, trace)
+
+        session._outgoing_transfer = write_if_window
+        held = asyncio.ensure_future(link.call(asyncio.sleep, 60, 0.1))
+        await asyncio.sleep(0.01)
+        impatient = asyncio.ensure_future(sender.send_messages(message(2), timeout=2))
+        patient = asyncio.ensure_future(sender.send_messages(message(3), timeout=60))
+        await held
+        with pytest.raises(OperationTimeoutError):
+            await impatient
+        await patient
+
+        assert written == [b"3"]
         await client.close()
 
     scene.play(act)
