@@ -93,6 +93,26 @@ def test_B10_a_segment_under_anothers_name_is_noticed() -> None:
         read_all(disk)
 
 
+def test_B10_a_segment_of_another_log_is_noticed() -> None:
+    """It is intact in itself and as long as the lost one, and its log's first two messages take the place of one: only the numbers
+    of its frames tell.
+    """
+    disk, places = written(frames=40)
+    names = sorted({name for name, _, _ in places})
+    other = SimulatedDisk()
+    store = ready_log(other)
+    for number, size in enumerate([206, 206, *[500] * 40], 1):
+        send(store, number, size)
+        commit(store)
+    store.close()
+    contents = other.contents(names[1])
+    assert contents != disk.contents(names[1])
+    disk.unlink(names[1])
+    disk.write(disk.create(names[1], 0), (contents,), 0)
+    with pytest.raises(StoreCorrupt, match="follows frame"):
+        read_all(disk)
+
+
 def test_B10_a_shortened_segment_is_noticed() -> None:
     disk, places = written(frames=40)
     name, start, _ = places[2]
