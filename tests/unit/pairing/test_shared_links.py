@@ -313,3 +313,26 @@ def test_P5_a_message_whose_caller_gave_up_before_it_was_written_is_not_written_
         await client.close()
 
     scene.play(act)
+
+
+def test_a_connection_that_left_those_who_shared_it_without_an_answer_is_replaced(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+        client.primary._config.retry_total = 0
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(message(1))
+        held = asyncio.ensure_future(sender._primary_link().call(asyncio.sleep, 60, 0.1))
+        await asyncio.sleep(0.01)
+        scene.primary.get_lost()
+        sends = [asyncio.ensure_future(sender.send_messages(message(n), timeout=2)) for n in (2, 3)]
+        await held
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        assert [type(result) for result in results] == [OperationTimeoutError] * 2
+
+        scene.primary.recover()
+        await asyncio.sleep(1)
+        await sender.send_messages(message(4), timeout=5)
+        assert scene.primary.opened == 2
+        await client.close()
+
+    scene.play(act)
