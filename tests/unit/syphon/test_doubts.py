@@ -214,6 +214,40 @@ def test_P40_the_ledger_keeps_a_message_whose_lock_was_lost_after_the_send_for_t
     assert len(ledger) == 0
 
 
+@pytest.mark.parametrize(
+    ("error", "is_in_doubt"),
+    [
+        (sdk.OperationTimeoutError(message="no answer"), True),
+        (sdk.ServiceBusConnectionError(message="cut off"), True),
+        (ConnectionResetError("reset by peer"), True),
+        (sdk.ServiceBusError("internal error"), True),
+        (sdk.ServiceBusServerBusyError(message="throttled"), False),
+        (sdk.MessagingEntityDisabledError(message="disabled"), False),
+    ],
+)
+def test_P36_a_send_without_an_answer_is_asked_about_by_the_next_run_and_a_refused_one_is_sent(
+    loop: VirtualLoop, tmp_path: Path, error: Exception, is_in_doubt: bool
+) -> None:
+    async def first(kit: Kit) -> None:
+        kit.outlet.answer = lambda _path, _letters: error
+        kit.inboxes[0].put(1)
+        await kit.run_for(2)
+
+    async def second(kit: Kit) -> None:
+        kit.outlet.known = {"m1"}
+        kit.inboxes[0].put(1)
+        await kit.run_for(2)
+
+    ledger = Ledger.open(tmp_path, "p")
+    run(loop, 1, first, ledger)
+    ledger.close()
+    loop.offset = 0.0  # the message came into the backlog at the same time as before
+    two = run(loop, 1, second, Ledger.open(tmp_path, "p"))
+
+    assert (two.outlet.questions, sent(two)[1]) == ((1, 0) if is_in_doubt else (0, 1))
+    assert two.inboxes[0].completed == [1]
+
+
 def test_P36_a_lock_lost_after_the_send_is_remembered_beyond_what_memory_holds(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
