@@ -336,3 +336,26 @@ def test_a_connection_that_left_those_who_shared_it_without_an_answer_is_replace
         await client.close()
 
     scene.play(act)
+
+
+def test_a_connection_without_answers_is_replaced_though_callers_keep_coming(scene: Scene) -> None:
+    async def act() -> None:
+        client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
+        client.primary._config.retry_total = 0
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(message(0))
+        scene.primary.latency_s = 0.1
+        sends = []
+        for number in range(1, 200):
+            if number == 20:
+                scene.primary.get_lost()
+            if number == 40:
+                scene.primary.recover()
+            sends.append(asyncio.ensure_future(sender.send_messages(message(number), timeout=2)))
+            await asyncio.sleep(0.1)
+        results = await asyncio.gather(*sends, return_exceptions=True)
+
+        assert results[100:] == [None] * 99, "the network has been back for seconds"
+        await client.close()
+
+    scene.play(act)

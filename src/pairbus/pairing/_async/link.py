@@ -79,7 +79,8 @@ class Link:
         self.is_closed = False
         self._is_held = False
         self._is_stale = False
-        """Whether a message had no answer in its time: those in flight are waited for, then the connection is dropped."""
+        """Whether a message had no answer in its time, and no other one since: those in flight are waited for, then the connection
+        is dropped, and whoever comes meanwhile gets the next one."""
         self._holder: asyncio.Task[Any] | None = None
         self._waiting: deque[_Entry] = deque()
         self._fresh: deque[_Entry] = deque()
@@ -279,6 +280,8 @@ class Link:
             elif entry.kind == _OPEN:
                 self._waiting.popleft()
                 entry.done()
+            elif self._is_stale and self._pump is not None:
+                return  # whoever joined those in flight would keep a dead connection for ever
             elif len(self._flying) < IN_FLIGHT_MAX:
                 self._waiting.popleft()
                 self._flying[entry] = None
@@ -344,7 +347,9 @@ class Link:
 
     def _settler(self, entry: _Entry) -> Callable[[BaseException | None], None]:
         def settled(error: BaseException | None) -> None:
-            self._flying.pop(entry, None)
+            if entry in self._flying:  # an answer; otherwise it was withdrawn
+                del self._flying[entry]
+                self._is_stale = False
             entry.delivery = None
             entry.done(error)
             self._advance()
