@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,10 +11,13 @@ import pytest
 
 pytest.importorskip("proton", reason="needs python-qpid-proton, see requirements/conformance.lock")
 
+from azure.servicebus import ServiceBusMessage
 from proton import ConnectionException, Delivery, Message, symbol
-from proton.reactor import AtLeastOnce, AtMostOnce, Filter
+from proton.handlers import MessagingHandler
+from proton.reactor import AtLeastOnce, AtMostOnce, Container, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
+from pairbus.testing import Namespace
 from tests.conformance.sdk import connection_part, spec
 
 SECONDS_MAX = 10
@@ -90,7 +95,7 @@ def test_every_outcome(connection: Any, queue: str) -> None:
     assert settle_first(connection, queue, "reject") == ("a", 1)
     assert settle_first(connection, queue, "accept") == ("b", 0)
 
-    assert settle_first(connection, f"{queue}/$DeadLetterQueue", "accept") == ("a", 0)
+    assert settle_first(connection, f"{queue}/$DeadLetterQueue", "accept") == ("a", 1)
 
 
 @spec("service-bus-protocol §4.1", "at-most-once is receive-and-delete")
@@ -173,3 +178,63 @@ def test_large_message(connection: Any, make_queue: Callable[..., str]) -> None:
     assert bytes(receiver.receive(SECONDS_MAX).body) == body
     receiver.accept()
     receiver.close()
+
+
+class _Collecting(MessagingHandler):
+    """A receiver that lets Proton reconnect by itself."""
+
+    def __init__(self, address: str, queue: str, user: str, password: str) -> None:
+        super().__init__()
+        self._target = address, queue, user, password
+        self.received: list[str] = []
+
+    def on_start(self, event: Any) -> None:
+        address, queue, user, password = self._target
+        connection = event.container.connect(
+            f"amqp://{address}",
+            user=user,
+            password=password,
+            allowed_mechs="PLAIN",
+            allow_insecure_mechs=True,
+        )
+        event.container.create_receiver(connection, queue)
+
+    def on_message(self, event: Any) -> None:
+        self.received.append(str(event.message.id))
+
+
+@spec("AMQP 1.0 §2.6.12", "a session that Proton uses again on a new connection begins with delivery-id 0")
+def test_a_receiver_goes_on_after_a_restart_of_the_broker() -> None:
+    with Namespace("contoso", process=True, queues=["q"]) as broker:
+        text = broker.connection_string
+        handler = _Collecting(
+            broker.amqp_address,
+            "q",
+            connection_part(text, "SharedAccessKeyName"),
+            connection_part(text, "SharedAccessKey"),
+        )
+        container = Container(handler)
+        thread = threading.Thread(target=container.run, daemon=True)
+        thread.start()
+        try:
+            _send_by_sdk(broker, "before")
+            wait_for(lambda: handler.received == ["before"])
+            broker.kill()
+            broker.restart()
+            _send_by_sdk(broker, "after")
+            wait_for(lambda: handler.received == ["before", "after"])
+        finally:
+            container.stop()
+            thread.join(SECONDS_MAX)
+
+
+def _send_by_sdk(broker: Namespace, message_id: str) -> None:
+    with broker.client() as client, client.get_queue_sender("q") as sender:
+        sender.send_messages(ServiceBusMessage("x", message_id=message_id))
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 45
+    while not is_so():
+        assert time.monotonic() < until, "it did not happen"
+        threading.Event().wait(0.05)

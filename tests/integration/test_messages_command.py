@@ -107,3 +107,39 @@ def test_an_entity_that_is_not_there(broker: Namespace) -> None:
     assert result.exit_code == 3
     assert "nothere" in result.stderr
     assert "pairbus entity list" in result.stderr
+
+
+@pytest.mark.parametrize("settle", ["none", "complete", "delete"])
+def test_a_body_that_is_not_text_is_shown_and_loses_nothing(
+    broker: Namespace, tmp_path: Path, settle: str
+) -> None:
+    name = f"bytes-{settle}"
+    broker.create_queue(name)
+    file = tmp_path / "body"
+    file.write_bytes(b"\xff\x00")
+    run(broker, "send", name, "--file", str(file))
+    run(broker, "send", name, "text")
+
+    assert "\N{REPLACEMENT CHARACTER}" in run(broker, "peek", name).stdout
+    found = messages(run(broker, "receive", name, "--count", "2", "--settle", settle, "--json"))
+    assert [one["body"] for one in found] == ["\N{REPLACEMENT CHARACTER}\x00", "text"]
+    assert [one.get("body_base64") for one in found] == ["/wA=", None]
+
+
+def test_bodies_of_every_kind_are_shown(broker: Namespace) -> None:
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+    broker.create_queue("kinds")
+    with broker.client() as client, client.get_queue_sender("kinds") as sender:
+        for details in ({"value_body": {"a": 1}}, {"value_body": 7}, {"sequence_body": [[1, "two"], [3]]}):
+            sender.send_messages(AmqpAnnotatedMessage(**details))
+
+    for output in (run(broker, "peek", "kinds"), run(broker, "peek", "kinds", "--json")):
+        assert output.exit_code == 0, output.output
+    assert len(messages(run(broker, "peek", "kinds", "--json"))) == 3
+
+
+def test_empty_standard_input_is_a_mistake(broker: Namespace) -> None:
+    result = run(broker, "send", "plain", typed=b"")
+    assert isinstance(result.exception, UsageError)
+    assert "standard input is empty" in str(result.exception)

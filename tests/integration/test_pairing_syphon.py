@@ -321,7 +321,7 @@ def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:
     assert [(row["name"], row["messages"]) for row in listed if row["is_extra"]] == [(extra, 1)]
     drained = pairbus(pair, "backlog", "--queues", "2", "drain", "--extra")
 
-    assert "1 messages are home" in drained.stdout, drained.stderr
+    assert "1 message is home" in drained.stdout, drained.stderr
     assert bodies(pair.primary, "orders", 1) == {"far": 1}
 
 

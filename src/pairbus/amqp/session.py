@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 OUTGOING_WINDOW: Final = 5000
 """What we announce; nothing of ours is bounded by it but credit."""
 FIRST_TRANSFER_ID: Final = 1
+FIRST_DELIVERY_ID: Final = 0
+"""Qpid Proton expects 0 when it uses a session again on a new connection, and ends the connection at any other number."""
 IDLE_STEPS_MAX: Final = 200_000
 """How many deliveries a client may name in vain, beyond those it settles, before it is shown the door."""
 DISPOSITION_OVERHEAD: Final = 32
@@ -82,7 +84,7 @@ class Session:
         self.incoming_window = connection.settings.incoming_window
         self.next_outgoing_id = FIRST_TRANSFER_ID
         self.remote_window = begin.incoming_window
-        self.next_delivery_id = FIRST_TRANSFER_ID
+        self.next_delivery_id = FIRST_DELIVERY_ID
         self.unsettled: dict[int, tuple[Link, object | None]] = {}
         """Our deliveries that wait for the client's word, in the order of their ids."""
         self.queued: deque[bytes] = deque()

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pairbus.cli.group import HelpfulGroup
-from pairbus.cli.pairing_target import authorities, needed, pair_options, run
+from pairbus.cli.pairing_target import authorities, home_text, needed, pair_options, run
+from pairbus.cli.refusal import Missing
 from pairbus.errors import UsageError
+from pairbus.pairing.naming import entity_key
 
 if TYPE_CHECKING:
     from pairbus.syphon.backlog import Backlog
@@ -27,6 +29,9 @@ Examples:
 \b
 Exit codes: 0 done, 1 nothing was found, 2 wrong usage, 3 could not reach the namespace or was refused.
 """
+
+MESSAGES_SHOWN: Final = 20
+EXPLAINED_MAX: Final = 1_000
 
 
 @click.group(cls=HelpfulGroup, epilog=EPILOG)
@@ -70,7 +75,11 @@ def _inert(value: object) -> str:
 
 @backlog.command("list", epilog="\b\nExample:\n  pairbus backlog list --messages 20\n")
 @click.option("--messages", type=click.IntRange(0), default=0, help="Show that many messages of each queue.")
-@click.option("--set-aside", is_flag=True, help="Show messages that were set aside.")
+@click.option(
+    "--set-aside",
+    is_flag=True,
+    help="Show dead-lettered messages and why.  [20 of each queue unless --messages]",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
 @click.pass_obj
 def list_backlog(given: dict[str, Any], messages: int, set_aside: bool, as_json: bool) -> None:
@@ -79,15 +88,26 @@ def list_backlog(given: dict[str, Any], messages: int, set_aside: bool, as_json:
 
     async def work() -> list[dict[str, Any]]:
         queues = await opened.queues()
-        if not messages:
+        if not messages and not set_aside:
             return [asdict(row) for row in queues]
         return [
             asdict(row)
             for queue in queues
-            for row in await opened.messages(queue.name, messages, set_aside=set_aside)
+            for row in await opened.messages(queue.name, messages or MESSAGES_SHOWN, set_aside=set_aside)
         ]
 
-    _show(run(work()), as_json=as_json)
+    rows = run(work())
+    _show(rows, as_json=as_json)
+    if not rows:
+        what = "dead-lettered message" if set_aside else "message" if messages else "backlog queue"
+        click.echo(f"no {what} in the secondary namespace", err=True)
+        raise click.exceptions.Exit(1)
+
+
+async def _known(opened: Backlog, queue: str) -> None:
+    """Raise Missing for a queue that is not in the secondary: the client would take it for a refused key."""
+    if entity_key(queue) not in {entity_key(row.name) for row in await opened.queues()}:
+        raise Missing(f"there is no backlog queue '{queue}': pairbus backlog list shows what exists")
 
 
 @backlog.command(epilog="\b\nExample:\n  pairbus backlog explain contoso/x-servicebus-transfer/3\n")
@@ -98,7 +118,12 @@ def list_backlog(given: dict[str, Any], messages: int, set_aside: bool, as_json:
 def explain(given: dict[str, Any], queue: str, number: int | None, as_json: bool) -> None:
     """Say why messages of QUEUE were set aside: what, expected and found."""
     opened = _open(given)
-    rows = [asdict(row) for row in run(opened.messages(queue, 1_000, set_aside=True))]
+
+    async def work() -> list[dict[str, Any]]:
+        await _known(opened, queue)
+        return [asdict(row) for row in await opened.messages(queue, EXPLAINED_MAX, set_aside=True)]
+
+    rows = run(work())
     rows = [row for row in rows if number is None or row["sequence_number"] == number]
     _show(rows, as_json=as_json)
     if not rows:
@@ -206,4 +231,4 @@ def drain(
             )
 
     run(work())
-    click.echo(f"{counters.restored} messages are home, {counters.set_aside} set aside")
+    click.echo(home_text(counters))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -52,7 +53,17 @@ def connection_string_command(data: str | None, namespace: str, as_json: bool) -
         return 0
     click.echo(ready.connection_string)
     if not is_running:
-        click.echo(f"pairbus: not running; start it with: pairbus serve --data {directory}", err=True)
+        again = [
+            "pairbus",
+            "serve",
+            "--namespace",
+            ready.namespace,
+            "--data",
+            str(directory),
+            "--amqp",
+            ready.amqp,
+        ]
+        click.echo(f"pairbus: not running; start it with: {shlex.join(again)}", err=True)
     return 0
 
 

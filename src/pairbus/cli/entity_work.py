@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_target import QUEUE_OR_TOPIC, Target, find_target
 from pairbus.cli.refusal import inert
+from pairbus.cost.durations import duration_ms
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +36,21 @@ LIST_COLUMNS: Final = {
 }
 """The official client's counts that a list shows, and the names of their columns."""
 _ROW_ORDER: Final = ("kind", "name", *LIST_COLUMNS.values(), "filter")
+DURATIONS: Final = frozenset(
+    {
+        "auto_delete_on_idle",
+        "default_message_time_to_live",
+        "duplicate_detection_history_time_window",
+        "lock_duration",
+    }
+)
+UNLIMITED: Final = "unlimited"
+UNLIMITED_DAYS: Final = 10_000_000
+_ISO: Final = re.compile(r"P(?=[\dT])(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{1,7})?S)?)?")
+_CLOCK: Final = re.compile(r"(?:(\d{1,8}) days?, )?(\d{1,6}):(\d{2}):(\d{2})")
+"""As ``entity show`` prints a length of time."""
+UNLIMITED_TEXT: Final = "P10675199DT2H48M5.4775807S"
+"""The longest time that the management API can write; it stands for no limit."""
 NUMBERS: Final = frozenset({"max_delivery_count", "max_message_size_in_kilobytes", "max_size_in_megabytes"})
 
 
@@ -61,9 +79,18 @@ def rows_of(client: ServiceBusAdministrationClient, path: str | None) -> list[di
             {"kind": "rule", "name": rule.name, "filter": _expression_of(rule.filter)}
             for rule in client.list_rules(target.name, target.subscription)
         ]
+    from azure.core.exceptions import ResourceNotFoundError
+
+    try:
+        found = list(client.list_subscriptions_runtime_properties(target.name))
+    except ResourceNotFoundError:
+        client.get_queue(target.name)  # raises the same where there is no queue of that name either
+        raise UsageError(
+            f"'{path}' is a queue and has no subscriptions: pairbus entity show {path} shows it"
+        ) from None
     return [
         _row("subscription", counts.name, counts, "active_message_count", "dead_letter_message_count")
-        for counts in client.list_subscriptions_runtime_properties(target.name)
+        for counts in found
     ]
 
 
@@ -187,7 +214,25 @@ def _value(name: str, text: str) -> object:
         if not (text.isascii() and text.isdigit()):
             raise UsageError(f"{name} is {text!r}: it must be a number")
         return int(text)
-    return text
+    return _duration(name, text) if name in DURATIONS else text
+
+
+def _duration(name: str, text: str) -> str:
+    """A length of time as the management API writes it. Raises UsageError."""
+    if text.lower() == UNLIMITED:
+        return UNLIMITED_TEXT
+    try:
+        if _ISO.fullmatch(text.upper()):
+            return text.upper()
+        clock = _CLOCK.fullmatch(text)
+        milliseconds = duration_ms(
+            text if clock is None else f"{clock[1] or 0}d{clock[2]}h{clock[3]}m{clock[4]}s"
+        )
+    except UsageError:
+        raise UsageError(
+            f"{name} is {text!r}: write 30s, 5m, 2h or 7d, 0:05:00, PT5M, or {UNLIMITED}"
+        ) from None
+    return f"PT{milliseconds / 1000:g}S" if milliseconds % 1000 else f"PT{milliseconds // 1000}S"
 
 
 def told_of(properties: Any) -> dict[str, object]:
@@ -204,6 +249,8 @@ def told_of(properties: Any) -> dict[str, object]:
             told["access_rules"] = [rule.key_name for rule in value or []]
         elif name in ("filter", "action"):
             told[name] = _expression_of(value)
+        elif isinstance(value, timedelta) and value.days > UNLIMITED_DAYS:
+            told[name] = UNLIMITED
         else:
             told[name] = value if isinstance(value, bool | int) or value is None else str(value)
     return told

@@ -5,6 +5,7 @@ Everything goes through the official client, so it works on Azure as it does her
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
@@ -204,7 +205,10 @@ def _bodies(body: str | None, file: str | None, lines: bool, count: int) -> Iter
             "there is nothing to send: give a BODY or --file, or send something to standard input"
         )
     # A shell ends what it pipes with a line break, which is not part of what the person wrote.
-    return itertools.repeat(sys.stdin.buffer.read().removesuffix(b"\n"), count)
+    read = sys.stdin.buffer.read()
+    if not read:
+        raise UsageError("standard input is empty: give a BODY or --file; '' as BODY sends an empty message")
+    return itertools.repeat(read.removesuffix(b"\n"), count)
 
 
 def _receiver(
@@ -389,9 +393,27 @@ def _told(message: ServiceBusReceivedMessage) -> dict[str, object]:
         "enqueued_time": message.enqueued_time_utc,
         "dead_letter_reason": message.dead_letter_reason,
         "dead_letter_description": message.dead_letter_error_description,
-        "properties": {_text(name): _text(value) for name, value in properties.items()},
-        "body": str(message),
+        "properties": {str(_text(name)): _text(value) for name, value in properties.items()},
+        **_body_of(message),
     }
+
+
+def _body_of(message: ServiceBusReceivedMessage) -> dict[str, object]:
+    """The body as text. One that is not UTF-8 is shown with marks in it, and whole in base64."""
+    body = message.body
+    if isinstance(body, str):
+        return {"body": body}
+    try:
+        whole = bytes(body) if isinstance(body, bytes | bytearray | memoryview) else b"".join(body)
+    except TypeError:
+        return {"body": str(body if isinstance(body, dict | int | float | bool) else list(body))}
+    try:
+        return {"body": whole.decode()}
+    except UnicodeDecodeError:
+        return {
+            "body": whole.decode(errors="replace"),
+            "body_base64": base64.b64encode(whole).decode("ascii"),
+        }
 
 
 def _text(value: object) -> object:

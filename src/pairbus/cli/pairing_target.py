@@ -6,13 +6,16 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pairbus.cli.entity_target import connection_of
 from pairbus.cli.refusal import one_line, way_out
 from pairbus.errors import PairingError, UsageError
+
+if TYPE_CHECKING:
+    from pairbus.pairing.statistics import Counters
 
 _Result = TypeVar("_Result")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -43,6 +46,12 @@ def pair_options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
+
+
+def home_text(counters: Counters) -> str:
+    """How a drain ended, in a few words."""
+    is_one = counters.restored == 1
+    return f"{counters.restored} {'message is' if is_one else 'messages are'} home, {counters.set_aside} set aside"
 
 
 def needed(value: str | None, name: str) -> str:

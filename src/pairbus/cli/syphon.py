@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pairbus.cli.pairing_target import authorities, needed, pair_options, run
+from pairbus.cli.pairing_target import authorities, home_text, needed, pair_options, run
 from pairbus.cli.spark_report import conf_option
 from pairbus.errors import UsageError
 
@@ -103,7 +103,7 @@ def syphon(**given: Any) -> int:
     if given["as_json"]:
         click.echo(json.dumps(asdict(counters)))
     else:
-        click.echo(f"{counters.restored} messages are home, {counters.set_aside} set aside", err=True)
+        click.echo(home_text(counters), err=True)
         click.echo(" ".join(f"{key}={value}" for key, value in told.items()), err=True)
     return 0
 

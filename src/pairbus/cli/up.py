@@ -160,5 +160,6 @@ def _sentences(info: UpInfo) -> str:
   export PAIRBUS_SECONDARY='{info.secondary}'
   export PAIRBUS_JOURNAL='{info.journal}'
 {proof if info.audit else ""}
-Programs that run with these go through the pair, and their failovers show on the page.
+A program that makes a PairedServiceBusClient of these two connection strings goes through the pair; with
+PAIRBUS_JOURNAL set its entities show on the page.
 Ctrl-C stops everything; the data stay in {info.data}."""

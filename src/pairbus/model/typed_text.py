@@ -12,6 +12,7 @@ from pairbus.errors import UsageError
 
 LONG_MIN = -(2**63)
 LONG_MAX = 2**63 - 1
+DOUBLE_MAX = 1.7976931348623157e308
 FORM = "write NAME=TEXT, or NAME:=VALUE for a number, true, false or null"
 
 
@@ -36,6 +37,10 @@ def _typed(text: str, value: str) -> str | int | float | bool | None:
         raise UsageError(f"the value of the property '{text}' is a structure: {FORM}")
     if isinstance(found, int) and not LONG_MIN <= found <= LONG_MAX:
         raise UsageError(f"the value of the property '{text}' is outside of {LONG_MIN} to {LONG_MAX}: {FORM}")
+    if isinstance(found, float) and not -DOUBLE_MAX <= found <= DOUBLE_MAX:
+        raise UsageError(
+            f"the value of the property '{text}' is larger than any number that can be sent: {FORM}"
+        )
     assert found is None or isinstance(found, (str, int, float, bool))
     return found
 

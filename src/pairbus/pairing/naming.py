@@ -39,6 +39,12 @@ class ConnectionString:
 
 def parse_connection_string(text: str, side: str) -> ConnectionString:
     """Take a connection string apart. Its errors never show it, for it holds a key."""
+    given: object = text  # a variable of the environment that is not set arrives as None
+    if not isinstance(given, str) or not given.strip():
+        kind = "empty" if isinstance(given, str) else f"of type {type(given).__name__}"
+        raise UsageError(
+            f"the {side} connection string is {kind}: give one like Endpoint=sb://…;SharedAccessKeyName=…"
+        )
     pairs = (part.split("=", 1) for part in text.split(";") if "=" in part)
     values = {key.strip().lower(): value.strip() for key, value in pairs}
     endpoint = values.get("endpoint", values.get("hostname", ""))

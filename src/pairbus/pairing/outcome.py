@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pairbus.errors import UsageError
+
 _ATTRIBUTE = "pairbus_outcome"
 
 
@@ -25,8 +27,12 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def outcome_of(error: BaseException) -> Literal["fail", "unknown"]:
-    """Whether a send that raised ``error`` may have stored the message. Errors from elsewhere are ``unknown``."""
-    return "fail" if getattr(error, _ATTRIBUTE, "unknown") == "fail" else "unknown"
+    """Whether a send that raised ``error`` may have stored the message.
+
+    Wrong usage is refused before anything is sent. Errors from elsewhere are ``unknown``.
+    """
+    usual = "fail" if isinstance(error, UsageError | TypeError) else "unknown"
+    return "fail" if getattr(error, _ATTRIBUTE, usual) == "fail" else "unknown"
 
 
 def copy_of(error: BaseException) -> BaseException:

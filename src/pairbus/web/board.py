@@ -38,6 +38,7 @@ _STATES: Final = {
 
 _ORDER: Final = [Health.HEALTHY.value, Health.SUSPECT.value, Health.FAILED_OVER.value, Health.REFUSING.value]
 """States from best to worst."""
+DRAINED: Final = f"{_PREFIX}drained"
 PROGRAMS_MAX: Final = 200
 STATUS_LIFE_MS: Final = int(3.5 * BEAT_SECONDS * 1000)
 """Age at which the last state that a program wrote no longer counts: it ended without closing."""
@@ -101,12 +102,19 @@ class JournalTail:
         if kind.removeprefix(_PREFIX) == "closed":
             self.statuses.pop(factory, None)
         self._count += 1
+        subject = str(event.get("subject", ""))
+        if kind == DRAINED:
+            # A queue that trickles is drained several times a second; one line of it must not push the outage out.
+            for known in self.events:
+                if known["kind"] == "drained" and (known["factory"], known["subject"]) == (factory, subject):
+                    self.events.remove(known)
+                    break
         self.events.append(
             {
                 "id": self._count,
                 "at_ms": event["at_ms"],
                 "kind": kind.removeprefix(_PREFIX),
-                "subject": str(event.get("subject", "")),
+                "subject": subject,
                 "text": str(event.get("text", "")),
                 "factory": factory,
                 "is_loud": False,

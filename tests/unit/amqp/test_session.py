@@ -500,7 +500,7 @@ def test_delivery_ids_are_one_sequence_over_all_links() -> None:
 
     ids = [one.send(TOKEN, [b"a"], True), two.send(b"tag", [b"b"], True), one.send(TOKEN, [b"c"], True)]
 
-    assert ids == [1, 2, 3]
+    assert ids == [0, 1, 2]
     assert [f.delivery_id for f in wire.answers() if isinstance(f, Transfer)] == ids
 
 

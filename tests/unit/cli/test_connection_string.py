@@ -51,7 +51,7 @@ def test_a_stopped_brokers_key_comes_from_its_data(tmp_path: Path) -> None:
     result = run("--data", tmp_path)
 
     assert result.stdout == connection_string("127.0.0.1", 5672, "contoso", key) + "\n"
-    assert f"pairbus serve --data {tmp_path}" in result.stderr
+    assert f"pairbus serve --namespace contoso --data {tmp_path} --amqp 127.0.0.1:5672" in result.stderr
 
 
 def test_a_stopped_brokers_address_is_the_last_one_and_its_key_the_present_one(tmp_path: Path) -> None:

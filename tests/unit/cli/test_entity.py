@@ -263,3 +263,32 @@ def test_a_local_brokers_authority_is_found(tmp_path: Path) -> None:
     assert found("localhost:5672", "other") is None
     assert found("example.com:5672", "contoso") is None
     assert found("localhost:5672", "../contoso") is None
+
+
+@pytest.mark.parametrize("text", ["30s", "PT30S", "0:00:30", "pt30s"])
+def test_a_length_of_time_is_taken_as_people_write_it(bench: Bench, text: str) -> None:
+    done(bench, "create", "queue", "q", "--set", f"lock_duration={text}")
+    assert json.loads(done(bench, "show", "q", "--json"))["lock_duration"] == "0:00:30"
+
+
+def test_no_limit_has_a_word(bench: Bench) -> None:
+    done(bench, "create", "queue", "q", "--set", "default_message_time_to_live=unlimited")
+    shown = json.loads(done(bench, "show", "q", "--json"))
+    assert (shown["default_message_time_to_live"], shown["auto_delete_on_idle"]) == ("unlimited", "unlimited")
+    done(bench, "update", "q", "--set", "default_message_time_to_live=1 days, 2:00:00")
+    assert json.loads(done(bench, "show", "q", "--json"))["default_message_time_to_live"] == "1 day, 2:00:00"
+
+
+@pytest.mark.parametrize("text", ["5", "soon", "P", "PT", "1:2", "-5s"])
+def test_a_length_of_time_that_is_none_is_refused_by_name(bench: Bench, text: str) -> None:
+    result = run(bench, "create", "queue", "q", "--set", f"lock_duration={text}")
+    assert isinstance(result.exception, UsageError)
+    assert text in str(result.exception)
+
+
+def test_a_queue_has_no_subscriptions_to_list(bench: Bench) -> None:
+    done(bench, "create", "queue", "q")
+    result = run(bench, "list", "q")
+    assert isinstance(result.exception, UsageError)
+    assert "is a queue" in str(result.exception)
+    assert run(bench, "list", "nothere").exit_code == 1

@@ -141,3 +141,12 @@ def test_a_status_of_a_strange_shape_is_passed_over(tmp_path: Path) -> None:
     text = json.dumps({"at_ms": 1_000, "factory": "f", "kind": "status", "entities": strange}) + "\n"
     journal.write_text(text + text.replace(json.dumps(strange), "null"))
     assert not live(journal)
+
+
+def test_a_queue_that_trickles_does_not_push_the_outage_out(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    drained = "".join(line("drained", f"backlog/{number % 3}") for number in range(3 * EVENTS_MAX))
+    journal.write_text(line("failed_over") + drained)
+    tail = JournalTail(journal)
+    tail.look()
+    assert [event["kind"] for event in tail.events] == ["failed_over", "drained", "drained", "drained"]

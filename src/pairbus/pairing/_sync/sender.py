@@ -508,6 +508,6 @@ def _without_unsupported(options: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"timeout is {timeout}: give more than 0 seconds")
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None and (not isinstance(timeout, int | float) or not timeout > 0):
+        raise UsageError(f"timeout is {timeout!r}: give a number of seconds above 0")

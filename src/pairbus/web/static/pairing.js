@@ -156,7 +156,7 @@ function syphonCard() {
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Brought home" });
   const home = h("strong", { class: "number big" });
   const line = h("span");
-  const values = new Map(["Rate", "Oldest waiting", "Set aside", "In doubt", "Receives"].map((name) => [name, h("dd", { class: "number" })]));
+  const values = new Map(["Rate", "Oldest waiting", "Set aside", "Sent without an answer", "Receives"].map((name) => [name, h("dd", { class: "number" })]));
   const facts = h("dl", { class: "facts" }, [...values].map(([name, value]) => h("div", {}, h("dt", {}, name), value)));
   const element = h("div", { class: "home" }, h("p", { class: "bignumber" }, home, line), bar, facts);
   function update(statistics, waiting) {
@@ -168,7 +168,7 @@ function syphonCard() {
     text(values.get("Rate"), `${rate(statistics.drain_rate_per_s)} / s`);
     text(values.get("Oldest waiting"), age(oldestInBacklog()));
     text(values.get("Set aside"), count(statistics.set_aside));
-    text(values.get("In doubt"), count(statistics.in_doubt));
+    text(values.get("Sent without an answer"), count(statistics.in_doubt));
     text(values.get("Receives"), count(statistics.receives));
     values.get("Set aside").classList.toggle("alarm", statistics.set_aside > 0);
   }

@@ -30,6 +30,10 @@ export function signInView(done, reason) {
   async function submit(event) {
     event.preventDefault();
     const pasted = fromConnectionString(key.value);
+    if (!pasted && /^\s*Endpoint\s*=/i.test(key.value)) {
+      text(error, "This connection string has no SharedAccessKey.");
+      return;
+    }
     const wish = pasted ?? { rule: rule.value.trim(), key: key.value.trim(), entity: entity.value.trim() };
     if (pasted) rule.value = pasted.rule;
     if (isBusy) return;
