@@ -73,6 +73,8 @@ class GatewayConnection:
         """The server hangs its transport here."""
         self.grants: dict[str, Grant] = {}
         """Verified tokens by the audience they were put for."""
+        self._proof: Grant | None = None
+        """The valid token that lasts longest, whether or not its entity exists."""
         self.login: Grant | None = None
         self.links: dict[Link, LinkContext] = {}
         self.transactions: dict[bytes, Transaction] = {}
@@ -134,6 +136,15 @@ class GatewayConnection:
         """A token or password proved a right: the limits for strangers end."""
         self.is_stranger = False
         self._stranger_bytes = self._stranger_links = self._stranger_refusals = 0
+
+    def prove(self, grant: Grant) -> None:
+        """A valid token was put: until it ends, the peer has proved a right."""
+        ends_at = self.broker.access.ends_at
+        if self._proof is None or ends_at(grant) > ends_at(self._proof):
+            self._proof = grant
+        self.known()
+        if ends_at(grant) < self.armed_at:
+            self.broker.arm(self)
 
     def token_refused(self) -> None:
         """A token was refused; a connection that shows nothing but such is closed."""
@@ -230,6 +241,9 @@ class GatewayConnection:
         if self.is_stranger:
             own = self._stranger_since + FIRST_TOKEN_MS
             deadline = own if deadline is None or own < deadline else deadline
+        elif self._proof is not None and not self.grants:
+            own = self.broker.access.ends_at(self._proof)
+            deadline = own if deadline is None or own < deadline else deadline
         for grant in self.grants.values():
             own = self.broker.access.ends_at(grant)
             deadline = own if deadline is None or own < deadline else deadline
@@ -246,6 +260,8 @@ class GatewayConnection:
             for path in expired:
                 del self.grants[path]
             self.recheck()
+        if self._proof is not None and ends_at(self._proof) <= now:
+            self._proof = None
             if self.login is None and not self.grants:
                 self.is_stranger = True
                 self._stranger_since = now

@@ -70,15 +70,15 @@ def _put(connection: GatewayConnection, request: DecodedMessage) -> None:
         raise Unauthorized("InvalidAudience: The token's resource does not cover the audience.")
     address = parse(path)
     if address.path and connection.broker.namespace.find(address.path) is None:
-        # Here and not at attach: the Python client turns only this into the exception its users know.
+        # Here and not at attach: the Python client turns only this into the exception its users know. The token proves
+        # the key all the same: a client may wait for its entity as long as it likes.
+        connection.prove(grant)
         raise EntityNotFound(audience)
     if path not in connection.grants and len(connection.grants) >= GRANTS_MAX:
         raise Unauthorized(f"More than {GRANTS_MAX} audiences on one connection: open another one.")
     old = connection.grants.get(path)
     connection.grants[path] = grant
-    connection.known()
+    connection.prove(grant)
     if old is not None and not grant.renews(old):
         # Only what the old token allowed can have become less (M4).
         connection.recheck(old.path)
-    if connection.broker.access.ends_at(grant) < connection.armed_at:
-        connection.broker.arm(connection)

@@ -286,6 +286,43 @@ def test_M12_a_client_with_a_valid_token_may_have_others_refused() -> None:
     assert not peer.client.closed
 
 
+def test_M6_a_client_with_the_key_may_wait_for_its_entity() -> None:
+    """A valid token for an entity that is not there yet proves the key: neither the count nor the time of strangers applies."""
+    bench = WireBench()
+    peer = bench.peer(None)
+    for _ in range(50):
+        assert peer.put_token(token("root", "root-1"), "late") == 404
+        bench.wait(1000)
+        peer.client.heartbeat()
+    bench.queue("late")
+
+    assert peer.put_token(token("root", "root-1"), "late") == 202
+    assert not peer.client.closed
+    sender = peer.session.sender("late")
+    bench.settle()
+    assert not sender.detached
+
+
+def test_M3_a_token_for_a_missing_entity_proves_the_key_only_until_it_ends() -> None:
+    bench = WireBench()
+    peer = bench.peer(None)
+    assert peer.put_token(token("root", "root-1", expires_at=bench.now + 60_000), "late") == 404
+
+    assert lasts_ms(bench, peer) == 80_000
+    assert peer.client.error is not None
+    assert "No valid token" in peer.client.error.description
+
+
+def test_M12_wrong_tokens_for_a_missing_entity_are_refused_tokens() -> None:
+    bench = WireBench()
+    peer = bench.peer(None)
+    assert [peer.put_token(token("root", "wrong"), "late") for _ in range(STRANGER_REFUSALS_MAX)] == [
+        401
+    ] * STRANGER_REFUSALS_MAX
+
+    assert peer.client.closed
+
+
 def test_M6_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
     """A client that does not wait for answers may send more with its log-in than a stranger may send at all."""
     bench = WireBench()
