@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pairbus.errors import UsageError
+from pairbus.spark.schema import judge_fields_beside_raw
 
 MESSAGES_PER_TRIGGER: Final = 10_000
 BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
@@ -310,13 +311,7 @@ def parse_sink(
     given = _Given(options, _SINK, "sink")
     access = given.access()
     queue, topic = given.text("queue"), given.text("topic")
-    mapped: dict[str, str] = {}
-    for option, usual in COLUMNS.items():
-        name = given.text(option)
-        if name and name not in columns:
-            raise UsageError(f"option {option} is {name!r}: expected one of the columns {', '.join(columns)}")
-        if name or usual in columns:
-            mapped[usual] = name or usual
+    mapped = _mapped(given, columns)
     if "raw" in mapped and list(mapped.values()).count(mapped["raw"]) > 1:
         raise UsageError(f"column {mapped['raw']} is given as raw and as another field: name two columns")
     if queue and topic:
@@ -332,7 +327,9 @@ def parse_sink(
             f"option {'topic' if topic else 'queue'}, or .drop({mapped['path']!r})"
         )
     if "body" not in mapped and "raw" not in mapped:
-        raise UsageError(f"bodyColumn: expected a column body or raw, found {', '.join(columns)}")
+        raise UsageError(f"bodyColumn: expected a column body or raw, found {_shown(columns)}")
+    if "raw" in mapped:
+        judge_fields_beside_raw(mapped)
     on_error = given.choice("onError", ("fail", "quarantine"), "fail")
     quarantine = given.text("quarantinePath")
     if (on_error == "quarantine") != bool(quarantine):
@@ -346,6 +343,32 @@ def parse_sink(
         property_type=_judge_types(mapped, types or {}),
         quarantine=quarantine,
     )
+
+
+def _mapped(given: _Given, columns: list[str]) -> dict[str, str]:
+    """The column of each field. As in Spark, letter case does not matter: a renamed column must not be overlooked."""
+    by_name: dict[str, str] = {}
+    for column in columns:
+        known = len(by_name)
+        other = by_name.setdefault(column.lower(), column)
+        if len(by_name) == known:
+            raise UsageError(
+                f"there are two columns {other!r} and {column!r}: letter case does not tell columns apart here. Rename or drop "
+                "one of them"
+            )
+    mapped: dict[str, str] = {}
+    for option, usual in COLUMNS.items():
+        name = given.text(option)
+        found = by_name.get((name or usual).lower())
+        if name and found is None:
+            raise UsageError(f"option {option} is {name!r}: expected one of the columns {_shown(columns)}")
+        if found is not None:
+            mapped[usual] = found
+    return mapped
+
+
+def _shown(columns: list[str]) -> str:
+    return ", ".join(column if column.strip() else repr(column) for column in columns) or "no column at all"
 
 
 def _judge_types(mapped: Mapping[str, str], types: Mapping[str, str]) -> str:

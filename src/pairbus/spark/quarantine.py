@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
@@ -32,7 +33,7 @@ def quarantine(
 
     # In an order of their own: rows come in any order when a task is run again.
     kept = sorted(
-        ((json.dumps(as_json(row), sort_keys=True), reason, row) for row, reason in rows),
+        ((json.dumps(as_json(row), sort_keys=True, allow_nan=False), reason, row) for row, reason in rows),
         key=lambda item: item[:2],
     )
     texts = [text for text, _, _ in kept]
@@ -41,7 +42,9 @@ def quarantine(
         {
             "reason": pyarrow.array([reason for _, reason, _ in kept], pyarrow.string()),
             "row": pyarrow.array(texts, pyarrow.string()),
-            "message_id": pyarrow.array([_text(row.get("message_id")) for *_, row in kept], pyarrow.string()),
+            "message_id": pyarrow.array(
+                [_text(_value(row, "message_id")) for *_, row in kept], pyarrow.string()
+            ),
             "raw": pyarrow.array([_binary(row) for *_, row in kept], pyarrow.binary()),
         }
     )
@@ -59,7 +62,7 @@ def quarantine(
 
 
 def as_json(value: Any) -> Any:
-    """A row's values as JSON: bytes in base64, times in ISO 8601."""
+    """A row's values as JSON: bytes in base64, times in ISO 8601, numbers that JSON has no form for (NaN) as text."""
     if isinstance(value, Mapping):
         return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -68,7 +71,14 @@ def as_json(value: Any) -> Any:
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _value(row: Mapping[str, Any], field: str) -> Any:
+    """A row's value by its column's name, in any letter case."""
+    return next((value for name, value in row.items() if name.lower() == field), None)
 
 
 def _text(value: object) -> str | None:
@@ -77,7 +87,7 @@ def _text(value: object) -> str | None:
 
 def _binary(row: Mapping[str, Any]) -> bytes | None:
     for field in ("raw", "body"):
-        value = row.get(field)
+        value = _value(row, field)
         if isinstance(value, bytes | bytearray):
             return bytes(value)
         if isinstance(value, str):

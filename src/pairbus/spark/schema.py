@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -248,8 +248,9 @@ def payload_of(
 ) -> bytes:
     """The encoded message of a row, by field name.
 
-    ``raw`` is sent as it is only when every other column of the row still says the same as ``raw`` does. A row whose
-    columns were changed is sent as the columns say, so a job that masks a column never sends the original.
+    ``raw`` is sent as it is when it comes alone, or when every other field of the message is there and still says the same as
+    ``raw`` does. A row whose columns were changed is sent as the columns say, so a job that masks a column never sends the
+    original. ``raw`` beside some of the fields only is refused: a column that was dropped must not go out.
 
     Args:
         row: Values by field.
@@ -263,20 +264,29 @@ def payload_of(
     """
     raw = row.get("raw")
     if raw is None:
+        if "raw" in row and "body" not in row:
+            raise UsageError("raw is null, and there is no column body: nothing says what to send")
         return _built(row, _string(row, "message_id") or source_id or new_id, property_type)
+    judge_fields_beside_raw(row)
     original = bytes(raw)
     shown = _shown(original)
-    changed = [
-        field for field in SENT_FIELDS if field in row and not _says_same(row, shown, field, property_type)
-    ]
-    if not changed:
+    if all(field not in row or _says_same(row, shown, field, property_type) for field in SENT_FIELDS):
         return _with_id(original, source_id)
-    if "body" not in row:
-        raise UsageError(
-            f"column {changed[0]} differs from raw, and there is no column body: drop raw and keep the columns that are "
-            "to be sent"
-        )
     return _built(row, _string(row, "message_id") or source_id or new_id, property_type)
+
+
+def judge_fields_beside_raw(fields: Collection[str]) -> None:
+    """Refuse ``raw`` beside some of a message's fields only: nothing tells whether the others were dropped on purpose.
+
+    Raises:
+        UsageError: A field is missing; the text names the missing ones.
+    """
+    missing = [field for field in SENT_FIELDS if field not in fields]
+    if missing and len(missing) < len(SENT_FIELDS):
+        raise UsageError(
+            f"raw holds the whole message, but there is no column for {', '.join(missing)}: .drop('raw') to send what the "
+            "other columns say, or select raw alone (with path or sequence_number, if needed) for an exact copy"
+        )
 
 
 def _shown(original: bytes) -> dict[str, Any]:
@@ -347,12 +357,21 @@ def _built(row: Mapping[str, Any], message_id: str, property_type: str) -> bytes
     return b"".join(b"\x00\x53" + bytes([code]) + value for code, value in parts)
 
 
-def addressing_of(payload: bytes) -> tuple[str, str | None, str | None]:
-    """Message id, session id and partition key of an encoded message, as the broker will see them. Raises UsageError."""
+def addressing_of(payload: bytes, *, has_raw: bool = True) -> tuple[str, str | None, str | None]:
+    """Message id, session id and partition key of an encoded message, as the broker will see them.
+
+    Args:
+        payload: The message.
+        has_raw: Whether it comes from ``raw``, or else was made of the other columns.
+
+    Raises:
+        UsageError: It cannot be decoded.
+    """
     try:
         message = decode_message(payload)
     except (RemoteProtocolError, IndexError, ValueError) as error:
-        raise UsageError(f"raw is no encoded message: {error}") from None
+        source = "raw is" if has_raw else "the columns (body, body_type, application_properties, …) make"
+        raise UsageError(f"{source} no encoded message: {error}") from None
     key = message.message_annotations.get(Symbol("x-opt-partition-key"))
     return _text(message.properties.message_id) or "", message.properties.group_id, _text(key)
 
@@ -407,7 +426,9 @@ def _encoded(name: str, value: Any, property_type: str) -> bytes:
         if text is None:
             return encode_value(None)
         if kind == OTHER:
-            return bytes.fromhex(text)
+            encoded = bytes.fromhex(text)
+            _whole_value(encoded, f"application property {name!r} is no encoded AMQP value")
+            return encoded
         return encode_value(_FROM_TEXT[kind or "string"](text))
     except KeyError:
         known = ", ".join((*_FROM_TEXT, OTHER))
@@ -416,6 +437,8 @@ def _encoded(name: str, value: Any, property_type: str) -> bytes:
         ) from None
     except (ValueError, OverflowError) as error:
         raise UsageError(f"application property {name!r} is no {kind}: {error}") from None
+    except UsageError:
+        raise
     except (PairbusError, struct.error, TypeError) as error:
         raise UsageError(f"application property {name!r} cannot be encoded as {kind}: {error}") from None
 
@@ -444,4 +467,18 @@ def _body_parts(row: Mapping[str, Any]) -> list[tuple[int, bytes]]:
         raise UsageError(
             f"body_type is {kind!r}: expected data, value, sequence or none, with a body that fits"
         )
+    value = _whole_value(bytes(body), f"body is no encoded AMQP value, as body_type {kind!r} says")
+    if kind == "sequence" and not isinstance(value, list):
+        raise UsageError("body is no encoded AMQP list, as body_type 'sequence' says")
     return [(codes[kind], bytes(body))]
+
+
+def _whole_value(encoded: bytes, wrong: str) -> object:
+    """The one AMQP value that the bytes hold. Raises UsageError: they hold none, or something after it."""
+    try:
+        value, end = decode_value(encoded)
+    except (RemoteProtocolError, IndexError, ValueError) as error:
+        raise UsageError(f"{wrong}: {error}") from None
+    if end != len(encoded):
+        raise UsageError(f"{wrong}: it ends after {end} of {len(encoded)} bytes")
+    return value

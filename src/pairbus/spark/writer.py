@@ -200,7 +200,7 @@ class _Sending:
                 raise UsageError(f"path: {wrong}")
             number = fields.get("sequence_number")
             payload = self._payload(fields)
-            message_id, session, key = addressing_of(payload)
+            message_id, session, key = addressing_of(payload, has_raw=fields.get("raw") is not None)
         except UsageError as error:
             self._refuse(row, str(error))
             return None

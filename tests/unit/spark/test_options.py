@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pairbus.errors import UsageError
 from pairbus.spark.options import COLUMNS, Access, parse_sink, parse_source
-from pairbus.spark.schema import FIELDS
+from pairbus.spark.schema import FIELDS, SENT_FIELDS
 from pairbus.spark.source import ServiceBusDataSource
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
@@ -85,6 +85,10 @@ def test_a_batch_does_not_consume() -> None:
         ({"topic": "t"}, ["body"], ("queue", "topic")),
         ({"maxMessagesPerTrigger": "5"}, ["body"], ("maxmessagespertrigger", "unknown to the sink")),
         ({"rawColumn": "b", "bodyColumn": "b"}, ["b"], ("column b", "raw", "two columns")),
+        ({}, ["body", "Subject", "SUBJECT"], ("'Subject'", "'SUBJECT'", "letter case", "rename or drop")),
+        ({}, ["body", "body"], ("two columns 'body' and 'body'",)),
+        ({}, ["", "text"], ("found '', text",)),
+        ({}, [], ("found no column at all",)),
         ({}, ["body", "path"], ("'orders'", "column path", "drop")),
         ({"pathColumn": "where"}, ["body", "where"], ("'orders'", "column where", "option queue")),
     ],
@@ -96,6 +100,24 @@ def test_a_bad_option_of_the_sink_is_named_with_what_is_allowed(
         parse_sink({**BASE, **change}, columns)
 
     assert all(part.lower() in str(caught.value).lower() for part in named), caught.value
+
+
+def test_columns_are_found_in_any_letter_case() -> None:
+    options = parse_sink({**BASE, "bodyColumn": "TEXT"}, ["Text", "Message_Id", "Application_Properties"])
+
+    assert options.columns == {
+        "body": "Text", "message_id": "Message_Id", "application_properties": "Application_Properties"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dropped", SENT_FIELDS)
+def test_raw_without_a_column_of_the_message_is_refused_before_any_task_runs(dropped: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_sink(BASE, [name for name in FIELDS if name != dropped])
+
+    assert f"no column for {dropped}:" in str(caught.value)
+    assert parse_sink(BASE, ["raw", "sequence_number", "entity", "enqueued_time", "state"]).columns["raw"]
+    assert parse_sink(BASE, [*FIELDS, "more"]).columns["raw"]
 
 
 def test_a_sink_may_take_the_destination_from_a_column() -> None:
@@ -116,7 +138,7 @@ def test_no_secret_shows_in_any_form_of_the_options() -> None:
 def test_every_field_of_a_message_can_be_in_a_column_of_another_name() -> None:
     """The mapping's options are the source's own names, and each says where its field is."""
     for option, field in COLUMNS.items():
-        columns = ["body", "path", "mine"]
+        columns = ["path", "mine"] if field == "raw" else ["body", "path", "mine"]
         options = parse_sink({"connectionString": CONNECTION, option: "mine"}, columns)
         assert options.columns[field] == "mine", option
     by_broker = {

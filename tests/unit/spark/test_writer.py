@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pyspark.sql import Row
 from pairbus.errors import UsageError
 from pairbus.spark import writer
 from pairbus.spark.options import parse_sink
-from pairbus.spark.schema import payload_of
+from pairbus.spark.schema import FIELDS, payload_of, row_of
 from pairbus.syphon.plan import Letter
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
@@ -279,3 +279,49 @@ def test_a_destination_that_is_away_is_judged_by_sending() -> None:
     options = parse_sink({"connectionString": CONNECTION}, ["path", "body"])
 
     assert writer.ServiceBusWriter(options).write(iter([Row(path="away", body=b"x" * 200_000)])).messages == 1
+
+
+@pytest.mark.parametrize("spelt", [str.upper, str.title, str.lower])
+@pytest.mark.parametrize("has_raw", [True, False])
+def test_a_masked_column_in_another_letter_case_is_sent_and_the_original_is_not(
+    spelt: Callable[[str], str], has_raw: bool
+) -> None:
+    """Spark ignores the case of names: ``withColumn("Body", …)`` replaces ``body`` by a column ``Body``."""
+    given = {"body": b"secret body", "subject": "secret subject", "message_id": "m1", "session_id": "s1"}
+    original = payload_of(given, None)
+    row = dict(zip(FIELDS, row_of(original, "orders"), strict=True)) | {
+        "body": b"MASKED",
+        "subject": "MASKED",
+    }
+    if not has_raw:
+        del row["raw"]
+
+    write([Row(**{spelt(name): value for name, value in row.items()})])
+
+    ((letter,),) = SENT
+    assert b"secret" not in letter.payload
+    assert letter.payload.count(b"MASKED") == 2
+    assert (letter.message_id, letter.session_id) == ("m1", "s1")
+
+
+def test_a_column_option_in_another_letter_case_is_used() -> None:
+    write([Row(text=b"MASKED", body=b"secret")], bodyColumn="Text")
+
+    assert b"MASKED" in SENT[0][0].payload
+    assert b"secret" not in SENT[0][0].payload
+
+
+def test_D5_a_quarantined_row_is_json_whatever_its_numbers_are(tmp_path: Path) -> None:
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    write(
+        [Row(Body=b"x", Message_Id="m", Subject=5, x=float("nan"), y=[float("inf"), 0.5])],
+        onError="quarantine",
+        quarantinePath=str(tmp_path),
+    )
+
+    (reason, row, raw) = _quarantined(tmp_path)["m"]
+    assert "subject is a int" in reason
+    kept = json.loads(row, parse_constant=refuse)
+    assert (kept["x"], kept["y"], raw) == ("nan", ["inf", 0.5], b"x")
