@@ -67,6 +67,20 @@ async def test_M12_strangers_keep_no_slot_from_clients_and_health(tmp_path: Path
             writer.close()
 
 
+async def test_M12_silent_sockets_do_not_cut_a_client_during_its_handshake(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(connections_max=10)) as running:
+        reader, writer = await connect(running.amqp)
+        writer.write(HEADER)
+        assert await read_until(reader, b">")
+        silent = [await connect(running.amqp) for _ in range(50)]
+        await wait_for(lambda: running.server.statistics().listener.accepted == 51)
+        writer.write(b"OPEN")
+
+        assert await read_until(reader, b">") == b"<OPEN>"
+        for _, one in (*silent, (reader, writer)):
+            one.close()
+
+
 async def test_M12_health_answers_when_clients_hold_every_slot(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(connections_max=5)) as running:
         clients = [await open_client(running) for _ in range(5)]

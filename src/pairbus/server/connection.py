@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
@@ -24,7 +23,7 @@ from pairbus.server.http import HttpLayer, plain_text_refusal
 from pairbus.server.sniff import Tongue, tongue_of
 from pairbus.server.strangers import READ_BYTES, STEP_BYTES
 from pairbus.server.tls import TlsLayer
-from pairbus.server.transports import limit_reads, release
+from pairbus.server.transports import left_in, limit_reads, release, unread_bytes
 from pairbus.server.websocket import WebSocketLayer
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ WRITE_BYTES_LOW: Final = 64 * 1024
 """Unwritten bytes at which the transport calls ``resume_writing``, if it has called ``pause_writing`` before."""
 UNREAD_BYTES_MAX: Final = 1024 * 1024
 """Unwritten bytes at which the socket is not read either: who asks and never listens waits (B62)."""
-DRAIN_BYTES: Final = 256 * 1024
 KNOWN_READ_BYTES: Final = 256 * 1024
 """Bytes read at once from the socket of a peer that has proved a right."""
 AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -218,6 +216,10 @@ class SocketConnection(asyncio.Protocol):
             self.end()
         self._review_reading()
         return False
+
+    def has_sent(self) -> bool:
+        """Whether bytes have come that nobody has read yet."""
+        return unread_bytes(self._transport) > 0
 
     def evict(self, reason: str) -> None:
         """Give the place to somebody else."""
@@ -585,12 +587,5 @@ class SocketConnection(asyncio.Protocol):
         """A write failed, but what the peer sent before it went is still in the socket: clients write their settlements,
         close, and never read the answers (rule 19). asyncio stops reading there, we do not.
         """
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if sock is None or sock.fileno() < 0:
-            return
-        try:
-            while data := os.read(sock.fileno(), DRAIN_BYTES):
-                self.data_received(data)
-        except OSError:
-            # Reset, or nothing there: that was all.
-            return
+        for data in left_in(self._transport):
+            self.data_received(data)

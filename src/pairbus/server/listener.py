@@ -269,14 +269,15 @@ class Hall:
         self._connections[connection] = None
         self._empty.clear()
         self._open_by_kind[connection.kind] += 1
-        self.strangers.arrived(connection)
-        if len(self.strangers) > self._strangers_max:
-            self.strangers.evict_oldest("strangers_max")
-        elif len(self._connections) > self.limits.connections_max and len(self.strangers) > 1:
-            self.strangers.evict_oldest("connections_max")
+        # The newcomer is no candidate: it has had no time to send anything.
+        if len(self.strangers) >= self._strangers_max:
+            self.strangers.evict_one("strangers_max")
+        elif len(self._connections) > self.limits.connections_max and len(self.strangers):
+            self.strangers.evict_one("connections_max")
         elif len(self._connections) > self.limits.connections_max + SPARE_SLOTS:
-            self.strangers.evict_oldest("connections_max")
+            connection.evict("connections_max")
             return
+        self.strangers.arrived(connection)
         connection.deadline = asyncio.get_running_loop().time() + self.limits.handshake_seconds
         self.timed(connection)
         if not self.is_reading:
@@ -308,8 +309,9 @@ class Hall:
             self._sweeper = asyncio.get_running_loop().call_later(pause, self._sweep)
 
     def settled_in(self, connection: SocketConnection) -> None:
-        """A connection has no deadline any more."""
+        """A connection has been opened and has no deadline any more."""
         self._timed.pop(connection, None)
+        self.strangers.opened(connection)
 
     def _sweep(self) -> None:
         """One timer for all deadlines: thousands of connections cost no timer each."""

@@ -8,6 +8,11 @@ handled a little at a time, each stranger in turn:
 
 Known clients never wait longer than one slice and one step, and while they are busy strangers get one third of the
 time. When nobody else is there, strangers rest not at all, so that many clients can connect at once after a restart.
+
+When there are too many strangers, one is cut. A client with a key is a stranger for about half a second, so those who have
+come further stay: first goes who has sent nothing, then who has sent something, then who has opened an AMQP connection;
+within a stage, who came to it first. Yet no stage with less than a third of all strangers is touched. Otherwise peers that
+have opened and then wait would keep every newcomer out.
 """
 
 from __future__ import annotations
@@ -27,7 +32,13 @@ REST_FACTOR: Final = 2
 READ_BYTES: Final = 4 * 1024
 """Bytes read from a stranger's socket at once; it is read again when they have been handled."""
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes that all strangers together have sent; beyond it the oldest ones are cut. 8,000 clients that connect need as much."""
+"""Bytes that all strangers together have sent; beyond it some are cut. 8,000 clients that connect need as much."""
+SILENT: Final = 0
+"""The stage of a stranger that has sent nothing."""
+SPEAKING: Final = 1
+"""It has sent something: TLS, SASL or an HTTP request."""
+OPEN: Final = 2
+"""It has opened an AMQP connection. A token comes next, and with a valid one it is no stranger; a refused one shows nothing."""
 
 
 class Stranger(Protocol):
@@ -37,6 +48,9 @@ class Stranger(Protocol):
 
     def take_step(self) -> bool:
         """Handle up to STEP_BYTES of what has come; whether there is more."""
+
+    def has_sent(self) -> bool:
+        """Whether bytes have come that nobody has read yet."""
 
     def evict(self, reason: str) -> None:
         """Make room for others."""
@@ -53,8 +67,10 @@ class Strangers:
     def __init__(self, known_bytes: Callable[[], int], clock: Callable[[], int] = elapsed_ns) -> None:
         self._known_bytes = known_bytes
         self._clock = clock
-        # Dicts, not sets: they keep the order of arrival.
-        self._present: dict[Stranger, None] = {}
+        # Dicts, not sets: they keep the order.
+        self._stages: tuple[dict[Stranger, None], ...] = ({}, {}, {})
+        self._present: dict[Stranger, int] = {}
+        """The stage of each."""
         self._waiting: dict[Stranger, None] = {}
         self._held_bytes = 0
         self._is_running = False
@@ -72,34 +88,65 @@ class Strangers:
 
     def arrived(self, stranger: Stranger) -> None:
         """A connection was accepted, or has lost its right."""
-        self._present[stranger] = None
+        self._present[stranger] = SILENT
+        self._stages[SILENT][stranger] = None
+
+    def opened(self, stranger: Stranger) -> None:
+        """The peer has opened an AMQP connection. Nothing happens if it is no stranger any more."""
+        self._advance(stranger, OPEN)
 
     def left(self, stranger: Stranger) -> None:
         """A connection has proved a right, or has gone. Idempotent."""
-        if stranger in self._present:
-            del self._present[stranger]
+        stage = self._present.pop(stranger, None)
+        if stage is not None:
+            del self._stages[stage][stranger]
             self._held_bytes -= stranger.sent_as_stranger
             stranger.sent_as_stranger = 0
         self._waiting.pop(stranger, None)
 
-    def evict_oldest(self, reason: str) -> None:
-        """Cut the stranger that has been here longest."""
-        oldest = next(iter(self._present), None)
-        if oldest is not None:
-            self.left(oldest)
-            oldest.evict(reason)
+    def evict_one(self, reason: str) -> None:
+        """Cut the stranger that has come least far; of several, the one that has been at that stage longest."""
+        victim = self._least(self._stages)
+        while victim is not None and self._present[victim] == SILENT and victim.has_sent():
+            self._advance(
+                victim, SPEAKING
+            )  # its first bytes are in the socket; only we have not come to read them
+            victim = self._least(self._stages)
+        self._evict(victim, reason)
+
+    def _evict(self, victim: Stranger | None, reason: str) -> None:
+        if victim is not None:
+            self.left(victim)
+            victim.evict(reason)
+
+    def _least(self, stages: tuple[dict[Stranger, None], ...]) -> Stranger | None:
+        """The first stranger of the lowest stage that has its share of all."""
+        total = sum(map(len, stages))
+        for stage in stages:
+            if stage and len(stage) * len(stages) >= total:
+                return next(iter(stage))
+        return None
+
+    def _advance(self, stranger: Stranger, to: int) -> None:
+        stage = self._present.get(stranger, to)
+        if stage < to:
+            del self._stages[stage][stranger]
+            self._stages[to][stranger] = None
+            self._present[stranger] = to
 
     def holds(self, stranger: Stranger, count: int) -> None:
         """A stranger sent so much more."""
         if stranger not in self._present:
             return
+        self._advance(stranger, SPEAKING)
         stranger.sent_as_stranger += count
         self._held_bytes += count
         while self._held_bytes > HELD_BYTES_MAX:
-            self.evict_oldest("strangers_bytes_max")
+            self._evict(self._least(self._stages[SPEAKING:]), "strangers_bytes_max")
 
     def has_work(self, stranger: Stranger) -> None:
         """A stranger has something to handle: now, if the others can spare the time."""
+        self._advance(stranger, SPEAKING)
         self._waiting[stranger] = None
         if self._timer is None and not self._is_running:
             if self._clock() >= self._rest_until:

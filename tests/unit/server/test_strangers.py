@@ -32,6 +32,7 @@ class Busy:
     def __init__(self, room: Room, name: str, steps: int) -> None:
         self.sent_as_stranger = 0
         self.evicted = ""
+        self.unread = False
         self._room, self._name, self._steps = room, name, steps
 
     def take_step(self) -> bool:
@@ -39,6 +40,9 @@ class Busy:
         self._room.order.append(self._name)
         self._steps -= 1
         return self._steps > 0
+
+    def has_sent(self) -> bool:
+        return self.unread
 
     def evict(self, reason: str) -> None:
         self.evicted = reason
@@ -89,16 +93,83 @@ async def test_B63_while_known_clients_are_busy_strangers_get_a_third_of_the_tim
     room.strangers.close()
 
 
-def test_M12_the_oldest_stranger_goes_first_and_one_that_is_known_does_not() -> None:
+def test_M12_of_silent_strangers_the_oldest_goes_first_and_one_that_is_known_does_not() -> None:
     room = Room()
     crowd = [Busy(room, str(number), 1) for number in range(4)]
     for one in crowd:
         room.strangers.arrived(one)
     room.strangers.left(crowd[0])
-    room.strangers.evict_oldest("strangers_max")
+    room.strangers.evict_one("strangers_max")
 
     assert [one.evicted for one in crowd] == ["", "strangers_max", "", ""]
     assert len(room.strangers) == 2
+
+
+def crowd_of(room: Room, count: int) -> list[Busy]:
+    crowd = [Busy(room, str(number), 1) for number in range(count)]
+    for one in crowd:
+        room.strangers.arrived(one)
+    return crowd
+
+
+async def test_M12_who_has_come_further_outlasts_any_number_of_silent_peers() -> None:
+    room = Room()
+    client, opened = crowd_of(room, 2)
+    room.strangers.has_work(client)
+    room.strangers.opened(opened)
+    silent = crowd_of(room, 6)
+    for _ in range(100):
+        room.strangers.evict_one("strangers_max")
+        silent += crowd_of(room, 1)
+
+    assert (client.evicted, opened.evicted) == ("", "")
+    assert [bool(one.evicted) for one in silent] == [True] * 100 + [False] * 6
+
+
+async def test_M12_of_those_who_have_spoken_who_opened_stays() -> None:
+    room = Room()
+    opened, *others = crowd_of(room, 3)
+    for one in others:
+        room.strangers.has_work(one)
+    room.strangers.opened(opened)
+    room.strangers.evict_one("strangers_max")
+
+    assert [one.evicted for one in (opened, *others)] == ["", "strangers_max", ""]
+
+
+def test_M12_peers_that_opened_and_wait_keep_no_newcomer_out() -> None:
+    room = Room()
+    waiting = crowd_of(room, 8)
+    for one in waiting:
+        room.strangers.opened(one)
+    newcomers = []
+    for _ in range(2):
+        room.strangers.evict_one("strangers_max")
+        newcomers += crowd_of(room, 1)
+
+    assert [bool(one.evicted) for one in waiting] == [True] * 2 + [False] * 6
+    assert not any(one.evicted for one in newcomers)
+
+
+def test_M12_a_peer_whose_bytes_are_still_in_the_socket_is_not_silent() -> None:
+    room = Room()
+    client, *silent = crowd_of(room, 4)
+    client.unread = True
+    room.strangers.evict_one("strangers_max")
+
+    assert [bool(one.evicted) for one in (client, *silent)] == [False, True, False, False]
+
+
+def test_B62_silent_peers_are_not_cut_for_the_bytes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers_module, "HELD_BYTES_MAX", 1_000)
+    room = Room()
+    silent = crowd_of(room, 5)
+    loud = crowd_of(room, 2)
+    for one in loud:
+        room.strangers.holds(one, 600)
+
+    assert [bool(one.evicted) for one in (*silent, *loud)] == [False] * 5 + [True, False]
+    assert room.strangers.held_bytes == 600
 
 
 def test_B62_what_all_strangers_hold_together_has_a_limit_and_comes_back(
