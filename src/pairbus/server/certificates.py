@@ -44,8 +44,10 @@ class CertificateFiles:
 def ensure_certificates(directory: Path, names: Sequence[str], now: datetime) -> CertificateFiles:
     """Make or renew what is missing, too old or for other names. Repeating it changes nothing.
 
+    The paths it gives are absolute: other processes read them from the ready file, each in a directory of its own.
     Raises UsageError when files are there that cannot be read.
     """
+    directory = directory.absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     ca_path, ca_key_path = directory / "ca.pem", directory / "ca.key"
     path, key_path = directory / "server.pem", directory / "server.key"

@@ -112,3 +112,14 @@ def test_unreadable_files_are_an_error_with_the_way_out(tmp_path: Path) -> None:
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--tls-name"):
         ensure_certificates(tmp_path, ["bücher.example"], NOW)
+
+
+def test_the_paths_are_absolute_for_a_directory_given_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = ensure_certificates(Path("data/tls"), [], NOW)
+
+    assert files.ca_file == str(tmp_path / "data" / "tls" / "ca.pem")
+    assert Path(files.certificate_file).is_absolute()
+    assert Path(files.key_file).is_absolute()
