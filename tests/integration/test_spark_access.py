@@ -23,11 +23,29 @@ from tests.integration.spark_kit import look_at
 SECONDS_MAX = 20
 """The official client tries for 50 seconds; what is told at once takes less than one on a quiet machine."""
 
+LISTENER = [{"Name": "listener", "Rights": ["Listen"], "PrimaryKey": "L" * 44}]
+CONFIG = {
+    "Queues": [
+        {"Name": "orders", "AuthorizationRules": LISTENER},
+        {"Name": "topic-steps", "Properties": {"RequiresSession": True}, "AuthorizationRules": LISTENER},
+    ],
+    "Topics": [{"Name": "events", "AuthorizationRules": LISTENER}],
+}
+
 
 @pytest.fixture(scope="module")
 def ns() -> Iterator[Namespace]:
-    with Namespace("contoso", queues=["orders"]) as running:
+    with Namespace("contoso", config=CONFIG) as running:
         yield running
+
+
+def listening(ns: Namespace) -> str:
+    """A connection string whose key may listen and nothing else."""
+    endpoint, _, rest = ns.connection_string.partition(";")
+    further = [part for part in rest.split(";") if not part.startswith("SharedAccessKey")]
+    return ";".join(
+        [endpoint, "SharedAccessKeyName=listener", f"SharedAccessKey={'L' * 44}", *filter(None, further)]
+    )
 
 
 def browse(connection: str, queue: str) -> None:
@@ -70,6 +88,26 @@ def test_a_missing_entity_is_told_at_once(ns: Namespace, work: object) -> None:
         work(ns.connection_string, "absent")
 
     assert time.monotonic() - begun_at < SECONDS_MAX
+
+
+@pytest.mark.parametrize("right", ["manage", "listen"])
+@pytest.mark.parametrize("work", [browse, stream])
+def test_a_topic_that_is_given_as_a_queue_is_told(ns: Namespace, work: object, right: str) -> None:
+    """Browsing a topic shows nothing, so a read of it looked like a read of an empty queue."""
+    assert callable(work)
+    connection = ns.connection_string if right == "manage" else listening(ns)
+
+    with pytest.raises(
+        UsageError, match="option queue is 'events', which is a topic .* topic and subscription"
+    ):
+        work(connection, "events")
+
+
+@pytest.mark.parametrize("queue", ["orders", "topic-steps"])
+def test_an_empty_queue_is_taken_for_no_topic(ns: Namespace, queue: str) -> None:
+    for connection in (ns.connection_string, listening(ns)):
+        browse(connection, queue)
+        stream(connection, queue)
 
 
 def test_a_connection_string_of_one_entity_reads_and_writes_it(ns: Namespace) -> None:

@@ -15,11 +15,13 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.amqp.message import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
+from pairbus.errors import UsageError
 from pairbus.pairing import wire
 from pairbus.pairing.trigger import Failure, classify
 from pairbus.spark import sdk
 from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.census import Browser
+from pairbus.spark.entity_kind import refuse_topic
 from pairbus.spark.offsets import Run, mark_of, numbers_of, runs_of
 
 if TYPE_CHECKING:
@@ -71,8 +73,10 @@ class Settlement:
 class Entity:
     """A lazily opened way to one entity. Never pickled: each process opens its own."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, is_task: bool = False) -> None:
         self._options = options
+        self._is_task = is_task
+        """In a task the driver has planned, and so knows that the entity can be read."""
         self._client: ServiceBusClient | None = None
         self._receiver: ServiceBusReceiver | None = None
 
@@ -146,11 +150,17 @@ class Entity:
         """Look once without the client's own retries: a wrong key or name shows at once.
 
         Raises:
-            PairbusError: The key was refused, or there is no such entity.
+            PairbusError: The key was refused, there is no such entity, or it is a topic and given as a queue.
         """
         wire.set_retries(receiver, 0)
         try:
-            sdk.browse(receiver, 1, 1)
+            first = sdk.browse(receiver, 1, 1)
+            # A topic holds no active message: only what looks like one is asked what it is.
+            if not self._is_task and not (first and _browsed(first[0]).is_active):
+                refuse_topic(self._options)
+        except UsageError:
+            self.close()
+            raise
         except ServiceBusError as error:
             refusal = self.refusal(error)
             if refusal is not None:

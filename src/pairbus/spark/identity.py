@@ -15,23 +15,20 @@ Three facts tell the entities apart:
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.core.exceptions import AzureError
-from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import UsageError
+from pairbus.spark.entity_kind import management_of
 from pairbus.spark.offsets import Offset, numbers_of
 
 if TYPE_CHECKING:
     from pairbus.spark.entity import Browsed, Entity
     from pairbus.spark.options import SourceOptions
 
-MANAGEMENT_SECONDS: Final = 5.0
-"""How long the management API may take to tell when an entity was created. Afterwards it counts as not known."""
 CLOCK_STEP_MS: Final = 60_000
 """A broker's clock may step back this far, at a failover for example, before a message counts as too old."""
 
@@ -61,32 +58,19 @@ def created_ms(options: SourceOptions) -> int | None:
 
 
 async def _created_ms(options: SourceOptions) -> int | None:
-    from pairbus.pairing._async.management import Management, NoManageRight
-    from pairbus.pairing.naming import parse_connection_string
-    from pairbus.pairing.trust import bundle_of
-
-    text = options.access.connection_string()
-    with ExitStack() as files:
-        bundle = files.enter_context(bundle_of(options.access.authorities))
-        settings: dict[str, Any] = {"connection_verify": bundle} if bundle else {}
-        settings |= {"retry_total": 0, "connection_timeout": MANAGEMENT_SECONDS}
-        host = parse_connection_string(text, "given").host
-        async with (
-            asyncio.timeout(MANAGEMENT_SECONDS),
-            ServiceBusClient.from_connection_string(**options.access.connection()) as client,
-        ):
-            try:
-                async with Management(client, settings, host)._client() as management:
-                    properties: Any = (
-                        await management.get_queue_runtime_properties(options.queue)
-                        if options.queue
-                        else await management.get_subscription_runtime_properties(
-                            options.topic, options.subscription
-                        )
-                    )
-            except NoManageRight:
-                return None
-    created = properties.created_at_utc
+    async with management_of(options) as management:
+        if management is None:
+            return None
+        properties: Any = (
+            await management.get_queue_runtime_properties(options.queue)
+            if options.queue
+            else await management.get_subscription_runtime_properties(options.topic, options.subscription)
+        )
+    try:
+        created = properties.created_at_utc
+    except AttributeError:
+        # The official client gives properties without content when the name is that of an entity of another kind.
+        return None
     return None if created is None else int(created.timestamp() * 1000)
 
 

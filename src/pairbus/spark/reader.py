@@ -87,7 +87,7 @@ class _Reading:
 
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         has_raw = "raw" in arrow.names
-        entity = Entity(self._options)
+        entity = Entity(self._options, is_task=True)
         try:
             found: Iterator[Browsed] = (
                 self._of_batch(entity, partition)
