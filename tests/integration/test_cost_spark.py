@@ -225,6 +225,7 @@ def test_the_bill_and_what_if_agree_over_the_end_of_a_month_and_leave_out_imposs
         "count": 3_000, "bytes": 5, "units": 3_000, "connection_peak": 0, "part": "one",
     }  # fmt: skip
     moments = ["2026-10-31T23:59:00Z", "2026-11-01T00:00:00Z", "2126-01-01T00:00:00Z", "1970-01-01T00:01:00Z"]
+    moments += ["2011-03-01T00:00:00Z", "9999-12-31T23:59:00Z"]
     log = tmp_path / "usage.jsonl"
     log.write_text("\n".join(json.dumps({**row, "bucket": moment}) for moment in moments))
 
@@ -233,7 +234,7 @@ def test_the_bill_and_what_if_agree_over_the_end_of_a_month_and_leave_out_imposs
 
     rows = bill["rows"]
     assert isinstance(rows, dict)
-    assert rows["quarantined"] == {"bucket lies before 2010": 1, "bucket lies in the future": 1}
+    assert rows["quarantined"] == {"bucket lies before 2024": 2, "bucket lies in the future": 2}
     bills = bill["months"]
     assert isinstance(bills, list)
     assert [one["month"] for one in bills] == ["2026-10", "2026-11"]
@@ -272,9 +273,11 @@ def test_what_if_replays_recorded_usage_against_other_settings(tmp_path: Path, p
 def test_what_cannot_be_read_or_priced_is_refused_with_its_name(tmp_path: Path, prices: str) -> None:
     scripted_outage(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "new" / "usage").mkdir(parents=True)
     for arguments, told in (
         ([str(tmp_path / "absent")], "no such file"),
         ([str(tmp_path / "empty")], "holds no usage log"),
+        ([str(tmp_path / "new")], "nothing that can be read.* its broker has written none yet"),
         ([str(tmp_path / "primary"), "--tier", "premium"], "no price table of premium"),
         ([str(tmp_path / "primary"), "--from", "2026-11-16", "--to", "2026-11-15"], "is not before"),
     ):

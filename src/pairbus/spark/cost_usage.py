@@ -36,6 +36,7 @@ USAGE: Final = Wanted(
     },
     weight="count",
     hour_column="bucket",
+    may_be_empty=False,
 )
 _COLUMNS: Final = (
     ("bucket", t.TimestampType()),
@@ -57,8 +58,9 @@ _LINE_SCHEMA: Final = t.StructType(
 EVENT: Final = ("part", "ms", "namespace", "entity", "operation", "stage")
 """What makes an event one: a minute's row of one life's part of one hour. A part is known by the file that was chosen for it."""
 HOUR_MS: Final = 3_600_000
-EARLIEST: Final = datetime(2010, 1, 1, tzinfo=UTC)
-"""There was no Service Bus to log before: a minute before this comes from a clock that was not set."""
+EARLIEST: Final = datetime(2024, 1, 1, tzinfo=UTC)
+"""No broker of this kind wrote a log before: a minute before this comes from a clock that was not set. Every month from the first
+row on is billed, so such a row must not count as the first."""
 AHEAD_MAX: Final = timedelta(days=2)
 """How far a broker's clock may be ahead of the one that the bill is made with."""
 COUNT_MAX: Final = 10**15

@@ -70,6 +70,8 @@ class Wanted:
     """A column of times that must lie in the hour of a part's directory."""
     remedy: str = "its broker has written none yet"
     """What to do when a broker's data directory has no such folder."""
+    may_be_empty: bool = True
+    """Whether a broker's folder without a file counts: nothing has happened there yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,11 @@ def find_inputs(spark: SparkSession | None, locations: Sequence[str], wanted: Wa
     if found.damaged and not found.parquet and not found.lines:
         path, why = next(iter(found.damaged.items()))
         raise UsageError(f"{path} cannot be read ({why}), and there is no other {wanted.what}")
+    if not found.parquet and not found.lines and not wanted.may_be_empty:
+        raise UsageError(
+            f"{', '.join(locations)}: there is nothing that can be read. The directory for the {wanted.what} is there, but "
+            f"empty: {wanted.remedy}"
+        )
     if len(found.parquet) + len(found.lines) > FILES_MAX:
         raise UsageError(
             f"{len(found.parquet) + len(found.lines):,} files are too many: join small ones to {FILES_MAX:,} at most"
@@ -204,11 +211,11 @@ def _is_of_its_hour(file: Path, metadata: parquet.FileMetaData, column: str) -> 
         start = datetime.strptime(named[-1], f"{HOUR}%Y-%m-%dT%H").replace(tzinfo=UTC)
     except ValueError:
         return False
-    end = start + timedelta(hours=1)
     for span in _spans(metadata, column):
         if span is None or not all(isinstance(one, datetime) and one.tzinfo is not None for one in span):
             return False
-        if not start <= span[0] <= span[1] < end:
+        # Not compared with the hour's end: the last hour of the calendar has none.
+        if span[0] < start or span[1] - start >= timedelta(hours=1):
             return False
     return True
 
@@ -222,7 +229,10 @@ def _spans(metadata: parquet.FileMetaData, column: str) -> list[tuple[Any, Any] 
     found: list[tuple[Any, Any] | None] = []
     for group in range(metadata.num_row_groups):
         told = metadata.row_group(group).column(at).statistics
-        found.append((told.min, told.max) if told is not None and told.has_min_max else None)
+        try:
+            found.append((told.min, told.max) if told is not None and told.has_min_max else None)
+        except (OverflowError, ValueError):  # a time beyond the calendar
+            found.append(None)
     return found
 
 
@@ -230,7 +240,7 @@ def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:
     for name, types in wanted.columns.items():
         if name not in schema.names:
             raise UsageError(
-                f"{file} is no {wanted.what}: it has no column {name!r} (it has {', '.join(map(str, schema.names[:20]))})"
+                f"{file} is no {wanted.what}: it has no column {name!r} (it has {_shown(schema.names)})"
             )
         kind = str(schema.field(name).type)
         if not kind.startswith(types) or "[ns" in kind:
@@ -238,6 +248,10 @@ def _check_columns(file: Path, schema: pyarrow.Schema, wanted: Wanted) -> None:
                 f"{file}: column {name!r} is {kind}, expected {' or '.join(types)}"
                 + " (not ns)" * ("[ns" in kind)
             )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(name if name.strip() else repr(name) for name in names[:20]) or "no column at all"
 
 
 def _age(part: _Part, weight: str | None) -> tuple[int, int, int, str]:
