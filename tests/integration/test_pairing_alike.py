@@ -29,6 +29,7 @@ def with_property(value: object) -> ServiceBusMessage:
     return ServiceBusMessage("x", application_properties=properties)
 
 
+NUMBER_FOR_NAME = "property name that is a number"
 MESSAGES: dict[str, Callable[[], Any]] = {
     "session id of 128": lambda: raw(properties={"group_id": "s" * 128}),
     "session id of 129": lambda: raw(properties={"group_id": "s" * 129}),
@@ -38,6 +39,7 @@ MESSAGES: dict[str, Callable[[], Any]] = {
     ),
     "property of unknown type": lambda: with_property(object()),
     "property beyond 64 bits": lambda: with_property(2**70),
+    NUMBER_FOR_NAME: lambda: {"body": "x", "application_properties": {5: 1}},
     "property list": lambda: with_property([1]),
     "body of unknown type": lambda: AmqpAnnotatedMessage(value_body=object()),
     "negative life": lambda: {"body": "x", "time_to_live": timedelta(seconds=-5)},
@@ -142,7 +144,7 @@ def test_a_batch_takes_what_the_sdks_takes(senders: Senders) -> None:
 def test_a_refusal_while_failed_over_is_no_doubt_and_evicts_no_queue(senders: Senders) -> None:
     before = senders.client.statistics()
     senders.client.fail_over("orders")
-    for message in ("session id of 129", "list too large", "property of unknown type"):
+    for message in ("session id of 129", "list too large", "property of unknown type", NUMBER_FOR_NAME):
         error_of(CALLS["send"], senders.paired, MESSAGES[message]())
     senders.client.mark_healthy("orders")
     after = senders.client.statistics()

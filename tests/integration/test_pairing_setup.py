@@ -53,7 +53,8 @@ def test_P29_pairing_creates_exactly_the_missing_queues_with_the_prescribed_sett
         stranded.send_messages([text(1), text(2)])
     with paired(pair, options(backlog_queue_count=3)) as client:
         events = client.events()
-        assert client.backlog_queue_count == 3
+        assert client.backlog_queue_count == 2, "sends to a queue that requires sessions would fail"
+        assert client._factory.drained_only == ["contoso/x-servicebus-transfer/1"]
 
     with pair.secondary.administration_client() as management:
         names = sorted(queue.name for queue in management.list_queues())
@@ -69,6 +70,7 @@ def test_P29_pairing_creates_exactly_the_missing_queues_with_the_prescribed_sett
     assert (created.requires_session, created.requires_duplicate_detection) == (False, False)
     assert untouched.max_delivery_count == 7
     assert set(kinds(events, Kind.PROPERTY_DIFFERENCE)) == {"contoso/x-servicebus-transfer/1"}
+    assert kinds(events, Kind.QUEUE_UNUSABLE) == ["contoso/x-servicebus-transfer/1"]
     assert [event.is_loud for event in events if "requires sessions" in event.text] == [True]
     extra = [event for event in events if event.kind is Kind.EXTRA_QUEUE]
     assert [(event.subject, event.data["messages"]) for event in extra] == [

@@ -331,20 +331,20 @@ class Factory:
             self._tallies.append(tally)
         return tally
 
-    def fold(self, tally: Tally) -> None:
-        """A sender was closed: its counts stay, its tally need not."""
+    def _fold(self, tally: Tally) -> None:
+        """Keep the counts of a sender without its tally: nobody has the sender any more, so no send of it is under way."""
         with self.lock:
             if tally in self._tallies:
                 self._tallies.remove(tally)
                 self._folded.add(tally)
 
     def retire(self, tally: Tally) -> None:
-        """A sender was forgotten without being closed. Called by the garbage collector, so it takes no lock."""
+        """Nobody has the sender any more. Called by the garbage collector, so it takes no lock."""
         self._retired.append(tally)
 
     def _fold_retired(self) -> None:
         while self._retired:
-            self.fold(self._retired.popleft())
+            self._fold(self._retired.popleft())
 
     def _total(self) -> Tally:
         self._fold_retired()

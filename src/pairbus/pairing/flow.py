@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.pairing.errors import EntityGoneError
 from pairbus.pairing.health import Change, EntityHealth, Health
 from pairbus.pairing.outcome import without_frames
-from pairbus.pairing.trigger import BUSY_PAUSE_MS, IN_DOUBT, Failure, classify, counts
+from pairbus.pairing.trigger import BUSY_PAUSE_MS, IN_DOUBT, Failure, classify, counts, is_of_the_message
 
 if TYPE_CHECKING:
     from pairbus.pairing.options import Trigger
@@ -29,6 +29,8 @@ HELD_PAUSE_MS_MAX: Final = 2_000
 """Bounds of the pause between attempts of a send that is held while its entity is suspect."""
 BACKLOG_ATTEMPT_MS_MIN: Final = 2_000
 """Opening a link takes a moment: a queue is not given up in less than this while the caller has the time."""
+TRIAL_MS_MAX: Final = 2_000
+"""How long a send waits at most for a queue that is out of the rotation, while another one is in it."""
 SILENCE_MS: Final = 10_000
 """How long an attempt waits for a silent primary at most, while the send can go to the backlog instead. A longer failover
 interval allows attempts of its own length."""
@@ -112,6 +114,7 @@ class SendFlow:
         self._holds = holds_while_suspect
         self._tried: dict[str, None] = {}
         self._attempt_ms = 0
+        self._has_made_trial = False
         self.primary_error: BaseException | None = None
         self._backlog_error: BaseException | None = None
         self._no_time: BaseException | None = None
@@ -169,7 +172,10 @@ class SendFlow:
         if left <= 0:
             # An attempt without time could only fail, and would put the blame on a queue that was never asked.
             return self._backlog_failure()
-        queue = self._next_queue(now)
+        trial = self._trial(now, left)
+        if trial is not None:
+            return trial
+        queue = self._next_queue()
         if queue is None:
             return self._backlog_failure()
         untried = len(self._rotation.usable) + len(self._rotation.evicted) - len(self._tried) - 1
@@ -177,10 +183,19 @@ class SendFlow:
         self._attempt_ms = max(1, share)
         return TryBacklog(queue, self._attempt_ms)
 
-    def _next_queue(self, now: int) -> str | None:
-        queue = self._rotation.take_trial(now, self._tried)
-        if queue is not None:
-            return queue
+    def _trial(self, now: int, left: int) -> TryBacklog | None:
+        """One queue that is out of the rotation, if it is time to try it: one send makes one trial at most."""
+        if self._has_made_trial:
+            return None
+        attempt_ms = max(1, min(max(left // 2, min(left, BACKLOG_ATTEMPT_MS_MIN)), TRIAL_MS_MAX))
+        queue = self._rotation.take_trial(now, attempt_ms, self._tried)
+        if queue is None:
+            return None
+        self._has_made_trial = True
+        self._attempt_ms = attempt_ms
+        return TryBacklog(queue, attempt_ms)
+
+    def _next_queue(self) -> str | None:
         own = self._choice.queue
         if own is not None and own in self._rotation.usable and own not in self._tried:
             return own
@@ -246,8 +261,8 @@ class SendFlow:
         self._tried[queue] = None
         self._backlog_error = error
         failure = classify(error)
-        if failure in (Failure.TOO_LARGE, Failure.CANCELLED):
-            # The message's fault or the caller's wish, not the queue's. Whatever else it is, another queue may do.
+        if failure is Failure.CANCELLED or is_of_the_message(error):
+            # The caller's wish or the message's fault, not the queue's. Whatever else it is, another queue may do.
             self._final = Fail(error, self.primary_error or self._health.last_error, self.is_in_doubt)
             return False
         self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)

@@ -39,9 +39,9 @@ class BacklogQueue:
     name: str
     differences: tuple[str, ...] = ()
     dangers: tuple[str, ...] = ()
-    """Differences because of which sends there fail or leak."""
+    """Differences because of which what is parked there stays there."""
     obstacle: str = ""
-    """Why no message may be parked there, because the queue could lose it; empty when messages may be."""
+    """Why no message is parked there: sends fail, or the queue could lose what it accepts. Empty when it may be used."""
     owner: str = ""
     """Address of the primary that the queue was created for; empty when the queue does not say."""
 
@@ -107,21 +107,30 @@ def _obstacle(properties: QueueProperties) -> str:
             "it detects duplicates: of two messages with one id it would keep the first and accept the second without "
             "storing it, so it is drained but not used; delete it and pair again to get a plain queue"
         )
+    if properties.requires_session:
+        return (
+            "it requires sessions: parked messages have none, so sends there fail and it is not used; delete it and pair "
+            "again to get a plain queue"
+        )
+    if properties.forward_to:
+        return (
+            f"it forwards to {properties.forward_to}: parked messages would leak there, so it is not used; remove the "
+            "forwarding and pair again"
+        )
+    status = _status(properties)
+    if status not in ("Active", "ReceiveDisabled"):
+        return f"its status is {status}: sends there fail, so it is not used; set it to Active and pair again"
     return ""
 
 
 def _dangers(properties: QueueProperties) -> list[str]:
-    dangers = []
-    if properties.requires_session:
-        dangers.append("it requires sessions: parked messages have none, so sends there fail")
-    status = str(getattr(properties.status, "value", properties.status) or "Active")
-    if status not in ("Active", "ReceiveDisabled"):
-        dangers.append(f"its status is {status}: sends there fail")
-    elif status == "ReceiveDisabled":
-        dangers.append("its status is ReceiveDisabled: a syphon cannot drain it")
-    if properties.forward_to:
-        dangers.append(f"it forwards to {properties.forward_to}: parked messages leak there")
-    return dangers
+    if _status(properties) == "ReceiveDisabled":
+        return ["its status is ReceiveDisabled: a syphon cannot drain it"]
+    return []
+
+
+def _status(properties: QueueProperties) -> str:
+    return str(getattr(properties.status, "value", properties.status) or "Active")
 
 
 def _same(wanted: object, value: object) -> bool:

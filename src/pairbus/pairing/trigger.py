@@ -69,6 +69,15 @@ _INVALID_CONDITIONS: Final = frozenset(
         "com.microsoft:precondition-failed",
     }
 )
+_OF_THE_ENTITY: Final = frozenset(
+    {
+        "amqp:not-allowed",
+        "amqp:not-implemented",
+        "amqp:precondition-failed",
+        "com.microsoft:precondition-failed",
+    }
+)
+"""Those of them that speak of how the entity is set up: another queue may take the same message."""
 _BY_STATUS: Final = {
     401: Failure.UNAUTHORIZED,
     403: Failure.UNAUTHORIZED,
@@ -151,6 +160,25 @@ def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> boo
 def is_of_the_transport(error: BaseException) -> bool:
     """Whether an error came from the peer or the network, not from inside the client."""
     return classify(error) is not Failure.CLIENT
+
+
+def is_of_the_message(error: BaseException) -> bool:
+    """Whether an error is the message's own fault: every other queue would refuse the message, too."""
+    failure = classify(error)
+    if failure is Failure.TOO_LARGE:
+        return True
+    return failure is Failure.INVALID and _condition(error) not in _OF_THE_ENTITY
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is an answer that the same queue would give again. A fresh token may change one of the others."""
+    return classify(error) not in (*IN_DOUBT, Failure.CANCELLED, Failure.UNAUTHORIZED)
+
+
+def _condition(error: BaseException) -> str:
+    """The AMQP condition of an error; empty when it has none."""
+    condition = getattr(error, "_condition", None) or getattr(error, "condition", None) or ""
+    return condition.decode() if isinstance(condition, bytes) else str(condition)
 
 
 def _by_condition(error: sdk.ServiceBusError) -> Failure:

@@ -323,10 +323,15 @@ def observe_close(client: Any, owner: Any, *arguments: object) -> None:
     client.close = close
 
 
-def watch_attempts(sender: Any, noticed: Callable[[BaseException], object]) -> None:
+def watch_attempts(
+    sender: Any,
+    noticed: Callable[[BaseException], object],
+    is_final: Callable[[BaseException], bool] | None = None,
+) -> None:
     """Call ``noticed`` with the error of each attempt, though the SDK tries again and tells only of the last one.
 
-    "Server busy" ends the SDK's own attempts: it would try again within a second, and ten must pass (P16).
+    "Server busy" ends the SDK's own attempts: it would try again within a second, and ten must pass (P16). So does an
+    error that ``is_final`` says yes to.
     """
     original = sender._handle_exception
 
@@ -334,6 +339,8 @@ def watch_attempts(sender: Any, noticed: Callable[[BaseException], object]) -> N
         if isinstance(error, ServiceBusServerBusyError):
             raise error
         noticed(error)
+        if is_final is not None and is_final(error):
+            raise error
         return error
 
     if inspect.iscoroutinefunction(original):

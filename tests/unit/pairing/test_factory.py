@@ -93,8 +93,8 @@ def test_P45_counts_of_many_senders_add_up() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    factory.fold(tallies[0])
-    factory.fold(tallies[0])
+    factory.retire(tallies[0])
+    factory.retire(tallies[0])
 
     statistics = factory.statistics()
     assert (statistics.sends, statistics.to_primary, statistics.operations_primary) == (

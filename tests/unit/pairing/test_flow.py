@@ -6,7 +6,16 @@ import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.pairing.errors import EntityGoneError
-from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
+from pairbus.pairing.flow import (
+    TRIAL_MS_MAX,
+    Choice,
+    Fail,
+    SendFlow,
+    TryBacklog,
+    TryPrimary,
+    Wait,
+    first_attempt_ms,
+)
 from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.options import Trigger
 from pairbus.pairing.rotation import Rotation
@@ -108,15 +117,26 @@ def test_P33_the_next_send_tries_again_and_brings_the_queue_back() -> None:
     assert flow.backlog_accepted("q0", 1)
 
 
-def test_P13_a_size_error_evicts_nothing() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        sdk.MessageSizeExceededError(),
+        sdk.ServiceBusError("malformed", condition="amqp:decode-error"),
+        sdk.ServiceBusError("malformed", condition="amqp:invalid-field"),
+        sdk.ServiceBusError("malformed", condition="com.microsoft:argument-error"),
+        ValueError("malformed"),
+    ],
+    ids=repr,
+)
+def test_P13_a_fault_of_the_message_evicts_nothing_and_reaches_the_caller(error: Exception) -> None:
     flow, health, rotation = make()
     health.fail_over(0)
     step = flow.next_step(0)
     assert isinstance(step, TryBacklog)
 
-    assert not flow.backlog_failed(step.queue, 1, sdk.MessageSizeExceededError())
+    assert not flow.backlog_failed(step.queue, 1, error)
     assert len(rotation.usable) == 3
-    assert isinstance(flow.next_step(1), Fail)
+    assert flow.next_step(1) == Fail(error, None, is_in_doubt=False)
 
 
 def test_P16_after_server_busy_the_send_waits_ten_seconds_before_it_tries_again() -> None:
@@ -175,7 +195,30 @@ def test_an_evicted_queue_is_tried_first_by_one_send_after_the_interval() -> Non
     health.fail_over(0)
     rotation.refused("q1", 0, "down")
 
-    assert flow.next_step(1_000) == TryBacklog("q1", 4_500)
+    assert flow.next_step(1_000) == TryBacklog("q1", TRIAL_MS_MAX)
+
+
+def test_one_send_makes_one_trial_however_many_queues_are_out() -> None:
+    health = EntityHealth("orders", 1_000, 1_000)
+    health.fail_over(0)
+    rotation = Rotation([f"q{index}" for index in range(10)], 1_000, random.Random(1))
+    for index in range(7):
+        rotation.refused(f"q{index}", 0, "disabled")
+    now, trials_each = 1_000, []
+    for _ in range(60):
+        flow = SendFlow(health, rotation, Choice(), "documented", now + 60_000, holds_while_suspect=False)
+        trials = 0
+        while isinstance(step := flow.next_step(now), TryBacklog) and step.queue in rotation.evicted:
+            trials += 1
+            now += 2_500  # longer than an interval: the next queue would be due at once
+            flow.backlog_failed(step.queue, now, sdk.MessagingEntityDisabledError())
+        assert isinstance(step, TryBacklog)
+        flow.backlog_accepted(step.queue, 1)
+        trials_each.append(trials)
+        now += 10
+
+    assert max(trials_each) == 1
+    assert sum(trials_each) < 30, "and most sends make none"
 
 
 def test_P32_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> None:

@@ -53,16 +53,24 @@ def test_each_difference_is_told_by_itself_with_what_was_expected(name: str, val
         ({"requires_session": True}, "sessions"),
         ({"status": "Disabled"}, "sends there fail"),
         ({"status": "SendDisabled"}, "sends there fail"),
-        ({"status": "ReceiveDisabled"}, "cannot drain"),
         ({"forward_to": "elsewhere"}, "leak"),
     ],
 )
-def test_what_makes_sends_fail_or_leak_is_a_danger(changes: dict[str, Any], word: str) -> None:
+def test_a_queue_where_sends_fail_or_leak_is_not_used(changes: dict[str, Any], word: str) -> None:
     found = read("p", queue(**changes))
 
     assert found is not None
-    assert len(found.dangers) == 1
-    assert word in found.dangers[0]
+    assert word in found.obstacle
+    assert "pair again" in found.obstacle, "the way out"
+    assert found.dangers == ()
+
+
+def test_a_queue_that_cannot_be_drained_is_used_and_told_of() -> None:
+    found = read("p", queue(status="ReceiveDisabled"))
+
+    assert found is not None
+    assert found.obstacle == ""
+    assert "cannot drain" in found.dangers[0]
 
 
 def test_P29_the_census_sorts_used_missing_and_extra() -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus import EntityGoneError, Health, UsageError, outcome_of
+from pairbus import ClientClosedError, EntityGoneError, Health, UsageError, outcome_of
 from pairbus.pairing.parking import passport_of
 from pairbus.pairing.scheduled import ParkedSchedule
 from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeSender, Stage, refuse, silence, text
@@ -299,7 +299,11 @@ def test_a_sender_that_nobody_keeps_is_forgotten_and_its_counts_stay(stage: Stag
         bench = Bench()
         client = bench.paired()
         for number in range(20):
-            await client.get_queue_sender("orders").send_messages(text(number))
+            sender = client.get_queue_sender("orders")
+            await sender.send_messages(text(number))
+            if number % 2:
+                await sender.close()
+        del sender
         gc.collect()
 
         assert len(client._senders) == 0
@@ -374,9 +378,62 @@ def test_a_timeout_that_is_none_is_refused_like_the_sdk_does(stage: Stage) -> No
             sender.send_messages(text(1), timeout=0),
             sender.schedule_messages(text(1), datetime.now(UTC), timeout=-1),
         ):
-            with pytest.raises(ValueError, match="more than 0 seconds"):
+            with pytest.raises(ValueError, match="seconds above 0"):
                 await call
         assert client.statistics().sends == 0
         await client.close()
+
+    stage.play(act)
+
+
+def test_P45_statistics_add_up_though_the_client_closes_while_sends_are_under_way(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        answered = asyncio.Event()
+
+        async def late(_: object) -> None:
+            await answered.wait()
+
+        bench.primary.answer = late
+        sender = client.get_queue_sender("orders")
+        sends = [asyncio.create_task(sender.send_messages(text(number))) for number in range(8)]
+        await asyncio.sleep(0.1)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0.1)
+        answered.set()
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        await closing
+
+        counts = client.statistics()
+        assert counts.sends == 8
+        assert counts.to_primary == sum(result is None for result in results)
+        assert counts.sends == counts.to_primary + counts.to_backlog + counts.failed + counts.unknown
+
+    stage.play(act)
+
+
+def test_P5_a_send_on_what_is_closed_already_is_a_fail(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        closed, other = client.get_queue_sender("orders"), client.get_queue_sender("orders")
+        await closed.close()
+        with pytest.raises(ClientClosedError) as of_sender:
+            await closed.send_messages(text(1))
+        with pytest.raises(ClientClosedError) as of_schedule:
+            await closed.schedule_messages(text(1), datetime.now(UTC))
+        bench.primary.answer = silence
+        under_way = asyncio.create_task(other.send_messages(text(2)))
+        await asyncio.sleep(0.1)
+        await client.close()
+        with pytest.raises(ClientClosedError) as of_client:
+            await other.send_messages(text(3))
+        with pytest.raises(ClientClosedError) as interrupted:
+            await under_way
+
+        for refused in (of_sender, of_schedule, of_client):
+            assert outcome_of(refused.value) == "fail"
+        assert outcome_of(interrupted.value) == "unknown", "its message had left"
 
     stage.play(act)

@@ -29,7 +29,7 @@ from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait,
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.parcel import Parcel, handle_of, prepared_for_sending, scheduled_for
 from pairbus.pairing.scheduled import split_handles
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.pairing.trigger import Failure, classify, is_refusal
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pairbus.pairing._async.client import PairedServiceBusClient
 
 BACKLOG_RETRIES: Final = 1
-"""A connection that died while idle is opened anew once before its queue leaves the rotation."""
+"""A connection that died while idle is opened anew once before its queue leaves the rotation. An answer is final."""
 
 PRIMARY_RETRIES_MAX: Final = 1
 PRIMARY_BACKOFF_SECONDS_MAX: Final = 0.25
@@ -258,7 +258,6 @@ class PairedSender(ServiceBusSender):
             self._backlog.clear()
             self._primary = None
         self._client._forget(self)
-        self._factory.fold(self._tally)
         await runtime.together(self._close_link, links, CLOSE_SECONDS)
 
     async def _close_link(self, link: Link) -> None:
@@ -403,10 +402,11 @@ class PairedSender(ServiceBusSender):
                 batch = wire.batch_of(wire.new_batch(limit, link.sender), parcel.left)
                 seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
                 await link.send(batch, seconds * SDK_SHARE, seconds, {})
-                self._tally.to_backlog += len(batch)
-                parcel.accepted(step.queue, len(batch))
+                accepted = len(batch)
+                self._tally.to_backlog += accepted
+                parcel.accepted(step.queue, accepted)
                 with self._factory.lock:
-                    if flow.backlog_accepted(step.queue, len(batch)):
+                    if flow.backlog_accepted(step.queue, accepted):
                         self._factory.readmitted(step.queue)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             is_in_doubt = attempts.failed(error)
@@ -485,16 +485,18 @@ class PairedSender(ServiceBusSender):
                 self._check_live()
                 sender = self._client.secondary.get_queue_sender(queue)
                 wire.set_retries(sender, BACKLOG_RETRIES)
-                wire.watch_attempts(sender, notice)
+                wire.watch_attempts(sender, notice, is_refusal)
                 link = self._backlog[queue] = Link(sender, self._limits)
             return link
 
     def _check_live(self) -> None:
         self._client._check_live()
         if self._is_closed:
-            raise ClientClosedError(
+            error = ClientClosedError(
                 f"the sender of {self.entity_name!r} is closed: get a new one from the client"
             )
+            # The caller who was sending meanwhile marks it anew.
+            raise mark(error, is_in_doubt=False)
 
     def _raise_if_closed(self, error: BaseException) -> None:
         """A send that races with close fails because of it, and is never detoured (P44)."""

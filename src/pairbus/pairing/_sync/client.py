@@ -29,6 +29,7 @@ from pairbus.pairing.factory import Factory, headroom_of
 from pairbus.pairing.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
+from pairbus.pairing.outcome import mark
 from pairbus.pairing.registry import pairings
 from pairbus.pairing.trust import reaching
 
@@ -503,12 +504,14 @@ class PairedServiceBusClient(ServiceBusClient):
             return
         if self._fault is not None:
             # A new one each time: an error that is raised again and again keeps the frames of all who met it.
-            raise PartnerClosedError(*self._fault)
-        if self._is_closed:
-            raise ClientClosedError("the paired client is closed: make a new one")
-        raise ClientClosedError(
-            "the client of the primary was closed: close the paired client and make a new one"
+            raise mark(PartnerClosedError(*self._fault), is_in_doubt=False)
+        text = (
+            "the paired client is closed: make a new one"
+            if self._is_closed
+            else "the client of the primary was closed: close the paired client and make a new one"
         )
+        # The caller who was sending meanwhile marks it anew.
+        raise mark(ClientClosedError(text), is_in_doubt=False)
 
     def _side_ended(self, side: Side) -> None:
         """Somebody closed one of the two official clients."""
