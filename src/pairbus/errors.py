@@ -326,7 +326,18 @@ class StoreUnavailable(StorageError):
 
 
 class StoreCorrupt(StorageError):
-    """Acknowledged data is damaged. Never skipped in silence."""
+    """Acknowledged data is damaged. Never skipped in silence.
+
+    Args:
+        text: What is damaged, and the way out.
+        file: The file of the store that is damaged or missing; None: no single one is known.
+        offset: Where the damage begins in that file; 0 if all of it is missing.
+    """
+
+    def __init__(self, text: str, *, file: str | None = None, offset: int | None = None) -> None:
+        super().__init__(text)
+        self.file = file
+        self.offset = offset
 
 
 class StoreFailed(StorageError):

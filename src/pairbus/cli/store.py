@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 EXIT_DAMAGED: Final = 1
 COLUMNS: Final = ("active", "scheduled", "deferred", "dead_letter", "transfer_dead_letter", "bytes")
-_DAMAGE: Final = re.compile(r"(?P<file>\S+): damage at offset (?P<offset>\d+): ")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EPILOG: Final = """\b
@@ -125,12 +123,11 @@ def check_command(namespace: str, data: str | None, as_json: bool) -> int:
 
 def _say_damage(directory: Path, error: StoreCorrupt, as_json: bool) -> int:
     if as_json:
-        place = _DAMAGE.match(str(error))
         told = {
             "data": str(directory),
             "intact": False,
-            "file": place["file"] if place else None,
-            "offset": int(place["offset"]) if place else None,
+            "file": error.file,
+            "offset": error.offset,
             "damage": str(error),
         }
         click.echo(json.dumps(told))
@@ -145,7 +142,10 @@ def _say_report(directory: Path, report: CheckReport, counts: list[EntityCounts]
         f"{report.batches:,} commits, {report.segments} segments and {report.spare_segments} spare"
     )
     if report.is_torn:
-        click.echo("the last write was interrupted; it was never acknowledged and will be dropped")
+        click.echo(
+            "an incomplete frame after the last intact one will be dropped: a write that was interrupted before it was "
+            "acknowledged, or the rest of a loss that was accepted"
+        )
     width = max([6, *(len(row.path) for row in counts)])
     click.echo("  ".join([f"{'entity':{width}}", *(f"{name.replace('_', ' '):>9}" for name in COLUMNS)]))
     for row in counts:

@@ -20,7 +20,7 @@ from pairbus.server.message_audit import witnessed
 from pairbus.server.ready import READY_FILE, ReadyInfo, connection_string, read_ready_file
 from pairbus.storage.files import RealFileSystem
 from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, read_identity
-from pairbus.storage.inspect import CheckReport, check
+from pairbus.storage.inspect import CheckReport, check, holds_data
 from pairbus.storage.log import LogStore
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class EntityCounts:
 def store_directory(data: Path) -> Path:
     """Where a broker's data directory keeps its log. StoreUnavailable if there is none: nothing is made here."""
     directory = data / STORE_DIRECTORY
-    if not (directory / FORMAT_FILE).is_file():
+    if not holds_data(directory):
         raise StoreUnavailable(
             f"{data} holds no data of a namespace: name the directory that was given to `pairbus serve --data`"
         )

@@ -156,6 +156,7 @@ class BlobCache:
 
 
 def _short(location: int, size: int) -> StoreCorrupt:
+    name, offset = segment_name(location >> OFFSET_BITS), location & OFFSET_MASK
     return StoreCorrupt(
-        f"{segment_name(location >> OFFSET_BITS)}: the file ends inside the {size} bytes at {location & OFFSET_MASK}"
+        f"{name}: the file ends inside the {size} bytes at {offset}", file=name, offset=offset
     )

@@ -40,6 +40,13 @@ def read_identity(files: FileSystem) -> tuple[int, str] | None:
         ) from error
 
 
+def missing_format() -> StoreUnavailable:
+    """The error for data whose format nobody can tell."""
+    return StoreUnavailable(
+        f"the file '{FORMAT_FILE}' of the data directory is missing: restore it from a copy"
+    )
+
+
 def check_identity(identity: tuple[int, str], namespace: str | None) -> None:
     """StoreUnavailable if the data is not ours to open. A namespace of None fits all."""
     version, owner = identity

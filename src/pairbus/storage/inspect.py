@@ -13,8 +13,15 @@ from pairbus.errors import StoreCorrupt, StoreUnavailable
 from pairbus.storage import recovery
 from pairbus.storage.codec import decode
 from pairbus.storage.files import FileSystem, RealFileSystem
-from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, MARKED_SINCE, check_identity, read_identity
-from pairbus.storage.segment import OFFSET_BITS
+from pairbus.storage.identity import (
+    FORMAT_FILE,
+    LOCK_FILE,
+    MARKED_SINCE,
+    check_identity,
+    missing_format,
+    read_identity,
+)
+from pairbus.storage.segment import OFFSET_BITS, segment_number
 
 if TYPE_CHECKING:
     from pairbus.engine.records import Record
@@ -35,7 +42,8 @@ class CheckReport:
     records: Mapping[str, int]
     """How many of each type."""
     is_torn: bool
-    """A write was interrupted; what it wrote was never acknowledged and will be dropped."""
+    """An incomplete frame follows the last intact one and will be dropped: an interrupted write that was never acknowledged, or what
+    an accepted loss left behind."""
 
 
 def check(
@@ -87,18 +95,28 @@ def records(directory: str | Path, *, file_system: FileSystem | None = None) -> 
                     yield record
 
 
+def holds_data(directory: Path) -> bool:
+    """Whether there is anything to look at; a directory that is not there must not be made."""
+    return directory.is_dir() and any(
+        path.name == FORMAT_FILE or segment_number(path.name) is not None for path in directory.iterdir()
+    )
+
+
 class _Reader:
     """A locked directory and what was found in it."""
 
     def __init__(self, directory: str | Path, file_system: FileSystem | None) -> None:
         path = Path(directory)
-        if file_system is None and not (path / FORMAT_FILE).is_file():
+        if file_system is None and not holds_data(path):
             raise StoreUnavailable(f"{directory} holds no data: the file '{FORMAT_FILE}' is missing")
         self.files = RealFileSystem(path) if file_system is None else file_system
         self.files.lock(LOCK_FILE)
         try:
             identity = read_identity(self.files)
             if identity is None:
+                unnamed = recovery.find(self.files, expects_mark=False)
+                if unnamed is not None and unnamed.frame_number:
+                    raise missing_format()
                 raise StoreUnavailable(f"{directory} holds no data: the file '{FORMAT_FILE}' is missing")
             check_identity(identity, None)
             found = recovery.find(self.files, expects_mark=identity[0] >= MARKED_SINCE)

@@ -78,13 +78,17 @@ def _read_slots(files: FileSystem) -> list[Mark | None]:
     if len(data) < MARK_BYTES:
         raise StoreCorrupt(
             f"{MARK_FILE}: damage at offset {len(data)}: the file ends here, it was made {MARK_BYTES} bytes long. "
-            f"Whether the log is complete cannot be told, so nothing was changed; {WAY_OUT}"
+            f"Whether the log is complete cannot be told, so nothing was changed; {WAY_OUT}",
+            file=MARK_FILE,
+            offset=len(data),
         )
     slots = [_unpack(data, slot * SLOT_BYTES) for slot in range(SLOTS)]
     if not any(slots[:SYNCED_SLOTS]):
         raise StoreCorrupt(
             f"{MARK_FILE}: damage at offset 0: no intact mark. Whether the log is complete cannot be told, so nothing was "
-            f"changed; {WAY_OUT}"
+            f"changed; {WAY_OUT}",
+            file=MARK_FILE,
+            offset=0,
         )
     return slots
 
@@ -92,7 +96,9 @@ def _read_slots(files: FileSystem) -> list[Mark | None]:
 def missing_mark() -> StoreCorrupt:
     """The error for a data directory that must have a mark and has none."""
     return StoreCorrupt(
-        f"{MARK_FILE}: the file is missing. Whether the log is complete cannot be told, so nothing was changed; {WAY_OUT}"
+        f"{MARK_FILE}: the file is missing. Whether the log is complete cannot be told, so nothing was changed; {WAY_OUT}",
+        file=MARK_FILE,
+        offset=0,
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pairbus.errors import StoreCorrupt, StoreFailed, StoreUnavailable
+from pairbus.errors import StoreCorrupt, StoreFailed
 from pairbus.storage import recovery
 from pairbus.storage.identity import (
     FORMAT_VERSION,
     MARKED_SINCE,
     check_identity,
+    missing_format,
     read_identity,
     write_identity,
 )
@@ -37,7 +38,7 @@ def find_or_begin(
         check_identity(identity, namespace)
     found = recovery.find(files, expects_mark=identity is not None and identity[0] >= MARKED_SINCE)
     if identity is None and found is not None and found.frame_number:
-        raise StoreUnavailable("the file 'format' of the data directory is missing: restore it from a copy")
+        raise missing_format()
     if found is None:
         if identity is not None:
             raise StoreCorrupt("the data directory has lost all its segments; restore it from a copy")

@@ -98,7 +98,11 @@ def find(files: FileSystem, *, expects_mark: bool) -> Found | None:
     found = look(files, None)
     if found is None:
         if mark is not None:
-            raise StoreCorrupt("the data directory has lost all its segments; restore it from a copy")
+            raise StoreCorrupt(
+                "the data directory has lost all its segments; restore it from a copy",
+                file=segment_name(mark.segment),
+                offset=0,
+            )
     elif mark is not None and found.frame_number < mark.number:
         raise _lost(files, found, mark)
     return found
@@ -117,8 +121,9 @@ def look(files: FileSystem, loss: Loss | None) -> Found | None:
     last = numbers[-1] if loss is None else found.tail.number
     for number in range(found.oldest, last + 1):
         if number not in numbers:
+            name = segment_name(number)
             raise StoreCorrupt(
-                f"{segment_name(number)}: the file is missing; restore the data directory from a copy"
+                f"{name}: the file is missing; restore the data directory from a copy", file=name, offset=0
             )
     if loss is not None:
         _leave_out_unused(found, loss)
@@ -143,10 +148,14 @@ def _lost(files: FileSystem, found: Found, mark: Mark) -> StoreCorrupt:
         name, offset = found.tail.name, found.end
     else:
         name, offset = segment_name(found.tail.number + 1), SEGMENT_HEADER_BYTES
-    place = f"{name}: damage at offset {offset}" if name in files.names() else f"{name}: the file is missing"
+    place = f"{name}: damage at offset {offset}"
+    if name not in files.names():
+        place, offset = f"{name}: the file is missing", 0
     return StoreCorrupt(
         f"{place}: the log ends with frame {found.frame_number}, and frame {mark.number} was acknowledged "
-        f"({segment_name(mark.segment)} up to offset {mark.offset}). Acknowledged data is lost, so nothing was changed; {WAY_OUT}"
+        f"({segment_name(mark.segment)} up to offset {mark.offset}). Acknowledged data is lost, so nothing was changed; {WAY_OUT}",
+        file=name,
+        offset=offset,
     )
 
 
@@ -176,9 +185,7 @@ def _find_tail(files: FileSystem, numbers: list[int], loss: Loss | None) -> Foun
     else:
         # Not a single frame anywhere: only right if nothing was ever committed.
         if image is None or image.number != FIRST_SEGMENT:
-            raise StoreCorrupt(
-                f"{segment_name(numbers[0])}: no segment before it holds anything; restore the data directory from a copy"
-            )
+            raise _nothing_left(numbers[0])
         found = Found(image)
         spares.pop()
     found.spares = spares[::-1]
@@ -292,15 +299,28 @@ def _previous_end(image: SegmentImage) -> int:
     return header.previous_end
 
 
+def _nothing_left(first: int) -> StoreCorrupt:
+    """The error for segments that hold nothing, of which the first is this one."""
+    name = segment_name(first)
+    why = "no segment holds anything"
+    if first > FIRST_SEGMENT:
+        name, why = segment_name(first - 1), "the file is missing, and no segment after it holds anything"
+    return StoreCorrupt(f"{name}: {why}; restore the data directory from a copy", file=name, offset=0)
+
+
 def _shortened(image: SegmentImage) -> StoreCorrupt:
     return StoreCorrupt(
         f"{image.name}: damage at offset {len(image.buffer)}: the file ends here, it was made {image.made_bytes} bytes long. "
-        f"Acknowledged data may be lost, so nothing was changed; {WAY_OUT}"
+        f"Acknowledged data may be lost, so nothing was changed; {WAY_OUT}",
+        file=image.name,
+        offset=len(image.buffer),
     )
 
 
 def _damaged(image: SegmentImage, offset: int, why: str) -> StoreCorrupt:
     return StoreCorrupt(
         f"{image.name}: damage at offset {offset}: {why}. Acknowledged data is affected, so nothing was changed; "
-        "restore the data directory from a copy"
+        "restore the data directory from a copy",
+        file=image.name,
+        offset=offset,
     )

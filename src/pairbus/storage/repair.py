@@ -13,7 +13,7 @@ from typing import Final
 from pairbus.errors import StoreCorrupt, StoreUnavailable
 from pairbus.storage import recovery
 from pairbus.storage.files import FileSystem, RealFileSystem
-from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, MARKED_SINCE, check_identity, read_identity
+from pairbus.storage.identity import LOCK_FILE, MARKED_SINCE, check_identity, missing_format, read_identity
 from pairbus.storage.mark import make_mark, read_mark
 from pairbus.storage.pool import write_all
 from pairbus.storage.segment import OFFSET_BITS
@@ -61,9 +61,7 @@ def repair(
 def _repair(files: FileSystem, accepts_loss: bool) -> RepairReport:
     identity = read_identity(files)
     if identity is None:
-        raise StoreUnavailable(
-            f"the file '{FORMAT_FILE}' of the data directory is missing: restore it from a copy"
-        )
+        raise missing_format()
     check_identity(identity, None)
     damage = ""
     try:

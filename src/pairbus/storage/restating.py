@@ -39,7 +39,9 @@ def restatable(files: FileSystem, account: SegmentAccount, void: set[tuple[int, 
                 frame = files.read(handle, length, offset)
                 if header is None or read_frame(frame, 0, marker) is None:
                     raise StoreCorrupt(
-                        f"{name}: damage at offset {offset}: the frame is damaged; restore from a copy"
+                        f"{name}: damage at offset {offset}: the frame is damaged; restore from a copy",
+                        file=name,
+                        offset=offset,
                     )
                 if (account.number, offset) not in void:
                     base = (account.number << OFFSET_BITS) + offset

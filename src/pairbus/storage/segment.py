@@ -59,7 +59,11 @@ def read_segment_header(buffer: bytes, number: int) -> tuple[bytes, int]:
     """The segment's marker and the length it was made with (0: unknown). StoreCorrupt if this is not that segment's header."""
     name = segment_name(number)
     if len(buffer) < SEGMENT_HEADER_BYTES:
-        raise StoreCorrupt(f"{name}: the file ends inside its header; restore the data directory from a copy")
+        raise StoreCorrupt(
+            f"{name}: the file ends inside its header; restore the data directory from a copy",
+            file=name,
+            offset=len(buffer),
+        )
     magic, version, found, marker = _BODY_1.unpack_from(buffer)
     body = _BODY_1 if version == 1 else _BODY
     checked = _CHECKSUM.unpack_from(buffer, body.size)[0] == crc32(buffer[: body.size])
@@ -69,11 +73,17 @@ def read_segment_header(buffer: bytes, number: int) -> tuple[bytes, int]:
         or magic != _MAGIC
         or buffer.count(b"\0", rest, SEGMENT_HEADER_BYTES) != SEGMENT_HEADER_BYTES - rest
     ):
-        raise StoreCorrupt(f"{name}: damaged header at offset 0; restore the data directory from a copy")
+        raise StoreCorrupt(
+            f"{name}: damaged header at offset 0; restore the data directory from a copy", file=name, offset=0
+        )
     if not 1 <= version <= SEGMENT_VERSION:
-        raise StoreCorrupt(f"{name}: segment version {version} is unknown: a newer PairBus wrote it?")
+        raise StoreCorrupt(
+            f"{name}: segment version {version} is unknown: a newer PairBus wrote it?", file=name, offset=0
+        )
     if found != number:
-        raise StoreCorrupt(f"{name}: the header says segment {found}; was the file renamed?")
+        raise StoreCorrupt(
+            f"{name}: the header says segment {found}; was the file renamed?", file=name, offset=0
+        )
     return bytes(marker), 0 if version == 1 else _BODY.unpack_from(buffer)[4]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -161,6 +163,58 @@ def test_B10_a_lost_end_is_refused_by_check_and_broker_until_the_loss_is_accepte
     assert answer("repair", "--data", data)["damage"] == ""
     entities = answer("check", "--data", data)["entities"]
     assert [row["active"] for row in entities] == [3]  # type: ignore[attr-defined]
+    checked = run("check", "--data", data).stdout
+    assert "never acknowledged" not in checked
+    assert "or the rest of a loss that was accepted" in checked
+
+
+def _unlink_mark(store: Path) -> tuple[str, int]:
+    (store / "mark").unlink()
+    return "mark", 0
+
+
+def _unlink_first(store: Path) -> tuple[str, int]:
+    segment = min(store.glob("*.segment"))
+    segment.unlink()
+    return segment.name, 0
+
+
+def _cut_header(store: Path) -> tuple[str, int]:
+    segment = min(store.glob("*.segment"))
+    with segment.open("r+b") as file:
+        file.truncate(10)
+    return segment.name, 10
+
+
+def _spoil_header(store: Path) -> tuple[str, int]:
+    segment = min(store.glob("*.segment"))
+    with segment.open("r+b") as file:
+        file.write(b"x")
+    return segment.name, 0
+
+
+@pytest.mark.parametrize("spoil", [_unlink_mark, _unlink_first, _cut_header, _spoil_header])
+def test_B10_check_names_the_file_whatever_the_damage_is(
+    filled: tuple[Path, str], tmp_path: Path, spoil: Callable[[Path], tuple[str, int]]
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(filled[0], data)
+    place = spoil(data / "store")
+
+    told = json.loads(run("check", "--data", data, "--json").stdout)
+    assert (told["file"], told["offset"]) == place
+
+
+def test_check_and_repair_miss_the_format_file_of_data(filled: tuple[Path, str], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(filled[0], data)
+    (data / "store" / "format").unlink()
+    for command in ("check", "repair"):
+        result = run(command, "--data", data)
+        assert isinstance(result.exception, StoreUnavailable)
+        assert "the file 'format' of the data directory is missing: restore it from a copy" in str(
+            result.exception
+        )
 
 
 def test_B69_data_in_use_is_refused(tmp_path: Path) -> None:
