@@ -58,14 +58,20 @@ def test_a_copy_over_tls_with_an_authority_of_ones_own_is_equal_bit_for_bit(
 
 
 def test_a_masked_column_never_lets_the_original_out(spark: SparkSession, bus: Bus) -> None:
-    queue, plain, with_raw = bus.queue(), bus.queue(), bus.queue()
+    queue, plain, with_raw, renamed, unsent = (bus.queue() for _ in range(5))
     bus.send(queue, 0, 10, subject="secret")
     masked = {"body": functions.lit("MASKED"), "subject": functions.lit("MASKED")}
 
     bus.save(bus.browse(spark, queue).withColumns(masked), plain)
     bus.save(bus.browse(spark, queue, includeRaw="true").withColumns(masked), with_raw)
+    # Spark ignores the case of names: these take the place of body and subject.
+    spelt = {name.title(): column for name, column in masked.items()}
+    bus.save(bus.browse(spark, queue, includeRaw="true").withColumns(spelt), renamed)
+    with pytest.raises(Exception, match="no column for subject"):
+        bus.save(bus.browse(spark, queue, includeRaw="true").drop("subject"), unsent)
+    assert bus.browse(spark, unsent).count() == 0
 
-    for out in (plain, with_raw):
+    for out in (plain, with_raw, renamed):
         rows = bus.browse(spark, out, includeRaw="true").collect()
         assert sorted(row["message_id"] for row in rows) == sorted(ids(10))
         assert {(bytes(row["body"]), row["subject"]) for row in rows} == {(b"MASKED", "MASKED")}

@@ -28,8 +28,11 @@ def usage(directory: Path, hour: str, *minutes_ms: int) -> Path:
     count = len(minutes_ms)
     columns: dict[str, object] = {
         "bucket": pyarrow.array(minutes_ms, pyarrow.timestamp("ms", "UTC")),
-        **{name: ["x"] * count for name in ("namespace", "entity", "operation", "stage")},
-        **{name: [1] * count for name in ("count", "bytes", "units", "connection_peak")},
+        **{name: ["x"] * count for name in ("namespace", "entity")},
+        "operation": ["send"] * count,
+        "stage": ["primary"] * count,
+        **{name: [1] * count for name in ("count", "bytes", "units")},
+        "connection_peak": pyarrow.array([1] * count, pyarrow.int32()),
     }
     pyarrow.parquet.write_table(pyarrow.table(columns), file)
     return file
