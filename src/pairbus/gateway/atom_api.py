@@ -156,7 +156,11 @@ class ManagementApi:
             subscription = self._entity(route)
             rule = _rule_of(subscription, route)
             return _entry_response(200, rule_entry(subscription, rule, address))
-        if route.what in (routes.ROOT, routes.UNKNOWN):
+        if route.what == routes.ROOT:
+            # The service lists what registers itself as public here; queues and topics do not.
+            body = feed(address, "", "Publicly Listed Services", now, [], Page(0, query.top, 0))
+            return _feed_response(body)
+        if route.what == routes.UNKNOWN:
             raise ArgumentError("The address names no resource of the management API: give an entity's name.")
         return self._list(route, query, address, now)
 
@@ -172,7 +176,7 @@ class ManagementApi:
             total = len(found)
             entries = [entity_entry(entity, address) for entity in found[first:last]]
         body = feed(address, path, title, now, entries, Page(query.skip, query.top, total))
-        return HttpResponse(200, [*_HEADERS, ("content-type", FEED_TYPE)], body.encode("utf-8", "replace"))
+        return _feed_response(body)
 
     def _listed(self, route: Route) -> tuple[str, str, list[Entity]]:
         if route.what == routes.QUEUES:
@@ -346,6 +350,10 @@ def _read_settings(kind: int, node: Node, old: Settings | None, version: str, no
 
 def _entry_response(status: int, body: str) -> HttpResponse:
     return HttpResponse(status, [*_HEADERS, ("content-type", ENTRY_TYPE)], body.encode("utf-8", "replace"))
+
+
+def _feed_response(body: str) -> HttpResponse:
+    return HttpResponse(200, [*_HEADERS, ("content-type", FEED_TYPE)], body.encode("utf-8", "replace"))
 
 
 def _action(request: HttpRequest, route: Route) -> str:

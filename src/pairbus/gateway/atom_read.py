@@ -15,7 +15,7 @@ from pairbus.errors import ArgumentError
 from pairbus.gateway.atom_time import duration_ms, instant_ms
 from pairbus.gateway.atom_xml import ATOM, SERVICE_BUS, Node, parse
 from pairbus.model.access import AccessRule
-from pairbus.model.entity import ACCESS_RULES_MAX, MAX_MESSAGE_KB_MAX, Settings
+from pairbus.model.entity import ACCESS_RULES_MAX, MAX_MESSAGE_KB_MAX, MAX_SIZE_MB_MAX, Settings
 
 VERSION_OLDEST: Final = "2017-04"
 VERSIONS_KNOWN: Final = frozenset(
@@ -41,6 +41,8 @@ SHARED_ACCESS_CLAIM: Final = "SharedAccessKey"
 INTEGER_MAX: Final = 2**63 - 1
 LARGE_MESSAGE_KB_MIN: Final = 1_024
 """The least that can be asked for: below it there is only the default."""
+PARTITIONS: Final = 16
+"""Of a partitioned entity on the service; the size that is asked for is that of one."""
 
 
 def read_description(body: bytes) -> Node:
@@ -65,7 +67,7 @@ def read_queue(node: Node, old: Settings | None, version: str, now: int) -> Sett
     _refuse_true(node, "IsAnonymousAccessible", "anonymous access is not offered")
     return Settings(
         lock_duration_ms=_duration(node, "LockDuration", _DEFAULTS.lock_duration_ms),
-        max_size_mb=_integer(node, "MaxSizeInMegabytes", _DEFAULTS.max_size_mb),
+        max_size_mb=_size(node, old),
         requires_duplicate_detection=_flag(
             node, "RequiresDuplicateDetection", base.requires_duplicate_detection
         ),
@@ -99,7 +101,7 @@ def read_topic(node: Node, old: Settings | None, version: str, now: int) -> Sett
     _refuse_true(node, "EnableSubscriptionPartitioning", "partitioned subscriptions are not offered")
     return Settings(
         default_ttl_ms=_duration(node, "DefaultMessageTimeToLive", _DEFAULTS.default_ttl_ms),
-        max_size_mb=_integer(node, "MaxSizeInMegabytes", _DEFAULTS.max_size_mb),
+        max_size_mb=_size(node, old),
         requires_duplicate_detection=_flag(
             node, "RequiresDuplicateDetection", base.requires_duplicate_detection
         ),
@@ -239,6 +241,17 @@ def _destination(node: Node, name: str) -> str | None:
     return path
 
 
+def _size(node: Node, old: Settings | None) -> int:
+    """The largest size of an entity. As on the service, a partitioned entity is given the size of one partition and has 16 of them.
+
+    What it tells afterwards is the size of all, and that may be sent back.
+    """
+    size = _integer(node, "MaxSizeInMegabytes", _DEFAULTS.max_size_mb)
+    is_partitioned = _flag(node, "EnablePartitioning", old is not None and old.enable_partitioning)
+    is_whole = size * PARTITIONS > MAX_SIZE_MB_MAX or (old is not None and size == old.max_size_mb)
+    return size * PARTITIONS if is_partitioned and not is_whole else size
+
+
 def _message_size(node: Node, base: Settings, version: str) -> int:
     """The largest message. Service Bus offers this on its Premium tier only; here every entity takes it, up to
     the model's limit, although the namespace calls itself Standard as the clients' own tests expect.
@@ -257,8 +270,8 @@ def _message_size(node: Node, base: Settings, version: str) -> int:
         LARGE_MESSAGE_KB_MIN <= size <= MAX_MESSAGE_KB_MAX
     ):
         raise ArgumentError(
-            f"SubCode=40000. The property value for 'MaxMessageSizeInKilobytes' is {size}: it must be between "
-            f"{LARGE_MESSAGE_KB_MIN} and {MAX_MESSAGE_KB_MAX}, or {_DEFAULTS.max_message_kb}."
+            f"SubCode=40000. The property value for 'MaxMessageSizeInKilobytes' must be between {LARGE_MESSAGE_KB_MIN} "
+            f"and {MAX_MESSAGE_KB_MAX}, or {_DEFAULTS.max_message_kb}; it is {size}."
         )
     return size
 

@@ -1,6 +1,6 @@
 """Which resource of the management API a request's target names.
 
-    /$Resources/queues   /$Resources/topics   /$namespaceinfo
+    /   /$Resources/queues   /$Resources/topics   /$namespaceinfo
     /{queue or topic}
     /{topic}/subscriptions            /{topic}/subscriptions/{subscription}
     /{topic}/subscriptions/{subscription}/rules            …/rules/{rule}
