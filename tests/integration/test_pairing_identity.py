@@ -96,8 +96,12 @@ def test_a_topic_with_the_name_of_a_backlog_queue_is_not_used(pair: Pair) -> Non
     with paired(pair, by_hand(backlog_queue_count=3)) as client, client.get_queue_sender("orders") as sender:
         assert client.backlog_queue_count == 2
         assert unusable(client.events()) == [(BACKLOG.format(1), True)]
+        told = [event.text for event in client.events() if event.kind is Kind.QUEUE_UNUSABLE]
+        assert f"the topic '{BACKLOG.format(1)}'" in told[0]
+        assert "delete that topic and pair again" in told[0]
         client.fail_over("orders")
         sender.send_messages([text(number) for number in range(4)])
+    assert client._limits.watcher is None, "no thread outlives the client"
     found = 0
     with pair.secondary.client() as official:
         for index in (0, 2):

@@ -110,6 +110,7 @@ def originals(draw: st.DrawFn) -> bytes:
             time_to_live=life,
             priority=draw(st.one_of(st.none(), st.integers(0, 9))),
             durable=draw(st.none() | st.booleans()),
+            first_acquirer=draw(st.none() | st.booleans()),
         ),
         properties=AmqpMessageProperties(
             message_id=draw(message_ids),

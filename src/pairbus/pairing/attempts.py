@@ -49,6 +49,16 @@ class NotWanted(PairbusError, ServiceBusError):
         self.exc_type = self.exc_value = self.exc_traceback = None
 
 
+class LinkClosed(PairbusError, ValueError, ServiceBusError):
+    """The sender was closed while a message waited on its link. One of the SDK's own, so that its retries end silently."""
+
+    def __init__(self) -> None:
+        ServiceBusError.__init__(
+            self, "The sender was closed while it was sending.", retryable=False, shutdown_handler=False
+        )
+        self.exc_type = self.exc_value = self.exc_traceback = None
+
+
 def notice(error: BaseException) -> None:
     """An attempt of the send in hand failed."""
     attempts = current_attempts.get(None)

@@ -55,7 +55,7 @@ ID_CHARACTERS_MAX: Final = 128
 """Characters that the service allows in a session id or partition key."""
 REASON_CHARACTERS_MAX: Final = 40
 
-_TTL, _ABSOLUTE, _CREATION, _GROUP = 2, 8, 9, 10
+_TTL, _DELIVERY_COUNT, _ABSOLUTE, _CREATION, _GROUP = 2, 4, 8, 9, 10
 
 # Whoever may send to the secondary can write anything into a passport. Whatever it is, one message is set aside because
 # of it; an error of another kind would come again with the message and block its queue for ever (P39).
@@ -451,8 +451,9 @@ def _put(items: list[bytes], index: int, value: bytes) -> None:
 
 
 def _restored_header(header: list[bytes], life_ms: int | None, hints: dict[str, object]) -> list[bytes]:
-    """Durable and priority stay; first-acquirer and delivery-count are the broker's (AMQP 1.0, 3.2.1)."""
-    kept = [*header[:_TTL], *[amqp.NULL] * (amqp.HEADER_COUNT - len(header[:_TTL]))]
+    """Durable, priority and first-acquirer stay; the delivery-count is the broker's (AMQP 1.0, 3.2.1)."""
+    kept = [*header[:_DELIVERY_COUNT], *[amqp.NULL] * (amqp.HEADER_COUNT - len(header[:_DELIVERY_COUNT]))]
+    kept[_TTL] = amqp.NULL
     if life_ms is not None and hints.get("ttl") != "times":
         kept[_TTL] = amqp.encode_uint(min(life_ms, TTL_HEADER_MAX))
     return kept

@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.constants import SessionTransferState
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusAuthenticationError, ServiceBusError
 
 from pairbus import SendAvailabilityOptions
 from pairbus.errors import UsageError
 from pairbus.pairing._async.client import PairedServiceBusClient
+from pairbus.pairing.attempts import LinkClosed
 from pairbus.pairing.errors import ClientClosedError
 from pairbus.pairing.events import Kind
 from pairbus.pairing.health import Health
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of
+from pairbus.pairing.trigger import Failure, classify
 from tests.simulation.false_network import MARK, FalseNamespace, false_network
 from tests.unit.syphon.virtual_loop import VirtualLoop
 
@@ -359,3 +362,16 @@ def test_a_connection_without_answers_is_replaced_though_callers_keep_coming(sce
         await client.close()
 
     scene.play(act)
+
+
+def test_a_link_that_is_closed_ends_the_sdks_attempts_without_a_traceback_in_its_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = LinkClosed()
+    with caplog.at_level(logging.DEBUG):
+        seen = PyamqpTransport.create_servicebus_exception(logging.getLogger("azure.servicebus"), error)
+
+    assert seen is error
+    assert not error._retryable
+    assert classify(error) is Failure.INVALID, "it says nothing of the primary"
+    assert caplog.records == []

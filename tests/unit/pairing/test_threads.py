@@ -101,3 +101,17 @@ def test_together_waits_no_longer_than_told() -> None:
 
     assert done == ["quick"]
     release.set()
+
+
+def test_the_watcher_ends_with_the_client_not_after_its_idle_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "IDLE_TURNS", 10**9)
+    limits = runtime.Limits()
+    with limits.limit(object(), 3_600.0):
+        watcher = limits.watcher
+        assert watcher is not None
+        limits.end(0.0)
+        assert watcher.is_alive(), "a call in progress is watched to its end"
+    limits.end(WAIT_SECONDS)
+
+    assert not watcher.is_alive()
+    assert limits.watcher is None

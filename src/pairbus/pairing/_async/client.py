@@ -241,6 +241,7 @@ class PairedServiceBusClient(ServiceBusClient):
             await runtime.together(PairedSender.close, senders, (until_ms - self._factory.clock()) / 2000)
             left = max(0.1, (until_ms - self._factory.clock()) / 1000)
             await runtime.together(self._close_side, (self.primary, self.secondary), left)
+            await self._limits.end((until_ms - self._factory.clock()) / 1000)
         finally:
             self._leave_registry()
             if self._reporter is not None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing import wire
-from pairbus.pairing.attempts import Attempts, NotWanted, current_attempts
+from pairbus.pairing.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.outcome import copy_of
 from pairbus.pairing.trigger import is_of_the_transport
 
@@ -141,7 +141,7 @@ class Link:
         for task in tasks:
             task.cancel()
         for entry in (*self._waiting, *self._flying):
-            entry.done(_closed())
+            entry.done(LinkClosed())
         self._waiting.clear()
         self._flying.clear()
         self._fresh.clear()
@@ -225,7 +225,7 @@ class Link:
 
     async def _wait(self, entry: _Entry, timeout: float | None) -> None:
         if self.is_closed:
-            raise _closed()
+            raise LinkClosed
         self._waiting.append(entry)
         self._advance()
         try:
@@ -335,7 +335,7 @@ class Link:
             self._drop()
             failed, self._flying = self._flying, {}
             for entry in failed:
-                entry.done(copy_of(error) if isinstance(error, Exception) else _closed())
+                entry.done(copy_of(error) if isinstance(error, Exception) else LinkClosed())
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -364,7 +364,3 @@ class Link:
             task = asyncio.get_running_loop().create_task(wire.end_client(handler, END_SECONDS))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-
-
-def _closed() -> ValueError:
-    return ValueError("The sender was closed while it was sending.")

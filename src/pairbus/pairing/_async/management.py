@@ -14,6 +14,7 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from pairbus.errors import PairingError
 from pairbus.pairing import queues, wire
 from pairbus.pairing._async import runtime
 from pairbus.pairing._async.transport import PlainHttpTransport
@@ -98,14 +99,28 @@ class Management:
             raise _translated(error) from error
 
     async def backlog_queue(self, primary: str, name: str) -> BacklogQueue | None:
-        """One queue of the namespace; None when there is none of this name, for instance because a topic has it."""
+        """One queue of the namespace; None when there is none of this name. PairingError when a topic has it."""
         try:
             async with self._client() as client:
+                if await _is_topic(client, name):
+                    raise PairingError(
+                        f"the topic {name!r} of the secondary has its name, and messages sent to a topic would not be "
+                        "kept; delete that topic and pair again"
+                    )
                 return queues.read(primary, await client.get_queue(name))
         except ResourceNotFoundError:
             return None
         except (ClientAuthenticationError, HttpResponseError) as error:
             raise _translated(error) from error
+
+
+async def _is_topic(client: ServiceBusAdministrationClient, name: str) -> bool:
+    try:
+        await client.get_topic(name)
+    except (ResourceNotFoundError, AttributeError):
+        # The SDK reads whatever has the name, and finds no description of a topic in it.
+        return False
+    return True
 
 
 def _translated(error: Exception) -> Exception:

@@ -30,6 +30,9 @@ class Limits:
         """Give a call of ``_handler`` up after ``seconds``: an asynchronous context manager."""
         return asyncio.timeout(seconds)
 
+    async def end(self, _seconds: float) -> None:
+        """The client is closed. Nothing here outlives a call."""
+
 
 async def bounded(work: Awaitable[_Result], seconds: float) -> _Result:
     """Wait for ``work``, at most ``seconds``: the SDK does not keep every one of its own timeouts."""

@@ -138,8 +138,7 @@ class Setup:
             raise PairingError(f"cannot be created: {error}") from error
         if found is None:
             raise PairingError(
-                "cannot be created: another entity of the secondary, such as a topic, has this name, and messages sent "
-                "to it would not be kept; delete that entity and pair again"
+                f"cannot be created: the secondary says that {name!r} exists, and then that it does not; pair again"
             )
         self._check_owner([found])
         return found

@@ -40,6 +40,7 @@ class Limits:
         self._calls: dict[int, tuple[float, Any]] = {}
         self._lock = threading.Lock()
         self.watcher: threading.Thread | None = None
+        self._ended = threading.Event()
         self._slots: WeakSet[Slot] = WeakSet()
         _everywhere.add(self)
 
@@ -68,6 +69,7 @@ class Limits:
         self._lock = threading.Lock()
         self._calls = {}
         self.watcher = None
+        self._ended = threading.Event()
         for slot in list(self._slots):
             slot.turn, slot.until = threading.Lock(), NEVER
 
@@ -82,11 +84,22 @@ class Limits:
                 self.watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
                 self.watcher.start()
 
+    def end(self, seconds: float) -> None:
+        """The client is closed: the watcher ends with the last call in progress. Wait for that, at most ``seconds``."""
+        watcher = self.watcher
+        self._ended.set()
+        if watcher is not None and watcher is not threading.current_thread():
+            watcher.join(max(0.0, seconds))
+
     def _watch(self) -> None:
         idle = 0
         while idle <= IDLE_TURNS:
-            time.sleep(WATCH_SECONDS)
-            idle = 0 if self._look(time.monotonic()) else idle + 1
+            if not self._ended.wait(WATCH_SECONDS):
+                idle = 0 if self._look(time.monotonic()) else idle + 1
+            elif self._look(time.monotonic()):
+                time.sleep(WATCH_SECONDS)
+            else:
+                break
         with self._lock:
             # A send that begins in this moment finds no watcher and starts the next one.
             self.watcher = None
