@@ -38,6 +38,7 @@ class Checks:
         self._proof: dict[Key, int] = {}
         self._state: dict[Key, Health] = {}
         self._refused: dict[Key, int] = {}
+        self._trials: dict[str, int] = {}
         self._acknowledged: set[tuple[str, int] | tuple[str, int, int] | None] = set()
 
     def _require(self, claim: object, text: str) -> None:
@@ -97,6 +98,12 @@ class Checks:
         self._require(
             is_trial or not others, f"P32: {queue} refused {now - refused} ms ago and was used again"
         )
+        if others:
+            since = now - self._trials.get(factory, -shared.ping_interval_ms)
+            self._require(
+                since >= shared.ping_interval_ms, f"P32: {queue} was tried {since} ms after another trial"
+            )
+            self._trials[factory] = now
 
     def backlog_failed(
         self, factory: str, queue: str, number: int, error: BaseException, now: int, *, is_out: bool

@@ -16,6 +16,7 @@ from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
 from pairbus.pairing import parking, sections, wire
 from pairbus.pairing.parking import Passport
+from pairbus.pairing.trigger import is_refusal
 from pairbus.syphon.hosting import asynchronous
 
 TEXT = "Endpoint=sb://p.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
@@ -73,6 +74,29 @@ def test_P16_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> Non
     with pytest.raises(sdk.ServiceBusConnectionError):
         sender._do_retryable_operation(lost)
     assert len(noticed) == 2
+
+
+def test_P32_a_definite_answer_of_a_backlog_queue_is_not_asked_for_again() -> None:
+    sender: Any = ServiceBusClient.from_connection_string(TEXT).get_queue_sender("backlog")
+    wire.set_retries(sender, 1, backoff_s=0.0)
+    wire.watch_attempts(sender, lambda error: None, is_refusal)
+
+    def attempts(error: Exception) -> int:
+        made: list[int] = []
+
+        def operation(**options: Any) -> None:
+            made.append(1)
+            raise error
+
+        with pytest.raises(type(error)):
+            sender._do_retryable_operation(operation)
+        return len(made)
+
+    assert attempts(sdk.MessagingEntityDisabledError()) == 1
+    assert attempts(sdk.MessagingEntityNotFoundError()) == 1
+    assert attempts(sdk.ServiceBusQuotaExceededError()) == 1
+    assert attempts(sdk.ServiceBusError("no session", condition="amqp:not-allowed")) == 1
+    assert attempts(sdk.ServiceBusConnectionError()) == 2, "a connection that died while idle is opened anew"
 
 
 async def test_P16_server_busy_ends_the_asynchronous_sdks_own_attempts() -> None:
