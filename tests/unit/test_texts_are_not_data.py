@@ -20,13 +20,15 @@ _ERRORS = {"error", "exc", "exception", "caught", "failure", "refusal", "inner",
 _SEARCHES = {"find", "index", "startswith", "endswith", "count"}
 
 
-def _is_text_of_error(node: ast.AST) -> bool:
-    """``str(error)``, ``error.message``, ``f"{error}"``, and these in lower or upper case."""
+def _is_text_of_error(node: ast.AST, named: frozenset[str] = frozenset()) -> bool:
+    """``str(error)``, ``error.message``, ``f"{error}"``, these in lower or upper case, and variables that hold them."""
+    if isinstance(node, ast.Name):
+        return node.id in named
     if isinstance(node, ast.Call):
         function = node.func
         if isinstance(function, ast.Name) and function.id in ("str", "repr") and node.args:
             return isinstance(node.args[0], ast.Name) and node.args[0].id in _ERRORS
-        return isinstance(function, ast.Attribute) and _is_text_of_error(function.value)
+        return isinstance(function, ast.Attribute) and _is_text_of_error(function.value, named)
     if isinstance(node, ast.Attribute) and node.attr in ("message", "description", "status_description"):
         return isinstance(node.value, ast.Name) and node.value.id in _ERRORS
     if isinstance(node, ast.JoinedStr):
@@ -41,15 +43,33 @@ def _is_text_of_error(node: ast.AST) -> bool:
 
 def searches(text: str) -> Iterator[int]:
     """Lines that look for something in an error's text."""
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = {line for scope in (tree, *functions) for line in _searches_in(scope)}
+    yield from sorted(lines)
+
+
+def _searches_in(scope: ast.AST) -> Iterator[int]:
+    """The same within one function, whose variables may hold an error's text."""
+    named = frozenset(
+        target.id
+        for node in ast.walk(scope)
+        if not isinstance(scope, ast.Module)
+        and isinstance(node, ast.Assign)
+        and _is_text_of_error(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    )
+    for node in ast.walk(scope):
         if isinstance(node, ast.Compare):
             is_search = any(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops)
-            if is_search and any(_is_text_of_error(part) for part in node.comparators):
+            if is_search and any(_is_text_of_error(part, named) for part in node.comparators):
                 yield node.lineno
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in _SEARCHES and _is_text_of_error(node.func.value):
+            if node.func.attr in _SEARCHES and _is_text_of_error(node.func.value, named):
                 yield node.lineno
-            if node.func.attr in ("search", "match", "fullmatch") and any(map(_is_text_of_error, node.args)):
+            is_pattern = node.func.attr in ("search", "match", "fullmatch")
+            if is_pattern and any(_is_text_of_error(part, named) for part in node.args):
                 yield node.lineno
 
 
@@ -68,4 +88,6 @@ def test_a_search_in_an_errors_text_is_found() -> None:
     assert list(searches('if "404" in str(error).lower():\n    pass')) == [1]
     assert list(searches('re.search("x", f"{error}")')) == [1]
     assert list(searches("error.message.startswith('no')")) == [1]
+    named = 'def f(error):\n    text = str(error).lower().replace("a", "")\n    return "topic" in text'
+    assert list(searches(named)) == [3]
     assert not list(searches('print(str(error), "404" in numbers)'))

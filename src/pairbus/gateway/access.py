@@ -5,7 +5,7 @@ Rule 2: a token's scope is compared by whole path segments on one canonical form
 Rule 3: a token ends by the wall clock, as its issuer meant it. The broker's own clock may be ahead of that for hours after the
         machine's clock was set back, so its lead is added to every expiry.
 Rule 4: keys and signatures are compared in constant time and appear in no text (M7).
-Rule 4: nobody learns before he has shown a key whether a rule of some name exists: an unknown name and a wrong signature have
+Rule 5: nobody learns before he has shown a key whether a rule of some name exists: an unknown name and a wrong signature have
         the same answer, after the same work.
 """
 

@@ -7,6 +7,7 @@ like a read of an empty queue.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -90,8 +91,20 @@ async def _is_managed_topic(options: SourceOptions) -> bool | None:
 
 
 async def _is_refused_as_topic(options: SourceOptions) -> bool:
-    """Whether the namespace refuses a receiver for the reason that the entity is a topic. It takes no message."""
+    """Whether the namespace refuses every kind of receiver, as it does for a topic. It takes no message.
+
+    A queue that requires sessions refuses a receiver without one and accepts one for a session that nobody uses; a topic
+    refuses both, under the same condition.
+    """
+    if not await _is_receiver_refused(options, None):
+        return False
+    return await _is_receiver_refused(options, f"pairbus-{uuid.uuid4().hex}")
+
+
+async def _is_receiver_refused(options: SourceOptions, session_id: str | None) -> bool:
     settings: dict[str, Any] = {"sub_queue": sdk.SUB_QUEUES[options.sub_queue]} if options.sub_queue else {}
+    if session_id is not None:
+        settings["session_id"] = session_id
     try:
         async with (
             asyncio.timeout(LINK_SECONDS),
@@ -102,8 +115,6 @@ async def _is_refused_as_topic(options: SourceOptions) -> bool:
             async with receiver:
                 return False
     except ServiceBusError as error:
-        # A queue that requires sessions is refused too, under the same condition; only the text tells why.
-        text = str(error).lower().replace(options.queue.lower(), "")
-        return classify(error) is Failure.INVALID and "topic" in text
+        return classify(error) is Failure.INVALID
     except _UNKNOWN:
         return False

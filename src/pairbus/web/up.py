@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LOG_BYTES_MAX: Final = 10_000_000
 """A broker's log that is larger when the pair starts becomes ``.1``."""
+ADDRESSES_MAX: Final = 20
+"""Addresses of earlier runs that are remembered."""
 LEFTOVER_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 6.0
@@ -115,6 +117,7 @@ class _Member:
         self.ready: ReadyInfo | None = None
         self.died_at: float | None = None
         work = options.data / role
+        self._addresses = work / "addresses"
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = work / "config.json"
         entities = options.config.read_text() if role == PRIMARY and options.config is not None else "{}"
@@ -148,12 +151,38 @@ class _Member:
             log.replace(log.with_name("broker.log.1"))
         if self.ready is not None:
             self._setup = Setup(**{**asdict(self._setup), "amqp": self.ready.amqp, "http": self.ready.http})
+        self.ready = self._start_where_it_was() or self._start_at(self._setup)
+        self.died_at = None
+        self._remember(self.ready.amqp)
+        return self.ready
+
+    def _start_where_it_was(self) -> ReadyInfo | None:
+        """With port 0, the port of the last time if it is free: connection strings and backlog queues name it."""
+        host, port = parse_address(self._setup.amqp, f"--{self.role}-address")
+        last = self.addresses()[-1:]
+        if port or not last or parse_address(last[0], "the last address")[0] != host:
+            return None
         try:
-            self.ready = self.host.start(self._setup)
+            return self._start_at(Setup(**{**asdict(self._setup), "amqp": last[0]}))
+        except BrokerNotReady:
+            return None  # another program listens there now, or it does not start at all, which the next try says
+
+    def _start_at(self, setup: Setup) -> ReadyInfo:
+        try:
+            return self.host.start(setup)
         except BrokerNotReady as error:
             raise BrokerNotReady(self._reason(str(error))) from error
-        self.died_at = None
-        return self.ready
+
+    def addresses(self) -> list[str]:
+        """Where the broker of this data has served, oldest first: all of them are addresses of one broker."""
+        try:
+            return self._addresses.read_text().split()
+        except FileNotFoundError:
+            return []
+
+    def _remember(self, address: str) -> None:
+        known = [one for one in self.addresses() if one != address]
+        self._addresses.write_text("".join(f"{one}\n" for one in [*known, address][-ADDRESSES_MAX:]))
 
     def _reason(self, error: str) -> str:
         """The broker's own last line, which says what to do, in the words of ``up``'s options."""
@@ -293,7 +322,11 @@ class RunningPair:
         )
         details: dict[str, Any] = {"retry_total": 0}
         client = PairedServiceBusClient.from_connection_strings(
-            first.connection_string, second.connection_string, options=options, **details
+            first.connection_string,
+            second.connection_string,
+            options=options,
+            primary_aliases=self._members[0].addresses(),
+            **details,
         )
         client.ledger = self._options.data / "syphon"
         client.pair()
