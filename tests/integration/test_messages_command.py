@@ -143,3 +143,37 @@ def test_empty_standard_input_is_a_mistake(broker: Namespace) -> None:
     result = run(broker, "send", "plain", typed=b"")
     assert isinstance(result.exception, UsageError)
     assert "standard input is empty" in str(result.exception)
+
+
+def test_a_session_queue_without_a_waiting_session_has_nothing(broker: Namespace) -> None:
+    arguments = ("receive", "sessions", "--session", "*", "--wait", "1")
+    assert "no session of sessions has a message" in run(broker, *arguments).stderr
+
+
+def test_a_property_that_is_given_twice_is_a_mistake(broker: Namespace) -> None:
+    result = run(broker, "send", "plain", "--property", "a=1", "--property", "a:=2", "x")
+    assert isinstance(result.exception, UsageError)
+
+
+@pytest.mark.parametrize("command", [("drain",), ("purge", "--yes"), ("redrive",), ("explain",)])
+@pytest.mark.parametrize("queue", ["ordinary", "nothere"])
+def test_backlog_commands_touch_backlog_queues_only(
+    broker: Namespace, command: tuple[str, ...], queue: str
+) -> None:
+    if not _exists(broker, "ordinary"):
+        broker.create_queue("ordinary")
+    with broker.client() as client, client.get_queue_sender("ordinary") as sender:
+        sender.send_messages(ServiceBusMessage("mine"))
+    before = broker.administration_client().get_queue_runtime_properties("ordinary")
+    environment = {"PAIRBUS_PRIMARY": broker.connection_string, "PAIRBUS_SECONDARY": broker.connection_string}
+
+    result = CliRunner().invoke(root, ["backlog", command[0], queue, *command[1:]], env=environment)
+
+    assert result.exit_code == 1, result.output
+    assert f"there is no backlog queue '{queue}'" in result.stderr
+    after = broker.administration_client().get_queue_runtime_properties("ordinary")
+    assert (after.active_message_count, after.dead_letter_message_count) == (before.active_message_count, 0)
+
+
+def _exists(broker: Namespace, name: str) -> bool:
+    return any(queue.name == name for queue in broker.administration_client().list_queues())

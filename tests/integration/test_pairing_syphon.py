@@ -171,7 +171,7 @@ def test_set_aside_messages_can_be_sent_round_again_and_removed(pair: Pair) -> N
     assert "the primary has no entity 'later'" in early.stderr
     pair.primary.create_queue("later")
     moved = pairbus(pair, "backlog", "redrive", BACKLOG, "--reason", "DestinationNotFound")
-    assert "1 messages" in moved.stdout, moved.stderr
+    assert "1 message " in moved.stdout, moved.stderr
     second = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
 
     assert json.loads(second.stdout)["restored"] == 1

@@ -12,11 +12,12 @@ import click
 from pairbus.cli.group import HelpfulGroup
 from pairbus.cli.pairing_target import authorities, home_text, needed, pair_options, run
 from pairbus.cli.refusal import Missing
+from pairbus.cost.words import many
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 
 if TYPE_CHECKING:
-    from pairbus.syphon.backlog import Backlog
+    from pairbus.syphon.backlog import Backlog, Redriven
 
 EPILOG: Final = """\b
 Examples:
@@ -144,16 +145,22 @@ def redrive(given: dict[str, Any], queue: str, reason: str | None) -> None:
 
     Messages stay where they are while their destination does not exist in the primary.
     """
-    done = run(_open(given).redrive(queue, reason))
+    opened = _open(given)
+
+    async def work() -> Redriven:
+        await _known(opened, queue)
+        return await opened.redrive(queue, reason)
+
+    done = run(work())
     for path, count in sorted(done.missing.items()):
         click.echo(
-            f"{count} messages stay: the primary has no entity {path!r}; create it, then redrive again",
+            f"{many(count, 'message')} left: the primary has no entity {path!r}; create it, then redrive again",
             err=True,
         )
     if done.moved:
         if not done.is_checked:
             click.echo("the primary could not be asked whether their destinations exist now", err=True)
-        click.echo(f"{done.moved} messages are back in {queue}")
+        click.echo(f"{many(done.moved, 'message')} back in {queue}")
         return
     if not done.missing:
         _nothing(queue, reason, done.others)
@@ -177,11 +184,17 @@ def purge(given: dict[str, Any], queue: str, reason: str | None, yes: bool) -> N
         raise UsageError(
             f"this deletes set-aside messages of {queue} for good: look with `explain`, then add --yes"
         )
-    removed, others = run(_open(given).purge(queue, reason))
+    opened = _open(given)
+
+    async def work() -> tuple[int, dict[str, int]]:
+        await _known(opened, queue)
+        return await opened.purge(queue, reason)
+
+    removed, others = run(work())
     if not removed:
         _nothing(queue, reason, others)
         raise click.exceptions.Exit(1)
-    click.echo(f"{removed} messages are gone from {queue}")
+    click.echo(f"{many(removed, 'message')} of {queue} deleted")
 
 
 @backlog.command(epilog="\b\nExample:\n  pairbus backlog drain --extra\n")
@@ -216,10 +229,15 @@ def drain(
 
     async def work() -> None:
         names = list(queues)
-        if extra:
-            rows = [row for row in await opened.queues() if row.is_extra]
-            opened.check_owner(rows, primary_aliases)
-            names += [row.name for row in rows]
+        for name in names:
+            # Of another queue every message would be dead-lettered: it is not from a paired namespace.
+            await _known(opened, name)
+        wanted = {entity_key(name) for name in names}
+        rows = [
+            row for row in await opened.queues() if entity_key(row.name) in wanted or (extra and row.is_extra)
+        ]
+        opened.check_owner(rows, primary_aliases)
+        names = [row.name for row in rows]
         if names:
             await opened.syphon(
                 names,

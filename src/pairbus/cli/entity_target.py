@@ -95,8 +95,10 @@ def _read_ready_file(name: str) -> tuple[str, str | None]:
     try:
         ready = json.loads(Path(name).read_text(encoding="utf-8"))
         return str(ready["connection_string"]), ready.get("ca_file")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{name} is no ready file of a broker: {type(error).__name__}") from error
+    except OSError as error:
+        raise UsageError(f"the ready file {name} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{name} is no ready file of a broker: it holds no connection_string") from error
 
 
 def _local_authority(connection_string: str, environment: Mapping[str, str]) -> str | None:

@@ -35,6 +35,10 @@ def explain(path: str, journal: str | None, as_json: bool) -> None:
 
     if not journal:
         raise UsageError("no journal is named: set PAIRBUS_JOURNAL, here and where the paired client runs")
+    if not Path(journal).exists():
+        raise UsageError(
+            f"there is no journal {journal}: name the file that PAIRBUS_JOURNAL names where the paired client runs"
+        )
     key = entity_key(path)
     events = [event for event in read(Path(journal)) if entity_key(str(event.get("subject", ""))) == key]
     if as_json:

@@ -80,7 +80,9 @@ def _client(ready_file: str | None) -> ServiceBusClient:
         ) from None
 
 
-def _refusing(entity: str, work: Callable[[], int], hint: str = "") -> int:
+def _refusing(
+    entity: str, work: Callable[[], int], hint: str = "", *, waits_for_session: bool = False
+) -> int:
     """Run a command's work. The service's errors become one line; an unspecific one ends with the hint."""
     import logging
 
@@ -102,6 +104,9 @@ def _refusing(entity: str, work: Callable[[], int], hint: str = "") -> int:
             f"there is no entity '{entity}' in the namespace: pairbus entity list shows what exists"
         ) from None
     except OperationTimeoutError as error:
+        if waits_for_session:
+            click.echo(f"no session of {inert(entity)} has a message", err=True)
+            return 1
         raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
     except ServiceBusError as error:
         raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}{hint}") from None
@@ -152,7 +157,12 @@ def send(
     """
     if message_id is not None and (lines or count > 1):
         raise UsageError("--message-id names one message; it cannot be combined with --lines or --count")
-    pairs: dict[str | bytes, Any] = dict(property_of(text) for text in properties)
+    pairs: dict[str | bytes, Any] = {}
+    for text in properties:
+        name, value = property_of(text)
+        if name in pairs:
+            raise UsageError(f"the property '{name}' is given twice")
+        pairs[name] = value
     bodies = _bodies(body, file, lines, count)
 
     def work() -> int:
@@ -254,7 +264,7 @@ def _receiver(
     type=click.Choice(SETTLEMENTS),
     default="complete",
     show_default=True,
-    help="What becomes of them.",
+    help="What becomes of them; none leaves them locked until their locks end, which counts as a delivery.",
 )
 @click.option("--dead-letter", is_flag=True, help="The dead-letter queue of ENTITY.")
 @click.option("--session", metavar="ID", help="Session id; '*' takes the next available one.")
@@ -293,7 +303,9 @@ def receive(
             click.echo(f"nothing in {inert(_named(entity, dead_letter))} within {wait:g} s", err=True)
         return 0 if received else 1
 
-    return _refusing(entity, work, SESSION_HINT if session is None else "")
+    return _refusing(
+        entity, work, SESSION_HINT if session is None else "", waits_for_session=session == NEXT_SESSION
+    )
 
 
 def _named(entity: str, dead_letter: bool) -> str:
@@ -357,7 +369,9 @@ def peek(
             click.echo(f"nothing in {inert(_named(entity, dead_letter))}{start}", err=True)
         return 0 if shown else 1
 
-    return _refusing(entity, work, SESSION_HINT if session is None else "")
+    return _refusing(
+        entity, work, SESSION_HINT if session is None else "", waits_for_session=session == NEXT_SESSION
+    )
 
 
 def _show(message: ServiceBusReceivedMessage, as_json: bool) -> None:

@@ -38,7 +38,7 @@ const KINDS = new Map(Object.entries({
   closed: ["info", "Closed"],
   faulted: ["failed", "Faulted"],
 }));
-const OPERATIONS = { send: "sends", receive: "receives", empty_receive: "idle receives", settle: "settlements", ping: "pings", peek: "peeks", renew: "renewals", schedule: "scheduled", cancel: "cancelled", delete: "deletes", session: "sessions", management: "management" };
+const OPERATIONS = { send: "sends", receive: "receives", empty_receive: "idle receives", settle: "settlements (not billed)", ping: "pings", peek: "peeks", renew: "renewals", schedule: "scheduled", cancel: "cancelled", delete: "deletes", session: "sessions", management: "management" };
 
 function side(place) {
   const dot = h("i", { class: "dot", "aria-hidden": "true" });
@@ -136,7 +136,7 @@ function costMeter() {
         for (const [name, units] of Object.entries(place.overview?.operations?.[stage].by_operation ?? {})) {
           const row = sums.get(name) ?? { name, primary: 0, backlog: 0 };
           row[stage] += units;
-          all += units;
+          if (name !== "settle") all += units; // part of a receive in the model of the bill
           sums.set(name, row);
         }
       }
