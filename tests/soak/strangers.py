@@ -4,7 +4,7 @@
 
 A client with a key sends and receives all the while. Prints what it measured and ends with 1 when a bound is broken:
 resident memory back within 10 % of what it was before the first stranger, the client's p99 at most 5 times its p99
-without strangers, ``/health`` answered throughout, every action's audit record kept.
+without strangers, ``/health`` answered throughout.
 """
 
 from __future__ import annotations
