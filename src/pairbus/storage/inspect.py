@@ -56,8 +56,17 @@ def check(
 
     Raises:
         StoreCorrupt: Acknowledged data is damaged; the text names file and offset.
-        StoreUnavailable: There is no data, or it is in use or of a newer format.
+        StoreUnavailable: There is no data, it cannot be read, or it is in use or of a newer format.
     """
+    try:
+        return _check(directory, file_system, seen)
+    except OSError as error:
+        raise StoreUnavailable(f"the data in {directory} cannot be read: {error}") from error
+
+
+def _check(
+    directory: str | Path, file_system: FileSystem | None, seen: Callable[[Record], None] | None
+) -> CheckReport:
     counts: Counter[str] = Counter()
     batches = 0
     with _Reader(directory, file_system) as reader:

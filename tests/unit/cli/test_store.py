@@ -352,3 +352,16 @@ def test_B13_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> No
         assert orders is not None
         assert orders.main.active_count == 141 - done
         assert orders.main.messages[1].delivery_count == 1
+
+
+@pytest.mark.parametrize("name", ["mark", "format"])
+def test_a_file_that_is_a_directory_cannot_be_read(
+    filled: tuple[Path, str], tmp_path: Path, name: str
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(filled[0], data)
+    (data / "store" / name).unlink()
+    (data / "store" / name).mkdir()
+
+    for command in ("check", "repair"):
+        assert isinstance(run(command, "--data", data).exception, StoreUnavailable), command
