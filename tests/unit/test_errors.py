@@ -48,7 +48,8 @@ def sample(kind: type[BaseException]) -> BaseException:
     for name, parameter in list(inspect.signature(kind.__init__).parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return kind("text")
-        given[name] = SAMPLES[hints[name]]
+        options = [option for option in typing.get_args(hints[name]) if option is not type(None)]
+        given[name] = SAMPLES[options[0] if options else hints[name]]
     return kind(**given)
 
 
