@@ -43,6 +43,7 @@ _OF_THE_SDK = frozenset(
         "BatchTooLargeError",
         "InvalidMessageError",
         "ScheduledMessageGoneError",
+        "SendAvailabilityError",
         "PartnerClosedError",
         "ClientClosedError",
     }

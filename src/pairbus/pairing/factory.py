@@ -95,6 +95,7 @@ class Factory:
         self.failover_interval_ms = milliseconds(options.failover_interval)
         self.ping_interval_ms = milliseconds(options.ping_primary_interval)
         self.is_paired = False
+        self._has_warned_not_paired = False
         self.drained_only: list[str] = []
         """Backlog queues that must not be used but may hold messages of an earlier pairing."""
         self.journal: Callable[[Event, int], None] | None = None
@@ -120,6 +121,17 @@ class Factory:
             f"paired with {self.secondary}: {len(queues)} backlog queues",
             queues=len(queues),
         )
+
+    def warn_not_paired(self, path: str) -> None:
+        """A send failed and there is nowhere to detour it: say so once, for a program may have forgotten to pair."""
+        if not self._has_warned_not_paired:
+            self._has_warned_not_paired = True
+            logger.warning(
+                "%s: a send failed, and the client is not paired, so nothing is detoured: use `with client`, or call "
+                "pair()",
+                path,
+                extra={"event": "pairing.not_paired"},
+            )
 
     @property
     def usable_queues(self) -> list[str]:
@@ -237,6 +249,10 @@ class Factory:
                 f"{report.path} is {report.state.value} since {self._time_of_day(report.since_ms)}"
                 + _because(report.why)
             ]
+            if not self.is_paired:
+                lines.append(
+                    "the client is not paired, so no send is detoured: use `with client`, or call pair()"
+                )
             if report.failover_due_ms is not None:
                 lines.append(
                     f"fails over at {self._time_of_day(report.failover_due_ms)} unless a send succeeds before"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusAuthent
 from pairbus import SendAvailabilityOptions
 from pairbus.errors import UsageError
 from pairbus.pairing._async.client import PairedServiceBusClient
+from pairbus.pairing._async.link import Link
 from pairbus.pairing.attempts import LinkClosed
 from pairbus.pairing.errors import ClientClosedError
 from pairbus.pairing.events import Kind
@@ -375,3 +377,14 @@ def test_a_link_that_is_closed_ends_the_sdks_attempts_without_a_traceback_in_its
     assert not error._retryable
     assert classify(error) is Failure.INVALID, "it says nothing of the primary"
     assert caplog.records == []
+
+
+async def test_a_time_limit_ends_in_the_sdks_own_error() -> None:
+    class Silent:
+        async def send_messages(self, *given: object, **options: object) -> None:
+            await asyncio.Event().wait()
+
+    link: Any = SimpleNamespace(sender=Silent())
+    with pytest.raises(OperationTimeoutError, match=r"within 0\.01 seconds") as caught:
+        await Link.send(link, "message", 0.005, 0.01, {})
+    assert isinstance(caught.value.__cause__, TimeoutError)

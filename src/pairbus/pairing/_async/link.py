@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
@@ -101,19 +102,19 @@ class Link:
 
     async def send(self, message: Any, seconds: float, cut_seconds: float, options: dict[str, Any]) -> None:
         """Send within ``seconds``; the SDK does not keep every one of its timeouts, so ``cut_seconds`` ends it."""
-        async with asyncio.timeout(cut_seconds):
+        async with _within(cut_seconds, "The send"):
             await self.sender.send_messages(message, timeout=seconds, **options)
 
     async def open(self, seconds: float) -> None:
         """Open the link if it is not open; the SDK tries again as often as it is told to."""
-        async with asyncio.timeout(seconds):
+        async with _within(seconds, "Opening the link"):
             await wire.open_with_retries(self.sender)
 
     async def call(
         self, work: Callable[..., Awaitable[Any]], seconds: float, *given: Any, **options: Any
     ) -> Any:
         """Call another method of the sender while nobody else uses the link."""
-        async with asyncio.timeout(seconds):
+        async with _within(seconds, "The request"):
             await wire.open_with_retries(self.sender)
             await self._hold(None)
             try:
@@ -364,3 +365,13 @@ class Link:
             task = asyncio.get_running_loop().create_task(wire.end_client(handler, END_SECONDS))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+
+
+@asynccontextmanager
+async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+    """A time limit that ends in the SDK's own error: programs catch ServiceBusError, not the language's TimeoutError."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise OperationTimeoutError(message=f"{what} did not end within {seconds:g} seconds.") from error

@@ -344,6 +344,7 @@ class PairedSender(ServiceBusSender):
         with self._factory.lock:
             self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
             if not self._factory.is_paired:
+                self._factory.warn_not_paired(self._record.path)
                 flow.is_in_doubt = is_in_doubt
                 flow.primary_error = error
                 raise error
