@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from pairbus.engine.records import MessageRemoved, MessageStored
 from pairbus.model.message import Message
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
 
 BODY_BYTES: Final = 1024
 QUEUE: Final = 4

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pairbus.engine.message_view import MappingView
-from pairbus.engine.rule_index import TopicIndex
-from pairbus.engine.rules import CorrelationFilter, Rule, RuleFilter, RuleSet, TrueFilter
-from pairbus.engine.sql_filter import compile_filter
+from pairbus.engine.rules.index import TopicIndex
+from pairbus.engine.rules.message_view import MappingView
+from pairbus.engine.rules.sql.filter import compile_filter
+from pairbus.engine.rules.subscription import CorrelationFilter, Rule, RuleFilter, RuleSet, TrueFilter
 
 COUNTS = (1, 100, 2_000)
 SECONDS_PER_FIGURE = 0.3

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.amqp import decode, encode, performatives
-from pairbus.amqp.sections import scan, split_batch
+from pairbus.amqp.message.sections import scan, split_batch
 from pairbus.amqp.types import Symbol
-from pairbus.engine.sql_action import compile_action
-from pairbus.engine.sql_filter import compile_filter
+from pairbus.engine.rules.sql.action import compile_action
+from pairbus.engine.rules.sql.filter import compile_filter
 from pairbus.errors import ProtocolError, Refusal, UsageError
-from pairbus.gateway import atom_read
-from pairbus.server import located_json
+from pairbus.gateway.atom import read as atom_read
+from pairbus.server.config import located_json
 from pairbus.testing import Queue
 from tools.fuzz_broker import FuzzedBroker
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Int
 from pairbus.gateway.broker import Broker
 from pairbus.model.access import ROOT_RULE
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.server.assemble import declare, recover
-from pairbus.server.declarations import Declarations
+from pairbus.server.config.declarations import Declarations
 from pairbus.storage.memory import MemoryStore
-from pairbus.testing.wire import ClientConnection
+from tests.simulation.wire import ClientConnection
 
 START_MS: Final = 1_750_000_000_000
 MESSAGES_MAX: Final = 2_000

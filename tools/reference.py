@@ -15,9 +15,9 @@ import click
 
 from pairbus import errors
 from pairbus.cli.root import root
+from pairbus.local.management import ManagementClient
 from pairbus.pairing import errors as pairing_errors
 from pairbus.testing import Namespace
-from pairbus.testing.http import ManagementClient
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 

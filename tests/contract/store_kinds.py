@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryDisk, MemoryStore
 from pairbus.storage.ports import Store
+from tests.simulation.disk import SimulatedDisk
 
 
 class StoreKind(Protocol):

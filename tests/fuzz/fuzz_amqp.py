@@ -23,7 +23,8 @@ from typing import Any, Final
 import pairbus.amqp
 from pairbus.amqp.decode import decode_value, skip_value
 from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
-from pairbus.amqp.message import decode_message, encode_batch, encode_message
+from pairbus.amqp.message.sections import DeliveryExtras, delivery_parts, properties_view, scan, split_batch
+from pairbus.amqp.message.whole import decode_message, encode_batch, encode_message
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -39,7 +40,6 @@ from pairbus.amqp.performatives import (
     Transfer,
 )
 from pairbus.amqp.sasl import SaslInit
-from pairbus.amqp.sections import DeliveryExtras, delivery_parts, properties_view, scan, split_batch
 from pairbus.amqp.states import encode_accepted, encode_modified, encode_transactional
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import RemoteProtocolError

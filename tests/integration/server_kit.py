@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pairbus.server.addresses import parse_address
 from pairbus.server.clock import Clock
-from pairbus.server.listener import Limits
+from pairbus.server.config.addresses import parse_address
+from pairbus.server.registry import Limits
 from pairbus.server.server import Page, Server
 from tests.unit.server.fakes import FakeBroker, FakeStore, assemble_with, assembly, options
 

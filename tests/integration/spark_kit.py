@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pairbus.amqp.message import decode_message
+from pairbus.amqp.message.whole import decode_message
 from pairbus.pairing import wire
 from pairbus.pairing.parking import Passport, park
 from pairbus.spark import register

@@ -11,8 +11,8 @@ from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.server.assemble import assemble
 from pairbus.server.clock import BrokerClock
-from pairbus.server.config import Options
-from pairbus.server.declarations import read_declarations
+from pairbus.server.config.declarations import read_declarations
+from pairbus.server.config.options import Options
 from pairbus.server.server import Server
 
 pytestmark = pytest.mark.timeout(120)

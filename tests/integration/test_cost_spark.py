@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from pairbus.cli.cost import cost
 from pairbus.errors import UsageError
-from pairbus.gateway.meter import UsageRow
-from pairbus.server.usage import UsageWriter
+from pairbus.gateway.telemetry.meter import UsageRow
+from pairbus.server.logs.usage import UsageWriter
 from pairbus.spark.reconcile_rows import AUDIT
 from pairbus.spark.report_inputs import Wanted, find_inputs
 from tests.integration.spark_kit import small_session

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.reconcile import reconcile
 from pairbus.errors import UsageError
-from pairbus.server.message_journal import BLOCK, MAGIC
+from pairbus.server.logs.message_journal import BLOCK, MAGIC
 from pairbus.spark.reconcile_certificate import Certificate
 from pairbus.spark.reconcile_job import FATE_COLUMNS, write_messages
 from pairbus.spark.reconcile_job import reconcile as judge

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.server.assemble import assemble
-from pairbus.server.config import Options
+from pairbus.server.config.options import Options
 from pairbus.server.server import Server
 
 WAIT_SECONDS = 100

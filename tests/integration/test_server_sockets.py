@@ -16,9 +16,9 @@ import pytest
 
 from pairbus.errors import StoreFailed, UsageError
 from pairbus.server.committer import SMALL_BYTES_MAX
-from pairbus.server.config import Options
+from pairbus.server.config.options import Options
 from pairbus.server.connection import WRITE_BYTES_HIGH
-from pairbus.server.listener import Limits
+from pairbus.server.registry import Limits
 from pairbus.server.server import Server
 from tests.integration.server_kit import (
     WAIT_SECONDS,

@@ -11,8 +11,8 @@ from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationError
 from websockets.typing import Subprotocol
 
-from pairbus.server.listener import Limits
-from pairbus.server.tls import HANDSHAKE_BYTES_MAX
+from pairbus.server.layers.tls import HANDSHAKE_BYTES_MAX
+from pairbus.server.registry import Limits
 from tests.integration.server_kit import (
     WAIT_SECONDS,
     connect,

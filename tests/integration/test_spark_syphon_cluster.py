@@ -25,7 +25,7 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.amqp.message import decode_message
+from pairbus.amqp.message.whole import decode_message
 from pairbus.pairing import wire
 from pairbus.pairing.parking import park
 from pairbus.spark.entity import Entity

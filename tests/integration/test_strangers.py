@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.server.http import REFUSALS_MAX, HttpLayer
-from pairbus.server.listener import LOGGED_BURST, SPARE_SLOTS, Limits
+from pairbus.server.layers.http import REFUSALS_MAX, HttpLayer
+from pairbus.server.registry import LOGGED_BURST, SPARE_SLOTS, Limits
 from pairbus.server.strangers import READ_BYTES
 from tests.integration.server_kit import Running, connect, read_all, read_cut, read_until, serving, wait_for
 

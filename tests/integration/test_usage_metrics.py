@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.local.management import parse_connection_string
 from pairbus.testing import Namespace
-from pairbus.testing.http import parse_connection_string
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 

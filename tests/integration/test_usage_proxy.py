@@ -24,9 +24,9 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
-from pairbus.server.addresses import parse_address
+from pairbus.local.management import ManagementClient
+from pairbus.server.config.addresses import parse_address
 from pairbus.testing import Namespace, Queue, VirtualClock
-from pairbus.testing.http import ManagementClient
 from tests.integration.usage_proxy import AmqpTap, Counts, HttpTap, Ledger, Proxy
 
 MINUTE_MS = 60_000

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from pairbus.amqp.decode import skip_value
 from pairbus.amqp.framing import AMQP_FRAME, FRAME_HEADER, HEADER_SIZE
-from pairbus.amqp.message import DecodedMessage, decode_message
+from pairbus.amqp.message.whole import DecodedMessage, decode_message
 from pairbus.amqp.performatives import (
     Attach,
     Detach,

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from pairbus.amqp.types import Decimal128, Symbol, Timestamp, Uuid
-from pairbus.engine.sql_values import Duration
+from pairbus.engine.rules.sql.values import Duration
 
 Tree = tuple[Any, ...]
 

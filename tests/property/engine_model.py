@@ -11,8 +11,8 @@ from pairbus.engine.namespace import Namespace
 from pairbus.engine.queue import Queue
 from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Message
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
+from tests.simulation.disk import SimulatedDisk
 
 SEGMENT_BYTES = 4096
 

@@ -17,8 +17,8 @@ from websockets.frames import Frame, Opcode
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from pairbus.amqp.message import decode_message, encode_message
-from pairbus.amqp.scan import scan
+from pairbus.amqp.message.scan import scan
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest, HttpResponse
@@ -27,10 +27,10 @@ from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.server.committer import Commit, CommitQueue, Speech
 from pairbus.server.connection import SocketConnection
-from pairbus.server.driver import Driver
-from pairbus.server.listener import Hall, Limits
+from pairbus.server.loop import Driver
+from pairbus.server.registry import Hall, Limits
 from pairbus.storage.memory import MemoryStore
-from pairbus.testing.wire import ClientConnection, ClientReceiver, ClientSession
+from tests.simulation.wire import ClientConnection, ClientReceiver, ClientSession
 
 NOW = 1_700_000_000_000
 WHOLE_MESSAGE_BYTES = 400_000

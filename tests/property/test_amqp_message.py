@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.encode import encode_described, encode_list, encode_map, encode_value
-from pairbus.amqp.layout import BROKER_KEYS, PREFIX_SIZE
-from pairbus.amqp.message import decode_message
-from pairbus.amqp.sections import DeliveryExtras, delivery_parts, properties_view, scan, split_batch
+from pairbus.amqp.message.layout import BROKER_KEYS, PREFIX_SIZE
+from pairbus.amqp.message.sections import DeliveryExtras, delivery_parts, properties_view, scan, split_batch
+from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, UByte, UInt, ULong, Uuid
 from pairbus.errors import RemoteProtocolError
 

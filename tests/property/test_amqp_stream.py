@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.framing import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, amqp_frame
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.performatives import (
     Attach,
     Begin,

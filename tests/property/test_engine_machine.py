@@ -17,8 +17,8 @@ from pairbus.engine.queue import Queue
 from pairbus.errors import Refusal
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
-from pairbus.storage.faulty import SimulatedDisk
 from tests.property.engine_model import History, Life, difference
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.engine import engine_kit
 from tests.unit.engine.engine_kit import START, TRUE_RULE, incoming
 

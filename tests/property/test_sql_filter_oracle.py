@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from pairbus.engine.message_view import MappingView
-from pairbus.engine.rule_index import TopicIndex
-from pairbus.engine.rules import (
+from pairbus.engine.rules.index import TopicIndex
+from pairbus.engine.rules.message_view import MappingView
+from pairbus.engine.rules.sql.action import compile_action
+from pairbus.engine.rules.sql.filter import SqlFilter, compile_filter
+from pairbus.engine.rules.sql.lexer import EXPRESSION_CHARACTERS_MAX
+from pairbus.engine.rules.sql.nodes import Evaluation
+from pairbus.engine.rules.subscription import (
     CorrelationFilter,
     FalseFilter,
     Rule,
@@ -19,10 +23,6 @@ from pairbus.engine.rules import (
     TrueFilter,
     Verdict,
 )
-from pairbus.engine.sql_action import compile_action
-from pairbus.engine.sql_filter import SqlFilter, compile_filter
-from pairbus.engine.sql_lexer import EXPRESSION_CHARACTERS_MAX
-from pairbus.engine.sql_nodes import Evaluation
 from pairbus.errors import FilterFailed, InvalidRule
 from tests.oracles import sql_oracle
 from tests.oracles.sql_oracle import Message, Tree, Writer

@@ -27,12 +27,12 @@ from pairbus.engine.records import (
 )
 from pairbus.errors import StorageError, StoreCorrupt
 from pairbus.model.message import DEFERRED, SCHEDULED, Extra, Message
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.inspect import check
-from pairbus.storage.log import LogStore
-from pairbus.storage.mark import MARK_FILE
-from pairbus.storage.repair import repair
-from pairbus.storage.segment import SEGMENT_HEADER_BYTES, segment_number
+from pairbus.storage.log.mark import MARK_FILE
+from pairbus.storage.log.segment import SEGMENT_HEADER_BYTES, segment_number
+from pairbus.storage.log.store import LogStore
+from pairbus.storage.tools.inspect import check
+from pairbus.storage.tools.repair import repair
+from tests.simulation.disk import SimulatedDisk
 
 STATES_PER_WORLD: Final = 300
 STEPS_MAX: Final = 100_000

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pairbus.testing.checkers import PromiseBroken
-from pairbus.testing.world import Bugs, World
+from tests.simulation.broker.checkers import PromiseBroken
+from tests.simulation.broker.world import Bugs, World
 
 WORLDS = int(os.environ.get("PAIRBUS_SEEDS") or 320)
 _SEED = os.environ.get("PAIRBUS_SEED") or None
@@ -84,9 +84,7 @@ class TestTheSimulator:
             assert event in history, event
 
     def test_the_same_seed_gives_the_same_history_in_any_process(self) -> None:
-        program = (
-            "import sys; from pairbus.testing.world import World\nw = World(7); w.run(); print(w.digest())"
-        )
+        program = "import sys; from tests.simulation.broker.world import World\nw = World(7); w.run(); print(w.digest())"
         world = World(7)
         world.run()
         for hash_seed in ("1", "2"):

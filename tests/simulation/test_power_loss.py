@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pairbus.storage import recovery
+from pairbus.storage.log import recovery
 from tests.simulation.power_loss import STATES_PER_WORLD, World
 
 WORLDS = int(os.environ.get("PAIRBUS_SEEDS") or 40)

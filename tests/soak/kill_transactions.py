@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from azure.servicebus import ServiceBusClient
 
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, encode_accepted, encode_transactional
 from pairbus.amqp.states import Outcome as WireOutcome
 from pairbus.amqp.types import Described, ULong
-from pairbus.testing.wire import ClientConnection, ClientReceiver, ClientSender, Delivery, declared_txn_id
 from tests.conformance.sdk import connection_part
+from tests.simulation.wire import ClientConnection, ClientReceiver, ClientSender, Delivery, declared_txn_id
 from tests.soak.kill_history import Operation, Outcome, Place
 from tests.soak.kill_load import LOCK_SECONDS, Actor, Drain, Receiver, Sender, Yard, body_of, read_body
 

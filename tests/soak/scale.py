@@ -24,7 +24,7 @@ from azure.servicebus import ServiceBusMessage
 from bench.loadgen import Load, LoadGenerator
 from bench.peer import Peer
 from pairbus.testing import Namespace, Queue
-from pairbus.testing.wire import ClientConnection
+from tests.simulation.wire import ClientConnection
 
 RESIDENT_MIB_MAX = 600
 RESTART_SECONDS_MAX = 30

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pairbus.amqp.framing import amqp_frame
 from pairbus.testing import Namespace
-from pairbus.testing.wire import ClientConnection
+from tests.simulation.wire import ClientConnection
 from tests.soak.scale import key_of, resident_mib
 from tests.unit.gateway.test_strangers import BEGUN, FLOODS, opening
 

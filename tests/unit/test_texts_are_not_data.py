@@ -14,7 +14,7 @@ ALLOWED = {
     "cli/spark_report.py": "a Java process tells what happened in its log alone",
     "cli/refusal.py": "errors of Spark's workers arrive as the text of a traceback",
     "cli/store.py": "shows the place that our own error names, decides nothing",
-    "server/declarations.py": "chooses the line of a file to show, decides nothing",
+    "server/config/declarations.py": "chooses the line of a file to show, decides nothing",
 }
 _ERRORS = {"error", "exc", "exception", "caught", "failure", "refusal", "inner", "cause"}
 _SEARCHES = {"find", "index", "startswith", "endswith", "count"}

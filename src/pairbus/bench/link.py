@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from pairbus.errors import BrokerNotReady
-from pairbus.testing.http import parse_connection_string
-from pairbus.testing.wire import ClientConnection
+from pairbus.local.management import parse_connection_string
+from tests.simulation.wire import ClientConnection
 
 ANSWER_SECONDS_MAX: Final = 60.0
 READ_BYTES: Final = 1 << 16

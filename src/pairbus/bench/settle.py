@@ -13,7 +13,7 @@ from typing import Final
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.bench.far import far_away
 from pairbus.bench.link import PipelinedLink
 from pairbus.testing import Namespace

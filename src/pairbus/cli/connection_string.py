@@ -43,8 +43,8 @@ def connection_string_command(data: str | None, namespace: str, as_json: bool) -
 
     It works while the broker runs and while it is stopped. A stopped broker's connection string has the address it was last served at.
     """
-    from pairbus.server.config import default_data_directory
-    from pairbus.server.offline import last_ready
+    from pairbus.server.config.options import default_data_directory
+    from pairbus.server.offline.namespace import last_ready
 
     directory = Path(data) if data is not None else default_data_directory(os.environ) / namespace
     ready, is_running = last_ready(directory)

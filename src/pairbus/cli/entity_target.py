@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pairbus.errors import UsageError
-from pairbus.gateway import atom_routes as routes
+from pairbus.gateway.atom import routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +103,7 @@ def _read_ready_file(name: str) -> tuple[str, str | None]:
 
 def _local_authority(connection_string: str, environment: Mapping[str, str]) -> str | None:
     """The authority that a broker of this user on this machine made for itself."""
-    from pairbus.server.config import default_data_directory
+    from pairbus.server.config.options import default_data_directory
 
     parts = dict(part.partition("=")[::2] for part in connection_string.split(";"))
     host = parts.get("Endpoint", "").partition("://")[2].partition("/")[0]

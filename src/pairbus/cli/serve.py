@@ -114,8 +114,8 @@ def serve(
     port. Plain text is served to this machine only, TLS to everybody.
     """
     from pairbus.server.assemble import assemble
-    from pairbus.server.config import make_options
-    from pairbus.server.logs import configure_logging
+    from pairbus.server.config.options import make_options
+    from pairbus.server.logs.format import configure_logging
     from pairbus.server.main import run
     from pairbus.web.page import Page
 

@@ -17,9 +17,9 @@ from pairbus.cli.group import HelpfulGroup
 
 if TYPE_CHECKING:
     from pairbus.errors import StoreCorrupt
-    from pairbus.server.offline import EntityCounts, Tell
-    from pairbus.storage.inspect import CheckReport
-    from pairbus.storage.repair import RepairReport
+    from pairbus.server.offline.namespace import EntityCounts, Tell
+    from pairbus.storage.tools.inspect import CheckReport
+    from pairbus.storage.tools.repair import RepairReport
 
 EXIT_DAMAGED: Final = 1
 COLUMNS: Final = ("active", "scheduled", "deferred", "dead_letter", "transfer_dead_letter", "bytes")
@@ -105,7 +105,7 @@ def store() -> None:
 def check_command(namespace: str, data: str | None, as_json: bool) -> int:
     """Verify every frame and say what is there. Changes nothing."""
     from pairbus.errors import StoreCorrupt
-    from pairbus.server.offline import verify
+    from pairbus.server.offline.namespace import verify
 
     directory = _directory(namespace, data)
     try:
@@ -159,7 +159,7 @@ def _say_report(directory: Path, report: CheckReport, counts: list[EntityCounts]
 def compact_command(namespace: str, data: str | None, as_json: bool) -> int:
     """Write anew what is still true and give the rest of the space back."""
     from pairbus.server.clock import BrokerClock
-    from pairbus.server.offline import compact
+    from pairbus.server.offline.namespace import compact
 
     directory = _directory(namespace, data)
     with _watched("compacting") as tell:
@@ -184,7 +184,7 @@ def export_command(target: str, namespace: str, data: str | None, as_json: bool)
     besides, access keys among it: keep it as safe as the data directory.
     """
     from pairbus.server.clock import BrokerClock
-    from pairbus.server.store_export import export
+    from pairbus.server.offline.export import export
 
     directory = _directory(namespace, data)
     with _watched("exporting") as tell:
@@ -207,7 +207,7 @@ def import_command(source: str, namespace: str, data: str | None, as_json: bool)
     Entities, messages with their numbers, sessions, duplicate history and access keys come back as they were;
     certificates, usage files and audit logs are no part of an export.
     """
-    from pairbus.server.store_import import restore
+    from pairbus.server.offline.load import restore
 
     directory = _directory(namespace, data)
     with _watched("importing") as tell:
@@ -235,8 +235,8 @@ def repair_command(accept_loss: bool, namespace: str, data: str | None, as_json:
     before you accept the loss.
     """
     from pairbus.errors import StoreCorrupt
-    from pairbus.server.offline import store_directory
-    from pairbus.storage.repair import repair
+    from pairbus.server.offline.namespace import store_directory
+    from pairbus.storage.tools.repair import repair
 
     directory = _directory(namespace, data)
     try:
@@ -267,7 +267,7 @@ def _loss_of(report: RepairReport) -> str:
 
 
 def _directory(namespace: str, data: str | None) -> Path:
-    from pairbus.server.config import default_data_directory
+    from pairbus.server.config.options import default_data_directory
 
     return Path(data) if data is not None else default_data_directory(os.environ) / namespace
 

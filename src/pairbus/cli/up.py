@@ -95,7 +95,7 @@ def up(
     as_json: bool,
 ) -> int:
     """Run two paired namespaces, the syphon and a page for both, until stopped (SIGTERM or Ctrl-C)."""
-    from pairbus.server.config import default_data_directory
+    from pairbus.server.config.options import default_data_directory
     from pairbus.web.up import UpOptions
 
     logging.getLogger("azure").setLevel(logging.CRITICAL)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.cost.marginal import standard_table
 from pairbus.demo.bill import Bill, billed, made
 from pairbus.errors import ManagementFailed
-from pairbus.testing.http import ManagementClient
+from pairbus.local.management import ManagementClient
 
 if TYPE_CHECKING:
     from pairbus.demo.book import Book

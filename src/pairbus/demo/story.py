@@ -20,13 +20,13 @@ from pairbus.demo.actors import Consumer, Sender, wait_until
 from pairbus.demo.book import Book, Verdict
 from pairbus.demo.scene import Scene
 from pairbus.errors import PairbusError
+from pairbus.local.management import ManagementClient
 from pairbus.pairing.health import Health
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.statistics import Counters
 from pairbus.syphon.backlog import Backlog
 from pairbus.syphon.client import PairedServiceBusClient
 from pairbus.testing import Namespace, Queue
-from pairbus.testing.http import ManagementClient
 
 PRIMARY: Final = "contoso"
 SECONDARY: Final = "contoso-backup"

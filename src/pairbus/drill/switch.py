@@ -11,10 +11,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pairbus.errors import PairingError
+from pairbus.local.management import TOKEN_SECONDS, sas_token
+from pairbus.local.management import parse_connection_string as credentials_of
 from pairbus.pairing.naming import CLOUD_SUFFIXES, entity_key, parse_connection_string
 from pairbus.testing.faults import FAULTS_PATH
-from pairbus.testing.http import TOKEN_SECONDS, sas_token
-from pairbus.testing.http import parse_connection_string as credentials_of
 
 REQUEST_SECONDS_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1_000_000

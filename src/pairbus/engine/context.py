@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.sql_nodes import RuleBudget
+from pairbus.engine.rules.sql.nodes import RuleBudget
 from pairbus.engine.tokens import TokenStream
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pairbus.engine.records import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, queu
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
 
 if TYPE_CHECKING:
-    from pairbus.engine.rule_index import TopicIndex
+    from pairbus.engine.rules.index import TopicIndex
 
 
 class Counts:

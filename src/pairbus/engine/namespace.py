@@ -44,7 +44,7 @@ from pairbus.model.names import canonical, check_entity_name, check_subscription
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pairbus.amqp.scan import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.ports import Journal, Outbox
     from pairbus.engine.queue import Queue
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.layout import header_size
+from pairbus.amqp.message.layout import header_size
 from pairbus.engine import due, session_ops
 from pairbus.engine.consumer import Consumer, Lock
 from pairbus.engine.context import DUE_BURST_MAX
@@ -26,7 +26,7 @@ from pairbus.engine.records import (
     MessageRemoved,
     MessageStored,
 )
-from pairbus.engine.sql_nodes import PUBLISH_STEPS_MAX
+from pairbus.engine.rules.sql.nodes import PUBLISH_STEPS_MAX
 from pairbus.errors import (
     ArgumentError,
     EntityDisabled,
@@ -49,7 +49,7 @@ from pairbus.model.message import (
 )
 
 if TYPE_CHECKING:
-    from pairbus.amqp.scan import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.context import Context, Numbers, Space
     from pairbus.engine.ports import Relay
     from pairbus.engine.sessions import Session

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine import topic
-from pairbus.engine.arrival import incoming_of
 from pairbus.engine.records import SequenceAdvanced
+from pairbus.engine.stored_message import incoming_of
 from pairbus.errors import EntityNotFound, InvalidEntity, QuotaExceeded, Refusal
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.message import NEVER, Extra, Message
@@ -20,7 +20,7 @@ from pairbus.model.message import NEVER, Extra, Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pairbus.amqp.scan import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.entity import Entity
     from pairbus.engine.queue import Queue
     from pairbus.model.entity import Settings

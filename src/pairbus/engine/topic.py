@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.layout import header_size
-from pairbus.engine.arrival import MessageFacts, incoming_of, with_changes
+from pairbus.amqp.message.layout import header_size
 from pairbus.engine.records import DuplicateSeen, SequenceAdvanced
-from pairbus.engine.rule_index import TopicIndex
-from pairbus.engine.rule_json import rule_from_json
-from pairbus.engine.rules import RuleSet
-from pairbus.engine.sql_nodes import PUBLISH_STEPS_MAX
+from pairbus.engine.rules.codec import rule_from_json
+from pairbus.engine.rules.index import TopicIndex
+from pairbus.engine.rules.sql.nodes import PUBLISH_STEPS_MAX
+from pairbus.engine.rules.subscription import RuleSet
+from pairbus.engine.stored_message import MessageFacts, incoming_of, with_changes
 from pairbus.errors import FilterFailed, QuotaExceeded
 from pairbus.model.message import Extra, Message
 
 if TYPE_CHECKING:
-    from pairbus.amqp.scan import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.entity import Entity
-    from pairbus.engine.rules import Verdict
-    from pairbus.engine.sql_nodes import RuleBudget
+    from pairbus.engine.rules.sql.nodes import RuleBudget
+    from pairbus.engine.rules.subscription import Verdict
     from pairbus.model.entity import Settings
 
 REASON_NO_SESSION: Final = "Session id is null."

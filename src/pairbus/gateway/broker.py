@@ -16,18 +16,18 @@ from pairbus.amqp.connection import ConnectionSettings
 from pairbus.engine.namespace import Namespace
 from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import Access
-from pairbus.gateway.atom_api import ManagementApi
-from pairbus.gateway.atom_routes import route_of
+from pairbus.gateway.atom.api import ManagementApi
+from pairbus.gateway.atom.routes import route_of
 from pairbus.gateway.connection import NOT_ARMED, GatewayConnection
-from pairbus.gateway.counters import Counters
-from pairbus.gateway.exposition import CONTENT_TYPE, render
 from pairbus.gateway.faults import LOSE_LOCKS, Faults
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.links import ReceiveLink, SendLink
-from pairbus.gateway.meter import MANAGEMENT, Meter
-from pairbus.gateway.metrics import broker_metrics
 from pairbus.gateway.outgoing import Deliveries, review_windows
 from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
+from pairbus.gateway.telemetry.counters import Counters
+from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
+from pairbus.gateway.telemetry.meter import MANAGEMENT, Meter
+from pairbus.gateway.telemetry.metrics import broker_metrics
 from pairbus.gateway.tracking import Tracker
 from pairbus.model.access import MANAGE
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pairbus.amqp.session import Session
     from pairbus.engine.ports import Journal
-    from pairbus.gateway.trail import Trail
+    from pairbus.gateway.telemetry.trail import Trail
 
 REQUEST_BYTES_MAX: Final = 16_777_216
 """The largest request on a management node: a batch of scheduled messages."""

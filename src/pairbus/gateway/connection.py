@@ -14,7 +14,7 @@ from pairbus.amqp.terminus import Coordinator as CoordinatorTarget
 from pairbus.amqp.types import text_of
 from pairbus.engine.records import TRANSFER_DEAD_LETTER
 from pairbus.errors import ArgumentError, MessageTooLarge, NotAllowed, NotSupported, Refusal, Unauthorized
-from pairbus.gateway import incoming, management, outgoing, tokens, transactions
+from pairbus.gateway import incoming, outgoing, tokens, transactions
 from pairbus.gateway.access import Grant, covers, missing_claim
 from pairbus.gateway.addressing import CBS, find_entity, node_scope, parse, path_of, queue_at
 from pairbus.gateway.faults import BLACK_HOLE, CUT, REFUSE
@@ -28,6 +28,7 @@ from pairbus.gateway.links import (
     SendLink,
     TokenRequests,
 )
+from pairbus.gateway.management import node as management
 from pairbus.model.access import LISTEN, SEND
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.encode import encode_string
-from pairbus.amqp.layout import PREFIX_SIZE
-from pairbus.amqp.rewrite import application_properties, with_properties
-from pairbus.amqp.sections import scan, split_batch
+from pairbus.amqp.message.layout import PREFIX_SIZE
+from pairbus.amqp.message.rewrite import application_properties, with_properties
+from pairbus.amqp.message.sections import scan, split_batch
 from pairbus.errors import (
     EntityDisabled,
     EntityNotFound,
@@ -21,10 +21,10 @@ from pairbus.errors import (
 )
 from pairbus.gateway import transactions
 from pairbus.gateway.faults import BLACK_HOLE, CUT, DELAY, DROP_ACKNOWLEDGEMENTS, FILL, REFUSE, THROTTLE
-from pairbus.gateway.meter import PING, SEND
+from pairbus.gateway.telemetry.meter import PING, SEND
 
 if TYPE_CHECKING:
-    from pairbus.amqp.sections import Scanned
+    from pairbus.amqp.message.sections import Scanned
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity
     from pairbus.gateway.broker import Broker

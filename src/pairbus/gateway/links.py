@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.consumer import Consumer
-from pairbus.gateway import meter
+from pairbus.gateway.telemetry import meter
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.layout import PREFIX_SIZE
-from pairbus.amqp.sections import DeliveryExtras, delivery_parts
+from pairbus.amqp.message.layout import PREFIX_SIZE
+from pairbus.amqp.message.sections import DeliveryExtras, delivery_parts
 from pairbus.amqp.states import (
     ACCEPTED_CODE,
     MODIFIED_CODE,
@@ -22,8 +22,8 @@ from pairbus.errors import ArgumentError, Refusal, Unauthorized
 from pairbus.gateway import transactions
 from pairbus.gateway.changes import check_changes, merged_changes
 from pairbus.gateway.links import ReceiveLink
-from pairbus.gateway.meter import SESSION
-from pairbus.gateway.trail import COMPLETED, RECEIVED_AND_DELETED
+from pairbus.gateway.telemetry.meter import SESSION
+from pairbus.gateway.telemetry.trail import COMPLETED, RECEIVED_AND_DELETED
 from pairbus.model.access import LISTEN
 from pairbus.model.message import ACTIVE, SCHEDULED
 

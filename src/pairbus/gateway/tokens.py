@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.message import decode_message, encode_message
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.types import Int
 from pairbus.errors import EntityNotFound, ProtocolError, Refusal, Unauthorized
 from pairbus.gateway.access import claimed_rule, covers
 from pairbus.gateway.addressing import parse, path_of
-from pairbus.gateway.replies import reply, reply_link
+from pairbus.gateway.management.replies import reply, reply_link
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
-    from pairbus.amqp.message import DecodedMessage
+    from pairbus.amqp.message.whole import DecodedMessage
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import TokenRequests
 

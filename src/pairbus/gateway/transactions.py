@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.message import decode_message
+from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.states import encode_accepted, encode_declared, encode_outcome_code, encode_transactional
 from pairbus.amqp.types import Array, Described, Long
 from pairbus.errors import (
@@ -22,13 +22,13 @@ from pairbus.errors import (
     UnknownTransaction,
 )
 from pairbus.gateway.addressing import node_scope
-from pairbus.gateway.meter import SCHEDULE, SEND, SETTLE
+from pairbus.gateway.telemetry.meter import SCHEDULE, SEND, SETTLE
 from pairbus.model.access import LISTEN as LISTEN_RIGHT
 from pairbus.model.access import SEND as SEND_RIGHT
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
-    from pairbus.amqp.sections import Scanned
+    from pairbus.amqp.message.sections import Scanned
     from pairbus.amqp.states import Outcome
     from pairbus.engine.consumer import Lock
     from pairbus.engine.entity import Entity
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import Coordinator, ReceiveLink, SendLink
-    from pairbus.gateway.request import Request
+    from pairbus.gateway.management.request import Request
 
 VALUES_MAX: Final = 64
 """Values in a declare or a discharge."""
@@ -177,13 +177,13 @@ class StatusSettlement:
 
     def check(self, queue: Queue, lock: Lock) -> None:
         """Its texts and changed properties must be within their limits."""
-        from pairbus.gateway.management_messages import check_status  # noqa: PLC0415 - the two modules need each other
+        from pairbus.gateway.management.messages import check_status  # noqa: PLC0415 - the two modules need each other
 
         check_status(queue, self._status, lock, self._reason, self._description, self._changes)
 
     def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:  # noqa: ARG002
         """Apply it."""
-        from pairbus.gateway.management_messages import apply_status  # noqa: PLC0415 - the two modules need each other
+        from pairbus.gateway.management.messages import apply_status  # noqa: PLC0415 - the two modules need each other
 
         self._request.now = now
         apply_status(self._request, self._status, lock, self._reason, self._description, self._changes)

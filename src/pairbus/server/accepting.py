@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from pairbus.server.addresses import format_address
+from pairbus.server.config.addresses import format_address
 
 logger = logging.getLogger(__name__)
 

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Final
 from pairbus.engine.records import SequenceAdvanced
 from pairbus.errors import Refusal, StoreCorrupt, UsageError
 from pairbus.gateway.broker import Broker
-from pairbus.gateway.trail import Trail
+from pairbus.gateway.telemetry.trail import Trail
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.assembly import Assembly
-from pairbus.server.audit import AuditLog
 from pairbus.server.clock import BrokerClock, utc
-from pairbus.server.config import MEMORY
-from pairbus.server.message_audit import AuditedStore, MessageAudit, witnessed
+from pairbus.server.config.options import MEMORY
+from pairbus.server.logs.audit import AuditLog
+from pairbus.server.logs.message_audit import AuditedStore, MessageAudit, witnessed
+from pairbus.server.logs.usage import UsageWriter
 from pairbus.server.ready import READY_FILE
-from pairbus.server.usage import UsageWriter
 from pairbus.storage.identity import LOCK_FILE
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pairbus.engine.namespace import Namespace
-    from pairbus.server.config import Options
-    from pairbus.server.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
+    from pairbus.server.config.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
+    from pairbus.server.config.options import Options
     from pairbus.storage.ports import Store
 
 logger = logging.getLogger(__name__)

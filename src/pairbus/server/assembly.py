@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pairbus.gateway.meter import Meter
-    from pairbus.server.audit import AuditLog
-    from pairbus.server.message_audit import MessageAudit
+    from pairbus.gateway.telemetry.meter import Meter
+    from pairbus.server.logs.audit import AuditLog
+    from pairbus.server.logs.message_audit import MessageAudit
+    from pairbus.server.logs.usage import UsageWriter
     from pairbus.server.ports import BrokerPort
-    from pairbus.server.usage import UsageWriter
     from pairbus.storage.ports import Store
 
 

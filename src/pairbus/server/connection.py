@@ -17,18 +17,18 @@ import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from pairbus.errors import RemoteProtocolError
-from pairbus.server.addresses import format_address, is_loopback
 from pairbus.server.committer import Speech
-from pairbus.server.http import HttpLayer, plain_text_refusal
-from pairbus.server.sniff import Tongue, tongue_of
+from pairbus.server.config.addresses import format_address, is_loopback
+from pairbus.server.layers.detect import Tongue, tongue_of
+from pairbus.server.layers.http import HttpLayer, plain_text_refusal
+from pairbus.server.layers.tls import TlsLayer
+from pairbus.server.layers.websocket import WebSocketLayer
 from pairbus.server.strangers import READ_BYTES, STEP_BYTES
-from pairbus.server.tls import TlsLayer
 from pairbus.server.transports import left_in, limit_reads, release, unread_bytes
-from pairbus.server.websocket import WebSocketLayer
 
 if TYPE_CHECKING:
-    from pairbus.server.listener import Hall
     from pairbus.server.ports import GatewayPort
+    from pairbus.server.registry import Hall
 
 logger = logging.getLogger(__name__)
 

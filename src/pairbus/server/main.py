@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, StorageError, UsageError
-from pairbus.server.config import MEMORY
+from pairbus.server.config.options import MEMORY
 from pairbus.server.heap import system_heap
 from pairbus.server.memory import CollectorPolicy
 from pairbus.server.ready import READY_FILE, ReadyInfo, write_ready_file
 from pairbus.server.server import Assemble, Page, Server
 
 if TYPE_CHECKING:
-    from pairbus.server.config import Options
+    from pairbus.server.config.options import Options
 
 logger = logging.getLogger(__name__)
 

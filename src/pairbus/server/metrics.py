@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pairbus.gateway.exposition import CONTENT_TYPE, Metric, Sample, render
-from pairbus.server.driver import COMMIT_SECONDS_BUCKETS
+from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, Metric, Sample, render
+from pairbus.server.loop import COMMIT_SECONDS_BUCKETS
 
 if TYPE_CHECKING:
-    from pairbus.server.driver import DriverStatistics
-    from pairbus.server.listener import ListenerStatistics
+    from pairbus.server.loop import DriverStatistics
+    from pairbus.server.registry import ListenerStatistics
     from pairbus.storage.ports import StoreStatistics
 
 __all__ = ["CONTENT_TYPE", "Metric", "Sample", "render", "server_metrics", "store_metrics"]

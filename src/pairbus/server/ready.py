@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.model.access import ROOT_RULE
-from pairbus.server.addresses import format_address, is_loopback, is_wildcard
+from pairbus.server.config.addresses import format_address, is_loopback, is_wildcard
 
 FILE_MODE: Final = 0o600
 NAME_BYTES: Final = 16

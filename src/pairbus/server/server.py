@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Final
 from pairbus import __version__
 from pairbus.errors import UsageError
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.server.addresses import format_address
 from pairbus.server.assembly import Assembly
 from pairbus.server.clock import BrokerClock, Clock, utc
-from pairbus.server.driver import Driver, DriverStatistics
-from pairbus.server.http import problem
-from pairbus.server.listener import Hall, ListenerStatistics, is_home_only
+from pairbus.server.config.addresses import format_address
+from pairbus.server.layers.http import problem
+from pairbus.server.layers.tls import server_context
+from pairbus.server.logs.usage import FLUSH_SECONDS, UsageLog
+from pairbus.server.loop import Driver, DriverStatistics
 from pairbus.server.metrics import CONTENT_TYPE, render, server_metrics, store_metrics
 from pairbus.server.ready import ReadyInfo, connection_string
-from pairbus.server.tls import server_context
-from pairbus.server.usage import FLUSH_SECONDS, UsageLog
+from pairbus.server.registry import Hall, ListenerStatistics, is_home_only
 from pairbus.storage.ports import StoreStatistics
 
 if TYPE_CHECKING:
-    from pairbus.server.certificates import CertificateFiles
     from pairbus.server.committer import Speech
-    from pairbus.server.config import Options
+    from pairbus.server.config.certificates import CertificateFiles
+    from pairbus.server.config.options import Options
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class Server:
 
     def _certificates(self) -> CertificateFiles:
         # Heavy, and not needed to print a help text.
-        from pairbus.server.certificates import CertificateFiles, ensure_certificates
+        from pairbus.server.config.certificates import CertificateFiles, ensure_certificates
 
         options = self._options
         if options.tls_cert is not None and options.tls_key is not None:

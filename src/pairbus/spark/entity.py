@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.amqp.message import decode_message
+from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
 from pairbus.pairing import wire

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pairbus.amqp.message import decode_message
+from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol
 
 ACTIVE = 0

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlparse
 from pyarrow import compute, parquet
 
 from pairbus.errors import UsageError
-from pairbus.server.message_journal import convert
+from pairbus.server.logs.message_journal import convert
 
 if TYPE_CHECKING:
     import pyarrow

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pairbus.amqp import types
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_value
-from pairbus.amqp.layout import DATA, SEQUENCE, VALUE
-from pairbus.amqp.message import DecodedMessage, decode_message
+from pairbus.amqp.message.layout import DATA, SEQUENCE, VALUE
+from pairbus.amqp.message.whole import DecodedMessage, decode_message
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.errors import PairbusError, RemoteProtocolError, UsageError
 from pairbus.pairing import sections as amqp

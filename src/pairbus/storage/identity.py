@@ -9,8 +9,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreUnavailable
-from pairbus.storage.pool import create_anew, write_all
-from pairbus.storage.segment import UNFINISHED_SUFFIX
+from pairbus.storage.log.pool import create_anew, write_all
+from pairbus.storage.log.segment import UNFINISHED_SUFFIX
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
-    from pairbus.testing.http import ManagementClient
+    from pairbus.local.management import ManagementClient
 
 FAULTS_PATH: Final = "/$faults"
 

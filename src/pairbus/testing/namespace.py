@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pairbus.errors import BrokerNotReady, UsageError
+from pairbus.local.hosts import Host, ProcessHost, Setup
+from pairbus.local.management import ManagementClient
 from pairbus.testing.entities import Queue, Topic, configuration
 from pairbus.testing.faults import FaultSwitchboard
-from pairbus.testing.hosts import Host, ProcessHost, Setup
-from pairbus.testing.http import ManagementClient
 
 if TYPE_CHECKING:
     from types import TracebackType

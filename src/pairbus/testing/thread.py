@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pairbus.errors import BrokerNotReady
-from pairbus.server.addresses import parse_address
+from pairbus.local.hosts import START_SECONDS_MAX, STOP_SECONDS_MAX, Setup
 from pairbus.server.assemble import assemble
-from pairbus.server.config import Options, load_declarations
+from pairbus.server.config.addresses import parse_address
+from pairbus.server.config.options import Options, load_declarations
 from pairbus.server.server import Server
-from pairbus.testing.hosts import START_SECONDS_MAX, STOP_SECONDS_MAX, Setup
 
 if TYPE_CHECKING:
     from pairbus.server.ready import ReadyInfo

@@ -5,15 +5,16 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.message import encode_message
-from pairbus.amqp.scan import scan
+from pairbus.amqp.message.scan import scan
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Timestamp
 from pairbus.engine import browse
-from pairbus.engine.arrival import incoming_of
 from pairbus.engine.browse import PURGED
+from pairbus.engine.stored_message import incoming_of
 from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed, UsageError
-from pairbus.gateway import incoming, meter
-from pairbus.gateway.trail import COMPLETED
+from pairbus.gateway import incoming
+from pairbus.gateway.telemetry import meter
+from pairbus.gateway.telemetry.trail import COMPLETED
 from pairbus.model.entity import TOPIC
 from pairbus.model.message import ACTIVE, SCHEDULED
 from pairbus.model.typed_text import properties_of
@@ -22,7 +23,7 @@ from pairbus.web.messages import incarnation_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pairbus.amqp.scan import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.entity import Entity
     from pairbus.engine.queue import Queue
     from pairbus.gateway.broker import Broker

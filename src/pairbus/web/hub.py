@@ -23,8 +23,8 @@ from aiohttp import web
 from pairbus.errors import PairbusError
 from pairbus.gateway.http import HttpResponse
 from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
+from pairbus.local.management import Credentials, parse_connection_string, sas_token
 from pairbus.model.access import MANAGE, ROOT_RULE, SEND
-from pairbus.testing.http import Credentials, parse_connection_string, sas_token
 from pairbus.web.answers import content, refused, told, wish_of
 from pairbus.web.assets import INDEX, load
 from pairbus.web.page import API, BODY_BYTES_MAX, PREFIX, TOKEN_HEADER

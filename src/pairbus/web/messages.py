@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.message import DecodedMessage, decode_message
+from pairbus.amqp.message.whole import DecodedMessage, decode_message
 from pairbus.amqp.types import Double, Float, Sized, Timestamp, Uuid
 from pairbus.engine import browse
 from pairbus.errors import InvalidParkedPropertyError, ProtocolError
-from pairbus.gateway.meter import BACKLOG, stage_of
 from pairbus.gateway.outgoing import encode_delivery
+from pairbus.gateway.telemetry.meter import BACKLOG, stage_of
 from pairbus.model.message import ACTIVE, DEFERRED
 from pairbus.pairing import parking
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pairbus.engine.queue import Queue
     from pairbus.gateway.access import Grant
     from pairbus.server.assembly import Assembly
-    from pairbus.server.config import Options
+    from pairbus.server.config.options import Options
     from pairbus.server.server import Assemble
     from pairbus.web.sessions import Session
 

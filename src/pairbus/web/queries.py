@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.gateway.meter import BACKLOG, PING, PRIMARY, RECEIVE, SCHEDULE, SEND, stage_of
+from pairbus.gateway.telemetry.meter import BACKLOG, PING, PRIMARY, RECEIVE, SCHEDULE, SEND, stage_of
 from pairbus.model.entity import FOREVER_MS, KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
 from pairbus.web.sessions import rights_of
 

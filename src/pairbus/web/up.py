@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from pairbus.errors import BrokerNotReady, UsageError
+from pairbus.local.hosts import ProcessHost, Setup
 from pairbus.pairing.journal import ENVIRONMENT
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.server.addresses import format_address, parse_address
-from pairbus.server.listener import is_home_only
+from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.ready import ReadyInfo
+from pairbus.server.registry import is_home_only
 from pairbus.syphon.client import PairedServiceBusClient
-from pairbus.testing.hosts import ProcessHost, Setup
 from pairbus.web.board import Board
 from pairbus.web.hub import Hub, Side
 

@@ -12,7 +12,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.framing import FRAME_HEADER
-from pairbus.amqp.sections import delivery_parts, properties_view, scan
+from pairbus.amqp.message.sections import delivery_parts, properties_view, scan
 from tests.unit.amqp.peers import Wire
 
 TOKEN = bytes(range(16))

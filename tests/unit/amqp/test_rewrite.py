@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pairbus.amqp.encode import encode_value
-from pairbus.amqp.message import decode_message, encode_message
-from pairbus.amqp.rewrite import application_properties, payload_of, with_properties
-from pairbus.amqp.sections import properties_view, scan
+from pairbus.amqp.message.rewrite import application_properties, payload_of, with_properties
+from pairbus.amqp.message.sections import properties_view, scan
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.types import UByte, UInt
 
 FULL = encode_message(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp import delivery
-from pairbus.amqp.delivery import HEADERS_CACHED_MAX
 from pairbus.amqp.encode import NULL, encode_described, encode_list, encode_map, encode_value
-from pairbus.amqp.message import DecodedMessage, decode_message, encode_batch, encode_message
-from pairbus.amqp.rewrite import payload_of
-from pairbus.amqp.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX
-from pairbus.amqp.sections import (
+from pairbus.amqp.message import delivery
+from pairbus.amqp.message.delivery import HEADERS_CACHED_MAX
+from pairbus.amqp.message.rewrite import payload_of
+from pairbus.amqp.message.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX
+from pairbus.amqp.message.sections import (
     PREFIX_SIZE,
     BadMessage,
     DeliveryExtras,
@@ -21,6 +20,7 @@ from pairbus.amqp.sections import (
     scan,
     split_batch,
 )
+from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_batch, encode_message
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong, Uuid
 
 TOKEN = bytes(range(16))

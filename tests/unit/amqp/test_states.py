@@ -7,7 +7,7 @@ import pytest
 from pairbus.amqp.conditions import DESCRIPTION_CHARACTERS_MAX, AmqpError
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_described, encode_list, encode_value
-from pairbus.amqp.message import decode_message, encode_message
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.performatives import Transfer
 from pairbus.amqp.states import (
     ACCEPTED,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.bench import checkout
 from pairbus.bench.far import LatencyProxy
 from pairbus.bench.link import PipelinedLink

@@ -14,7 +14,7 @@ from pairbus.cli.root import root
 from pairbus.cli.serve import _announce
 from pairbus.errors import StoreCorrupt, StoreUnavailable
 from pairbus.server.assemble import assemble
-from pairbus.server.config import Options
+from pairbus.server.config.options import Options
 from pairbus.server.main import ready_files
 from pairbus.server.ready import READY_FILE, ReadyInfo, connection_string, write_ready_file
 

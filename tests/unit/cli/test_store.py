@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.root import root
 from pairbus.errors import PairbusError, StoreCorrupt, StoreUnavailable, UsageError
-from pairbus.server.offline import opened
+from pairbus.server.offline.namespace import opened
 from pairbus.testing import Namespace, Queue
 from tests.conformance.haste import make_haste
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pairbus.amqp.message import encode_message
-from pairbus.amqp.scan import Scanned, scan
+from pairbus.amqp.message.scan import Scanned, scan
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Symbol, Timestamp, UInt
 from pairbus.engine import session_ops
 from pairbus.engine.consumer import Consumer, Lock

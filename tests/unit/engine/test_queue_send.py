@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.layout import header_size
-from pairbus.amqp.message import encode_message
-from pairbus.amqp.scan import Scanned, scan
+from pairbus.amqp.message.layout import header_size
+from pairbus.amqp.message.scan import Scanned, scan
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import ULong, Uuid
 from pairbus.errors import (
     ArgumentError,

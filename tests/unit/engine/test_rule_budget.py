@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.engine.entity import Entity
-from pairbus.engine.message_view import MappingView
-from pairbus.engine.rule_index import TopicIndex
-from pairbus.engine.rules import Rule, RuleSet
-from pairbus.engine.sql_filter import SqlFilter, compile_filter
-from pairbus.engine.sql_nodes import PUBLISH_STEPS_MAX, STEPS_MAX, Evaluation, RuleBudget
+from pairbus.engine.rules.index import TopicIndex
+from pairbus.engine.rules.message_view import MappingView
+from pairbus.engine.rules.sql.filter import SqlFilter, compile_filter
+from pairbus.engine.rules.sql.nodes import PUBLISH_STEPS_MAX, STEPS_MAX, Evaluation, RuleBudget
+from pairbus.engine.rules.subscription import Rule, RuleSet
 from pairbus.engine.topic import REASON_FILTER
 from pairbus.errors import QuotaExceeded
 from pairbus.model.entity import Settings

@@ -8,10 +8,14 @@ import math
 import pytest
 
 from pairbus.amqp.types import Decimal64, Timestamp, Uuid
-from pairbus.engine.message_view import MappingView
-from pairbus.engine.rule_index import TopicIndex
-from pairbus.engine.rule_json import rule_from_json, rule_to_json, value_from_json, value_to_json
-from pairbus.engine.rules import (
+from pairbus.engine.rules.codec import rule_from_json, rule_to_json, value_from_json, value_to_json
+from pairbus.engine.rules.index import TopicIndex
+from pairbus.engine.rules.message_view import MappingView
+from pairbus.engine.rules.sql.action import compile_action
+from pairbus.engine.rules.sql.declared import declared
+from pairbus.engine.rules.sql.filter import compile_filter
+from pairbus.engine.rules.sql.values import Duration
+from pairbus.engine.rules.subscription import (
     DEFAULT_RULE_NAME,
     CorrelationFilter,
     FalseFilter,
@@ -20,10 +24,6 @@ from pairbus.engine.rules import (
     TrueFilter,
     default_rules,
 )
-from pairbus.engine.sql_action import compile_action
-from pairbus.engine.sql_declared import declared
-from pairbus.engine.sql_filter import compile_filter
-from pairbus.engine.sql_values import Duration
 from pairbus.errors import InvalidRule, QuotaExceeded
 
 

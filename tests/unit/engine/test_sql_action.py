@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.types import Decimal64, Timestamp, Uuid
-from pairbus.engine.message_view import MappingView
-from pairbus.engine.sql_action import STATEMENTS_MAX, Changes, RemoveUser, SetSystem, SetUser, compile_action
-from pairbus.engine.sql_values import Duration
+from pairbus.engine.rules.message_view import MappingView
+from pairbus.engine.rules.sql.action import (
+    STATEMENTS_MAX,
+    Changes,
+    RemoveUser,
+    SetSystem,
+    SetUser,
+    compile_action,
+)
+from pairbus.engine.rules.sql.values import Duration
 from pairbus.errors import FilterFailed, InvalidRule
 
 UUID = Uuid(bytes(range(16)))

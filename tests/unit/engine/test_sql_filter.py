@@ -7,12 +7,12 @@ import math
 import pytest
 
 from pairbus.amqp.types import Decimal64, Symbol, Timestamp, Uuid
-from pairbus.engine.message_view import MappingView
-from pairbus.engine.sql_declared import Declared, declared
-from pairbus.engine.sql_filter import compile_filter
-from pairbus.engine.sql_nodes import STEPS_MAX, Evaluation
-from pairbus.engine.sql_parser import NESTING_MAX, SUB_EXPRESSIONS_MAX
-from pairbus.engine.sql_values import Duration
+from pairbus.engine.rules.message_view import MappingView
+from pairbus.engine.rules.sql.declared import Declared, declared
+from pairbus.engine.rules.sql.filter import compile_filter
+from pairbus.engine.rules.sql.nodes import STEPS_MAX, Evaluation
+from pairbus.engine.rules.sql.parser import NESTING_MAX, SUB_EXPRESSIONS_MAX
+from pairbus.engine.rules.sql.values import Duration
 from pairbus.errors import FilterFailed, InvalidRule
 
 UUID = Uuid(bytes(range(16)))

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from pairbus.amqp.types import Decimal32, Symbol, Timestamp, Uuid
-from pairbus.engine.message_view import MISSING, MappingView
-from pairbus.engine.sql_declared import declared
-from pairbus.engine.sql_nodes import Condition, Evaluation, Expression
-from pairbus.engine.sql_text import (
+from pairbus.engine.rules.message_view import MISSING, MappingView
+from pairbus.engine.rules.sql.declared import declared
+from pairbus.engine.rules.sql.nodes import Condition, Evaluation, Expression
+from pairbus.engine.rules.sql.text import (
     INSTANT_MS_MAX,
     INSTANT_MS_MIN,
     duration_ms_from,
@@ -21,7 +21,7 @@ from pairbus.engine.sql_text import (
     uuid_octets_from,
     uuid_text,
 )
-from pairbus.engine.sql_values import Duration, described
+from pairbus.engine.rules.sql.values import Duration, described
 
 
 @pytest.mark.parametrize("ms", [0, 1, -1, 999, 1_593_947_533_123, INSTANT_MS_MIN, INSTANT_MS_MAX])

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.amqp.message import decode_message
-from pairbus.amqp.rewrite import application_properties, payload_of
-from pairbus.engine.arrival import MessageFacts, incoming_of
+from pairbus.amqp.message.rewrite import application_properties, payload_of
+from pairbus.amqp.message.whole import decode_message
 from pairbus.engine.entity import Entity
-from pairbus.engine.message_view import MISSING
 from pairbus.engine.queue import RELAY_BURST_MAX
 from pairbus.engine.routing import HOPS_MAX, REASON_HOPS
-from pairbus.engine.sql_values import Duration
+from pairbus.engine.rules.message_view import MISSING
+from pairbus.engine.rules.sql.values import Duration
+from pairbus.engine.stored_message import MessageFacts, incoming_of
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
 from pairbus.errors import NotAllowed
 from pairbus.model.entity import SEND_DISABLED, Settings

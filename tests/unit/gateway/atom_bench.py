@@ -11,7 +11,7 @@ from pairbus.engine.namespace import Namespace
 from pairbus.engine.records import Record
 from pairbus.gateway import http
 from pairbus.gateway.access import Access
-from pairbus.gateway.atom_api import ManagementApi
+from pairbus.gateway.atom.api import ManagementApi
 from pairbus.gateway.tracking import Tracker
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 

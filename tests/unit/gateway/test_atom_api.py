@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pairbus.errors import Unauthorized
-from pairbus.gateway.atom_xml import BODY_BYTES_MAX
+from pairbus.gateway.atom.xml import BODY_BYTES_MAX
 from pairbus.gateway.http import HttpResponse
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 from pairbus.model.entity import QUEUE, Settings

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from pairbus.errors import ArgumentError
-from pairbus.gateway import atom_routes as routes
-from pairbus.gateway.atom_routes import is_management, query_of, route_of
+from pairbus.gateway.atom import routes
+from pairbus.gateway.atom.routes import is_management, query_of, route_of
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.types import Timestamp, Uuid
-from pairbus.engine.rules import CorrelationFilter, FalseFilter, Rule, TrueFilter
-from pairbus.engine.sql_values import Duration
+from pairbus.engine.rules.sql.values import Duration
+from pairbus.engine.rules.subscription import CorrelationFilter, FalseFilter, Rule, TrueFilter
 from pairbus.errors import InvalidRule
-from pairbus.gateway.atom_rules import read_rule, rule_content, typed_text
-from pairbus.gateway.atom_xml import SCHEMA, SCHEMA_INSTANCE, SERVICE_BUS, parse
+from pairbus.gateway.atom.rules import read_rule, rule_content, typed_text
+from pairbus.gateway.atom.xml import SCHEMA, SCHEMA_INSTANCE, SERVICE_BUS, parse
 
 
 def read(inside: str) -> Rule:

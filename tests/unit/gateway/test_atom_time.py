@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.errors import ArgumentError
-from pairbus.gateway.atom_time import FOREVER_TEXT, NEVER_TEXT, duration, duration_ms, instant, instant_ms
+from pairbus.gateway.atom.times import FOREVER_TEXT, NEVER_TEXT, duration, duration_ms, instant, instant_ms
 from pairbus.model.entity import FOREVER_MS
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.errors import ArgumentError
-from pairbus.gateway.atom_xml import (
+from pairbus.gateway.atom.xml import (
     ATTRIBUTES_MAX,
     BODY_BYTES_MAX,
     DEPTH_MAX,

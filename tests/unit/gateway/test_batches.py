@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.engine.topic import check_room

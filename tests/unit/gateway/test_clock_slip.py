@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pairbus.server.clock import BrokerClock
-from pairbus.testing.wire import ClientSender
+from tests.simulation.wire import ClientSender
 from tests.unit.gateway.wire_bench import HOUR, START, Peer, WireBench, token
 
 NS = 1_000_000

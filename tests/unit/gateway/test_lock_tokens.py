@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.types import Array, Uuid
-from pairbus.testing.wire import Delivery
+from tests.simulation.wire import Delivery
 from tests.unit.gateway.wire_bench import Peer, WireBench, message
 
 LOST = (410, "com.microsoft:message-lock-lost")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.message import decode_message
+from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.states import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE
 from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.model.entity import Settings
-from pairbus.testing.wire import ClientReceiver, Delivery
+from tests.simulation.wire import ClientReceiver, Delivery
 from tests.unit.gateway.wire_bench import START, Peer, WireBench, message
 
 NUMBERS = "sequence-numbers"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
-from pairbus.gateway.management_sessions import ALL_SESSIONS_MS
+from pairbus.gateway.management.sessions import ALL_SESSIONS_MS
 from pairbus.model.entity import Settings
-from pairbus.testing.wire import ClientReceiver
+from tests.simulation.wire import ClientReceiver
 from tests.unit.gateway.wire_bench import START, Peer, WireBench, message
 
 LOST = (410, "com.microsoft:session-lock-lost")

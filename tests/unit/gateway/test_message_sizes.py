@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pairbus.amqp.encode import encode_described, encode_value
-from pairbus.amqp.message import encode_batch, encode_message
+from pairbus.amqp.message.whole import encode_batch, encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, Outcome
-from pairbus.testing.wire import BATCH_FORMAT
+from tests.simulation.wire import BATCH_FORMAT
 from tests.unit.gateway.wire_bench import WireBench
 
 LIMIT = 256 * 1024

@@ -5,18 +5,18 @@ import base64
 import pytest
 
 from pairbus.amqp.encode import encode_binary
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.engine.queue import REASON_MAX_DELIVERY_COUNT
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest
-from pairbus.gateway.meter import IDLE_MINUTES_MAX, MINUTE_MS, UNIT_BYTES, Meter, Tally, stage_of
-from pairbus.gateway.metrics import ENTITIES_LABELLED_MAX, THE_REST, broker_metrics
-from pairbus.gateway.trail import Trail
+from pairbus.gateway.telemetry.meter import IDLE_MINUTES_MAX, MINUTE_MS, UNIT_BYTES, Meter, Tally, stage_of
+from pairbus.gateway.telemetry.metrics import ENTITIES_LABELLED_MAX, THE_REST, broker_metrics
+from pairbus.gateway.telemetry.trail import Trail
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.storage.memory import MemoryStore
-from pairbus.testing.wire import BATCH_FORMAT, ClientConnection
+from tests.simulation.wire import BATCH_FORMAT, ClientConnection
 
 START = 1_700_000_000_000 - 1_700_000_000_000 % MINUTE_MS
 RULE = "RootManageSharedAccessKey"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.encode import encode_list, encode_value
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import MODIFIED_CODE, encode_accepted, encode_transactional
 from pairbus.amqp.types import Array, Described, Long, Symbol, Timestamp, ULong, Uuid
 from pairbus.engine.entity import Entity
 from pairbus.gateway.access import Grant
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
-from pairbus.testing.wire import ClientSession
+from tests.simulation.wire import ClientSession
 from tests.unit.gateway.wire_bench import HOUR, START, WireBench, message, token
 
 TRUE_RULE = '{"name":"$Default","created_at":0,"filter":{"kind":"true"},"action":null}'

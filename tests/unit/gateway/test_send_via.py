@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.amqp.message import encode_batch
+from pairbus.amqp.message.whole import encode_batch
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, Outcome, encode_transactional
 from pairbus.amqp.types import Described, Symbol
 from pairbus.gateway.broker import Broker
-from pairbus.gateway.trail import Trail
+from pairbus.gateway.telemetry.trail import Trail
 from pairbus.model.access import LISTEN, SEND
 from pairbus.model.entity import DISABLED, SUBSCRIPTION, TOPIC, Settings
 from pairbus.storage.memory import MemoryStore
-from pairbus.testing.wire import BATCH_FORMAT, ClientSender, declared_txn_id
+from tests.simulation.wire import BATCH_FORMAT, ClientSender, declared_txn_id
 from tests.unit.engine.engine_kit import TRUE_RULE
 from tests.unit.gateway.wire_bench import Peer, WireBench, message, rule, token
 

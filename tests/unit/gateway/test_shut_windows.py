@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.types import Int, Long
-from pairbus.testing.wire import ClientReceiver, ClientSession
+from tests.simulation.wire import ClientReceiver, ClientSession
 from tests.unit.gateway.wire_bench import Peer, WireBench, message
 
 MIB = 1 << 20

@@ -14,15 +14,16 @@ from pairbus.amqp.encode import encode_described, encode_list, encode_map, encod
 from pairbus.amqp.frames import ATTACH, BEGIN, CLOSE, FLOW, OPEN
 from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
 from pairbus.amqp.link import Link
-from pairbus.amqp.message import decode_message, encode_message
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.sasl import SaslInit
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Described, Symbol, UInt, ULong
 from pairbus.engine.consumer import Consumer
 from pairbus.errors import RemoteProtocolError
-from pairbus.gateway import management, tokens, transactions
+from pairbus.gateway import tokens, transactions
 from pairbus.gateway.connection import STRANGER_BYTES_MAX, STRANGER_REFUSALS_MAX, GatewayConnection
 from pairbus.gateway.links import LinkContext
+from pairbus.gateway.management import node as management
 from tests.unit.gateway.wire_bench import Peer, WireBench, token
 
 HELD_BYTES_MAX = 128 * 1024

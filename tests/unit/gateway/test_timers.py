@@ -12,7 +12,7 @@ from pairbus.gateway.connection import NO_LINK_MS
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.storage.memory import MemoryStore
-from pairbus.testing.wire import ClientConnection
+from tests.simulation.wire import ClientConnection
 
 START = 1_700_000_000_000
 KEY = "a-key-for-this-test"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, Outcome, encode_accepted, encode_transactional
 from pairbus.amqp.types import Described, Symbol, ULong
 from pairbus.engine.entity import Entity
 from pairbus.gateway.transactions import LIFETIME_MS, TRANSACTIONS_MAX, WORK_MAX
 from pairbus.model.entity import Settings
-from pairbus.testing.wire import ClientSender, declared_txn_id
+from tests.simulation.wire import ClientSender, declared_txn_id
 from tests.unit.gateway.wire_bench import Peer, WireBench, message
 
 

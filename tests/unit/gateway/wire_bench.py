@@ -7,7 +7,7 @@ import hashlib
 import hmac
 from urllib.parse import quote, quote_plus
 
-from pairbus.amqp.message import DecodedMessage, encode_message
+from pairbus.amqp.message.whole import DecodedMessage, encode_message
 from pairbus.engine.entity import Entity
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.connection import GatewayConnection
@@ -15,7 +15,7 @@ from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.model.access import LISTEN, MANAGE, RIGHTS, SEND, AccessRule
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.storage.memory import MemoryDisk, MemoryStore
-from pairbus.testing.wire import ClientConnection, ClientSession, RequestLink
+from tests.simulation.wire import ClientConnection, ClientSession, RequestLink
 
 START = 1_700_000_000_000
 HOUR = 3_600_000

@@ -11,7 +11,7 @@ import pytest
 
 from pairbus.errors import UsageError
 from pairbus.pairing.trust import bundle_of, reaching, read_authorities, trusting
-from pairbus.server.certificates import ensure_certificates
+from pairbus.server.config.certificates import ensure_certificates
 
 KEY = "SharedAccessKeyName=n;SharedAccessKey=a2V5"
 

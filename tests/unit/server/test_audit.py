@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.server import audit as audit_module
-from pairbus.server.audit import REFUSALS_PER_MINUTE, AuditLog
+from pairbus.server.logs import audit as audit_module
+from pairbus.server.logs.audit import REFUSALS_PER_MINUTE, AuditLog
 
 
 def test_M11_a_full_disk_does_not_turn_a_done_action_into_an_error(
@@ -19,7 +19,7 @@ def test_M11_a_full_disk_does_not_turn_a_done_action_into_an_error(
     def full(_file: int, _data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pairbus.server.audit.os.write", full)
+    monkeypatch.setattr("pairbus.server.logs.audit.os.write", full)
     log.write("create", "orders", "root", "201")
 
     assert "audit" in caplog.text

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from pairbus.errors import QuotaExceeded, StoreFailed
-from pairbus.server.audit_reserve import RESERVE_FILE, AuditReserve
-from pairbus.server.message_journal import blocks, journal_files
+from pairbus.server.logs.audit_reserve import RESERVE_FILE, AuditReserve
+from pairbus.server.logs.message_journal import blocks, journal_files
 from pairbus.storage.memory import MemoryDisk
 from tests.unit.server.test_message_audit import NOW, RESERVE, Life, balance
 
@@ -24,8 +24,8 @@ class SmallDisk:
     def __init__(self, directory: Path, capacity_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self._directory = directory
         self.capacity_bytes = capacity_bytes
-        monkeypatch.setattr("pairbus.server.audit_reserve.os.posix_fallocate", self.fallocate)
-        monkeypatch.setattr("pairbus.server.audit_reserve.os.statvfs", self.statvfs)
+        monkeypatch.setattr("pairbus.server.logs.audit_reserve.os.posix_fallocate", self.fallocate)
+        monkeypatch.setattr("pairbus.server.logs.audit_reserve.os.statvfs", self.statvfs)
 
     @property
     def free_bytes(self) -> int:
@@ -99,7 +99,7 @@ def test_B11_a_reserve_that_is_used_up_ends_acknowledging_and_no_row_is_left_out
     disk = SmallDisk(tmp_path, 4 * RESERVE, monkeypatch)
     life = Life(MemoryDisk(), tmp_path, 1)
     disk.capacity_bytes = RESERVE
-    monkeypatch.setattr("pairbus.server.message_journal.GROWTH_BYTES", 1)
+    monkeypatch.setattr("pairbus.server.logs.message_journal.GROWTH_BYTES", 1)
     with pytest.raises(StoreFailed, match="audit"):
         for number in range(1_000):
             life.send(f"m{number}" + "x" * 100_000)  # nobody asked for room
@@ -145,7 +145,7 @@ def test_a_journal_that_could_not_be_converted_is_tried_again(
     def full(file: Path, directory: Path, namespace: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pairbus.server.message_audit.convert", full)
+    monkeypatch.setattr("pairbus.server.logs.message_audit.convert", full)
     life.stop()
     assert len(journal_files(tmp_path)) == 1
 
@@ -161,7 +161,7 @@ def test_where_space_cannot_be_reserved_the_audit_goes_on_without(
     def unable(handle: int, offset: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr("pairbus.server.audit_reserve.os.posix_fallocate", unable)
+    monkeypatch.setattr("pairbus.server.logs.audit_reserve.os.posix_fallocate", unable)
     life = Life(MemoryDisk(), tmp_path, 1)
     assert life.store.has_room(1)
     life.send("m0")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import UsageError
-from pairbus.server.certificates import CertificateFiles, ensure_certificates
-from pairbus.server.tls import TlsLayer, server_context
+from pairbus.server.config.certificates import CertificateFiles, ensure_certificates
+from pairbus.server.layers.tls import TlsLayer, server_context
 
 NOW = datetime.now(tz=UTC)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pairbus.errors import UsageError
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
-from pairbus.server.config import Options, default_data_directory, load_declarations, make_options
-from pairbus.server.declarations import Declarations, read_declarations
-from pairbus.server.located_json import Located, parse
+from pairbus.server.config.declarations import Declarations, read_declarations
+from pairbus.server.config.located_json import Located, parse
+from pairbus.server.config.options import Options, default_data_directory, load_declarations, make_options
 
 EMULATOR = """{
   "UserConfig": {

@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from pairbus.amqp.message import encode_message
-from pairbus.amqp.sections import Scanned, scan
+from pairbus.amqp.message.sections import Scanned, scan
+from pairbus.amqp.message.whole import encode_message
 from pairbus.errors import StoreFailed
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.incoming import store_one
 from pairbus.gateway.outgoing import complete
-from pairbus.gateway.trail import Trail
+from pairbus.gateway.telemetry.trail import Trail
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.model.message import Message
 from pairbus.server.assemble import recover
-from pairbus.server.message_audit import AuditedStore, MessageAudit
-from pairbus.server.message_journal import blocks, journal_files
+from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
+from pairbus.server.logs.message_journal import blocks, journal_files
 from pairbus.storage.memory import MemoryDisk, MemoryStore
 from pairbus.storage.ports import Batch
 
@@ -276,7 +276,7 @@ def test_B11_an_audit_that_cannot_be_written_stops_acknowledging(
     def fdatasync(handle: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("pairbus.server.message_journal.os.fdatasync", fdatasync)
+    monkeypatch.setattr("pairbus.server.logs.message_journal.os.fdatasync", fdatasync)
     with pytest.raises(StoreFailed, match="audit"):
         life.store.commit(batch)
     assert life.inner.disk.contents == b""

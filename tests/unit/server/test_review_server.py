@@ -10,8 +10,8 @@ from websockets.frames import Frame, Opcode
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.connection import UNREAD_BYTES_MAX, SocketConnection
-from pairbus.server.driver import Driver
-from pairbus.server.listener import Hall, Limits
+from pairbus.server.loop import Driver
+from pairbus.server.registry import Hall, Limits
 from tests.unit.server.fakes import FakeBroker, FakeStore
 
 UPGRADE = (

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from pairbus.errors import RemoteProtocolError, UsageError
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.server import audit as audit_module
-from pairbus.server.audit import AuditLog
-from pairbus.server.http import HttpLayer
-from pairbus.server.listener import Limits, bind_all, is_home_only
-from pairbus.server.logs import JSON, TEXT, JsonFormatter, TextFormatter, configure_logging
+from pairbus.server.layers.http import HttpLayer
+from pairbus.server.layers.websocket import is_websocket_path
+from pairbus.server.logs import audit as audit_module
+from pairbus.server.logs.audit import AuditLog
+from pairbus.server.logs.format import JSON, TEXT, JsonFormatter, TextFormatter, configure_logging
 from pairbus.server.memory import NEVER_COLLECTIONS, CollectorPolicy
 from pairbus.server.metrics import Metric, Sample, render
 from pairbus.server.ready import ReadyInfo, connection_string, write_ready_file
-from pairbus.server.websocket import is_websocket_path
+from pairbus.server.registry import Limits, bind_all, is_home_only
 
 
 def record(message: str, **data: object) -> logging.LogRecord:

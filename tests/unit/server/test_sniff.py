@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.errors import UsageError
-from pairbus.server.addresses import format_address, is_loopback, is_wildcard, parse_address
-from pairbus.server.sniff import PREFIX_BYTES_MAX, Tongue, tongue_of
+from pairbus.server.config.addresses import format_address, is_loopback, is_wildcard, parse_address
+from pairbus.server.layers.detect import PREFIX_BYTES_MAX, Tongue, tongue_of
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from pairbus.gateway.meter import MINUTE_MS, Meter, UsageRow
+from pairbus.gateway.telemetry.meter import MINUTE_MS, Meter, UsageRow
 from pairbus.server.committer import Commit, CommitQueue, Speech
-from pairbus.server.parquet import HOUR_MS, hour_name, remove_hours_before
-from pairbus.server.usage import HOURS_HELD_MAX, TYPES, UsageBook, UsageLog, UsageWriter
+from pairbus.server.logs.parquet import HOUR_MS, hour_name, remove_hours_before
+from pairbus.server.logs.usage import HOURS_HELD_MAX, TYPES, UsageBook, UsageLog, UsageWriter
 from tests.unit.server.fakes import FakeStore, disk_error
 
 START = 1_699_999_200_000
@@ -118,7 +118,7 @@ def test_a_disk_that_takes_nothing_for_a_while_loses_nothing(
             raise OSError(28, "No space left on device")
         real(handle)
 
-    monkeypatch.setattr("pairbus.server.parquet.os.fsync", fsync)
+    monkeypatch.setattr("pairbus.server.logs.parquet.os.fsync", fsync)
     made = UsageWriter(tmp_path, "contoso", "boot")
     for minute in (0, 59, 60):
         made._book.add([row(minute)])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pairbus.amqp.message import encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Int, Long
 from pairbus.spark.order import in_order
 

@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.encode import encode_value
-from pairbus.amqp.message import decode_message, encode_message
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import UsageError
 from pairbus.pairing import wire

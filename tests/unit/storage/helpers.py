@@ -6,8 +6,8 @@ import itertools
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
 from pairbus.model.message import Message
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
+from tests.simulation.disk import SimulatedDisk
 
 QUEUE = 4
 

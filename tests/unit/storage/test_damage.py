@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pairbus.errors import StoreCorrupt
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.frame import HEADER_BYTES
-from pairbus.storage.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name
+from pairbus.storage.log.frame import HEADER_BYTES
+from pairbus.storage.log.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, replay, send
 
 

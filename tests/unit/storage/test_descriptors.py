@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import StoreFailed
-from pairbus.server.audit_reserve import AuditReserve
-from pairbus.server.message_journal import Journal
-from pairbus.storage.faulty import SimulatedDisk
+from pairbus.server.logs.audit_reserve import AuditReserve
+from pairbus.server.logs.message_journal import Journal
 from pairbus.storage.files import RESERVED_HANDLES, RealFileSystem
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, replay, send
 
 

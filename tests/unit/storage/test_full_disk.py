@@ -10,8 +10,8 @@ import pytest
 from pairbus.engine.records import MessageRemoved, MessageStored
 from pairbus.errors import StoreFailed
 from pairbus.model.message import Message
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
 
 SEGMENT = 4096

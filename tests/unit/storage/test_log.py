@@ -16,12 +16,12 @@ from pairbus.engine.records import (
 )
 from pairbus.errors import StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.model.message import Message
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.inspect import check, records
-from pairbus.storage.log import RESTATE_BYTES_MAX, LogStore
-from pairbus.storage.mark import MARK_BYTES, MARK_FILE
+from pairbus.storage.log.mark import MARK_BYTES, MARK_FILE
+from pairbus.storage.log.pool import READY_MAX, READY_MIN
+from pairbus.storage.log.store import RESTATE_BYTES_MAX, LogStore
 from pairbus.storage.memory import MemoryBatch, MemoryStore
-from pairbus.storage.pool import READY_MAX, READY_MIN
+from pairbus.storage.tools.inspect import check, records
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
 
 

@@ -7,9 +7,9 @@ import errno
 import pytest
 
 from pairbus.errors import StoreFailed, StoreUnavailable
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.log import LogStore
-from pairbus.storage.mark import MARK_BYTES
+from pairbus.storage.log.mark import MARK_BYTES
+from pairbus.storage.log.store import LogStore
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from pairbus.errors import StoreUnavailable
 from pairbus.storage.files import RealFileSystem
-from pairbus.storage.inspect import check
-from pairbus.storage.log import FIRST_SEGMENT_BYTES, LogStore
-from pairbus.storage.pool import READY_MIN
+from pairbus.storage.log.pool import READY_MIN
+from pairbus.storage.log.store import FIRST_SEGMENT_BYTES, LogStore
+from pairbus.storage.tools.inspect import check
 from tests.unit.storage.helpers import commit, numbers, replay, send
 
 WAIT_SECONDS = 50.0
@@ -24,7 +24,7 @@ CHILD = """
 import sys
 from pairbus.engine.records import MessageStored
 from pairbus.model.message import Message
-from pairbus.storage.log import LogStore
+from pairbus.storage.log.store import LogStore
 store = LogStore.open(sys.argv[1], segment_bytes=1 << 20)
 list(store.replay())
 number = 0

@@ -12,13 +12,13 @@ from functools import partial
 import pytest
 
 from pairbus.errors import StorageError, StoreCorrupt
-from pairbus.storage.faulty import SimulatedDisk
-from pairbus.storage.frame import HEADER_BYTES
 from pairbus.storage.identity import FORMAT_FILE
-from pairbus.storage.inspect import check
-from pairbus.storage.mark import MARK_BYTES, MARK_FILE, SLOT_BYTES, make_mark, open_mark, read_mark
-from pairbus.storage.repair import repair
-from pairbus.storage.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name, segment_number
+from pairbus.storage.log.frame import HEADER_BYTES
+from pairbus.storage.log.mark import MARK_BYTES, MARK_FILE, SLOT_BYTES, make_mark, open_mark, read_mark
+from pairbus.storage.log.segment import OFFSET_MASK, SEGMENT_HEADER_BYTES, segment_name, segment_number
+from pairbus.storage.tools.inspect import check
+from pairbus.storage.tools.repair import repair
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import commit, numbers, open_log, ready_log, remove, replay, send
 
 FRAMES = 18

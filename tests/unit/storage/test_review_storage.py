@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pairbus.engine.records import MessageRemoved
 from pairbus.model.message import Message
-from pairbus.storage.faulty import SimulatedDisk
+from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, ready_log, send
 
 

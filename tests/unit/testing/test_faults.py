@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from pairbus.errors import ManagementFailed, UsageError
+from pairbus.local.management import ManagementClient, parse_connection_string, sas_token
 from pairbus.testing import FaultSwitchboard
-from pairbus.testing.http import ManagementClient, parse_connection_string, sas_token
 
 KEY = "c2VjcmV0LWNhbmFyeQ=="
 CONNECTION_STRING = f"Endpoint=sb://localhost:5672/;SharedAccessKeyName=Root;SharedAccessKey={KEY};UseDevelopmentEmulator=true"

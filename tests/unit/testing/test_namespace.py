@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import BrokerNotReady, UsageError
+from pairbus.local.hosts import ProcessHost
 from pairbus.testing import Namespace, Pair, VirtualClock
-from pairbus.testing.hosts import ProcessHost
 
 
 def test_building_a_namespace_touches_nothing(tmp_path: Path) -> None:

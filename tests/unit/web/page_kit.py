@@ -9,17 +9,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pairbus.amqp.message import encode_message
-from pairbus.amqp.scan import scan
-from pairbus.engine.rule_json import rule_to_json
-from pairbus.engine.rules import Rule, TrueFilter
+from pairbus.amqp.message.scan import scan
+from pairbus.amqp.message.whole import encode_message
+from pairbus.engine.rules.codec import rule_to_json
+from pairbus.engine.rules.subscription import Rule, TrueFilter
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
 from pairbus.server.assemble import assemble
 from pairbus.server.assembly import Assembly
-from pairbus.server.config import MEMORY, Options
+from pairbus.server.config.options import MEMORY, Options
 from pairbus.web.page import Page
 
 NOW = 1_800_000_000_000

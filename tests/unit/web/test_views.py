@@ -10,9 +10,9 @@ import pytest
 
 from pairbus.amqp.types import Int, Timestamp, Uuid
 from pairbus.gateway.http import HttpRequest
+from pairbus.local.management import sas_token
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.pairing.parking import Passport, park
-from pairbus.testing.http import sas_token
 from pairbus.web.messages import BODY_BYTES_SHOWN_MAX, BODY_BYTES_WHOLE_MAX, PAGE_MAX, shown_parts
 from tests.unit.web.page_kit import KEYS, NOW, Bench
 
@@ -168,8 +168,8 @@ def test_a_message_that_cannot_be_read_is_shown_as_bytes() -> None:
 
 
 def test_backlog_messages_are_shown_as_their_originals(bench: Bench) -> None:
-    from pairbus.amqp.message import encode_message
-    from pairbus.amqp.scan import scan
+    from pairbus.amqp.message.scan import scan
+    from pairbus.amqp.message.whole import encode_message
 
     path = "fabrikam/x-servicebus-transfer/0"
     entity = bench.broker.namespace.create(QUEUE, path, Settings(), NOW)

@@ -1,0 +1,1 @@
+"""Subscription rules: which messages a subscription gets, and what an action changes in its copy."""

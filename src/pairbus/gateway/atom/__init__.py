@@ -1,0 +1,1 @@
+"""The HTTP management API that the official administration clients use (Atom XML)."""

@@ -1,0 +1,1 @@
+"""Management operations over AMQP: the `$management` node of an entity."""

@@ -1,0 +1,174 @@
+"""The management node of an entity over AMQP: one request, one answer.
+
+Each operation takes a ``Request``, returns the body of its answer and raises a Refusal to say no. The status
+numbers and the odd spellings ("defered", "sessions-ids") are the service's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.message.whole import decode_message, encode_message
+from pairbus.amqp.types import Int, Symbol
+from pairbus.errors import (
+    ArgumentError,
+    EntityNotFound,
+    NotSupported,
+    ProtocolError,
+    Refusal,
+    ServerBusy,
+)
+from pairbus.gateway.addressing import find_entity, node_scope, queue_at
+from pairbus.gateway.management import messages as management_messages
+from pairbus.gateway.management import rules as management_rules
+from pairbus.gateway.management import sessions as management_sessions
+from pairbus.gateway.management.replies import REPLY_BYTES_MAX, may_ask, reply, reply_link
+from pairbus.gateway.management.request import NoContent, Request
+from pairbus.gateway.telemetry.meter import MANAGEMENT
+from pairbus.model.access import LISTEN, MANAGE, SEND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pairbus.amqp.message.whole import DecodedMessage
+    from pairbus.amqp.states import Outcome
+    from pairbus.gateway.connection import GatewayConnection
+    from pairbus.gateway.links import ManagementRequests
+
+VALUES_MAX: Final = 32_768
+"""Values in a management request: thousands of lock tokens or sequence numbers; messages are binaries, one value each."""
+_PREFIX: Final = "com.microsoft:"
+OPERATIONS: Final[dict[str, tuple[str, Callable[[Request], dict[str, object]]]]] = {
+    "renew-lock": (LISTEN, management_messages.renew_locks),
+    "peek-message": (LISTEN, management_messages.peek),
+    "schedule-message": (SEND, management_messages.schedule),
+    "cancel-scheduled-message": (SEND, management_messages.cancel),
+    "receive-by-sequence-number": (LISTEN, management_messages.receive_deferred),
+    "update-disposition": (LISTEN, management_messages.update_disposition),
+    "batch-delete-messages": (LISTEN, management_messages.delete_batch),
+    "renew-session-lock": (LISTEN, management_sessions.renew),
+    "set-session-state": (LISTEN, management_sessions.set_state),
+    "get-session-state": (LISTEN, management_sessions.get_state),
+    "get-message-sessions": (LISTEN, management_sessions.list_sessions),
+    "add-rule": (MANAGE, management_rules.add),
+    "remove-rule": (MANAGE, management_rules.remove),
+    "enumerate-rules": (LISTEN, management_rules.enumerate_rules),
+}
+RULE_OPERATIONS: Final = ("add-rule", "remove-rule", "enumerate-rules")
+ENTITY_OPERATIONS: Final = ("schedule-message", "cancel-scheduled-message", *RULE_OPERATIONS)
+"""What is done to the entity itself, whichever of its places the node belongs to: the token must cover the entity (M2)."""
+AUDITED: Final = {"add-rule": "create rule", "remove-rule": "delete rule"}
+"""Changes of configuration, under the names that the HTTP API gives them in the audit log (M13)."""
+
+
+def receive(
+    connection: GatewayConnection,
+    context: ManagementRequests,
+    delivery_id: int,
+    settled: bool,
+    payload: bytes,
+    state: Outcome | None,
+) -> None:
+    """Answer one request."""
+    if not settled:
+        context.link.session.accept_incoming(delivery_id)
+    if not may_ask(connection):
+        return  # before anything is read or locked for an answer that could not leave
+    try:
+        message = decode_message(payload, VALUES_MAX)
+    except ProtocolError:
+        return  # nobody could match an answer to a request that cannot be read
+    status, description, condition = 200, "OK", ""
+    body: dict[str, object] = {}
+    try:
+        if connection.amqp.output_size > REPLY_BYTES_MAX:
+            # A small request can have a large answer, and a burst many requests (B62).
+            raise ServerBusy("Too many answers wait on this connection. Read them, then ask again.")
+        body = _perform(connection, context, message, state)
+    except NoContent as nothing:
+        status, description, condition = 204, nothing.description, nothing.condition
+    except Refusal as refusal:
+        connection.broker.tracker.refused(refusal.condition)
+        status, condition = refusal.status, refusal.condition
+        description = connection.broker.tracker.describe(refusal.description, context.path, connection.now)
+    except ProtocolError as error:
+        status, condition = 400, "amqp:decode-error"
+        description = connection.broker.tracker.describe(
+            f"The request cannot be read: {error}", context.path, connection.now
+        )
+    _audit(connection, context, message, status)
+    _answer(connection, context, message, status, description, condition, body)
+
+
+def _audit(
+    connection: GatewayConnection, context: ManagementRequests, message: DecodedMessage, status: int
+) -> None:
+    operation = message.application_properties.get("operation")
+    name = operation.removeprefix(_PREFIX) if isinstance(operation, str) else ""
+    if name not in AUDITED:
+        return
+    rule = message.body.get("rule-name") if isinstance(message.body, dict) else None
+    path = context.address.path
+    resource = f"{path}/rules/{rule}" if isinstance(rule, str) else path
+    who = connection.rule_for(node_scope(path), MANAGE)
+    audit = connection.broker.audit if who else connection.broker.audit_refusal
+    audit(AUDITED[name], resource, who, str(status), connection.peer)
+
+
+def _perform(
+    connection: GatewayConnection, context: ManagementRequests, message: DecodedMessage, state: Outcome | None
+) -> dict[str, object]:
+    operation = message.application_properties.get("operation")
+    name = operation.removeprefix(_PREFIX) if isinstance(operation, str) else ""
+    if name not in OPERATIONS:
+        raise NotSupported(f"The operation {operation!r} is not known.")
+    right, perform = OPERATIONS[name]
+    address = context.address
+    connection.authorize(node_scope(address.path if name in ENTITY_OPERATIONS else address.scope), right)
+    entity = find_entity(connection.broker.namespace, context.address)
+    if entity.is_deleted:
+        raise EntityNotFound(entity.path)
+    if not isinstance(message.body, dict):
+        raise ArgumentError(f"The body of '{name}' is not a map.")
+    txn_id = state.txn_id if state is not None else None
+    request = Request(
+        connection,
+        entity,
+        queue_at(entity, context.address),
+        message.body,
+        message.application_properties,
+        txn_id,
+    )
+    if name not in RULE_OPERATIONS:
+        return perform(request)  # counted by itself, under a name of its own
+    try:
+        body = perform(request)
+    except NoContent:
+        request.tally(MANAGEMENT).add(0)
+        raise
+    request.tally(MANAGEMENT).add(0)
+    return body
+
+
+def _answer(
+    connection: GatewayConnection,
+    context: ManagementRequests,
+    request: DecodedMessage,
+    status: int,
+    description: str,
+    condition: str,
+    body: dict[str, object],
+) -> None:
+    link = reply_link(connection, context.link, context.path, request.properties.reply_to)
+    if link is None:
+        return
+    properties: dict[str, object] = {"statusCode": Int(status), "statusDescription": description}
+    if condition:
+        properties["errorCondition"] = Symbol(condition)
+    tracking = request.application_properties.get("com.microsoft:tracking-id")
+    if isinstance(tracking, str):
+        properties["com.microsoft:tracking-id"] = tracking
+    answer = encode_message(
+        correlation_id_raw=request.properties.message_id_raw, application_properties=properties, body=body
+    )
+    reply(connection, link, answer)

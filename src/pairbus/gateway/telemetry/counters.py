@@ -1,0 +1,110 @@
+"""What metrics tell beside billed operations, and what the engine says it did by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
+from pairbus.engine.routing import REASON_HOPS
+from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
+from pairbus.gateway.telemetry.trail import DEAD_LETTERED, FORWARDED
+from pairbus.model.message import NEVER, Message
+
+if TYPE_CHECKING:
+    from pairbus.engine.ports import Journal
+    from pairbus.engine.queue import Queue
+    from pairbus.gateway.telemetry.trail import Trail
+
+OWN_REASONS: Final = frozenset(
+    (REASON_EXPIRED, REASON_FILTER, REASON_HOPS, REASON_MAX_DELIVERY_COUNT, REASON_NO_SESSION)
+)
+OTHER_REASON: Final = "application"
+"""Stands for every reason that is not the broker's own: receivers may write what they like, labels must stay few."""
+
+
+class Counters:
+    """The engine's watcher, and the counts of settlements by outcome."""
+
+    __slots__ = (
+        "_deleted",
+        "_journal",
+        "abandoned",
+        "completed",
+        "dead_lettered_by_reason",
+        "deferred",
+        "dropped_by_cause",
+        "forwards",
+        "locks_expired",
+        "now",
+        "rejected",
+        "released",
+        "responses_by_status",
+        "trail",
+    )
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._deleted: list[str] = []
+        self.trail: Trail | None = None
+        self.now = 0
+        """The engine's watcher is not told the instant; the broker sets it before time goes on."""
+        self.completed = 0
+        self.abandoned = 0
+        self.released = 0
+        self.deferred = 0
+        self.rejected = 0
+        self.locks_expired = 0
+        self.forwards = 0
+        self.dropped_by_cause: dict[str, int] = {EXPIRED: 0}
+        self.dead_lettered_by_reason: dict[str, int] = {}
+        self.responses_by_status: dict[int, int] = {}
+
+    def answered(self, status: int) -> None:
+        """A management request was answered over HTTP."""
+        self.responses_by_status[status] = self.responses_by_status.get(status, 0) + 1
+
+    def take_deleted(self) -> list[str]:
+        """Paths of entities that went since last asked."""
+        taken, self._deleted = self._deleted, []
+        return taken
+
+    # -- the engine's watcher ------------------------------------------------------------------
+
+    def lock_expired(self, queue: Queue) -> None:  # noqa: ARG002 - one count for the namespace
+        """See Watcher."""
+        self.locks_expired += 1
+
+    def dropped(self, queue: Queue, message: Message, why: str) -> None:
+        """See Watcher."""
+        self.dropped_by_cause[why] = self.dropped_by_cause.get(why, 0) + 1
+        self._tell(why, queue, message, "")
+
+    def dead_lettered(self, queue: Queue, message: Message, reason: str | None) -> None:
+        """See Watcher."""
+        label = reason if reason in OWN_REASONS else OTHER_REASON
+        assert label is not None, reason
+        self.dead_lettered_by_reason[label] = self.dead_lettered_by_reason.get(label, 0) + 1
+        self._tell(DEAD_LETTERED, queue, message, reason or "")
+
+    def forwarded(self, queue: Queue, message: Message, target: str) -> None:
+        """See Watcher."""
+        self.forwards += 1
+        self._tell(FORWARDED, queue, message, target)
+
+    def transferred(self, queue: Queue, number: int, blob: bytes, target: str) -> None:
+        """A message that was sent via ``queue`` went on to its destination; it never lay here."""
+        self.forwards += 1
+        if self.trail is not None:
+            message = Message(number, self.now, NEVER, len(blob), None)
+            self.trail.ended(FORWARDED, queue, message, blob, self.now, target)
+
+    def entity_deleted(self, path: str) -> None:
+        """See Watcher."""
+        self._deleted.extend((path, f"{path}/$DeadLetterQueue", f"{path}/$Transfer/$DeadLetterQueue"))
+        if self.trail is not None:
+            self.trail.entity_deleted(path, self.now)
+
+    def _tell(self, kind: str, queue: Queue, message: Message, detail: str) -> None:
+        if self.trail is not None:
+            blob = self._journal.read(message.location, message.size)
+            self.trail.ended(kind, queue, message, blob, self.now, detail)

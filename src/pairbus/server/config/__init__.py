@@ -1,0 +1,1 @@
+"""What a server is started with: options, declared entities, addresses and certificates."""

@@ -1,0 +1,367 @@
+"""What a configuration file declares: entities, access rules, quotas. Microsoft's emulator's JSON is read as it is.
+
+    {"UserConfig": {"Namespaces": [{"Name": …, "Queues": […], "Topics": [{…, "Subscriptions": [{…, "Rules": […]}]}]}],
+                    "Logging": {"Type": "File"}},
+     "PairBus": {"AccessRules": [{"Name": …, "Rights": […], "PrimaryKeyEnv": …}], "Quotas": {…}, "TlsNames": […]}}
+
+Every error names the key path and the line. What a file does not say keeps its default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from pairbus.engine.rules.codec import rule_to_json
+from pairbus.engine.rules.sql.action import SqlAction, compile_action
+from pairbus.engine.rules.sql.filter import compile_filter
+from pairbus.engine.rules.subscription import (
+    DEFAULT_RULE_NAME,
+    CorrelationFilter,
+    FalseFilter,
+    Rule,
+    RuleFilter,
+    TrueFilter,
+)
+from pairbus.errors import Refusal, UsageError
+from pairbus.gateway.atom.times import duration_ms
+from pairbus.model.access import RIGHTS
+from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings, check_settings
+from pairbus.model.names import check_entity_name, check_rule_name, check_subscription_name, subscription_path
+from pairbus.server.config.located_json import Located, parse
+
+T = TypeVar("T")
+ReadSecret = Callable[[str, str], str]
+"""Gives the secret that lies in (``"Env"`` or ``"File"``, name); raises UsageError when there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRuleDeclaration:
+    """An access rule to have. A key that is None is made at random when the rule is first made."""
+
+    name: str
+    rights: tuple[str, ...]
+    primary_key: str | None = field(default=None, repr=False)
+    secondary_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityDeclaration:
+    """An entity to have; one that exists already is left as it is."""
+
+    kind: int
+    path: str
+    settings: Settings
+    access_rules: tuple[AccessRuleDeclaration, ...] = ()
+    where: str = ""
+    """Key path and line, for errors that show only when it is made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """Everything a configuration file says."""
+
+    namespace: str | None = None
+    entities: tuple[EntityDeclaration, ...] = ()
+    access_rules: tuple[AccessRuleDeclaration, ...] = ()
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    tls_names: tuple[str, ...] = ()
+
+
+QUOTAS: Final = ("MaxConnections", "MaxHttpBodyBytes")
+_DURATION, _BOOLEAN, _INTEGER, _TEXT = "duration", "boolean", "integer", "text"
+_MESSAGES: Final = {
+    "DefaultMessageTimeToLive": ("default_ttl_ms", _DURATION),
+    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _DURATION),
+    "EnableBatchedOperations": ("enable_batched_operations", _BOOLEAN),
+    "Status": ("status", _TEXT),
+    "UserMetadata": ("user_metadata", _TEXT),
+}
+_DETECTING: Final = {
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", _DURATION),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", _BOOLEAN),
+    "MaxSizeInMegabytes": ("max_size_mb", _INTEGER),
+    "MaxMessageSizeInKilobytes": ("max_message_kb", _INTEGER),
+    "EnablePartitioning": ("enable_partitioning", _BOOLEAN),
+    "EnableExpress": ("enable_express", _BOOLEAN),
+    "SupportOrdering": ("support_ordering", _BOOLEAN),
+}
+_RECEIVING: Final = {
+    "LockDuration": ("lock_duration_ms", _DURATION),
+    "MaxDeliveryCount": ("max_delivery_count", _INTEGER),
+    "RequiresSession": ("requires_session", _BOOLEAN),
+    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiration", _BOOLEAN),
+    "ForwardTo": ("forward_to", _TEXT),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_letters_to", _TEXT),
+}
+_FILTERING: Final = {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_error", _BOOLEAN)}
+_SETTINGS: Final[tuple[dict[str, tuple[str, str]], ...]] = (
+    {**_MESSAGES, **_DETECTING, **_RECEIVING},
+    {**_MESSAGES, **_DETECTING},
+    {**_MESSAGES, **_RECEIVING, **_FILTERING},
+)
+"""By kind of entity: the key in the file, the field of ``Settings``, what it holds."""
+_CORRELATION: Final = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "label",
+    "Subject": "label",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+}
+
+
+def read_declarations(text: str, read_secret: ReadSecret) -> Declarations:
+    """What the file's text declares. Raises UsageError naming key path and line."""
+    root = _object(parse(text), ("UserConfig", "PairBus"))
+    namespace: str | None = None
+    entities: list[EntityDeclaration] = []
+    if "UserConfig" in root:
+        user = _object(root["UserConfig"], ("Namespaces", "Logging"))
+        namespaces = _list(user.get("Namespaces"))
+        if len(namespaces) > 1:
+            raise namespaces[1].fail("a broker serves one namespace; start another broker for the second")
+        for item in namespaces:
+            namespace, entities = _namespace(item, read_secret)
+    ours = _object(root.get("PairBus"), ("AccessRules", "Quotas", "TlsNames"))
+    return Declarations(
+        namespace=namespace,
+        entities=tuple(entities),
+        access_rules=_access_rules(ours.get("AccessRules"), read_secret),
+        quotas=_quotas(ours.get("Quotas")),
+        tls_names=tuple(_text(name) for name in _list(ours.get("TlsNames"))),
+    )
+
+
+def _namespace(item: Located, read_secret: ReadSecret) -> tuple[str, list[EntityDeclaration]]:
+    keys = _object(item, ("Name", "Queues", "Topics"))
+    name = _required_text(item, keys, "Name")
+    entities: list[EntityDeclaration] = []
+    for queue in _list(keys.get("Queues")):
+        parts = _object(queue, ("Name", "Properties", "AuthorizationRules"))
+        path = _named(queue, parts, check_entity_name)
+        entities.append(_entity(QUEUE, path, queue, parts, read_secret))
+    for topic in _list(keys.get("Topics")):
+        parts = _object(topic, ("Name", "Properties", "Subscriptions", "AuthorizationRules"))
+        path = _named(topic, parts, check_entity_name)
+        entities.append(_entity(TOPIC, path, topic, parts, read_secret))
+        entities += [_subscription(path, sub, read_secret) for sub in _list(parts.get("Subscriptions"))]
+    seen: dict[str, EntityDeclaration] = {}
+    for entity in entities:
+        if entity.path.lower() in seen:
+            raise UsageError(
+                f"{entity.where}: '{entity.path}' is declared twice, first at {seen[entity.path.lower()].where}"
+            )
+        seen[entity.path.lower()] = entity
+    return name, entities
+
+
+def _subscription(topic: str, item: Located, read_secret: ReadSecret) -> EntityDeclaration:
+    parts = _object(item, ("Name", "Properties", "Rules"))
+    path = subscription_path(topic, _named(item, parts, check_subscription_name))
+    entity = _entity(SUBSCRIPTION, path, item, parts, read_secret)
+    rules = [_rule(rule) for rule in _list(parts.get("Rules"))] or [Rule(DEFAULT_RULE_NAME, TrueFilter())]
+    names = [rule.name.lower() for rule in rules]
+    if len(set(names)) != len(names):
+        raise item.fail("two rules of the subscription have the same name")
+    texts = tuple(json.dumps(rule_to_json(rule), separators=(",", ":")) for rule in rules)
+    return replace(entity, settings=replace(entity.settings, rules=texts))
+
+
+def _entity(
+    kind: int, path: str, item: Located, parts: dict[str, Located], read_secret: ReadSecret
+) -> EntityDeclaration:
+    known = _SETTINGS[kind]
+    given: dict[str, object] = {}
+    properties = _object(parts.get("Properties"), tuple(known))
+    for key, value in properties.items():
+        name, holds = known[key]
+        # The emulator's own examples write "" for a forward that is not wanted.
+        if value.value is not None and value.value != "":
+            given[name] = _setting(value, holds)
+    settings = replace(Settings(), **given)  # type: ignore[arg-type]
+    try:
+        check_settings(settings)
+    except Refusal as error:
+        culprit = next((value for key, value in properties.items() if key in error.description), item)
+        raise culprit.fail(error.description) from error
+    return EntityDeclaration(
+        kind=kind,
+        path=path,
+        settings=settings,
+        access_rules=_access_rules(parts.get("AuthorizationRules"), read_secret),
+        where=f"{item.path} (line {item.line})",
+    )
+
+
+def _setting(value: Located, holds: str) -> object:
+    if holds == _DURATION:
+        return _located(value, lambda: duration_ms(value.path.rpartition(".")[2], _text(value)))
+    if holds == _BOOLEAN:
+        return _boolean(value)
+    return _integer(value) if holds == _INTEGER else _text(value)
+
+
+def _rule(item: Located) -> Rule:
+    parts = _object(item, ("Name", "Properties"))
+    name = _named(item, parts, check_rule_name)
+    keys = _object(parts.get("Properties"), ("FilterType", "CorrelationFilter", "SqlFilter", "Action"))
+    where = parts.get("Properties", item)
+    return _located(where, lambda: Rule(name, _filter(where, keys), _action(keys.get("Action"))))
+
+
+def _filter(item: Located, keys: dict[str, Located]) -> RuleFilter:
+    kind = _text(keys["FilterType"]).lower() if "FilterType" in keys else ""
+    if kind == "sql" or (not kind and "SqlFilter" in keys):
+        if "SqlFilter" not in keys:
+            raise item.fail("the key 'SqlFilter' is missing")
+        where = keys["SqlFilter"]
+        parts = _object(where, ("SqlExpression",))
+        expression = _required_text(where, parts, "SqlExpression")
+        return _located(parts["SqlExpression"], lambda: compile_filter(expression, {}))
+    if kind == "correlation" or (not kind and "CorrelationFilter" in keys):
+        return _correlation(_object(keys.get("CorrelationFilter"), (*_CORRELATION, "Properties")))
+    if kind in ("", "true"):
+        return TrueFilter()
+    if kind == "false":
+        return FalseFilter()
+    raise keys["FilterType"].fail("FilterType is Sql, Correlation, True or False")
+
+
+def _correlation(keys: dict[str, Located]) -> RuleFilter:
+    fields = {_CORRELATION[key]: _text(value) for key, value in keys.items() if key != "Properties"}
+    properties: dict[str, object] = {}
+    for name, value in _object(keys.get("Properties"), None).items():
+        if not isinstance(value.value, (str, int, float)):
+            raise value.fail("a property to compare with is a text, a number, true or false")
+        properties[name] = value.value
+    return CorrelationFilter(
+        content_type=fields.get("content_type"),
+        correlation_id=fields.get("correlation_id"),
+        label=fields.get("label"),
+        message_id=fields.get("message_id"),
+        reply_to=fields.get("reply_to"),
+        reply_to_session_id=fields.get("reply_to_session_id"),
+        session_id=fields.get("session_id"),
+        to=fields.get("to"),
+        properties=properties,
+    )
+
+
+def _action(item: Located | None) -> SqlAction | None:
+    if item is None or item.value is None:
+        return None
+    keys = _object(item, ("SqlExpression",))
+    expression = _text(keys["SqlExpression"]) if "SqlExpression" in keys else ""
+    if not expression.strip():
+        return None
+    return _located(keys["SqlExpression"], lambda: compile_action(expression, {}))
+
+
+def _access_rules(item: Located | None, read_secret: ReadSecret) -> tuple[AccessRuleDeclaration, ...]:
+    keys = ("PrimaryKey", "SecondaryKey")
+    allowed = ("Name", "Rights", *(key + form for key in keys for form in ("", "Env", "File")))
+    rules = []
+    for rule in _list(item):
+        parts = _object(rule, allowed)
+        rights = tuple(_text(right) for right in _list(parts.get("Rights")))
+        if not rights or any(right not in RIGHTS for right in rights):
+            raise parts.get("Rights", rule).fail(f"Rights is a list of one or more of {', '.join(RIGHTS)}")
+        rules.append(
+            AccessRuleDeclaration(
+                name=_required_text(rule, parts, "Name"),
+                rights=rights,
+                primary_key=_secret(parts, "PrimaryKey", read_secret),
+                secondary_key=_secret(parts, "SecondaryKey", read_secret),
+            )
+        )
+    return tuple(rules)
+
+
+def _secret(parts: dict[str, Located], key: str, read_secret: ReadSecret) -> str | None:
+    given = [(form, parts[key + form]) for form in ("", "Env", "File") if key + form in parts]
+    if len(given) > 1:
+        raise given[1][1].fail(f"{key} is given in two ways; keep one")
+    for form, value in given:
+        text = _text(value)
+        try:
+            return text if not form else read_secret(form, text)
+        except UsageError as error:
+            raise value.fail(str(error)) from error
+    return None
+
+
+def _quotas(item: Located | None) -> dict[str, int]:
+    quotas = {key: (_integer(value), value) for key, value in _object(item, QUOTAS).items()}
+    for number, where in quotas.values():
+        if number < 1:
+            raise where.fail(f"a quota is at least 1, not {number}")
+    return {key: number for key, (number, _) in quotas.items()}
+
+
+# Shapes.
+
+
+def _object(item: Located | None, allowed: tuple[str, ...] | None) -> dict[str, Located]:
+    """An object's members; one that is absent or null has none. Unknown keys are refused, with the known ones."""
+    if item is None or item.value is None:
+        return {}
+    if not isinstance(item.value, dict):
+        raise item.fail("expected an object {…}")
+    members: dict[str, Located] = item.value
+    if allowed is not None:
+        for key, value in members.items():
+            if key not in allowed:
+                raise value.fail(f"the key {key!r} is not known here; known are {', '.join(allowed)}")
+    return members
+
+
+def _list(item: Located | None) -> list[Located]:
+    if item is None or item.value is None:
+        return []
+    if not isinstance(item.value, list):
+        raise item.fail("expected a list […]")
+    return item.value
+
+
+def _text(item: Located) -> str:
+    if not isinstance(item.value, str):
+        raise item.fail("expected a text in double quotes")
+    return item.value
+
+
+def _integer(item: Located) -> int:
+    if isinstance(item.value, bool) or not isinstance(item.value, int):
+        raise item.fail("expected a whole number")
+    return item.value
+
+
+def _boolean(item: Located) -> bool:
+    if not isinstance(item.value, bool):
+        raise item.fail("expected true or false")
+    return item.value
+
+
+def _required_text(item: Located, parts: dict[str, Located], key: str) -> str:
+    if key not in parts:
+        raise item.fail(f"the key {key!r} is missing")
+    return _text(parts[key])
+
+
+def _named(item: Located, parts: dict[str, Located], check: Callable[[str], None]) -> str:
+    name = _required_text(item, parts, "Name")
+    _located(parts["Name"], lambda: check(name))
+    return name
+
+
+def _located(item: Located, make: Callable[[], T]) -> T:
+    """What ``make`` gives; its refusal is told with the item's place."""
+    try:
+        return make()
+    except Refusal as error:
+        raise item.fail(error.description) from error

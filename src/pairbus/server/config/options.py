@@ -1,0 +1,177 @@
+"""Options of one server: frozen, checked, and made from the command line, the environment and a file here alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from pairbus.errors import UsageError
+from pairbus.server.config.addresses import parse_address
+from pairbus.server.config.declarations import Declarations, read_declarations
+from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_RETENTION_DAYS
+from pairbus.server.logs.usage import RETENTION_DAYS
+from pairbus.server.registry import Limits
+
+NAMESPACE_DEFAULT: Final = "local"
+AMQP_ADDRESS_DEFAULT: Final = "127.0.0.1:5672"
+HTTP_ADDRESS_DEFAULT: Final = "127.0.0.1:5300"
+HTTP_OFF: Final = "off"
+MEMORY: Final = "memory:"
+"""The store's URL that keeps nothing beyond the process, for tests."""
+CONFIG_BYTES_MAX: Final = 16 * 1024 * 1024
+SECRET_BYTES_MAX: Final = 4096
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How one namespace is served.
+
+    Args:
+        data: Directory for the store, certificates and logs of this namespace.
+        amqp: Host and port that understand everything; port 0 takes a free one.
+        http: Host and port for HTTP(S) alone; None for no such address.
+        store: URL of the store; None for the embedded one in ``data``, ``memory:`` for tests.
+        tls: Serve TLS; without it only this machine is served.
+        tls_cert: A certificate chain of one's own instead of the broker's; goes with ``tls_key``.
+        tls_names: Further names for the broker's own certificate.
+        faults: Offer the fault switchboard.
+        audit: Write the audit log of messages.
+        usage_days: How many days of usage files are kept.
+        audit_days: How many days of the message audit are kept.
+    """
+
+    namespace: str = NAMESPACE_DEFAULT
+    data: Path
+    amqp: tuple[str, int] = ("127.0.0.1", 5672)
+    http: tuple[str, int] | None = ("127.0.0.1", 5300)
+    store: str | None = None
+    tls: bool = True
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_names: tuple[str, ...] = ()
+    ready_file: Path | None = None
+    faults: bool = False
+    audit: bool = False
+    usage_days: int = RETENTION_DAYS
+    audit_days: int = AUDIT_RETENTION_DAYS
+    declarations: Declarations = field(default_factory=Declarations)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise UsageError(
+                f"--namespace {self.namespace!r}: a namespace has 1 to 50 letters, digits and hyphens, none of them a "
+                "hyphen at an end"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError("--tls-cert and --tls-key go together: give both or neither")
+        if self.audit and self.store == MEMORY:
+            raise UsageError(
+                f"--audit and --store {MEMORY} exclude each other: the audit log needs a store that lasts"
+            )
+        if self.ready_file is not None and not self.ready_file.parent.is_dir():
+            raise UsageError(
+                f"--ready-file {self.ready_file}: the directory {self.ready_file.parent} does not exist; make it first"
+            )
+        if self.usage_days < 1:
+            raise UsageError(f"--usage-days {self.usage_days}: at least one day of usage files is kept")
+        if self.audit_days < 1:
+            raise UsageError(f"--audit-days {self.audit_days}: at least one day of the message audit is kept")
+        if not self.tls and self.tls_cert is not None:
+            raise UsageError("--no-tls and --tls-cert exclude each other")
+
+
+def make_options(
+    *,
+    namespace: str | None,
+    data: str | None,
+    amqp: str,
+    http: str,
+    store: str | None,
+    tls: bool,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_names: Sequence[str],
+    config: str | None,
+    ready_file: str | None,
+    faults: bool,
+    audit: bool,
+    connections_max: int | None,
+    usage_days: int = RETENTION_DAYS,
+    audit_days: int = AUDIT_RETENTION_DAYS,
+    environment: Mapping[str, str],
+) -> Options:
+    """Options from what a command line gave; what it gave wins over the file. Raises UsageError."""
+    declarations = load_declarations(config, environment) if config is not None else Declarations()
+    name = namespace or declarations.namespace or NAMESPACE_DEFAULT
+    quotas = declarations.quotas
+    limits = Limits()
+    if connections := connections_max or quotas.get("MaxConnections"):
+        limits = replace(limits, connections_max=connections)
+    if "MaxHttpBodyBytes" in quotas:
+        limits = replace(limits, http_body_bytes_max=quotas["MaxHttpBodyBytes"])
+    return Options(
+        namespace=name,
+        data=Path(data) if data is not None else default_data_directory(environment) / name,
+        amqp=parse_address(amqp, "--amqp"),
+        http=None if http == HTTP_OFF else parse_address(http, "--http"),
+        store=store,
+        tls=tls,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_names=(*tls_names, *declarations.tls_names),
+        ready_file=Path(ready_file) if ready_file is not None else None,
+        faults=faults,
+        audit=audit,
+        usage_days=usage_days,
+        audit_days=audit_days,
+        declarations=declarations,
+        limits=limits,
+    )
+
+
+def load_declarations(file: str, environment: Mapping[str, str]) -> Declarations:
+    """Read a configuration file. Key files are looked for beside it. Raises UsageError naming file, key and line."""
+    path = Path(file)
+    text = _read(path, CONFIG_BYTES_MAX, "--config")
+
+    def read_secret(form: str, name: str) -> str:
+        if form == "Env":
+            if not environment.get(name):
+                raise UsageError(f"the environment variable {name} is not set")
+            return environment[name]
+        secret = _read(path.parent / name, SECRET_BYTES_MAX, "the key file").strip()
+        if not secret:
+            raise UsageError(f"the key file {name} is empty")
+        return secret
+
+    try:
+        return read_declarations(text, read_secret)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+def default_data_directory(environment: Mapping[str, str]) -> Path:
+    """Where this user's programs keep their data."""
+    if sys.platform == "win32":
+        return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "pairbus"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "pairbus"
+    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pairbus"
+
+
+def _read(path: Path, bytes_max: int, what: str) -> str:
+    try:
+        if os.path.getsize(path) > bytes_max:
+            raise UsageError(f"{what} {path} is larger than {bytes_max} bytes")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{what} {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} {path} is not UTF-8 text: {error.reason} at byte {error.start}") from error

@@ -1,0 +1,264 @@
+"""The audit log of messages (``--audit``): one row per accepted send and per end of a message, true over any crash.
+
+Rule 1: the rows of a batch are synced to a journal *before* the store commits the batch, under a number that the batch itself
+        carries as a record. After a crash the store says which number came last; a block beyond it never happened and is cut off.
+Rule 2: so the journal holds exactly the blocks whose batches are durable: no row is missing, none is false, none comes twice.
+Rule 3: a full or old journal is turned into Parquet by a thread, under a name of its own, so doing it again changes nothing.
+Rule 4: space for the rows of settlements is set aside; when it has to be touched, sends are refused.
+
+See ``docs/decisions/0010-usage-and-audit.md`` and ``0011-audit-on-a-full-disk.md``. The files are read and written by
+``message_journal``.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.records import Record, SequenceAdvanced
+from pairbus.errors import StoreFailed, UsageError
+from pairbus.server.logs.audit_reserve import RESERVE_BYTES, AuditReserve
+from pairbus.server.logs.message_journal import Journal, convert, journal_files, mend
+from pairbus.server.logs.parquet import HOUR_MS, make_directory, remove_hours_before, remove_unfinished
+
+if TYPE_CHECKING:
+    from pairbus.gateway.telemetry.trail import Trail, TrailRow
+    from pairbus.storage.ports import Batch, Store, StoreStatistics
+
+logger = logging.getLogger(__name__)
+
+WITNESS_QUEUE_ID: Final = 0
+"""The place whose sequence number is the number of the last audited batch. No entity has the id 0."""
+JOURNAL_BYTES_MAX: Final = 64 << 20
+ROTATE_SECONDS: Final = 10.0
+"""How often an idle journal is looked at, whether its hour is over, and what could not be converted is tried again."""
+REVIEW_SECONDS: Final = 1.0
+"""How often the reserve is looked at."""
+RETENTION_DAYS: Final = 90
+DAY_MS: Final = 86_400_000
+JOIN_SECONDS_MAX: Final = 60.0
+
+
+class AuditedBatch:
+    """A batch of the store with the rows that it makes true."""
+
+    __slots__ = ("inner", "number", "rows")
+
+    def __init__(self, inner: Batch, number: int, rows: list[TrailRow]) -> None:
+        self.inner = inner
+        self.number = number
+        self.rows = rows
+
+
+class MessageAudit:
+    """Journals and their conversion. ``write`` belongs to the committer's thread, the rest to its own.
+
+    Args:
+        durable_number: The number of the last batch that the store holds.
+        boot_id: Names this life of the broker in file names.
+        retention_days: How long Parquet files are kept.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        namespace: str,
+        durable_number: int,
+        boot_id: str,
+        clock: Callable[[], int],
+        journal_bytes_max: int = JOURNAL_BYTES_MAX,
+        *,
+        retention_days: int = RETENTION_DAYS,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        self._directory = directory
+        self._namespace = namespace
+        self._boot_id = boot_id
+        self._clock = clock
+        self._bytes_max = journal_bytes_max
+        self._retention_ms = retention_days * DAY_MS
+        self._cleaned_hour = 0
+        self._unconverted: list[Path] = []
+        self._journal: Journal | None = None
+        self.lock = threading.Lock()
+        """Held from the write of a block to the end of its commit: only then may its journal be closed."""
+        self._closed: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"{namespace}-audit", daemon=True)
+        make_directory(directory)
+        remove_unfinished(directory)
+        self._reserve = AuditReserve(directory, reserve_bytes)
+        for file in journal_files(directory):
+            if mend(file, durable_number):
+                self._closed.put(file)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether rows of sends may be written; those of settlements have a reserve."""
+        return not self._reserve.is_short
+
+    def start(self) -> None:
+        """Begin to turn journals into Parquet, those of earlier lives first."""
+        self._thread.start()
+
+    def write(self, number: int, rows: list[TrailRow]) -> None:
+        """Make the block of one batch durable. The caller holds ``lock``. Raises OSError."""
+        journal = self._journal
+        if journal is not None and journal.should_end(rows[-1].at, self._bytes_max):
+            self._end_journal()
+            journal = None
+        if journal is None:
+            journal = self._journal = Journal(self._directory, number, self._boot_id, self._reserve)
+        journal.write(number, rows)
+
+    def finish(self) -> None:
+        """Nothing more will be written: have the last journal converted too."""
+        with self.lock:
+            self._end_journal()
+
+    def stop(self) -> None:
+        """End the thread after the journals that wait for it. Idempotent."""
+        if self._thread.ident is not None and self._thread.is_alive():
+            self._closed.put(None)
+            self._thread.join(JOIN_SECONDS_MAX)
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        self._reserve.close()
+
+    def _end_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._closed.put(self._journal.path)
+            self._journal = None
+
+    def _run(self) -> None:
+        since_rotation = 0.0
+        while True:
+            try:
+                file = self._closed.get(timeout=REVIEW_SECONDS)
+            except queue.Empty:
+                self._reserve.review()
+                since_rotation += REVIEW_SECONDS
+                if since_rotation >= ROTATE_SECONDS:
+                    since_rotation = 0.0
+                    self._tidy()
+                continue
+            if file is None:
+                return
+            self._convert(file)
+            self._clean()
+
+    def _tidy(self) -> None:
+        with self.lock:
+            if self._journal is not None and self._journal.should_end(self._clock(), self._bytes_max):
+                self._end_journal()
+        waiting, self._unconverted = self._unconverted, []
+        for file in waiting:
+            self._convert(file)
+        self._clean()
+
+    def _convert(self, file: Path) -> None:
+        try:
+            convert(file, self._directory, self._namespace)
+        except Exception as error:  # noqa: BLE001 - the journal stays and is converted later, or at the next start
+            self._unconverted.append(file)
+            logger.error(
+                "audit journal not converted",
+                extra={"event": "audit.failed", "file": file.name, "error": str(error)},
+            )
+
+    def _clean(self) -> None:
+        """Once an hour: what is older than the retention goes."""
+        now = self._clock()
+        hour = now - now % HOUR_MS
+        if hour == self._cleaned_hour:
+            return
+        self._cleaned_hour = hour
+        try:
+            removed = remove_hours_before(self._directory, now - self._retention_ms)
+        except OSError as error:
+            logger.error("audit not removed", extra={"event": "audit.failed", "error": str(error)})
+            return
+        if removed:
+            logger.info("audit removed", extra={"event": "audit.removed", "hours": removed})
+
+
+class AuditedStore:
+    """A store whose batches carry rows for the audit. See ``storage.ports.Store``."""
+
+    def __init__(self, inner: Store, trail: Trail, audit: MessageAudit, durable_number: int) -> None:
+        self._inner = inner
+        self._trail = trail
+        self._audit = audit
+        self._number = durable_number
+
+    def replay(self) -> Iterator[Record]:
+        """See Store."""
+        return self._inner.replay()
+
+    def append(self, record: Record) -> None:
+        """See Store."""
+        self._inner.append(record)
+
+    def has_room(self, size: int) -> bool:
+        """See Store."""
+        return self._audit.has_room and self._inner.has_room(size)
+
+    def read(self, location: int, size: int) -> bytes:
+        """See Store."""
+        return self._inner.read(location, size)
+
+    def staged_bytes(self) -> int:
+        """See Store."""
+        return self._inner.staged_bytes()
+
+    def seal(self) -> Batch | None:
+        """See Store."""
+        rows = self._trail.take()
+        if rows:
+            self._number += 1
+            self._inner.append(SequenceAdvanced(WITNESS_QUEUE_ID, self._number + 1, 0))
+        batch = self._inner.seal()
+        return None if batch is None else AuditedBatch(batch, self._number, rows)
+
+    def commit(self, batch: Batch) -> None:
+        """See Store."""
+        if not isinstance(batch, AuditedBatch):
+            raise UsageError("this batch is not of this store")
+        with self._audit.lock:
+            if batch.rows:
+                try:
+                    self._audit.write(batch.number, batch.rows)
+                except OSError as error:
+                    raise StoreFailed(f"the audit log cannot be written: {error}") from error
+            self._inner.commit(batch.inner)
+
+    def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
+        """See Store."""
+        self._inner.live(messages)
+
+    def restate(self, limit: int) -> list[Record]:
+        """See Store."""
+        return self._inner.restate(limit)
+
+    def statistics(self) -> StoreStatistics:
+        """See Store."""
+        statistics = self._inner.statistics()
+        return statistics if self._audit.has_room else replace(statistics, is_full=True)
+
+    def close(self) -> None:
+        """See Store."""
+        self._audit.stop()
+        self._inner.close()
+
+
+def witnessed(record: Record) -> int:
+    """The number of an audited batch, if a record of the store is such a witness; else 0."""
+    if isinstance(record, SequenceAdvanced) and record.queue_id == WITNESS_QUEUE_ID:
+        return record.next_sequence_number - 1
+    return 0

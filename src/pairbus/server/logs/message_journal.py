@@ -1,0 +1,178 @@
+"""Files of the message audit: journals of checksummed blocks, and the Parquet that is made of them.
+
+A block is ``magic, number, length, CRC-32`` and lines of JSON, one for each row. Behind the last block a journal in use, or one that a
+crash left, has zeros: its space is reserved ahead of writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pairbus.amqp.message.layout import PREFIX_SIZE
+from pairbus.amqp.message.sections import properties_view
+from pairbus.amqp.types import Uuid
+from pairbus.server.logs.parquet import FILE_MODE, HOUR_MS, hour_name, sync_directory, write_part
+
+if TYPE_CHECKING:
+    from pairbus.gateway.telemetry.trail import TrailRow
+    from pairbus.server.logs.audit_reserve import AuditReserve
+
+logger = logging.getLogger(__name__)
+
+MAGIC: Final = b"PBA1"
+BLOCK: Final = struct.Struct("<4sQII")
+DESTINATION_PROPERTY: Final = "x-ms-path"
+"""Where a parked message wants to go (pairing §6)."""
+TYPES: Final = {
+    "time": "timestamp",
+    "namespace": "text",
+    "kind": "text",
+    "entity": "text",
+    "sequence_number": "int64",
+    "message_id": "text",
+    "size": "int64",
+    "sha256": "text",
+    "destination": "text",
+    "detail": "text",
+}
+"""The columns and their types; ``docs/reference/usage-log.md`` tells what they mean."""
+_JOURNALS: Final = "journal-*.log"
+GROWTH_BYTES: Final = 1 << 20
+"""By how much a journal grows ahead of what is written."""
+
+
+def encode_row(row: TrailRow) -> bytes:
+    """A row as one line. The hash is of the body as it was sent: the bytes of its data sections, or the encoded value."""
+    message_id = sha256 = destination = ""
+    size = 0
+    if row.blob:
+        view = properties_view(row.blob)
+        message_id = _id_text(view.system("messageid"))
+        sha256 = hashlib.sha256(view.body_bytes()).hexdigest()
+        path = view.user(DESTINATION_PROPERTY)
+        destination = path if isinstance(path, str) else ""
+        size = len(row.blob) - PREFIX_SIZE
+    fields = (
+        row.at,
+        row.kind,
+        row.path,
+        row.sequence_number,
+        message_id,
+        size,
+        sha256,
+        destination,
+        row.detail,
+    )
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def _id_text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Uuid):
+        text = value.raw.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+class Journal:
+    """One file that blocks are appended to. Its name says the number of its first block and whose it is."""
+
+    def __init__(self, directory: Path, number: int, boot_id: str, reserve: AuditReserve) -> None:
+        self.path = directory / f"journal-{number:016}-{boot_id}.log"
+        self._reserve = reserve
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        self._file = reserve.descriptors.run(lambda: os.open(self.path, flags, FILE_MODE))
+        self._size = self._allocated = 0
+        self._hour = 0
+        reserve.descriptors.run(lambda: sync_directory(directory))
+        reserve.descriptors.fill()
+
+    def should_end(self, now: int, bytes_max: int) -> bool:
+        """Whether it is full, or its hour over."""
+        return self._size >= bytes_max or now >= self._hour + HOUR_MS
+
+    def write(self, number: int, rows: list[TrailRow]) -> None:
+        """Append a block; it is durable afterwards. Raises OSError."""
+        if not self._size:
+            self._hour = rows[0].at - rows[0].at % HOUR_MS
+        data = b"".join([encode_row(row) for row in rows])
+        block = memoryview(BLOCK.pack(MAGIC, number, len(data), zlib.crc32(data)) + data)
+        lacking = self._size + len(block) - self._allocated
+        if lacking > 0:
+            growth = max(lacking, GROWTH_BYTES)
+            self._reserve.allocate(self._file, self._allocated, growth)
+            self._allocated += growth
+        while block:
+            written = os.write(self._file, block)
+            self._size += written
+            block = block[written:]
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Give back what was reserved and not written. Idempotent."""
+        if self._file >= 0:
+            os.ftruncate(self._file, self._size)
+            os.close(self._file)
+            self._file = -1
+            self._reserve.descriptors.fill()
+
+
+def journal_files(directory: Path) -> list[Path]:
+    """Journals that have not been converted, oldest first."""
+    return sorted(directory.glob(_JOURNALS))
+
+
+def blocks(file: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Number, end and contents of every whole block, up to the first that is not."""
+    with file.open("rb") as stream:
+        while len(head := stream.read(BLOCK.size)) == BLOCK.size:
+            magic, number, length, checksum = BLOCK.unpack(head)
+            data = stream.read(length) if magic == MAGIC else b""
+            if magic != MAGIC or len(data) != length or zlib.crc32(data) != checksum:
+                return
+            yield number, stream.tell(), data
+
+
+def mend(file: Path, durable_number: int) -> bool:
+    """Cut off what no batch of the store stands for. False: nothing was left, and the file is gone."""
+    end = 0
+    for number, block_end, _ in blocks(file):
+        if number > durable_number:
+            break
+        end = block_end
+    cut = file.stat().st_size - end
+    if cut:  # a torn block, one that never counted, or just space that was reserved
+        logger.info("audit journal cut", extra={"event": "audit.cut", "file": file.name, "bytes": cut})
+    if not end:
+        file.unlink()
+        return False
+    with file.open("r+b") as stream:
+        stream.truncate(end)
+        os.fsync(stream.fileno())
+    return True
+
+
+def convert(file: Path, directory: Path, namespace: str) -> None:
+    """Turn a journal into Parquet by hour and remove it. Done again after a crash it writes the same files."""
+    by_hour: dict[int, list[list[object]]] = {}
+    for _, _, data in blocks(file):
+        for line in data.splitlines():
+            fields = json.loads(line)
+            by_hour.setdefault(fields[0] - fields[0] % HOUR_MS, []).append(fields)
+    part = file.name.replace("journal-", "part-").replace(".log", ".parquet")
+    names = [name for name in TYPES if name != "namespace"]
+    for hour, rows in by_hour.items():
+        columns: dict[str, list[object]] = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+        columns["namespace"] = [namespace] * len(rows)
+        write_part(directory / hour_name(hour), part, TYPES, columns)
+    file.unlink()
+    sync_directory(directory)

@@ -1,0 +1,1 @@
+"""Work on a namespace's data while no broker serves it: verify, export, import."""

@@ -1,0 +1,368 @@
+"""The hall: every listening address and every connection of one server, with their limits and counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import UsageError
+from pairbus.gateway.rate import RateLimit
+from pairbus.server.accepting import Acceptor
+from pairbus.server.committer import Speech
+from pairbus.server.config.addresses import format_address, is_loopback
+from pairbus.server.connection import SocketConnection
+from pairbus.server.layers.http import BODY_BYTES_MAX_DEFAULT
+from pairbus.server.loop import UNCOMMITTED_BYTES_MAX
+from pairbus.server.strangers import Strangers
+
+if TYPE_CHECKING:
+    from pairbus.gateway.http import HttpRequest, HttpResponse
+    from pairbus.server.loop import Driver
+    from pairbus.server.ports import BrokerPort, GatewayPort
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX_DEFAULT: Final = 10_000
+HANDSHAKE_SECONDS_DEFAULT: Final = 20.0
+HTTP_IDLE_SECONDS_DEFAULT: Final = 60.0
+HTTP_HELD_BYTES_MAX_DEFAULT: Final = 64 * 1024 * 1024
+LINGER_SECONDS_DEFAULT: Final = 2.0
+SPARE_SLOTS: Final = 8
+"""Connections beyond ``connections_max`` for HTTP alone, so that ``/health`` answers when all others are taken."""
+LOGGED_PER_SECOND: Final = 1
+LOGGED_BURST: Final = 60
+"""Refused connections with a line each in the log; of further ones the next line tells the number."""
+SWEEP_SECONDS_MAX: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may take of the server.
+
+    Args:
+        connections_max: Connections at once. Up to half of them may be of peers that have proved no right; when more come,
+            or all are taken, the one of these that has been there longest is cut.
+        handshake_seconds: Until the peer has opened AMQP or sent a whole request.
+        http_idle_seconds: Between an answer and the next whole request.
+        linger_seconds: How long a peer may take to go after our last words.
+        http_held_bytes_max: Bodies of requests that are not whole, of all connections together: their senders are not known yet.
+        uncommitted_bytes_max: Input that may wait for the disk before no socket is read.
+    """
+
+    connections_max: int = CONNECTIONS_MAX_DEFAULT
+    handshake_seconds: float = HANDSHAKE_SECONDS_DEFAULT
+    http_idle_seconds: float = HTTP_IDLE_SECONDS_DEFAULT
+    http_body_bytes_max: int = BODY_BYTES_MAX_DEFAULT
+    http_held_bytes_max: int = HTTP_HELD_BYTES_MAX_DEFAULT
+    linger_seconds: float = LINGER_SECONDS_DEFAULT
+    uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            if getattr(self, limit.name) <= 0:
+                raise UsageError(f"{limit.name} must be above 0 and is {getattr(self, limit.name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerStatistics:
+    """Who is connected and who was turned away."""
+
+    open_by_kind: dict[str, int]
+    accepted: int
+    refused_by_reason: dict[str, int]
+    received_bytes: int
+    sent_bytes: int
+
+
+class Hall:
+    """What all connections share. ``driver`` is set before the first listener opens."""
+
+    def __init__(
+        self,
+        broker: BrokerPort,
+        limits: Limits,
+        answer: Callable[[HttpRequest], HttpResponse],
+        tls_context: ssl.SSLContext | None,
+    ) -> None:
+        self._broker = broker
+        self.limits = limits
+        self.answer = answer
+        self.tls_context = tls_context
+        self.driver: Driver | None = None
+        self._acceptors: list[Acceptor] = []
+        # Dicts, not sets: they keep the order of arrival, so two runs do the same things in the same order.
+        self._connections: dict[SocketConnection, None] = {}
+        self._timed: dict[SocketConnection, None] = {}
+        self._wordy: dict[SocketConnection, None] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._open_by_kind: Counter[str] = Counter()
+        self._refused_by_reason: Counter[str] = Counter()
+        self._accepted = self._received_bytes = self._stranger_bytes = self._sent_bytes = 0
+        self.strangers = Strangers(lambda: self._received_bytes)
+        self._strangers_max = max(SPARE_SLOTS, limits.connections_max // 2)
+        self._log_rate = RateLimit(LOGGED_PER_SECOND, LOGGED_BURST)
+        self._unlogged = 0
+        self._held_bytes = 0
+
+    # Asked by the server.
+
+    async def listen(self, host: str, port: int, *, http_only: bool) -> tuple[str, int]:
+        """Open one address. Returns the host and the port that was taken. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        sockets = await loop.run_in_executor(None, bind_all, host, port)
+        taken = sockets[0].getsockname()
+        for sock in sockets:
+            self._acceptors.append(Acceptor(sock, lambda: SocketConnection(self, http_only=http_only)))
+        return host or taken[0], taken[1]
+
+    def stop_listening(self) -> None:
+        """Take no more connections."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
+
+    def close_all(self, condition: str, description: str) -> None:
+        """Ask every connection to end in an orderly way."""
+        for connection in list(self._connections):
+            connection.close(condition, description)
+
+    def cut_all(self) -> None:
+        """End every connection at once, even if the broker is broken and cannot bear to hear of it."""
+        for connection in list(self._connections):
+            try:
+                connection.cut()
+            except Exception:
+                logger.exception("connection broke", extra={"event": "connection.broke"})
+
+    async def wait_empty(self, seconds_max: float) -> bool:
+        """Wait until every connection has gone; False when that took too long."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Release timers; connections must be gone."""
+        self.strangers.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    def set_reading(self, may_read: bool) -> None:
+        """Read all sockets, or none: the disk is behind."""
+        for connection in list(self._connections):
+            connection.set_reading(may_read)
+
+    def gateway_words(self) -> list[Speech]:
+        """What the broker has to say, connection by connection."""
+        speeches = []
+        for gateway in self._broker.take_dirty():
+            connection = gateway.context
+            if isinstance(connection, SocketConnection):
+                speech = connection.take_gateway_words(gateway)
+                if speech is not None:
+                    speeches.append(speech)
+            else:
+                # Its socket has gone; the words are taken so that they do not pile up.
+                gateway.take_output()
+        return speeches
+
+    def http_words(self) -> list[Speech]:
+        """Answers to HTTP requests."""
+        if not self._wordy:
+            return []
+        wordy, self._wordy = self._wordy, {}
+        speeches = (connection.take_http_words() for connection in wordy)
+        return [speech for speech in speeches if speech is not None]
+
+    def statistics(self) -> ListenerStatistics:
+        """A snapshot for metrics and tests."""
+        return ListenerStatistics(
+            open_by_kind={kind: count for kind, count in sorted(self._open_by_kind.items()) if count},
+            accepted=self._accepted,
+            refused_by_reason=dict(sorted(self._refused_by_reason.items())),
+            received_bytes=self._received_bytes + self._stranger_bytes,
+            sent_bytes=self._sent_bytes,
+        )
+
+    # Asked by connections.
+
+    @property
+    def _driver(self) -> Driver:
+        assert self.driver is not None, "the driver is set before anything listens"
+        return self.driver
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether sockets may be read now."""
+        return self._driver.is_reading
+
+    def now(self) -> int:
+        """The broker's clock."""
+        return self._driver.now()
+
+    def ask_turn(self) -> None:
+        """Something happened that may lead to words."""
+        self._driver.ask_turn()
+
+    def received(self, count: int) -> None:
+        """Bytes came in."""
+        self._received_bytes += count
+        self._driver.received(count)
+
+    def received_from_stranger(self, count: int) -> None:
+        """Bytes of a peer that has proved no right are handled."""
+        self._stranger_bytes += count
+        self._driver.received(count)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further connection is there for HTTP alone."""
+        return len(self._connections) > self.limits.connections_max
+
+    def log_refusal(self, peer: str, reason: str) -> None:
+        """A line in the log, unless there have been many: a flood of strangers must not be one of lines."""
+        if not self._log_rate.takes(int(asyncio.get_running_loop().time() * 1000)):
+            self._unlogged += 1
+            return
+        extra = {"event": "connection.refused", "peer": peer, "reason": reason}
+        if self._unlogged:
+            extra["not_logged"] = str(self._unlogged)
+            self._unlogged = 0
+        logger.warning("connection refused", extra=extra)
+
+    def sent(self, count: int) -> None:
+        """Bytes went out."""
+        self._sent_bytes += count
+
+    def holds(self, more: int) -> bool:
+        """So much more (or less) of unfinished requests is held; whether that is still within the limit."""
+        self._held_bytes += more
+        return more <= 0 or self._held_bytes <= self.limits.http_held_bytes_max
+
+    def refused(self, reason: str) -> None:
+        """A connection was turned away."""
+        self._refused_by_reason[reason] += 1
+
+    def connect(self, peer: str, secure: bool, loopback: bool) -> GatewayPort:
+        """A peer speaks AMQP."""
+        return self._broker.connect(peer, secure, loopback, self.now())
+
+    def has_words(self, connection: SocketConnection) -> None:
+        """An HTTP connection has something to say at the end of this burst."""
+        self._wordy[connection] = None
+        self._driver.ask_turn()
+
+    def arrived(self, connection: SocketConnection) -> None:
+        """A socket was accepted."""
+        self._accepted += 1
+        self._connections[connection] = None
+        self._empty.clear()
+        self._open_by_kind[connection.kind] += 1
+        # The newcomer is no candidate: it has had no time to send anything.
+        if len(self.strangers) >= self._strangers_max:
+            self.strangers.evict_one("strangers_max")
+        elif len(self._connections) > self.limits.connections_max and len(self.strangers):
+            self.strangers.evict_one("connections_max")
+        elif len(self._connections) > self.limits.connections_max + SPARE_SLOTS:
+            connection.evict("connections_max")
+            return
+        self.strangers.arrived(connection)
+        connection.deadline = asyncio.get_running_loop().time() + self.limits.handshake_seconds
+        self.timed(connection)
+        if not self.is_reading:
+            connection.set_reading(False)
+
+    def became(self, old: str, new: str) -> None:
+        """A connection turned out to speak something."""
+        self._open_by_kind[old] -= 1
+        self._open_by_kind[new] += 1
+
+    def left(self, connection: SocketConnection) -> None:
+        """A socket has gone."""
+        self._connections.pop(connection, None)
+        self._timed.pop(connection, None)
+        self._wordy.pop(connection, None)
+        self.strangers.left(connection)
+        self._open_by_kind[connection.kind] -= 1
+        if not self._connections:
+            self._empty.set()
+
+    def timed(self, connection: SocketConnection) -> None:
+        """A connection has a deadline now."""
+        self._timed[connection] = None
+        if self._sweeper is None:
+            shortest = min(
+                self.limits.handshake_seconds, self.limits.http_idle_seconds, self.limits.linger_seconds
+            )
+            pause = min(SWEEP_SECONDS_MAX, shortest / 4)
+            self._sweeper = asyncio.get_running_loop().call_later(pause, self._sweep)
+
+    def settled_in(self, connection: SocketConnection) -> None:
+        """A connection has been opened and has no deadline any more."""
+        self._timed.pop(connection, None)
+        self.strangers.opened(connection)
+
+    def _sweep(self) -> None:
+        """One timer for all deadlines: thousands of connections cost no timer each."""
+        self._sweeper = None
+        now = asyncio.get_running_loop().time()
+        for connection in [c for c in self._timed if c.deadline is not None and c.deadline <= now]:
+            del self._timed[connection]
+            if connection.kind == "new":
+                self.refused("handshake_timeout")
+            connection.cut()
+        if self._timed:
+            self.timed(next(iter(self._timed)))
+
+
+def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    """The addresses a host stands for, IPv4 first. Raises UsageError when there is none."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise UsageError(f"{host!r} is no address of this machine: {error.strerror or error}") from error
+    ordered = sorted(found, key=lambda info: info[0] != socket.AF_INET)
+    unique = dict.fromkeys((info[0], (str(info[4][0]), int(info[4][1]))) for info in ordered)
+    return list(unique)
+
+
+def is_home_only(host: str) -> bool:
+    """Whether listening on this host can be reached from this machine alone."""
+    return all(is_loopback(address[0]) for _, address in resolve(host, 0))
+
+
+def bind_all(host: str, port: int) -> list[socket.socket]:
+    """One bound socket for every address of the host, all on one port. Raises OSError when the first is taken."""
+    sockets: list[socket.socket] = []
+    for family, (literal, _) in resolve(host, port):
+        chosen = sockets[0].getsockname()[1] if sockets else port
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((literal, chosen))
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            if not sockets:
+                raise OSError(error.errno, f"{format_address(literal, chosen)}: {error.strerror}") from error
+            # The first address serves; a machine without IPv6 still resolves localhost to ::1.
+            logger.info(
+                "address skipped",
+                extra={"event": "listener.skipped", "address": format_address(literal, chosen)},
+            )
+            continue
+        sockets.append(sock)
+    return sockets

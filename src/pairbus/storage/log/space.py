@@ -1,0 +1,167 @@
+"""Which segments still matter: what lives in each, and which numbers only it remembers. Pure.
+
+Rule 1: segments go strictly oldest first. So when one goes, every message stored in it or before it is either gone or
+        restated in a later one, and its other records (removals, failed deliveries, moves) are about nothing any more.
+Rule 2: a segment without live messages and without facts goes unread; only the highest number it alone remembers of a
+        queue is written anew (B19).
+Rule 3: facts (entities, the namespace, session states, duplicate history) may still be true, which only the owner
+        knows: such a segment is read to the owner, who restates.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pairbus.engine.records import (
+    DuplicateSeen,
+    EntityDeleted,
+    EntityPut,
+    MessageMoved,
+    MessageStored,
+    NamespacePut,
+    Record,
+    SequenceAdvanced,
+    SessionStateSet,
+)
+from pairbus.storage.codec import STORED_HEAD_BYTES
+from pairbus.storage.log.segment import OFFSET_BITS
+
+ENTITY_SHIFT: Final = 2
+"""A queue id without these bits is its entity's id (``records.queue_id_of``)."""
+RESTATABLE: Final = (MessageStored, EntityPut, NamespacePut, SessionStateSet, DuplicateSeen)
+"""What can still be true when its segment goes."""
+
+
+class SegmentAccount:
+    """What is known of one segment that holds records."""
+
+    __slots__ = ("file_bytes", "has_facts", "high", "latest", "live", "number", "proven_bytes", "used_bytes")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.used_bytes = 0
+        """Up to where records reach; set when the next segment begins."""
+        self.file_bytes = 0
+        """How long its file is."""
+        self.live: dict[int, int] = {}
+        """Entity id to the bytes of its messages here, none that is 0. By entity: deleting one needs no word per message, and a move to
+        the dead-letter queue changes nothing."""
+        self.high: dict[int, int] = {}
+        """Queue id to the highest number told of here."""
+        self.latest = 0
+        """The latest enqueued time told of here."""
+        self.has_facts = False
+        self.proven_bytes = 0
+        """Facts that were restated here: true when last looked at, so not counted as garbage."""
+
+    def is_dead(self) -> bool:
+        """Whether it may go unread."""
+        return not self.has_facts and not self.live
+
+    def live_bytes(self) -> int:
+        """What its messages take."""
+        return sum(self.live.values())
+
+
+class Space:
+    """The accounts of all segments that matter, oldest first."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[int, SegmentAccount] = {}
+        self.live_bytes = 0
+        self.proven_bytes = 0
+        self.used_bytes = 0
+        """Of all segments but the newest."""
+        self._high: dict[int, int] = {}
+        """Queue id to the highest number told of in any segment but the newest."""
+
+    def begin(self, number: int) -> SegmentAccount:
+        """A segment comes into use."""
+        account = SegmentAccount(number)
+        self.accounts[number] = account
+        return account
+
+    def end(self, account: SegmentAccount, used_bytes: int) -> None:
+        """A segment is full."""
+        account.used_bytes = used_bytes
+        self.used_bytes += used_bytes
+        high = self._high
+        for queue_id, number in account.high.items():
+            if number > high.get(queue_id, -1):
+                high[queue_id] = number
+
+    def oldest(self) -> SegmentAccount:
+        """The next to go."""
+        return next(iter(self.accounts.values()))
+
+    def drop(self, account: SegmentAccount) -> list[SequenceAdvanced]:
+        """The oldest segment goes: the records that must be written in its stead."""
+        del self.accounts[account.number]
+        self.used_bytes -= account.used_bytes
+        self.live_bytes -= account.live_bytes()
+        self.proven_bytes -= account.proven_bytes
+        newest = next(reversed(self.accounts.values())).high
+        return [
+            SequenceAdvanced(queue_id, number + 1, account.latest)
+            for queue_id, number in account.high.items()
+            if number >= self._high.get(queue_id, -1) and number > newest.get(queue_id, -1)
+        ]
+
+    def add_live(self, queue_id: int, location: int, size: int) -> None:
+        """A message lies at a location."""
+        account = self.accounts.get(location >> OFFSET_BITS)
+        if account is not None:
+            entity_id = queue_id >> ENTITY_SHIFT
+            size += STORED_HEAD_BYTES
+            left = account.live.get(entity_id, 0) + size
+            if left:
+                account.live[entity_id] = left
+            else:
+                account.live.pop(entity_id, None)
+            self.live_bytes += size
+
+    def end_live(self, queue_id: int, location: int, size: int) -> None:
+        """A message lies there no more."""
+        self.add_live(queue_id, location, -size - 2 * STORED_HEAD_BYTES)
+
+    def note(self, account: SegmentAccount, record: Record) -> bool:
+        """Learn from a record other than a removal; whether it is a fact."""
+        if isinstance(record, MessageStored):
+            message = record.message
+            _raise(account, record.queue_id, message.sequence_number, message.enqueued_at)
+            if record.duplicate_key:
+                account.has_facts = True
+            return bool(record.duplicate_key)
+        match record:
+            case MessageMoved():
+                _raise(account, record.to_queue_id, record.sequence_number, 0)
+                is_fact = False
+            case SequenceAdvanced():
+                _raise(account, record.queue_id, record.next_sequence_number - 1, record.enqueued_at)
+                is_fact = False
+            case EntityDeleted():
+                self._entity_deleted(record.entity_id)
+                is_fact = False
+            case SessionStateSet():
+                is_fact = record.state is not None
+            case _:
+                is_fact = isinstance(record, RESTATABLE)
+        if is_fact:
+            account.has_facts = True
+        return is_fact
+
+    def _entity_deleted(self, entity_id: int) -> None:
+        queue_ids = range(entity_id << ENTITY_SHIFT, (entity_id + 1) << ENTITY_SHIFT)
+        for queue_id in queue_ids:
+            self._high.pop(queue_id, None)
+        for account in self.accounts.values():
+            self.live_bytes -= account.live.pop(entity_id, 0)
+            for queue_id in queue_ids:
+                account.high.pop(queue_id, None)
+
+
+def _raise(account: SegmentAccount, queue_id: int, number: int, at: int) -> None:
+    if number > account.high.get(queue_id, -1):
+        account.high[queue_id] = number
+    if at > account.latest:
+        account.latest = at

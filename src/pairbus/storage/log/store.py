@@ -1,0 +1,549 @@
+"""The embedded store: a log of segments that are written through ahead of use and used again.
+
+One commit is one frame (``frame``), its offset known before it is written: there is one writer, and it goes straight on.
+So a message's location is settled when it is staged. Staging, reading and housekeeping belong to the owner's thread, ``commit`` to the
+committer's (``writer``), making segments ready to a third (``pool``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.records import MessageRemoved, MessageStored, Record
+from pairbus.errors import StoreUnavailable, UsageError
+from pairbus.storage.codec import (
+    REMOVED_HEAD_BYTES,
+    REMOVED_NUMBER_BYTES,
+    STORED_HEAD_BYTES,
+    decode,
+    encode_removed,
+    encode_stored,
+)
+from pairbus.storage.codec_rare import encode_rare
+from pairbus.storage.files import FileSystem, RealFileSystem
+from pairbus.storage.identity import LOCK_FILE
+from pairbus.storage.log import recovery
+from pairbus.storage.log.cache import BlobCache
+from pairbus.storage.log.frame import HEADER_BYTES, MARKER_BYTES, MORE
+from pairbus.storage.log.opening import confirm_end, find_or_begin
+from pairbus.storage.log.pool import SegmentPool, write_all
+from pairbus.storage.log.restating import restatable
+from pairbus.storage.log.room import Room
+from pairbus.storage.log.segment import (
+    OFFSET_BITS,
+    OFFSET_MASK,
+    SEGMENT_HEADER_BYTES,
+    UNFINISHED_SUFFIX,
+    OpenSegment,
+    segment_name,
+)
+from pairbus.storage.log.space import ENTITY_SHIFT, SegmentAccount, Space
+from pairbus.storage.log.writer import Frame, LogBatch, LogWriter
+from pairbus.storage.ports import StoreStatistics
+
+if TYPE_CHECKING:
+    from pairbus.storage.ports import Batch
+
+SEGMENT_BYTES: Final = 16 << 20
+SEGMENT_BYTES_MIN: Final = 4096
+SEGMENT_BYTES_MAX: Final = 1 << 30
+FIRST_SEGMENT_BYTES: Final = 4 << 20
+"""The very first segment is small, so that a first start is quick."""
+CACHE_BYTES: Final = 64 << 20
+RESTATE_BYTES_MAX: Final = 1 << 20
+"""Bytes of messages that are moved in one step of housekeeping, but for a single longer one: clients wait meanwhile (B63)."""
+RESERVE_BYTES: Final = 8 << 20
+"""Room that sends leave to settlements: about a million of them (B12)."""
+
+
+class LogStore:
+    """See ``ports.Store``. Made by ``open``."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        found: recovery.Found,
+        *,
+        segment_bytes: int,
+        cache_bytes: int,
+        reserve_bytes: int,
+        make_marker: Callable[[], bytes],
+        is_background: bool,
+    ) -> None:
+        self._files = files
+        self._found: recovery.Found | None = found
+        self._segment_bytes = segment_bytes
+        self._is_background = is_background
+        self._is_closed = False
+        self._pool = SegmentPool(files, segment_bytes, found.tail.number + 1, make_marker, is_background)
+        self._room = Room(files, self._pool, segment_bytes, reserve_bytes)
+        self._cache = BlobCache(files, cache_bytes)
+        self._space = Space()
+        self._is_accounted = False
+        self._writer: LogWriter | None = None
+        # Staging. Everything below is about the frame that is being filled.
+        self._account = SegmentAccount(0)
+        self._number = 0
+        self._base = 0
+        self._frame_number = 0
+        self._frame_start = 0
+        self._position = 0
+        self._limit = 0
+        self._admit_until = 0
+        self._previous_end = 0
+        self._pieces: list[bytes] = []
+        self._frames: list[Frame] = []
+        self._frames_bytes = 0
+        self._run: list[int] = []
+        self._run_queue_id = -1
+        self._oldest = found.oldest
+        self._sealed_oldest = found.oldest
+        self._released: list[tuple[str, int]] = []
+        # Housekeeping.
+        self._round: Iterator[Record] | None = None
+        self._void: set[tuple[int, int]] = set()
+        self._is_restating = False
+        self._rewrite_below = 0
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | Path,
+        *,
+        namespace: str | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        cache_bytes: int = CACHE_BYTES,
+        reserve_bytes: int = RESERVE_BYTES,
+        file_system: FileSystem | None = None,
+        make_marker: Callable[[], bytes] | None = None,
+        is_background: bool = True,
+    ) -> LogStore:
+        """Open a data directory, or begin a new one.
+
+        Args:
+            directory: Where the files are.
+            namespace: Whose data this must be; None: whoever's it is.
+            segment_bytes: Length of new segments.
+            cache_bytes: Bound of the cache of message bytes.
+            reserve_bytes: Room kept for settlements when the disk is full.
+            file_system: Stands in for the directory, in tests.
+            make_marker: Gives the salts, in tests.
+            is_background: Whether segments are made ready by a thread.
+
+        Raises:
+            StoreUnavailable: In use by another process, of another namespace, of a newer format, or unreadable.
+            StoreCorrupt: Acknowledged data is damaged.
+        """
+        if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX:
+            raise UsageError(
+                f"segment_bytes is {segment_bytes}: it must lie between {SEGMENT_BYTES_MIN} and {SEGMENT_BYTES_MAX}"
+            )
+        make_marker = make_marker or _random_marker
+        try:
+            files = RealFileSystem(Path(directory)) if file_system is None else file_system
+            files.lock(LOCK_FILE)
+        except OSError as error:
+            raise StoreUnavailable(f"the data directory {directory} cannot be used: {error}") from error
+        try:
+            found = find_or_begin(files, namespace, min(segment_bytes, FIRST_SEGMENT_BYTES), make_marker)
+        except OSError as error:
+            files.unlock()
+            raise StoreUnavailable(f"the data in {directory} cannot be used: {error}") from error
+        except BaseException:
+            files.unlock()
+            raise
+        return cls(
+            files,
+            found,
+            segment_bytes=segment_bytes,
+            cache_bytes=cache_bytes,
+            reserve_bytes=reserve_bytes,
+            make_marker=make_marker,
+            is_background=is_background,
+        )
+
+    # -- recovery ----------------------------------------------------------------------------------------------
+
+    def replay(self) -> Iterator[Record]:
+        """See Store."""
+        found = self._found
+        if found is None:
+            raise UsageError("a store is replayed once; open it anew")
+        space = self._space
+        account = space.begin(found.oldest)
+        is_empty = True
+        try:
+            for batch in recovery.batches(self._files, found, reads_ahead=self._is_background):
+                for image, start, end in batch:
+                    while account.number < image.number:
+                        account = self._replayed(found, account)
+                    for record in decode(image.buffer, start, end, image.number << OFFSET_BITS):
+                        if not isinstance(record, MessageRemoved):
+                            space.note(account, record)
+                            is_empty = False
+                        yield record
+            while account.number < found.tail.number:
+                account = self._replayed(found, account)
+            self._begin(found, account)
+        except OSError as error:
+            raise StoreUnavailable(f"the data cannot be read: {error}") from error
+        # Nothing is given back before the owner has said what lives; where nothing is, nothing lives.
+        self._is_accounted = is_empty
+
+    def _replayed(self, found: recovery.Found, account: SegmentAccount) -> SegmentAccount:
+        account.file_bytes = self._files.size(segment_name(account.number))
+        self._space.end(account, found.ends[account.number])
+        return self._space.begin(account.number + 1)
+
+    def _begin(self, found: recovery.Found, account: SegmentAccount) -> None:
+        """Make the tail certain, then go on behind it."""
+        tail = found.tail
+        handle = self._files.open(segment_name(tail.number))
+        if found.last_frame:
+            # What was read may never have reached the disk: the process was killed before its sync, or the sync failed, after
+            # which the system may take lost pages for written ones. Written again and synced, it is certain (B9).
+            write_all(self._files, handle, tail.buffer[found.last_frame : found.end], found.last_frame)
+            self._files.sync(handle)
+        self._files.sync_directory()
+        self._found = None
+        self._void = found.void
+        capacity = len(tail.buffer)
+        account.file_bytes = capacity
+        self._account = account
+        self._number = tail.number
+        self._base = tail.number << OFFSET_BITS
+        self._frame_number = found.frame_number
+        self._limit = capacity
+        self._open_frame(found.end)
+        segment = OpenSegment(tail.number, tail.marker, handle, capacity)
+        mark = confirm_end(self._files, found)
+        self._writer = LogWriter(
+            self._files, self._pool, segment, mark, found.frame_number, self._base | found.end
+        )
+        for number, marker, length in found.spares:
+            self._pool.adopt(OpenSegment(number, marker, self._files.open(segment_name(number)), length))
+        for name in found.leftovers:
+            self._pool.release(name, 0 if name.endswith(UNFINISHED_SUFFIX) else self._files.size(name))
+        self._pool.start()
+
+    def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
+        """See Store."""
+        add = self._space.add_live
+        for queue_id, location, size in messages:
+            add(queue_id, location, size)
+        self._is_accounted = True
+
+    # -- staging -----------------------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> None:
+        """See Store."""
+        if isinstance(record, MessageStored):
+            self._append_stored(record)
+        elif isinstance(record, MessageRemoved):
+            self._append_removed(record)
+        else:
+            data = encode_rare(record)
+            self._close_run()
+            self._make_place(len(data))
+            self._pieces.append(data)
+            self._position += len(data)
+            self._note_fact(record, len(data))
+
+    def _append_stored(self, record: MessageStored) -> None:
+        message = record.message
+        blob = record.blob
+        writer = self._writer
+        if writer is None:
+            raise UsageError("the store must be replayed to its end before anything is appended")
+        if blob is None:
+            raise UsageError(f"message {message.sequence_number} comes without its blob; read it first")
+        size = len(blob)
+        head = encode_stored(record, size)
+        head_bytes = len(head)
+        if self._run:
+            self._close_run()
+        position = self._position
+        if position + head_bytes + size > self._limit:
+            self._make_place(head_bytes + size)
+            position = self._position
+        self._pieces.append(head)
+        self._pieces.append(blob)
+        queue_id = record.queue_id
+        space = self._space
+        if message.location:
+            self._cache.forget(message.location)
+            space.end_live(queue_id, message.location, size)
+        location = self._base + position + head_bytes
+        message.location = location
+        self._position = position + head_bytes + size
+        account = self._account
+        live = account.live
+        entity_id = queue_id >> ENTITY_SHIFT
+        live[entity_id] = live.get(entity_id, 0) + size + STORED_HEAD_BYTES
+        space.live_bytes += size + STORED_HEAD_BYTES
+        if message.sequence_number > account.high.get(queue_id, -1):
+            account.high[queue_id] = message.sequence_number
+        if message.enqueued_at > account.latest:
+            account.latest = message.enqueued_at
+        if record.duplicate_key:
+            account.has_facts = True
+        self._cache.add(location, blob, writer.durable)
+
+    def _append_removed(self, record: MessageRemoved) -> None:
+        queue_id = record.queue_id
+        if queue_id != self._run_queue_id or self._position + REMOVED_NUMBER_BYTES > self._limit:
+            self._close_run()
+            self._make_place(REMOVED_HEAD_BYTES + REMOVED_NUMBER_BYTES)
+            self._run_queue_id = queue_id
+            self._position += REMOVED_HEAD_BYTES
+        self._run.append(record.sequence_number)
+        self._position += REMOVED_NUMBER_BYTES
+        location = record.location
+        account = self._space.accounts.get(location >> OFFSET_BITS)
+        if account is not None:
+            size = record.size + STORED_HEAD_BYTES
+            entity_id = queue_id >> ENTITY_SHIFT
+            left = account.live.get(entity_id, 0) - size
+            if left:
+                account.live[entity_id] = left
+            else:
+                account.live.pop(entity_id, None)
+            self._space.live_bytes -= size
+        self._cache.forget(location)
+
+    def _close_run(self) -> None:
+        if self._run:
+            self._pieces.append(encode_removed(self._run_queue_id, self._run))
+            self._run = []
+        self._run_queue_id = -1
+
+    def _note_fact(self, record: Record, size: int) -> None:
+        account = self._account
+        self._space.note(account, record)
+        if self._is_restating:
+            account.proven_bytes += size
+            self._space.proven_bytes += size
+
+    def _make_place(self, size: int) -> None:
+        """See to it that so many bytes fit behind the position."""
+        if self._writer is None:
+            raise UsageError("the store must be replayed to its end before anything is appended")
+        if self._position + size <= self._limit:
+            return
+        if self._frame_start > SEGMENT_HEADER_BYTES or self._pieces:
+            self._next_segment()
+        if self._position + size > self._limit:
+            # Longer than a segment: it gets one of its own, which grows.
+            self._room.will_grow(self._number, self._position + size - self._limit)
+            self._limit = self._position + size
+            if self._limit > OFFSET_MASK:
+                raise UsageError(f"a record of {size} bytes is too long for any segment")
+            self._account.file_bytes = self._limit
+
+    def _next_segment(self) -> None:
+        if self._pieces:
+            self._close_frame(MORE)
+        self._previous_end = self._frame_start
+        self._space.end(self._account, self._frame_start)
+        self._number += 1
+        self._base = self._number << OFFSET_BITS
+        self._limit = self._pool.capacity(self._number)
+        self._account = self._space.begin(self._number)
+        self._account.file_bytes = self._limit
+        self._admit_until = 0
+        self._open_frame(SEGMENT_HEADER_BYTES)
+
+    def _open_frame(self, offset: int) -> None:
+        self._frame_start = offset
+        self._position = offset + HEADER_BYTES
+        self._pieces = []
+
+    def _close_frame(self, flags: int) -> None:
+        self._frame_number += 1
+        frame = Frame(
+            self._number,
+            self._frame_start,
+            self._frame_number,
+            len(self._frames),
+            self._previous_end if self._frame_start == SEGMENT_HEADER_BYTES else 0,
+            self._pieces,
+        )
+        frame.flags = flags
+        # Only the last frame of a batch makes its word about old segments count.
+        frame.oldest = self._sealed_oldest if flags & MORE else self._oldest
+        self._frames.append(frame)
+        self._frames_bytes += self._position - self._frame_start
+        self._open_frame(self._position)
+
+    def staged_bytes(self) -> int:
+        """See Store."""
+        return self._frames_bytes + max(0, self._position - self._frame_start - HEADER_BYTES)
+
+    def seal(self) -> LogBatch | None:
+        """See Store."""
+        if self._pieces or self._run:
+            self._retire_dead()
+        elif self._oldest == self._sealed_oldest:
+            return None
+        # Else there is nothing to keep but the word that old segments may go.
+        self._close_run()
+        self._close_frame(0)
+        self._sealed_oldest = self._oldest
+        batch = LogBatch(self._frames, self._base | self._frame_start, self._released)
+        self._frames = []
+        self._frames_bytes = 0
+        self._released = []
+        self._is_restating = False
+        return batch
+
+    def commit(self, batch: Batch) -> None:
+        """See Store."""
+        if self._writer is None or not isinstance(batch, LogBatch):
+            raise UsageError("this batch is not of this store")
+        self._writer.commit(batch)
+        if not self._is_background:
+            while self._pool.step():
+                pass
+
+    # -- room --------------------------------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        """See Store."""
+        return self._position + size + STORED_HEAD_BYTES <= self._admit_until or self._finds_room(size)
+
+    def _finds_room(self, size: int) -> bool:
+        if not self._is_background and self._pool.is_full:
+            self._pool.step()
+        short = self._room.admitted(self._number)
+        self._admit_until = self._limit - short if short >= 0 else 0
+        size += STORED_HEAD_BYTES + HEADER_BYTES
+        durable = 0 if self._writer is None else self._writer.durable
+        return self._room.has(size, self._limit - self._position, self._number, durable >> OFFSET_BITS)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, location: int, size: int) -> bytes:
+        """See Store."""
+        writer = self._writer
+        return self._cache.read(
+            location, size, self._base | self._frame_start if writer is None else writer.durable
+        )
+
+    # -- housekeeping ------------------------------------------------------------------------------------------
+
+    def restate(self, limit: int) -> list[Record]:
+        """See Store."""
+        if not self._is_accounted:
+            return []
+        while True:
+            if self._round is not None:
+                records = _take(self._round, limit)
+                if records:
+                    self._is_restating = True
+                    return records
+                self._round = None
+                self._retire()
+            self._retire_dead()
+            if not self._should_restate():
+                return []
+            self._round = restatable(self._files, self._space.oldest(), self._void)
+
+    def rewrite(self) -> None:
+        """Have the rounds that follow go through every full segment once, whatever they would gain.
+
+        For an operator's compaction: by itself the store moves messages only where garbage outweighs them.
+        """
+        self._rewrite_below = self._number
+
+    def _should_restate(self) -> bool:
+        oldest = self._space.oldest()
+        # What is not durable yet cannot be read back.
+        if self._writer is None or oldest.number >= self._writer.durable >> OFFSET_BITS:
+            return False
+        if oldest.number < self._rewrite_below:
+            return True
+        space = self._space
+        used = space.used_bytes + self._position
+        garbage = used - space.live_bytes - space.proven_bytes
+        kept = oldest.live_bytes() + oldest.proven_bytes
+        # On a full disk any gain counts.
+        is_worth_it = (garbage > self._segment_bytes and 2 * garbage > used) or (
+            self._pool.is_full and 2 * kept < oldest.used_bytes
+        )
+        return is_worth_it and self._can_move(kept)
+
+    def _can_move(self, kept: int) -> bool:
+        """What must be moved comes without asking for room, so it must fit well into what is left (B12)."""
+        left = self._limit - self._position + self._pool.ready_bytes(self._number)
+        return 2 * kept < left or self.has_room(kept)
+
+    def _retire_dead(self) -> None:
+        while (
+            self._is_accounted and (oldest := self._space.oldest()) is not self._account and oldest.is_dead()
+        ):
+            self._round = None
+            self._retire()
+
+    def _retire(self) -> None:
+        """The oldest segment goes, once the batch being staged is durable."""
+        account = self._space.oldest()
+        self._is_restating = True
+        for record in self._space.drop(account):
+            self.append(record)
+        self._cache.drop_segment(account.number)
+        self._oldest = account.number + 1
+        self._released.append((segment_name(account.number), account.file_bytes))
+
+    # -- the rest ----------------------------------------------------------------------------------------------
+
+    def statistics(self) -> StoreStatistics:
+        """See Store."""
+        space = self._space
+        used = space.used_bytes + self._position
+        writer = self._writer
+        spare_bytes = self._pool.ready_bytes(0)
+        return StoreStatistics(
+            commits=0 if writer is None else writer.commits,
+            segments=len(space.accounts),
+            spare_segments=self._pool.ready_count(),
+            disk_bytes=sum(account.file_bytes for account in space.accounts.values()) + spare_bytes,
+            used_bytes=used,
+            live_bytes=space.live_bytes,
+            garbage_bytes=max(0, used - space.live_bytes - space.proven_bytes),
+            cached_bytes=self._cache.cached_bytes,
+            cache_hits=self._cache.hits,
+            cache_misses=self._cache.misses,
+            last_sync_ms=0.0 if writer is None else writer.last_sync_ms,
+            is_full=self._pool.is_full,
+        )
+
+    def close(self) -> None:
+        """See Store."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._pool.stop()
+        self._cache.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer.failure = self._writer.failure or "it is closed"
+        self._files.unlock()
+
+
+def _random_marker() -> bytes:
+    return os.urandom(MARKER_BYTES)
+
+
+def _take(records: Iterator[Record], limit: int) -> list[Record]:
+    taken: list[Record] = []
+    size = 0
+    for record in records:
+        taken.append(record)
+        if isinstance(record, MessageStored):
+            size += record.message.size
+        if len(taken) >= limit or size >= RESTATE_BYTES_MAX:
+            break
+    return taken

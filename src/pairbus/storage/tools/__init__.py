@@ -1,0 +1,1 @@
+"""Tools for operators on a store that is not in use: inspect and repair."""
