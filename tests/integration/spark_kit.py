@@ -17,8 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pairbus.amqp.message.whole import decode_message
-from pairbus.pairing import wire
 from pairbus.pairing.parking import Passport, park
+from pairbus.sdk import message_bytes
 from pairbus.spark import register
 from pairbus.spark.entity import Entity
 from pairbus.spark.options import parse_source
@@ -33,7 +33,7 @@ T = TypeVar("T")
 def parked(path: str, message_id: str, body: bytes, session_id: str | None = None) -> bytes:
     """A message for ``path`` in its parked form."""
     message = ServiceBusMessage(body, message_id=message_id, session_id=session_id)
-    return park(wire.encoded(message), path, passport())
+    return park(message_bytes.encoded(message), path, passport())
 
 
 def passport() -> Passport:
@@ -46,7 +46,7 @@ def send_payloads(client: ServiceBusClient, queue: str, payloads: Sequence[bytes
     with client.get_queue_sender(queue) as sender:
         rest = list(payloads)
         while rest:
-            batch = wire.batch_of(sender.create_message_batch(max_size_in_bytes=BATCH_BYTES), rest)
+            batch = message_bytes.batch_of(sender.create_message_batch(max_size_in_bytes=BATCH_BYTES), rest)
             sender.send_messages(batch)
             rest = rest[len(batch) :]
 

@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from pairbus.pairing import parking, wire
+from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
+from pairbus.sdk import message_bytes
 from pairbus.testing import Namespace, Pair
-from pairbus.testing.pairing_model import original
+from tests.simulation.pair.model import original
 
 BATCH = 200
 
@@ -37,9 +38,9 @@ def fill(secondary: Namespace, queues: int, count: int, path: str = "orders", *,
             ]
             with client.get_queue_sender(backlog_queue(index)) as sender:
                 for first in range(0, len(parked), BATCH):
-                    batch = wire.new_batch(250_000, sender)
+                    batch = message_bytes.new_batch(250_000, sender)
                     some = parked[first : first + BATCH]
-                    assert len(wire.batch_of(batch, some)) == len(some)
+                    assert len(message_bytes.batch_of(batch, some)) == len(some)
                     sender.send_messages(batch)
 
 

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusSubQueue
 from pairbus import AlreadyPairedError, NoBacklogQueuesError, PairedServiceBusClient, SameNamespaceError
 from pairbus.errors import OtherPrimaryError
 from pairbus.pairing.events import Event, Kind
-from pairbus.pairing.naming import parse_connection_string
+from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing_kit import bodies, by_hand, options, paired, text, wait_until
 

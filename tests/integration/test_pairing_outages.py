@@ -229,7 +229,7 @@ def test_memory_returns_to_baseline_after_close(pair: Pair) -> None:
             sender.send_messages(text(1))
             client.fail_over("orders")
             sender.send_messages(text(2))
-            kept += [weakref.ref(client._factory), weakref.ref(sender), weakref.ref(client)]
+            kept += [weakref.ref(client._state), weakref.ref(sender), weakref.ref(client)]
         del client, sender
 
     def is_gone() -> bool:

@@ -54,7 +54,7 @@ def test_P29_pairing_creates_exactly_the_missing_queues_with_the_prescribed_sett
     with paired(pair, options(backlog_queue_count=3)) as client:
         events = client.events()
         assert client.backlog_queue_count == 2, "sends to a queue that requires sessions would fail"
-        assert client._factory.drained_only == ["contoso/x-servicebus-transfer/1"]
+        assert client._state.drained_only == ["contoso/x-servicebus-transfer/1"]
 
     with pair.secondary.administration_client() as management:
         names = sorted(queue.name for queue in management.list_queues())

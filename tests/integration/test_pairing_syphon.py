@@ -39,7 +39,7 @@ from pairbus.amqp.types import (
     Uuid,
 )
 from pairbus.cli.root import root
-from pairbus.pairing import sections, wire
+from pairbus.sdk import message_bytes, sections
 from pairbus.syphon.plan import Letter
 from pairbus.syphon.sdk import SdkOutlet
 from pairbus.testing import Namespace, Pair, Queue
@@ -65,7 +65,7 @@ def pair() -> Iterator[Pair]:
 
 def send_raw(namespace: Namespace, queue: str, payloads: list[bytes]) -> None:
     with namespace.client() as client, client.get_queue_sender(queue) as sender:
-        sender.send_messages(wire.batch_of(wire.new_batch(200_000, sender), payloads))
+        sender.send_messages(message_bytes.batch_of(message_bytes.new_batch(200_000, sender), payloads))
 
 
 def message(body: bytes, properties: list[tuple[str, bytes]], message_id: str = "id-1") -> bytes:

@@ -26,8 +26,8 @@ import pyarrow.parquet
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.amqp.message.whole import decode_message
-from pairbus.pairing import wire
 from pairbus.pairing.parking import park
+from pairbus.sdk import message_bytes
 from pairbus.spark.entity import Entity
 from pairbus.spark.options import parse_source
 from pairbus.testing import Namespace, Pair, Queue
@@ -98,7 +98,7 @@ def fill(pair: Pair, messages: int) -> None:
                 "text": "é" * (index % 9),
             },
         )
-        by_queue[BACKLOG[index % len(BACKLOG)]].append(park(wire.encoded(message), path, passport()))
+        by_queue[BACKLOG[index % len(BACKLOG)]].append(park(message_bytes.encoded(message), path, passport()))
     with pair.secondary.client() as client:
         for queue, payloads in by_queue.items():
             send_payloads(client, queue, payloads)

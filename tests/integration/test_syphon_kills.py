@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.pairing import parking, sections
+from pairbus.pairing import parking
+from pairbus.sdk import sections
 from pairbus.syphon.browsing import browse
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing_kit import options, paired, wait_until

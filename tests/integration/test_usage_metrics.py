@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.local.management import parse_connection_string
+from pairbus.sdk.credentials import credentials_of
 from pairbus.testing import Namespace
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def scrape(namespace: Namespace, password: str) -> str:
-    credentials = parse_connection_string(namespace.connection_string)
+    credentials = credentials_of(namespace.connection_string)
     login = base64.b64encode(f"{credentials.key_name}:{password}".encode()).decode()
     request = urllib.request.Request(
         f"http://{namespace.http_address}/metrics", headers={"Authorization": f"Basic {login}"}
@@ -28,7 +28,7 @@ def scrape(namespace: Namespace, password: str) -> str:
 
 @pytest.mark.namespace(queues=["orders"])
 def test_the_reference_names_every_metric_with_its_kind_and_no_other(namespace: Namespace) -> None:
-    text = scrape(namespace, parse_connection_string(namespace.connection_string).key)
+    text = scrape(namespace, credentials_of(namespace.connection_string).key)
     kinds = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
     named = re.findall(r"^\| `(pairbus_\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE)
 
@@ -38,7 +38,7 @@ def test_the_reference_names_every_metric_with_its_kind_and_no_other(namespace: 
 
 @pytest.mark.namespace(queues=["orders"])
 def test_M6_M7_a_wrong_key_gets_nothing_and_no_key_is_told(namespace: Namespace) -> None:
-    key = parse_connection_string(namespace.connection_string).key
+    key = credentials_of(namespace.connection_string).key
     with pytest.raises(urllib.error.HTTPError) as refused:
         scrape(namespace, "wrong")
 

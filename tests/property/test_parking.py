@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pairbus.errors import InvalidParkedPropertyError
-from pairbus.pairing import parking, sections
+from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
+from pairbus.sdk import sections
 
 PASSPORT = Passport("factory-1", 1_700_000_000_000, 3, "timeout")
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)

@@ -343,5 +343,5 @@ def false_network(
         for module in _CLOCKED:
             patch.setattr(f"{module}.time", clock)
         patch.setattr(PyamqpTransportAsync, "create_send_client_async", staticmethod(create))
-        patch.setattr("pairbus.pairing._async.runtime.steady_ms", loop.now_ms)
+        patch.setattr("pairbus.pairing.clock.steady_ms", loop.now_ms)
         yield list(namespaces.values())

@@ -94,7 +94,7 @@ class ShellWorld:
             on_event=lambda event: self.events.update([event.kind]),
             seed=self.seed,
         )
-        client._factory.paired_with(QUEUES)
+        client._state.paired_with(QUEUES)
         senders = [client.get_queue_sender("orders") for _ in range(self.senders)]
         self.secondary.on_parked = self._parked
         drain = asyncio.ensure_future(self._drain(client)) if self.drains else None
@@ -148,7 +148,7 @@ class ShellWorld:
                 outlet,
                 plan=DrainPlan(),
                 ledger=Ledger(),
-                counters=client._factory.counters,
+                counters=client._state.counters,
                 clock=lambda: round(loop.time() * 1000),
                 wall_clock=lambda: round(loop.time() * 1000),
             )

@@ -23,7 +23,7 @@ from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, Letter
 from pairbus.syphon.ports import CannotAsk, Delivery, LockLost
 from pairbus.syphon.pump import Syphon
-from pairbus.testing.pairing_model import NamespaceModel, QueueModel, original
+from tests.simulation.pair.model import NamespaceModel, QueueModel, original
 from tests.unit.syphon.pump_kit import legacy
 from tests.unit.syphon.virtual_loop import VirtualLoop
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pairbus.testing.pairing_world import PLANTED, World
+from tests.simulation.pair.world import PLANTED, World
 
 CHUNK = 50
 # `make test` runs 200 worlds; `make sim`, which names a number, at least 2,000: a world takes milliseconds.

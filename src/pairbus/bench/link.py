@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pairbus.errors import BrokerNotReady
-from pairbus.local.management import parse_connection_string
+from pairbus.sdk.credentials import credentials_of
 from tests.simulation.wire import ClientConnection
 
 ANSWER_SECONDS_MAX: Final = 60.0
@@ -21,7 +21,7 @@ class PipelinedLink:
     """A link to one entity. Use as a context manager: it is attached, with credit, on entry."""
 
     def __init__(self, address: str, connection_string: str, entity: str) -> None:
-        who = parse_connection_string(connection_string)
+        who = credentials_of(connection_string)
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), ANSWER_SECONDS_MAX)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -52,7 +52,7 @@ def backlog(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _open(given: dict[str, Any]) -> Backlog:
-    from pairbus.pairing.trust import bundle_of
+    from pairbus.sdk.trust import bundle_of
     from pairbus.syphon.backlog import Backlog
 
     primary, secondary = given["primary"], needed(given["secondary"], "secondary")

@@ -159,7 +159,7 @@ def drill(**given: Any) -> int:
     from azure.core.exceptions import AzureError
     from rich.console import Console
 
-    from pairbus.pairing.trust import bundle_of
+    from pairbus.sdk.trust import bundle_of
 
     for name in ("azure", "pairbus"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

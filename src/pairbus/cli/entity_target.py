@@ -73,8 +73,8 @@ def administration_client(
     """The official client for a namespace; it trusts a local broker's own authority by itself."""
     from azure.servicebus.management import ServiceBusAdministrationClient
 
-    from pairbus.pairing._sync.transport import PlainHttpTransport
-    from pairbus.pairing.naming import parse_connection_string
+    from pairbus.sdk.connection_string import parse_connection_string
+    from pairbus.sdk.plain_http import PlainHttpTransport
 
     connection_string, ca_file = connection_of(connection_string, ready_file, ca_file, environment)
     settings = {"retry_total": 1, **({"connection_verify": ca_file} if ca_file else {}), **options}
@@ -103,11 +103,11 @@ def _read_ready_file(name: str) -> tuple[str, str | None]:
 
 def _local_authority(connection_string: str, environment: Mapping[str, str]) -> str | None:
     """The authority that a broker of this user on this machine made for itself."""
+    from pairbus.sdk.connection_string import parse_connection_string
     from pairbus.server.config.options import default_data_directory
 
-    parts = dict(part.partition("=")[::2] for part in connection_string.split(";"))
-    host = parts.get("Endpoint", "").partition("://")[2].partition("/")[0]
-    namespace = parts.get("Namespace", "")
+    parts = parse_connection_string(connection_string, "given")
+    host, namespace = parts.host, parts.namespace or ""
     if host.rpartition(":")[0] not in HOME_HOSTS or not namespace or Path(namespace).name != namespace:
         return None
     authority = default_data_directory(environment) / namespace / "tls" / "ca.pem"

@@ -63,7 +63,7 @@ def needed(value: str | None, name: str) -> str:
 
 def authorities(ca_files: Iterable[str], *connection_strings: str | None) -> str:
     """The text of the authorities to trust: as given, else those that local brokers made for themselves."""
-    from pairbus.pairing.trust import read_authorities
+    from pairbus.sdk.trust import read_authorities
 
     files = list(ca_files)
     if not files:

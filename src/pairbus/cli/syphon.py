@@ -90,7 +90,7 @@ def syphon(**given: Any) -> int:
     if given["order"] == "session":
         raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
     from pairbus.pairing.statistics import Counters
-    from pairbus.pairing.trust import bundle_of
+    from pairbus.sdk.trust import bundle_of
     from pairbus.syphon.backlog import Backlog
 
     primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")

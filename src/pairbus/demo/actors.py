@@ -18,7 +18,7 @@ from azure.servicebus import (
 )
 
 from pairbus.demo.book import Book, Got, Sent
-from pairbus.pairing._async.runtime import wall_ms
+from pairbus.pairing.clock import wall_ms
 from pairbus.syphon.client import PairedServiceBusClient
 
 SEND_SECONDS: Final = 30.0

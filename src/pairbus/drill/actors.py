@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pairbus.drill.book import Book, Refused
 from pairbus.drill.places import Place
 from pairbus.drill.plan import PROPERTY
-from pairbus.pairing._sync.runtime import steady_ms
+from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.health import Health
 from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.trigger import IN_DOUBT, classify, counts

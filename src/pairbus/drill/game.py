@@ -26,13 +26,13 @@ from pairbus.drill.plan import AUTO, MANUAL, OUTAGES, PREFIX, DrillOptions, Outa
 from pairbus.drill.scene import Scene
 from pairbus.drill.switch import Switchboard
 from pairbus.errors import PairingError, UsageError
-from pairbus.pairing._sync.runtime import steady_ms
+from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.health import Health
-from pairbus.pairing.naming import namespace_name, parse_connection_string
 from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
 from pairbus.pairing.queues import name_of
 from pairbus.pairing.trigger import BUSY_PAUSE_MS
+from pairbus.sdk.connection_string import namespace_name, parse_connection_string
 from pairbus.syphon.client import PairedServiceBusClient
 
 POLL_SECONDS: Final = 0.1

@@ -16,7 +16,7 @@ from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdminis
 
 from pairbus.drill.plan import PREFIX, PROPERTY, DrillOptions
 from pairbus.errors import PairingError, UsageError
-from pairbus.pairing._sync.transport import PlainHttpTransport
+from pairbus.sdk.plain_http import PlainHttpTransport
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pairbus.drill.book import Book
-from pairbus.pairing._sync.runtime import steady_ms
+from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.events import Event, Kind
 
 if TYPE_CHECKING:

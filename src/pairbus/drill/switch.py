@@ -11,9 +11,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pairbus.errors import PairingError
-from pairbus.local.management import TOKEN_SECONDS, sas_token
-from pairbus.local.management import parse_connection_string as credentials_of
-from pairbus.pairing.naming import CLOUD_SUFFIXES, entity_key, parse_connection_string
+from pairbus.local.management import TOKEN_SECONDS
+from pairbus.pairing.naming import entity_key
+from pairbus.sdk.connection_string import CLOUD_SUFFIXES, parse_connection_string
+from pairbus.sdk.credentials import credentials_of, sas_token
 from pairbus.testing.faults import FAULTS_PATH
 
 REQUEST_SECONDS_MAX: Final = 10.0

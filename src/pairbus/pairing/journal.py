@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pairbus.pairing.events import Event
-    from pairbus.pairing.factory import Factory
     from pairbus.pairing.health import EntityReport
+    from pairbus.pairing.state import PairingState
 
 logger = logging.getLogger("pairbus.pairing")
 
@@ -75,8 +75,8 @@ class Journal:
 class StatusReporter:
     """Writes the state of a client's entities from a thread of its own until it is stopped or the client is gone."""
 
-    def __init__(self, factory: Factory, journal: Journal) -> None:
-        self._factory = weakref.ref(factory)
+    def __init__(self, state: PairingState, journal: Journal) -> None:
+        self._state = weakref.ref(state)
         self._journal = journal
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pairbus-journal", daemon=True)
@@ -91,19 +91,19 @@ class StatusReporter:
         written: tuple[EntityReport, ...] = ()
         since_beat = 0.0
         while not self._stop.wait(STATUS_SECONDS):
-            factory = self._factory()
-            if factory is None:
+            state = self._state()
+            if state is None:
                 return
-            reports = tuple(factory.reports().values())[:ENTITIES_MAX]
+            reports = tuple(state.reports().values())[:ENTITIES_MAX]
             since_beat += STATUS_SECONDS
             if reports and (reports != written or since_beat >= BEAT_SECONDS):
-                rows = [status_row(report, factory.clock()) for report in reports]
+                rows = [status_row(report, state.clock()) for report in reports]
                 try:
-                    self._journal.append_status(rows, factory.wall_clock())
+                    self._journal.append_status(rows, state.wall_clock())
                     written, since_beat = reports, 0.0
                 except OSError:
                     logger.debug("a state is not in the journal", exc_info=True)
-            del factory
+            del state
 
 
 def status_row(report: EntityReport, now_ms: int) -> dict[str, object]:

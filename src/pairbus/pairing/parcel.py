@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
-from pairbus.pairing import parking, wire
+from pairbus.pairing import parking
 from pairbus.pairing.errors import BatchTooLargeError, InvalidMessageError
 from pairbus.pairing.scheduled import ParkedSchedule
+from pairbus.sdk import message_bytes
 
 if TYPE_CHECKING:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -39,17 +40,17 @@ class Parcel:
             except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
                 raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
             if self._batch_limit is not None and isinstance(self.message, list):
-                size = wire.batch_size(self._originals)
+                size = message_bytes.batch_size(self._originals)
                 if size > self._batch_limit:
                     raise BatchTooLargeError(len(self.message), size, self._batch_limit)
         return self._originals
 
     def _encoded(self) -> list[bytes]:
         if isinstance(self.message, ServiceBusMessageBatch):
-            return wire.messages_of(self.message)
+            return message_bytes.messages_of(self.message)
         if isinstance(self.message, list):
-            return [wire.encoded(item, is_traced=True) for item in self.message]
-        return [wire.encoded(self.message, is_traced=True)]
+            return [message_bytes.encoded(item, is_traced=True) for item in self.message]
+        return [message_bytes.encoded(self.message, is_traced=True)]
 
     def accepted(self, queue: str, count: int) -> None:
         """A backlog queue has taken the next messages."""
@@ -64,7 +65,7 @@ def handle_of(
     """The handle of a scheduled message that was parked."""
     passport = parking.passport_of(payload)
     assert passport is not None
-    return ParkedSchedule.make(queue, wire.message_id(message), passport.factory, passport.detour)
+    return ParkedSchedule.make(queue, message_bytes.message_id(message), passport.factory, passport.detour)
 
 
 def prepared_for_sending(message: Any, *, is_scheduled: bool = False) -> tuple[Any, int]:
@@ -75,8 +76,8 @@ def prepared_for_sending(message: Any, *, is_scheduled: bool = False) -> tuple[A
     if is_single:
         # The SDK sends nothing for whatever is empty.
         is_nothing = isinstance(message, Mapping) and not message and not is_scheduled
-        return (message, 0) if is_nothing else (wire.with_message_id(message), 1)
-    messages = [wire.with_message_id(item) for item in message]
+        return (message, 0) if is_nothing else (message_bytes.with_message_id(message), 1)
+    messages = [message_bytes.with_message_id(item) for item in message]
     return messages, len(messages)
 
 
@@ -84,10 +85,10 @@ def scheduled_for(
     message: ServiceBusMessage | AmqpAnnotatedMessage, when: datetime.datetime
 ) -> ServiceBusMessage | AmqpAnnotatedMessage:
     """A copy of a message that is due at a time of day; the caller's object is never changed."""
-    changed = wire.copy_of(message)
+    changed = message_bytes.copy_of(message)
     if isinstance(changed, ServiceBusMessage):
         changed.scheduled_enqueue_time_utc = when
         return changed
-    wrapped = wire.as_service_bus_message(changed)
+    wrapped = message_bytes.as_service_bus_message(changed)
     wrapped.scheduled_enqueue_time_utc = when
     return wrapped

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pairbus.errors import InvalidParkedPropertyError, RemoteProtocolError
-from pairbus.pairing import sections as amqp
 from pairbus.pairing.errors import InvalidMessageError
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.pairing.sections import Items, Section
+from pairbus.sdk import sections as amqp
+from pairbus.sdk.sections import Items, Section
 
 ALIAS_SESSION: Final = "x-ms-sessionid"
 ALIAS_LIFE: Final = "x-ms-timetolive"

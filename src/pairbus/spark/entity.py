@@ -16,8 +16,8 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
-from pairbus.pairing import wire
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk import handlers
 from pairbus.spark import sdk
 from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.census import Browser
@@ -152,7 +152,7 @@ class Entity:
         Raises:
             PairbusError: The key was refused, there is no such entity, or it is a topic and given as a queue.
         """
-        wire.set_retries(receiver, 0)
+        handlers.set_retries(receiver, 0)
         try:
             first = sdk.browse(receiver, 1, 1)
             # A topic holds no active message: only what looks like one is asked what it is.
@@ -168,7 +168,7 @@ class Entity:
                 raise refusal from error
             # Anything else may pass: the caller's own request is retried.
         finally:
-            wire.set_retries(receiver, RETRIES, RETRY_BACKOFF_SECONDS)
+            handlers.set_retries(receiver, RETRIES, RETRY_BACKOFF_SECONDS)
 
     def refusal(self, error: BaseException) -> PairbusError | None:
         """One sentence for a wrong key or a missing entity; None for any other error."""

@@ -17,8 +17,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import UsageError
-from pairbus.pairing import wire
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk import handlers
 from pairbus.spark import sdk
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ _UNKNOWN: Final = (AzureError, ServiceBusError, TimeoutError, OSError, ValueErro
 async def management_of(options: SourceOptions) -> AsyncIterator[ServiceBusAdministrationClient | None]:
     """The management API of the namespace; None when the credential is of no use to it."""
     from pairbus.pairing._async.management import Management, NoManageRight
-    from pairbus.pairing.naming import parse_connection_string
-    from pairbus.pairing.trust import bundle_of
+    from pairbus.sdk.connection_string import parse_connection_string
+    from pairbus.sdk.trust import bundle_of
 
     text = options.access.connection_string()
     with ExitStack() as files:
@@ -111,7 +111,7 @@ async def _is_receiver_refused(options: SourceOptions, session_id: str | None) -
             ServiceBusClient.from_connection_string(**options.access.connection(), retry_total=0) as client,
         ):
             receiver = sdk.at_once(client.get_queue_receiver(options.queue, **settings))
-            wire.set_retries(receiver, 0)
+            handlers.set_retries(receiver, 0)
             async with receiver:
                 return False
     except ServiceBusError as error:

@@ -126,14 +126,14 @@ class Access:
 
     def host(self) -> str:
         """Host and port of the namespace, in the form that a checkpoint keeps. Raises UsageError."""
-        from pairbus.pairing.naming import normal_host, parse_connection_string
+        from pairbus.sdk.connection_string import normal_host, parse_connection_string
 
         parts = parse_connection_string(self.connection_string(), "given")
         return normal_host(parts.host, is_emulator=parts.is_emulator)
 
     def connection(self) -> dict[str, Any]:
         """What the official client needs to know: the connection string, its port over TLS, whom to trust."""
-        from pairbus.pairing.trust import reaching, trusting
+        from pairbus.sdk.trust import reaching, trusting
 
         text = self.connection_string()
         trust = {"ssl_context": trusting(self.authorities)} if self.authorities else {}
@@ -239,7 +239,7 @@ def _authorities(ca_file: str) -> str:
     if not ca_file:
         return ""
     # With the official client behind it, which Spark's search for formats has no use for.
-    from pairbus.pairing.trust import read_authorities
+    from pairbus.sdk.trust import read_authorities
 
     try:
         return read_authorities([ca_file])

@@ -22,10 +22,10 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import InvalidParkedPropertyError
-from pairbus.pairing import wire
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.trigger import classify
-from pairbus.pairing.trust import reaching, trusting
+from pairbus.sdk import handlers, receivers
+from pairbus.sdk.trust import reaching, trusting
 from pairbus.spark import sdk
 from pairbus.spark.ledger import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
 from pairbus.spark.order import in_order
@@ -156,10 +156,10 @@ class TaskPump:
         async with AsyncExitStack() as stack:
             receiver = secondary.get_queue_receiver(queue)
             # Reopening is ours to do, in the next slice: the hook belongs to one link.
-            wire.set_retries(receiver, 0)
+            handlers.set_retries(receiver, 0)
             stack.push_async_callback(self._close_receiver, receiver)
             await receiver.__aenter__()
-            wire.keep_payloads(receiver)
+            receivers.keep_payloads(receiver)
             lane = self._lanes[queue] = _Lane(queue, receiver)
             try:
                 await self._pump(lane)
@@ -235,7 +235,7 @@ class TaskPump:
             token=message,
         )
         lane.lock_ms = max(lane.lock_ms, letter.locked_until_ms - now)
-        payload = wire.payload_of(message)
+        payload = receivers.payload_of(message)
         assert payload is not None, "transfers are joined before a message is built"
         try:
             life: Life = "deduct" if self._settings.deducts_life else "freeze"

@@ -16,7 +16,7 @@ from pairbus.amqp.message.layout import DATA, SEQUENCE, VALUE
 from pairbus.amqp.message.whole import DecodedMessage, decode_message
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.errors import PairbusError, RemoteProtocolError, UsageError
-from pairbus.pairing import sections as amqp
+from pairbus.sdk import sections as amqp
 
 SCHEMA: Final = (
     "body binary, body_type string, message_id string, session_id string, correlation_id string, subject string, "

@@ -18,14 +18,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import PairbusError, UsageError
-from pairbus.pairing.naming import (
-    PrimaryIdentity,
-    backlog_index,
-    check_different,
-    namespace_name,
-    normal_host,
-    parse_connection_string,
-)
+from pairbus.pairing.naming import PrimaryIdentity, backlog_index, check_different
+from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string
 from pairbus.spark.census import Census
 from pairbus.spark.ledger import MOVED
 from pairbus.spark.ledger_book import LedgerBook

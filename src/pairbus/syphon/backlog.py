@@ -15,12 +15,14 @@ from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
-from pairbus.pairing import naming, parking, wire
+from pairbus.pairing import naming, parking
 from pairbus.pairing._async.management import Management, NoManageRight
-from pairbus.pairing.factory import BACKLOG_LIMIT_BYTES
+from pairbus.pairing.state import BACKLOG_LIMIT_BYTES
 from pairbus.pairing.statistics import Counters
 from pairbus.pairing.trigger import Failure, classify
-from pairbus.pairing.trust import reaching
+from pairbus.sdk import client_settings, handlers, message_bytes, receivers
+from pairbus.sdk.connection_string import namespace_name, parse_connection_string
+from pairbus.sdk.trust import reaching
 from pairbus.syphon.browsing import Browsed, page_of
 from pairbus.syphon.hosting import build, close_clients
 from pairbus.syphon.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
@@ -87,15 +89,15 @@ class Backlog:
         *,
         ca_file: str | None = None,
     ) -> None:
-        first = naming.parse_connection_string(primary, "primary") if primary else None
+        first = parse_connection_string(primary, "primary") if primary else None
         if first is None and name is None:
             raise UsageError(
                 "which primary? give its connection string (PAIRBUS_PRIMARY) or --namespace NAME"
             )
-        self.name = naming.namespace_name(first.host, first.namespace, name) if first else str(name)
+        self.name = namespace_name(first.host, first.namespace, name) if first else str(name)
         self._primary = primary
         self._address = first.host if first else None
-        second = naming.parse_connection_string(secondary, "secondary")
+        second = parse_connection_string(secondary, "secondary")
         self._secondary, self._host = second.text, second.host
         self._count = count
         self._trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file else {}
@@ -175,7 +177,7 @@ class Backlog:
                 max_message_count=PAGE, max_wait_time=WAIT_SECONDS
             ):
                 for message in messages:
-                    payload = wire.payload_of(message)
+                    payload = receivers.payload_of(message)
                     found = _reason(message)
                     if payload is None or (reason is not None and found != reason):
                         unwanted[found or "no reason"] += 1
@@ -186,8 +188,8 @@ class Backlog:
                         missing[path] += 1
                         others.append(message)
                         continue
-                    batch = wire.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
-                    wire.batch_of(batch, [parking.without_dead_letter_marks(payload)])
+                    batch = message_bytes.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
+                    message_bytes.batch_of(batch, [parking.without_dead_letter_marks(payload)])
                     # Sent before completed: a crash in between repeats it, with the same message id.
                     await sender.send_messages(batch)
                     await receiver.complete_message(message)
@@ -248,7 +250,7 @@ class Backlog:
                 secondary,
                 queues,
                 name=self.name,
-                identity=naming.PrimaryIdentity.make(wire.address_of(primary), primary_aliases),
+                identity=naming.PrimaryIdentity.make(client_settings.address_of(primary), primary_aliases),
                 counters=counters,
                 ledger=ledger,
                 not_found=not_found,
@@ -269,7 +271,7 @@ async def _receiver(client: ServiceBusClient, queue: str, *, set_aside: bool) ->
     options: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if set_aside else {}
     receiver = client.get_queue_receiver(queue, **options)
     async with receiver:
-        wire.keep_payloads(receiver)
+        receivers.keep_payloads(receiver)
         yield receiver
 
 
@@ -288,7 +290,7 @@ class _Destinations:
             return False
         if key not in self._missing:
             sender = self._client.get_queue_sender(path)
-            wire.set_retries(sender, 0)
+            handlers.set_retries(sender, 0)
             try:
                 async with asyncio.timeout(ASK_SECONDS), sender:
                     self._missing[key] = False
@@ -300,7 +302,7 @@ class _Destinations:
 
 
 def _reason(message: Any) -> str | None:
-    payload = wire.payload_of(message)
+    payload = receivers.payload_of(message)
     try:
         return None if payload is None else parking.dead_letter_reason(payload)
     except (PairbusError, ValueError, LookupError):

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import RemoteProtocolError
-from pairbus.pairing import parking, sections, wire
+from pairbus.pairing import parking
+from pairbus.sdk import message_bytes, sections
 
 if TYPE_CHECKING:
     from pairbus.syphon.plan import Letter
@@ -237,4 +238,4 @@ async def _bounds(receiver: Any) -> tuple[int, int]:
 
 
 def _digest(payload: bytes) -> bytes:
-    return hashlib.sha256(wire.body_of(payload)).digest()
+    return hashlib.sha256(message_bytes.body_of(payload)).digest()

@@ -34,27 +34,25 @@ class PairedServiceBusClient(_Paired):
         thread = SyphonThread(self._make_syphon, self._syphon_failed)
         self._syphon = thread.start()
         self._thread = thread
-        self._factory.tell(
-            Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.drained_queues)} pumps"
-        )
+        self._state.tell(Kind.SYPHON_STARTED, self._state.primary, f"{len(self._state.drained_queues)} pumps")
 
     def _syphon_failed(self, error: Exception) -> None:
         text = f"the pumps have failed: {error!r}; close the client and make a new one"
-        self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, text, is_loud=True)
+        self._state.tell(Kind.SYPHON_STOPPED, self._state.primary, text, is_loud=True)
 
     def _make_syphon(self) -> tuple[Syphon, Ledger, list[AsyncClient]]:
         clients = [asynchronous(self.primary), asynchronous(self.secondary)]
         syphon, book = build(
             clients[0],
             clients[1],
-            self._factory.drained_queues,
-            name=self._factory.primary,
+            self._state.drained_queues,
+            name=self._state.primary,
             identity=self._identity,
-            counters=self._factory.counters,
+            counters=self._state.counters,
             ledger=self.ledger,
             not_found=self.not_found,
             life=self.options.time_to_live,
-            is_blocked=self._factory.is_failed_over,
+            is_blocked=self._state.is_failed_over,
             tell=self._tell,
         )
         return syphon, book, clients
@@ -63,7 +61,7 @@ class PairedServiceBusClient(_Paired):
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.stop(seconds)
-            self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, "the pumps have ended")
+            self._state.tell(Kind.SYPHON_STOPPED, self._state.primary, "the pumps have ended")
 
     def _changed(self, record: EntityHealth) -> None:
         super()._changed(record)
@@ -85,10 +83,10 @@ class PairedServiceBusClient(_Paired):
 
     def _tell(self, kind: str, subject: str, text: str) -> None:
         if kind in KINDS:  # a paired client's own health events say which destinations are away
-            self._factory.tell(KINDS[kind], subject, text)
+            self._state.tell(KINDS[kind], subject, text)
 
     def statistics(self) -> Statistics:
         """A frozen picture of the counters."""
         if self._syphon is None:
             return super().statistics()
-        return self._factory.statistics(self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s())
+        return self._state.statistics(self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s())

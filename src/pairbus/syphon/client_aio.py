@@ -32,27 +32,25 @@ class PairedServiceBusClient(_Paired):
         self._syphon, book = build(
             self.primary,
             self.secondary,
-            self._factory.drained_queues,
-            name=self._factory.primary,
+            self._state.drained_queues,
+            name=self._state.primary,
             identity=self._identity,
-            counters=self._factory.counters,
+            counters=self._state.counters,
             ledger=self.ledger,
             not_found=self.not_found,
             life=self.options.time_to_live,
-            is_blocked=self._factory.is_failed_over,
+            is_blocked=self._state.is_failed_over,
             tell=self._tell,
         )
         self._running = asyncio.get_running_loop().create_task(self._run(self._syphon, book))
-        self._factory.tell(
-            Kind.SYPHON_STARTED, self._factory.primary, f"{len(self._factory.drained_queues)} pumps"
-        )
+        self._state.tell(Kind.SYPHON_STARTED, self._state.primary, f"{len(self._state.drained_queues)} pumps")
 
     async def _run(self, syphon: Syphon, book: Ledger) -> None:
         try:
             await syphon.run()
         except Exception as error:  # noqa: BLE001 - told: without pumps the backlog only grows
             text = f"the pumps have failed: {error!r}; close the client and make a new one"
-            self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, text, is_loud=True)
+            self._state.tell(Kind.SYPHON_STOPPED, self._state.primary, text, is_loud=True)
         finally:
             book.close()
 
@@ -65,7 +63,7 @@ class PairedServiceBusClient(_Paired):
         for task in late:
             task.cancel()
         await asyncio.wait([running], timeout=1.0)
-        self._factory.tell(Kind.SYPHON_STOPPED, self._factory.primary, "the pumps have ended")
+        self._state.tell(Kind.SYPHON_STOPPED, self._state.primary, "the pumps have ended")
 
     def _changed(self, record: EntityHealth) -> None:
         super()._changed(record)
@@ -86,13 +84,13 @@ class PairedServiceBusClient(_Paired):
 
     def _tell(self, kind: str, subject: str, text: str) -> None:
         if kind in KINDS:  # a paired client's own health events say which destinations are away
-            self._factory.tell(KINDS[kind], subject, text)
+            self._state.tell(KINDS[kind], subject, text)
 
     def statistics(self) -> Statistics:
         """A frozen picture of the counters."""
         if self._syphon is None:
             return super().statistics()
-        return self._factory.statistics(self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s())
+        return self._state.statistics(self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s())
 
 
 async def _withdrawn(syphon: Syphon, handle: ParkedSchedule) -> bool:

@@ -17,10 +17,10 @@ from azure.servicebus.aio._base_handler_async import (
     ServiceBusSharedKeyCredential,
 )
 
-from pairbus.pairing import wire
-from pairbus.pairing._async.runtime import steady_ms, wall_ms
+from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.statistics import Counters
+from pairbus.sdk import client_settings
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, NotFoundPolicy
 from pairbus.syphon.pump import STOP_SECONDS, Syphon, Told
@@ -68,7 +68,7 @@ def build(
     is the address of ``primary``.
     """
     if identity is None:
-        identity = PrimaryIdentity.make(wire.address_of(primary))
+        identity = PrimaryIdentity.make(client_settings.address_of(primary))
     book = Ledger.open(ledger if ledger is not None else ledger_directory(), name)
     syphon = Syphon(
         [SdkInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
@@ -178,8 +178,8 @@ def asynchronous(client: Any) -> ServiceBusClient:
     """An asynchronous official client that reaches the same namespace in the same way as a synchronous one."""
     return ServiceBusClient(
         client.fully_qualified_namespace,
-        _asynchronous_credential(wire.credential_of(client)),
-        **wire.settings_of(client),
+        _asynchronous_credential(client_settings.credential_of(client)),
+        **client_settings.settings_of(client),
     )
 
 

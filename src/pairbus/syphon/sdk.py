@@ -13,11 +13,11 @@ from azure.servicebus.exceptions import (
     MessageNotFoundError,
 )
 
-from pairbus.pairing import wire
-from pairbus.pairing._async.runtime import steady_ms
+from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PATH
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk import handlers, message_bytes, receivers
 from pairbus.syphon.browsing import PAGE, DestinationIndex, browses_without_link, page_of
 from pairbus.syphon.plan import BATCH_BYTES, LOCK_MS_DEFAULT, Letter
 from pairbus.syphon.ports import CannotAsk, Delivery, LockLost
@@ -71,7 +71,7 @@ class SdkInbox:
         return [
             Delivery(
                 int(message.sequence_number or 0),
-                wire.payload_of(message),
+                receivers.payload_of(message),
                 self._steady(message.locked_until_utc),
                 _milliseconds(message.enqueued_time_utc),
                 message,
@@ -156,11 +156,11 @@ class SdkInbox:
             await self.close()
             receiver = self._client.get_queue_receiver(self.queue)
             # Reopening is ours to do: the hooks below belong to one link.
-            wire.set_retries(receiver, 0)
+            handlers.set_retries(receiver, 0)
             async with asyncio.timeout(OPEN_SECONDS):
                 await receiver.__aenter__()
-            wire.keep_payloads(receiver)
-            self._interrupt = wire.interruptible(receiver)
+            receivers.keep_payloads(receiver)
+            self._interrupt = receivers.interruptible(receiver)
             self._receiver = receiver
         return self._receiver
 
@@ -207,12 +207,12 @@ class SdkOutlet:
 
     async def _send(self, key: str, sender: ServiceBusSender, letters: Sequence[Letter]) -> None:
         size = sum(len(letter.payload) for letter in letters)
-        limit = wire.batch_limit(sender) or max(BATCH_BYTES + ENVELOPE_ROOM, size + ENVELOPE_ROOM)
-        empty = wire.new_batch(max(limit, size + ENVELOPE_ROOM), sender)
-        batch = wire.batch_of(empty, [letter.payload for letter in letters])
+        limit = message_bytes.batch_limit(sender) or max(BATCH_BYTES + ENVELOPE_ROOM, size + ENVELOPE_ROOM)
+        empty = message_bytes.new_batch(max(limit, size + ENVELOPE_ROOM), sender)
+        batch = message_bytes.batch_of(empty, [letter.payload for letter in letters])
         assert len(batch) == len(letters)
         first = letters[0]
-        wire.address_envelope(batch, first.message_id or None, first.session_id, first.partition_key)
+        message_bytes.address_envelope(batch, first.message_id or None, first.session_id, first.partition_key)
         try:
             async with asyncio.timeout(SEND_SECONDS + 1):
                 await sender.send_messages(batch, timeout=SEND_SECONDS)
@@ -229,7 +229,7 @@ class SdkOutlet:
         if sender is None:
             sender = self._client.get_queue_sender(path)
             # A link that died while idle is opened anew once; what lasts longer is the plan's business.
-            wire.set_retries(sender, 1)
+            handlers.set_retries(sender, 1)
         self._senders[key] = sender  # at the end: the first is the one that was not used for longest
         return sender
 
@@ -269,7 +269,7 @@ class SdkOutlet:
 
     async def _look(self, index: DestinationIndex, path: str, ids: frozenset[str], now: int) -> None:
         receiver = browses_without_link(self._client.get_queue_receiver(path))
-        wire.set_retries(receiver, 0)
+        handlers.set_retries(receiver, 0)
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 async with asyncio.timeout(OPEN_SECONDS):

@@ -23,8 +23,8 @@ from aiohttp import web
 from pairbus.errors import PairbusError
 from pairbus.gateway.http import HttpResponse
 from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
-from pairbus.local.management import Credentials, parse_connection_string, sas_token
 from pairbus.model.access import MANAGE, ROOT_RULE, SEND
+from pairbus.sdk.credentials import Credentials, credentials_of, sas_token
 from pairbus.web.answers import content, refused, told, wish_of
 from pairbus.web.assets import INDEX, load
 from pairbus.web.page import API, BODY_BYTES_MAX, PREFIX, TOKEN_HEADER
@@ -225,13 +225,13 @@ class Hub:
 
     def _is_owner(self, rule: str, key: str) -> bool:
         """Whether this is the root key of either side, as it was when the pair was started."""
-        roots = [parse_connection_string(side.connection_string) for side in self._sides.values()]
+        roots = [credentials_of(side.connection_string) for side in self._sides.values()]
         matches = [hmac.compare_digest(root.key.encode(), key.encode()) for root in roots]
         return rule == ROOT_RULE and any(matches)
 
     def _keys_of(self, rule: str, key: str) -> dict[str, Credentials]:
         if self._is_owner(rule, key):
-            return {side.id: parse_connection_string(side.connection_string) for side in self._sides.values()}
+            return {side.id: credentials_of(side.connection_string) for side in self._sides.values()}
         return {side.id: Credentials(side.http, rule, key) for side in self._sides.values()}
 
     async def _ask_session(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.gateway.http import HttpRequest
-from pairbus.local.management import sas_token
 from pairbus.model.access import ROOT_RULE
 from pairbus.model.entity import ACTIVE_STATUS, DISABLED, RECEIVE_DISABLED, SEND_DISABLED
+from pairbus.sdk.credentials import sas_token
 from tests.simulation.broker.checkers import FAILED, OK, PromiseBroken
 from tests.simulation.broker.clients import Consumer, Producer
 from tests.simulation.broker.world import ROOT_KEY, START

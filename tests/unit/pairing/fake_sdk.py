@@ -13,9 +13,9 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
 from pairbus import SendAvailabilityOptions
-from pairbus.pairing import wire
 from pairbus.pairing._async.client import PairedServiceBusClient
 from pairbus.pairing.naming import TRANSFER_SEGMENT
+from pairbus.sdk import message_bytes
 from tests.unit.syphon.virtual_loop import VirtualLoop
 
 QUEUES = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(3)]
@@ -78,11 +78,11 @@ class FakeSender:
     ) -> None:
         await self._attempt()
         if isinstance(message, ServiceBusMessageBatch):
-            bodies = wire.messages_of(message)
+            bodies = message_bytes.messages_of(message)
         elif isinstance(message, list):
-            bodies = [wire.encoded(item) for item in message]
+            bodies = [message_bytes.encoded(item) for item in message]
         else:
-            bodies = [wire.encoded(message)]
+            bodies = [message_bytes.encoded(message)]
         self.client.stored.setdefault(self.path, []).extend(bodies)
 
     async def _attempt(self) -> None:
@@ -101,7 +101,7 @@ class FakeSender:
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         await self._attempt()
-        return wire.new_batch(max_size_in_bytes or self.client.limit, self)
+        return message_bytes.new_batch(max_size_in_bytes or self.client.limit, self)
 
     async def close(self) -> None:
         await asyncio.sleep(self.client.closing_s)
@@ -155,7 +155,7 @@ class Bench:
 
     def paired(self) -> PairedServiceBusClient:
         """The client, its backlog queues taken for granted."""
-        self.client._factory.paired_with(QUEUES)
+        self.client._state.paired_with(QUEUES)
         return self.client
 
     def parked(self) -> int:
@@ -168,7 +168,7 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop = VirtualLoop()
-        monkeypatch.setattr("pairbus.pairing._async.runtime.steady_ms", self.loop.now_ms)
+        monkeypatch.setattr("pairbus.pairing.clock.steady_ms", self.loop.now_ms)
 
     def play(self, act: Callable[[], Awaitable[None]]) -> None:
         """Run a test; what it leaves behind is an error."""

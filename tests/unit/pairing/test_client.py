@@ -194,7 +194,7 @@ def test_P26_an_entity_recovers_though_the_journal_and_the_listener_fail(stage: 
         def full(event: Event, at_ms: int) -> None:
             raise OSError(28, "No space left on device")
 
-        client._factory.journal = full
+        client._state.journal = full
         bench.primary.answer = refuse(REFUSED)
         await client.get_queue_sender("orders").send_messages(text(1))
         assert bench.parked() == 1
@@ -211,7 +211,7 @@ def test_P26_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()
-        tell = client._factory.tell
+        tell = client._state.tell
         failures = [RuntimeError("odd"), RuntimeError("odd again")]
 
         def stumbling(kind: Kind, *arguments: Any, **data: Any) -> None:
@@ -219,7 +219,7 @@ def test_P26_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
                 raise failures.pop()
             tell(kind, *arguments, **data)
 
-        client._factory.tell = stumbling  # type: ignore[method-assign]
+        client._state.tell = stumbling  # type: ignore[method-assign]
         client.fail_over("orders")
         await asyncio.sleep(60)
 

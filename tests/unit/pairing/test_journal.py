@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pairbus.pairing import journal as journals
-from pairbus.pairing.factory import Factory
 from pairbus.pairing.journal import Journal, StatusReporter, read
 from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.state import PairingState
 
 WAIT_SECONDS = 30.0
 
@@ -26,8 +26,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "BEAT_SECONDS", 3_600.0)
 
 
-def make_factory() -> Factory:
-    return Factory(
+def make_factory() -> PairingState:
+    return PairingState(
         name="f1",
         primary="contoso",
         secondary="contoso-dr",
@@ -55,7 +55,7 @@ def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Pa
     path, factory = tmp_path / "journal", make_factory()
     reporter = StatusReporter(factory, Journal(path, factory.name))
     try:
-        factory.record("orders")
+        factory.health_of("orders")
         wait_until(lambda: len(statuses(path)) == 1)
         factory.fail_over("orders")
         wait_until(lambda: len(statuses(path)) == 2)
@@ -68,7 +68,7 @@ def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Pa
 
 
 def test_nothing_is_left_after_stop_or_when_the_client_is_gone(tmp_path: Path) -> None:
-    factory: Factory | None = make_factory()
+    factory: PairingState | None = make_factory()
     assert factory is not None
     stopped = StatusReporter(factory, Journal(tmp_path / "a", "a"))
     left = StatusReporter(factory, Journal(tmp_path / "b", "b"))
@@ -94,7 +94,7 @@ def test_a_journal_that_cannot_be_written_does_not_end_the_reports(
         append(entities, at_ms)
 
     monkeypatch.setattr(written, "append_status", full)
-    factory.record("orders")
+    factory.health_of("orders")
     reporter = StatusReporter(factory, written)
     try:
         wait_until(lambda: statuses(path))

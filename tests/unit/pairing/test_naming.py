@@ -4,26 +4,29 @@ import pytest
 
 from pairbus import NamespaceNameUnknownError, SameNamespaceError, UsageError
 from pairbus.pairing import naming
+from pairbus.sdk import connection_string
 
 KEY = "SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 
 
 def test_a_cloud_host_names_itself_by_its_first_label() -> None:
-    parsed = naming.parse_connection_string(f"Endpoint=sb://contoso.servicebus.windows.net/;{KEY}", "primary")
+    parsed = connection_string.parse_connection_string(
+        f"Endpoint=sb://contoso.servicebus.windows.net/;{KEY}", "primary"
+    )
 
-    assert naming.namespace_name(parsed.host, parsed.namespace) == "contoso"
+    assert connection_string.namespace_name(parsed.host, parsed.namespace) == "contoso"
 
 
 def test_our_broker_is_named_by_its_connection_string() -> None:
     text = f"Endpoint=sb://127.0.0.1:5672/;{KEY};UseDevelopmentEmulator=true;Namespace=contoso"
-    parsed = naming.parse_connection_string(text, "primary")
+    parsed = connection_string.parse_connection_string(text, "primary")
 
     assert (parsed.host, parsed.namespace, parsed.is_emulator) == ("127.0.0.1:5672", "contoso", True)
-    assert naming.namespace_name(parsed.host, parsed.namespace) == "contoso"
+    assert connection_string.namespace_name(parsed.host, parsed.namespace) == "contoso"
 
 
 def test_what_is_given_wins() -> None:
-    assert naming.namespace_name("contoso.servicebus.windows.net", "other", "mine") == "mine"
+    assert connection_string.namespace_name("contoso.servicebus.windows.net", "other", "mine") == "mine"
 
 
 @pytest.mark.parametrize(
@@ -31,15 +34,17 @@ def test_what_is_given_wins() -> None:
 )
 def test_the_first_label_of_any_other_host_is_never_taken(host: str) -> None:
     with pytest.raises(NamespaceNameUnknownError, match="primary_namespace"):
-        naming.namespace_name(host)
+        connection_string.namespace_name(host)
 
 
 def test_errors_never_show_the_key() -> None:
     with pytest.raises(UsageError) as caught:
-        naming.parse_connection_string(KEY, "secondary")
+        connection_string.parse_connection_string(KEY, "secondary")
 
     assert "c2VjcmV0" not in str(caught.value)
-    assert "c2VjcmV0" not in repr(naming.parse_connection_string(f"Endpoint=sb://a/;{KEY}", "primary"))
+    assert "c2VjcmV0" not in repr(
+        connection_string.parse_connection_string(f"Endpoint=sb://a/;{KEY}", "primary")
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,11 +61,13 @@ def test_errors_never_show_the_key() -> None:
 )
 def test_the_same_host_is_known_however_it_is_written(one: str, two: str) -> None:
     with pytest.raises(SameNamespaceError):
-        naming.check_different(naming.normal_host(one), naming.normal_host(two))
+        naming.check_different(connection_string.normal_host(one), connection_string.normal_host(two))
 
 
 def test_two_ports_of_one_host_are_two_namespaces() -> None:
-    naming.check_different(naming.normal_host("localhost:5672"), naming.normal_host("localhost:5673"))
+    naming.check_different(
+        connection_string.normal_host("localhost:5672"), connection_string.normal_host("localhost:5673")
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.errors import InvalidParkedPropertyError
-from pairbus.pairing import parking, sections, wire
+from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.parking import Passport
+from pairbus.sdk import message_bytes, sections
 
 PASSPORT = Passport("f", 1, 1, "timeout")
 
@@ -30,11 +31,11 @@ def names(payload: bytes) -> list[str | None]:
 
 
 def test_aliases_are_added_only_for_what_is_set() -> None:
-    plain = parking.park(wire.encoded(ServiceBusMessage(b"x")), "orders", PASSPORT)
+    plain = parking.park(message_bytes.encoded(ServiceBusMessage(b"x")), "orders", PASSPORT)
     full = ServiceBusMessage(b"x", session_id="", time_to_live=timedelta(seconds=5))
 
     assert names(plain) == ["x-ms-path", "x-pairbus-passport"]
-    assert names(parking.park(wire.encoded(full), "orders", PASSPORT)) == [
+    assert names(parking.park(message_bytes.encoded(full), "orders", PASSPORT)) == [
         "x-ms-sessionid",
         "x-ms-timetolive",
         "x-ms-path",
@@ -44,14 +45,14 @@ def test_aliases_are_added_only_for_what_is_set() -> None:
 
 def test_P9_the_users_own_names_survive_in_any_letter_case() -> None:
     message = ServiceBusMessage(b"x", application_properties={"X-MS-Path": "mine", "x-pairbus-user-y": 1})
-    parked = parking.park(wire.encoded(message), "orders", PASSPORT)
+    parked = parking.park(message_bytes.encoded(message), "orders", PASSPORT)
 
     assert names(parked)[:2] == ["x-pairbus-user-X-MS-Path", "x-pairbus-user-x-pairbus-user-y"]
     assert names(parking.restore(parked, 0).payload) == ["X-MS-Path", "x-pairbus-user-y"]
 
 
 def test_a_message_is_restored_only_for_the_primary_it_was_parked_for() -> None:
-    original = wire.encoded(ServiceBusMessage(b"x"))
+    original = message_bytes.encoded(ServiceBusMessage(b"x"))
     parked = parking.park(original, "orders", Passport("f", 1, 1, "timeout", primary="localhost:40001"))
 
     assert parking.restore(parked, 0, primary=PrimaryIdentity.make("127.0.0.1:40001")).payload == original
@@ -64,14 +65,14 @@ def test_a_message_is_restored_only_for_the_primary_it_was_parked_for() -> None:
 
 def test_a_message_that_names_no_primary_belongs_to_the_drain_of_its_queue() -> None:
     primary = PrimaryIdentity.make("localhost:40002")
-    older = parking.park(wire.encoded(ServiceBusMessage(b"x")), "orders", PASSPORT)
+    older = parking.park(message_bytes.encoded(ServiceBusMessage(b"x")), "orders", PASSPORT)
 
     assert parking.restore(older, 0, primary=primary).path == "orders"
     assert parking.restore(backlog(PATH), 0, primary=primary).path == "orders"
 
 
 def test_P11_a_frozen_life_begins_anew_and_a_deducted_one_does_not() -> None:
-    message = wire.encoded(ServiceBusMessage(b"x", time_to_live=timedelta(seconds=100)))
+    message = message_bytes.encoded(ServiceBusMessage(b"x", time_to_live=timedelta(seconds=100)))
     parked = parking.park(message, "orders", PASSPORT)
 
     assert parking.restore(parked, 9_000_000).time_to_live_ms == 100_000
@@ -142,8 +143,8 @@ def test_marks_of_the_dead_letter_queue_are_taken_off_before_a_redrive() -> None
 def test_the_callers_object_is_never_changed() -> None:
     message = ServiceBusMessage(b"x", application_properties={"b": b"bytes"})
     before = repr(message), dict(message.application_properties or {})
-    wire.encoded(message)
-    wire.with_message_id(message)
+    message_bytes.encoded(message)
+    message_bytes.with_message_id(message)
 
     assert (repr(message), dict(message.application_properties or {})) == before
 
@@ -152,9 +153,9 @@ def test_P3_an_id_is_given_once_to_a_copy() -> None:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
     raw = AmqpAnnotatedMessage(data_body=b"x")
-    fixed = wire.with_message_id(raw)
+    fixed = message_bytes.with_message_id(raw)
 
     assert raw.properties is None
     assert isinstance(fixed, AmqpAnnotatedMessage)
-    assert wire.message_id(fixed)
-    assert wire.with_message_id(fixed) is fixed
+    assert message_bytes.message_id(fixed)
+    assert message_bytes.with_message_id(fixed) is fixed

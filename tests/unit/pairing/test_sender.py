@@ -309,7 +309,7 @@ def test_a_sender_that_nobody_keeps_is_forgotten_and_its_counts_stay(stage: Stag
 
         assert len(client._senders) == 0
         assert client.statistics().to_primary == 20
-        assert client._factory._tallies == []
+        assert client._state._tallies == []
         await client.close()
 
     stage.play(act)

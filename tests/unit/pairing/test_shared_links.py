@@ -50,7 +50,7 @@ class Scene:
             for namespace in (self.primary, self.secondary)
         )
         client = PairedServiceBusClient(first, second, options=SendAvailabilityOptions(**values), seed=1)
-        client._factory.paired_with(QUEUES)
+        client._state.paired_with(QUEUES)
         return client
 
     def play(self, act: Callable[[], Awaitable[None]]) -> None:

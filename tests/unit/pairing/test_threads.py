@@ -53,7 +53,7 @@ def test_the_watcher_outlives_senders_that_are_made_while_it_looks(monkeypatch: 
 def test_a_call_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "WATCH_SECONDS", 0.001)
     cut = threading.Event()
-    monkeypatch.setattr("pairbus.pairing.wire.cut_socket", lambda handler: cut.set())
+    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", lambda handler: cut.set())
     limits = runtime.Limits()
 
     with limits.limit(object(), 0.01):
@@ -63,7 +63,7 @@ def test_a_call_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_plain_send_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "WATCH_SECONDS", 0.001)
     cut = threading.Event()
-    monkeypatch.setattr("pairbus.pairing.wire.cut_socket", lambda handler: cut.set())
+    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", lambda handler: cut.set())
 
     def send_messages(message: Any, **options: Any) -> None:
         assert cut.wait(WAIT_SECONDS)

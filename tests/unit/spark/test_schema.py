@@ -11,7 +11,7 @@ from pairbus.amqp.encode import encode_value
 from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.types import Int, Long, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import UsageError
-from pairbus.pairing import wire
+from pairbus.sdk import message_bytes
 from pairbus.spark.schema import FIELDS, SCHEMA, SENT_FIELDS, original_of, payload_of, row_of
 
 NOW = 1_800_000_000_000
@@ -68,7 +68,7 @@ def test_a_row_shows_what_the_broker_says() -> None:
 
 
 def test_raw_is_the_original_bit_for_bit() -> None:
-    original = wire.encoded(
+    original = message_bytes.encoded(
         ServiceBusMessage(
             b"body", message_id="m1", session_id="s", application_properties={"n": 1, "x": b"\x00"}
         )

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pairbus.pairing import parking, sections
+from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
+from pairbus.sdk import sections
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, Letter
 from pairbus.syphon.ports import Delivery, LockLost
 from pairbus.syphon.pump import Syphon
-from pairbus.testing.pairing_model import original
+from tests.simulation.pair.model import original
 from tests.unit.syphon.virtual_loop import VirtualLoop
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.pairing import parking, sections
+from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
+from pairbus.sdk import sections
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import Letter
-from pairbus.testing.pairing_model import original
+from tests.simulation.pair.model import original
 from tests.unit.syphon.pump_kit import Kit, run
 from tests.unit.syphon.virtual_loop import VirtualLoop
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from pairbus.errors import InvalidParkedPropertyError
-from pairbus.pairing import parking, sections
+from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
+from pairbus.sdk import sections
 from pairbus.spark.pump import PumpSettings, TaskPump, _Lane
 from pairbus.syphon.restoring import Life, restore_to_send
-from pairbus.testing.pairing_model import original
+from tests.simulation.pair.model import original
 
 HOUR_MS = 3_600_000
 

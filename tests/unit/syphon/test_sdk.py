@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing import wire
+from pairbus.sdk import receivers
 from pairbus.syphon.plan import Letter
 from pairbus.syphon.sdk import LINKS_MAX, SdkInbox, SdkOutlet
-from pairbus.testing.pairing_model import original
+from tests.simulation.pair.model import original
 from tests.unit.pairing.fake_sdk import FakeClient, FakeSender
 
 WALL_MS = 1_700_000_000_000
@@ -53,8 +53,8 @@ class SlowReceiver:
 
 
 async def test_an_interrupt_while_the_link_is_opened_ends_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "keep_payloads", lambda receiver: None)
-    monkeypatch.setattr(wire, "interruptible", lambda receiver: lambda **options: None)
+    monkeypatch.setattr(receivers, "keep_payloads", lambda receiver: None)
+    monkeypatch.setattr(receivers, "interruptible", lambda receiver: lambda **options: None)
     receiver = SlowReceiver()
     client: Any = type("Client", (), {"get_queue_receiver": lambda self, queue: receiver})()
     inbox = SdkInbox(client, "q", lambda: 0, lambda: 0)

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from pairbus.errors import ManagementFailed, UsageError
-from pairbus.local.management import ManagementClient, parse_connection_string, sas_token
+from pairbus.local.management import ManagementClient
+from pairbus.sdk.credentials import credentials_of, sas_token
 from pairbus.testing import FaultSwitchboard
 
 KEY = "c2VjcmV0LWNhbmFyeQ=="
@@ -145,7 +146,7 @@ def test_token_is_the_documented_signature() -> None:
 
 def test_M7_a_broken_connection_string_is_not_repeated_in_the_error() -> None:
     with pytest.raises(UsageError, match="lacks endpoint") as caught:
-        parse_connection_string(f"SharedAccessKeyName=Root;SharedAccessKey={KEY}")
+        credentials_of(f"SharedAccessKeyName=Root;SharedAccessKey={KEY}")
 
     assert KEY not in str(caught.value)
-    assert KEY not in repr(parse_connection_string(CONNECTION_STRING))
+    assert KEY not in repr(credentials_of(CONNECTION_STRING))

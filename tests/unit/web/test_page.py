@@ -8,8 +8,8 @@ import pytest
 
 from pairbus.gateway.http import HttpRequest
 from pairbus.gateway.rate import BURST, STRANGER_BURST
-from pairbus.local.management import sas_token
 from pairbus.model.entity import QUEUE, Settings
+from pairbus.sdk.credentials import sas_token
 from pairbus.web.answers import MOMENT_MS
 from pairbus.web.page import SHARED_FROM, Page
 from pairbus.web.sessions import FAILURES_MAX, LIFE_MS, SESSIONS_MAX

@@ -10,9 +10,9 @@ import pytest
 
 from pairbus.amqp.types import Int, Timestamp, Uuid
 from pairbus.gateway.http import HttpRequest
-from pairbus.local.management import sas_token
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.pairing.parking import Passport, park
+from pairbus.sdk.credentials import sas_token
 from pairbus.web.messages import BODY_BYTES_SHOWN_MAX, BODY_BYTES_WHOLE_MAX, PAGE_MAX, shown_parts
 from tests.unit.web.page_kit import KEYS, NOW, Bench
 

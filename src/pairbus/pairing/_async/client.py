@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
-from pairbus.pairing import naming, wire
+from pairbus.pairing import clock, naming
 from pairbus.pairing._async import runtime
 from pairbus.pairing._async.cancel import cancel_parked
 from pairbus.pairing._async.sender import PairedSender
@@ -25,13 +25,14 @@ from pairbus.pairing._async.watch import watch
 from pairbus.pairing.closing import Partnership, Side
 from pairbus.pairing.errors import ClientClosedError, PartnerClosedError
 from pairbus.pairing.events import Event, Kind, Listener
-from pairbus.pairing.factory import Factory, headroom_of
 from pairbus.pairing.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.registry import pairings
-from pairbus.pairing.trust import reaching
+from pairbus.pairing.state import PairingState, headroom_of
+from pairbus.sdk import client_settings, connection_string, message_bytes
+from pairbus.sdk.trust import reaching
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -101,36 +102,40 @@ class PairedServiceBusClient(ServiceBusClient):
         self.primary = primary
         self.secondary = secondary
         self.options = options if options is not None else SendAvailabilityOptions()
-        name = naming.namespace_name(primary.fully_qualified_namespace, given=primary_namespace)
+        name = connection_string.namespace_name(primary.fully_qualified_namespace, given=primary_namespace)
         self._hosts = (
-            naming.normal_host(wire.address_of(primary), is_emulator=not wire.uses_tls(primary)),
-            naming.normal_host(wire.address_of(secondary), is_emulator=not wire.uses_tls(secondary)),
+            connection_string.normal_host(
+                client_settings.address_of(primary), is_emulator=not client_settings.uses_tls(primary)
+            ),
+            connection_string.normal_host(
+                client_settings.address_of(secondary), is_emulator=not client_settings.uses_tls(secondary)
+            ),
         )
         naming.check_different(*self._hosts)
-        self._identity = naming.PrimaryIdentity.make(wire.address_of(primary), primary_aliases)
+        self._identity = naming.PrimaryIdentity.make(client_settings.address_of(primary), primary_aliases)
         self._is_registered = False
         self._pulse = runtime.Pulse()
         self._tasks = runtime.Tasks()
         self._limits = runtime.Limits()
         self._watched: set[str] = set()
-        self._factory = Factory(
+        self._state = PairingState(
             name=uuid.uuid4().hex[:12],
             primary=name,
             identity=self._identity.address,
             secondary=secondary.fully_qualified_namespace,
             options=self.options,
             chooser=random.Random(seed),  # noqa: S311 - it spreads load, it keeps no secret
-            clock=runtime.steady_ms,
-            wall_clock=runtime.wall_ms,
+            clock=clock.steady_ms,
+            wall_clock=clock.wall_ms,
             on_change=self._changed,
             listener=on_event,
         )
         journal = os.environ.get(ENVIRONMENT)
         self._reporter: StatusReporter | None = None
         if journal:
-            written = Journal(Path(journal), self._factory.name)
-            self._factory.journal = written.append
-            self._reporter = StatusReporter(self._factory, written)
+            written = Journal(Path(journal), self._state.name)
+            self._state.journal = written.append
+            self._reporter = StatusReporter(self._state, written)
         self._setup = Setup(self, management or {})
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
         # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
@@ -139,8 +144,8 @@ class PairedServiceBusClient(ServiceBusClient):
         self._is_ended = False
         """Closed, faulted, or without its primary side: no sends, no pings. One question on the way of every send."""
         self._fault: tuple[str, str] | None = None
-        wire.observe_close(primary, self, Side.PRIMARY)
-        wire.observe_close(secondary, self, Side.SECONDARY)
+        client_settings.observe_close(primary, self, Side.PRIMARY)
+        client_settings.observe_close(secondary, self, Side.SECONDARY)
 
     @classmethod
     def from_connection_strings(
@@ -159,9 +164,9 @@ class PairedServiceBusClient(ServiceBusClient):
         **client_options: Any,
     ) -> Self:
         """Make the client from two connection strings. ``client_options`` go to both official clients."""
-        first = naming.parse_connection_string(primary, "primary")
-        second = naming.parse_connection_string(secondary, "secondary")
-        name = naming.namespace_name(first.host, first.namespace, primary_namespace)
+        first = connection_string.parse_connection_string(primary, "primary")
+        second = connection_string.parse_connection_string(secondary, "secondary")
+        name = connection_string.namespace_name(first.host, first.namespace, primary_namespace)
         return cls(
             ServiceBusClient.from_connection_string(first.text, **{**reaching(first.text), **client_options}),
             ServiceBusClient.from_connection_string(
@@ -206,19 +211,19 @@ class PairedServiceBusClient(ServiceBusClient):
         """
         self._check_live()
         if self.is_paired:
-            raise AlreadyPairedError(f"this client is paired with {self._factory.secondary} already")
+            raise AlreadyPairedError(f"this client is paired with {self._state.secondary} already")
         pairings.enter(*self._hosts)
         self._is_registered = True
         try:
             queues = await self._usable_queues()
             # It may have been closed meanwhile, and nobody would ever stop the pumps then.
             self._check_live()
-            self._factory.paired_with(queues)
+            self._state.paired_with(queues)
             if self.options.enable_syphon:
                 await self._start_syphon()
         except BaseException:
             # Complete or not at all (P30): a client without the pumps it was asked for is not paired.
-            self._factory.is_paired = False
+            self._state.is_paired = False
             self._leave_registry()
             raise
 
@@ -227,7 +232,7 @@ class PairedServiceBusClient(ServiceBusClient):
         if self._is_closed:
             return
         self._is_closed = self._is_ended = True
-        now = self._factory.clock()
+        now = self._state.clock()
         until_ms = now + int(timeout * 1000)
         self._partnership.ended(Side.PRIMARY, now)
         self._partnership.ended(Side.SECONDARY, now)
@@ -235,18 +240,18 @@ class PairedServiceBusClient(ServiceBusClient):
         try:
             await self._stop_syphon(timeout / 3)
             await self._tasks.stop(timeout / 3)
-            with self._factory.lock:
+            with self._state.lock:
                 senders = list(self._senders)
             # What is left of the time is shared: half for the senders' links, the rest for both sides at once.
-            await runtime.together(PairedSender.close, senders, (until_ms - self._factory.clock()) / 2000)
-            left = max(0.1, (until_ms - self._factory.clock()) / 1000)
+            await runtime.together(PairedSender.close, senders, (until_ms - self._state.clock()) / 2000)
+            left = max(0.1, (until_ms - self._state.clock()) / 1000)
             await runtime.together(self._close_side, (self.primary, self.secondary), left)
-            await self._limits.end((until_ms - self._factory.clock()) / 1000)
+            await self._limits.end((until_ms - self._state.clock()) / 1000)
         finally:
             self._leave_registry()
             if self._reporter is not None:
                 self._reporter.stop()
-            self._factory.tell(Kind.CLOSED, self._factory.primary, "closed")
+            self._state.tell(Kind.CLOSED, self._state.primary, "closed")
 
     def _leave_registry(self) -> None:
         if self._is_registered:
@@ -394,7 +399,7 @@ class PairedServiceBusClient(ServiceBusClient):
             state = f"paired, {self.backlog_queue_count} backlog queues"
         else:
             state = "not paired"
-        return f"<{type(self).__name__} {self._factory.primary} with {self._factory.secondary}: {state}>"
+        return f"<{type(self).__name__} {self._state.primary} with {self._state.secondary}: {state}>"
 
     def __getattr__(self, name: str) -> Any:
         # Names that this version of the SDK's client class lacks, and the primary has: attributes of the application.
@@ -404,9 +409,9 @@ class PairedServiceBusClient(ServiceBusClient):
 
     def _sender(self, path: str, options: dict[str, Any], *, is_topic: bool) -> PairedSender:
         self._check_live()
-        wire.check_entity(self.primary, path)
+        client_settings.check_entity(self.primary, path)
         sender = PairedSender(self, path, options, is_topic=is_topic)
-        with self._factory.lock:
+        with self._state.lock:
             self._senders.add(sender)
         return sender
 
@@ -415,7 +420,7 @@ class PairedServiceBusClient(ServiceBusClient):
     @property
     def is_paired(self) -> bool:
         """Whether pairing has ended well."""
-        return self._factory.is_paired
+        return self._state.is_paired
 
     @property
     def is_closed(self) -> bool:
@@ -425,51 +430,51 @@ class PairedServiceBusClient(ServiceBusClient):
     @property
     def factory_name(self) -> str:
         """The unique name of this client, as passports and the journal have it."""
-        return self._factory.name
+        return self._state.name
 
     @property
     def backlog_queue_count(self) -> int:
         """How many backlog queues can be used."""
-        return len(self._factory.usable_queues)
+        return len(self._state.usable_queues)
 
     @property
     def ping_primary_interval(self) -> timedelta:
         """How often a failed-over entity is asked. May be set at any time; the next ping uses it."""
-        return timedelta(milliseconds=self._factory.ping_interval_ms)
+        return timedelta(milliseconds=self._state.ping_interval_ms)
 
     @ping_primary_interval.setter
     def ping_primary_interval(self, value: timedelta) -> None:
         check_ping_interval(value)
-        self._factory.change_ping_interval(milliseconds(value))
+        self._state.change_ping_interval(milliseconds(value))
         self._pulse.fire()
 
     def health(self) -> dict[str, EntityReport]:
         """Every entity's state, since when, why, next ping, parked count and backlog queue. Times are aware datetimes."""
-        return self._factory.reports()
+        return self._state.reports()
 
     def explain(self, path: str) -> list[str]:
         """Why an entity is in its state, line by line. UsageError for an entity that this client does not know."""
-        return self._factory.explain(path)
+        return self._state.explain(path)
 
     def events(self) -> list[Event]:
         """The newest events, oldest first."""
-        return self._factory.events.history()
+        return self._state.events.history()
 
     def statistics(self) -> Statistics:
         """A frozen picture of the counters."""
-        return self._factory.statistics()
+        return self._state.statistics()
 
     def fail_over(self, path: str) -> None:
         """Switch one entity to the backlog by hand, also one that has no sender yet. NotPairedError before pairing."""
         self._check_live()
         if not self.is_paired:
             raise NotPairedError(f"{path!r} cannot fail over before the client is paired: call pair() first")
-        self._factory.fail_over(path)
+        self._state.fail_over(path)
 
     def mark_healthy(self, path: str) -> None:
         """Switch one entity to the primary by hand. UsageError for an entity that this client does not know."""
         self._check_live()
-        self._factory.mark_healthy(path)
+        self._state.mark_healthy(path)
 
     def headroom(self, message: Any, path: str = "x" * 50) -> int:
         """How many bytes the body may still grow before the parked form is too large; negative when it is already.
@@ -477,7 +482,7 @@ class PairedServiceBusClient(ServiceBusClient):
         Two limits count: 256 KB for the message, and 64 KB for all its properties together, those for parking included.
         A message whose properties exceed theirs has a negative headroom, however small its body is.
         """
-        return headroom_of(self._factory.park([wire.encoded(message)], path, "timeout")[0])
+        return headroom_of(self._state.park([message_bytes.encoded(message)], path, "timeout")[0])
 
     async def _create_again(self, queue: str, since_ms: int, seconds: float) -> bool:
         """Create a backlog queue that was deleted. True when it is there again."""
@@ -494,11 +499,11 @@ class PairedServiceBusClient(ServiceBusClient):
             self._watched.add(key)
 
     def _watch_ended(self, record: EntityHealth) -> None:
-        with self._factory.lock:
+        with self._state.lock:
             self._watched.discard(naming.entity_key(record.path))
 
     def _forget(self, sender: PairedSender) -> None:
-        with self._factory.lock:
+        with self._state.lock:
             self._senders.discard(sender)
 
     def _check_live(self) -> None:
@@ -519,7 +524,7 @@ class PairedServiceBusClient(ServiceBusClient):
         """Somebody closed one of the two official clients."""
         if self._is_closed:
             return
-        self._partnership.ended(side, self._factory.clock())
+        self._partnership.ended(side, self._state.clock())
         if side is Side.PRIMARY:
             # Closing the primary side stops pings and pumps (specification, section 9).
             self._is_ended = True
@@ -530,22 +535,22 @@ class PairedServiceBusClient(ServiceBusClient):
         if ended is Side.PRIMARY:
             await self._stop_syphon(HANDLER_CLOSE_SECONDS)
         while not self._is_closed:
-            with self._factory.lock:
+            with self._state.lock:
                 ticket = self._pulse.ticket()
-                faulted = self._partnership.tick(self._factory.clock())
+                faulted = self._partnership.tick(self._state.clock())
                 deadline = self._partnership.next_deadline()
             if faulted is not None:
                 await self._fault_side(faulted)
                 return
             if deadline is None:
                 return
-            await self._pulse.wait(ticket, max(0.001, (deadline - self._factory.clock()) / 1000))
+            await self._pulse.wait(ticket, max(0.001, (deadline - self._state.clock()) / 1000))
 
     async def _fault_side(self, side: Side) -> None:
-        names = {Side.PRIMARY: self._factory.primary, Side.SECONDARY: self._factory.secondary}
+        names = {Side.PRIMARY: self._state.primary, Side.SECONDARY: self._state.secondary}
         self._fault = (names[side.other], names[side])
         self._is_ended = True
-        self._factory.tell(Kind.FAULTED, names[side], str(PartnerClosedError(*self._fault)))
+        self._state.tell(Kind.FAULTED, names[side], str(PartnerClosedError(*self._fault)))
         self._pulse.fire()
         await self._stop_syphon(HANDLER_CLOSE_SECONDS)
         official: Any = self.primary if side is Side.PRIMARY else self.secondary

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.pairing import wire
 from pairbus.pairing.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.outcome import copy_of
 from pairbus.pairing.trigger import is_of_the_transport
+from pairbus.sdk import handlers
 
 if TYPE_CHECKING:
     from pairbus.pairing._async.runtime import Limits
@@ -89,9 +89,9 @@ class Link:
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._sdk_send = wire.share(sender, self._send)
-        self._sdk_open = wire.share_opening(sender, self._open, self._let_go)
-        self._can_pipeline = wire.can_pipeline(sender)
+        self._sdk_send = handlers.share(sender, self._send)
+        self._sdk_open = handlers.share_opening(sender, self._open, self._let_go)
+        self._can_pipeline = handlers.can_pipeline(sender)
 
     # --- for the paired sender --------------------------------------------------------------------
 
@@ -108,14 +108,14 @@ class Link:
     async def open(self, seconds: float) -> None:
         """Open the link if it is not open; the SDK tries again as often as it is told to."""
         async with _within(seconds, "Opening the link"):
-            await wire.open_with_retries(self.sender)
+            await handlers.open_with_retries(self.sender)
 
     async def call(
         self, work: Callable[..., Awaitable[Any]], seconds: float, *given: Any, **options: Any
     ) -> Any:
         """Call another method of the sender while nobody else uses the link."""
         async with _within(seconds, "The request"):
-            await wire.open_with_retries(self.sender)
+            await handlers.open_with_retries(self.sender)
             await self._hold(None)
             try:
                 attempts = current_attempts.get(None)
@@ -259,7 +259,7 @@ class Link:
         if entry in self._flying:
             del self._flying[entry]
             if entry.delivery is not None:
-                wire.withdraw(entry.delivery)
+                handlers.withdraw(entry.delivery)
         self._advance()
 
     def _advance(self) -> None:
@@ -330,8 +330,8 @@ class Link:
                     if entry in self._flying:
                         if entry.attempts is not None:
                             entry.attempts.sending()
-                        entry.delivery = await wire.transfer(handler, entry.message, self._settler(entry))
-                await wire.work(handler)
+                        entry.delivery = await handlers.transfer(handler, entry.message, self._settler(entry))
+                await handlers.work(handler)
         except BaseException as error:
             self._drop()
             failed, self._flying = self._flying, {}
@@ -360,9 +360,9 @@ class Link:
     def _drop(self) -> None:
         """Let go of the connection; it is closed meanwhile, which takes a second or more when its peer is gone."""
         self._is_stale = False
-        handler = wire.take_handler(self.sender)
+        handler = handlers.take_handler(self.sender)
         if handler is not None:
-            task = asyncio.get_running_loop().create_task(wire.end_client(handler, END_SECONDS))
+            task = asyncio.get_running_loop().create_task(handlers.end_client(handler, END_SECONDS))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -11,16 +10,6 @@ from typing import Any, TypeVar
 from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential
 
 _Result = TypeVar("_Result")
-
-
-def steady_ms() -> int:
-    """Milliseconds of a clock that never steps."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def wall_ms() -> int:
-    """The time of day, in milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Limits:

@@ -13,23 +13,23 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.errors import PairbusError, PairingError, UsageError
-from pairbus.pairing import wire
 from pairbus.pairing._async import runtime
 from pairbus.pairing._async.link import GRACE_SECONDS, Link
 from pairbus.pairing.attempts import Attempts, NotWanted, current_attempts, notice
 from pairbus.pairing.errors import ClientClosedError
-from pairbus.pairing.factory import (
+from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
+from pairbus.pairing.outcome import mark
+from pairbus.pairing.parcel import Parcel, handle_of, prepared_for_sending, scheduled_for
+from pairbus.pairing.scheduled import split_handles
+from pairbus.pairing.state import (
     BACKLOG_LIMIT_BYTES,
     ENVELOPE_BYTES,
     SEND_TIMEOUT_MS_DEFAULT,
     check_header,
     check_size,
 )
-from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
-from pairbus.pairing.outcome import mark
-from pairbus.pairing.parcel import Parcel, handle_of, prepared_for_sending, scheduled_for
-from pairbus.pairing.scheduled import split_handles
 from pairbus.pairing.trigger import Failure, classify, is_refusal
+from pairbus.sdk import handlers, message_bytes
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -77,12 +77,12 @@ class PairedSender(ServiceBusSender):
         self.entity_name = path
         self.fully_qualified_namespace = client.fully_qualified_namespace
         self._client = client
-        self._factory = client._factory
+        self._state = client._state
         self._limits = client._limits
-        self._tally = self._factory.new_tally()
-        weakref.finalize(self, self._factory.retire, self._tally).atexit = False
-        self._holds = self._factory.options.while_suspect == "wait"
-        self._record = self._factory.record(path)
+        self._tally = self._state.new_tally()
+        weakref.finalize(self, self._state.retire, self._tally).atexit = False
+        self._holds = self._state.options.while_suspect == "wait"
+        self._record = self._state.health_of(path)
         self._options = options
         self._is_topic = is_topic
         self._choice = Choice()
@@ -127,7 +127,7 @@ class PairedSender(ServiceBusSender):
         if options:
             options = _without_unsupported(options)
         # The usual message is seen first: a healthy send should cost what it costs without us.
-        if type(message) is ServiceBusMessage and wire.has_message_id(message):
+        if type(message) is ServiceBusMessage and message_bytes.has_message_id(message):
             prepared: Any = message
             count = 1
         else:
@@ -139,14 +139,14 @@ class PairedSender(ServiceBusSender):
             _check_timeout(timeout)
         tally = self._tally
         tally.sends += count
-        if not record.is_healthy or not self._factory.failover_interval_ms:
-            await self._run(self._flow(self._factory.clock(), timeout), prepared, count, options, None)
+        if not record.is_healthy or not self._state.failover_interval_ms:
+            await self._run(self._flow(self._state.clock(), timeout), prepared, count, options, None)
             return
-        begun_ms = self._factory.clock()
+        begun_ms = self._state.clock()
         time_ms = SEND_TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
-        if self._factory.failover_interval_ms < time_ms and self._factory.is_paired:
+        if self._state.failover_interval_ms < time_ms and self._state.is_paired:
             time_ms = first_attempt_ms(
-                time_ms, self._factory.failover_interval_ms, holds_while_suspect=self._holds
+                time_ms, self._state.failover_interval_ms, holds_while_suspect=self._holds
             )
         failure: Exception | None = None
         attempts = Attempts()
@@ -197,7 +197,7 @@ class PairedSender(ServiceBusSender):
         copies = [scheduled_for(single, schedule_time_utc) for single in singles]
         handles: list[int] = []
         self._tally.sends += count
-        flow = self._flow(self._factory.clock(), timeout)
+        flow = self._flow(self._state.clock(), timeout)
         given = {**options, "_schedule": schedule_time_utc, "_handles": handles}
         parcel = await self._run(flow, copies, count, given, None)
         return handles or [
@@ -229,29 +229,29 @@ class PairedSender(ServiceBusSender):
         """An empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken."""
         self._check_live()
         link = self._primary_link()
-        limit = wire.batch_limit(link.sender)
+        limit = message_bytes.batch_limit(link.sender)
         if not limit and self._record.is_healthy:
             try:
                 # The SDK has no timeout for this, and a silent primary would hold it for ever.
                 await link.open(ASK_SECONDS)
-                limit = wire.batch_limit(link.sender)
+                limit = message_bytes.batch_limit(link.sender)
             except Exception as error:
-                if not self._factory.is_paired or classify(error) is Failure.INVALID:
+                if not self._state.is_paired or classify(error) is Failure.INVALID:
                     raise
-                flow = self._flow(self._factory.clock(), None)
-                with self._factory.lock:
-                    self._factory.apply(self._record, flow.primary_failed(self._factory.clock(), error))
+                flow = self._flow(self._state.clock(), None)
+                with self._state.lock:
+                    self._state.apply(self._record, flow.primary_failed(self._state.clock(), error))
         limit = limit or BACKLOG_LIMIT_BYTES
         if max_size_in_bytes is not None and max_size_in_bytes > limit:
             raise UsageError(
                 f"max_size_in_bytes is {max_size_in_bytes}: the entity takes batches of {limit} bytes"
             )
-        return wire.identifying_batch(max_size_in_bytes or limit, link.sender)
+        return message_bytes.identifying_batch(max_size_in_bytes or limit, link.sender)
 
     async def close(self) -> None:
         """Close the links. Idempotent."""
         self._is_closed = True
-        with self._factory.lock:
+        with self._state.lock:
             links = [*self._backlog.values()]
             if self._primary is not None:
                 links.append(self._primary)
@@ -273,13 +273,13 @@ class PairedSender(ServiceBusSender):
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else self._record.state.value
         kind = "topic" if self._is_topic else "queue"
-        return f"<{type(self).__name__} of {kind} {self.entity_name} in {self._factory.primary}: {state}>"
+        return f"<{type(self).__name__} of {kind} {self.entity_name} in {self._state.primary}: {state}>"
 
     # --- the detour -------------------------------------------------------------------------------
 
     def _flow(self, begun_ms: int, timeout: float | None) -> SendFlow:
         time_ms = SEND_TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
-        return self._factory.flow(self._record, self._choice, begun_ms + time_ms)
+        return self._state.flow(self._record, self._choice, begun_ms + time_ms)
 
     async def _run(
         self,
@@ -319,9 +319,9 @@ class PairedSender(ServiceBusSender):
         """Ask what to do, do it, report, until the message is somewhere or nowhere."""
         while True:
             self._check_live()
-            with self._factory.lock:
+            with self._state.lock:
                 ticket = self._client._pulse.ticket()
-                step = flow.next_step(self._factory.clock())
+                step = flow.next_step(self._state.clock())
             if isinstance(step, TryPrimary):
                 seconds = step.timeout_ms / 1000
                 if await self._try_primary(flow, parcel.message, count, options, seconds, attempts):
@@ -341,15 +341,15 @@ class PairedSender(ServiceBusSender):
         # The SDK tells of its last attempt only; one before may have stored the message (P5).
         is_in_doubt = attempts.failed(error)
         self._raise_if_closed(error)
-        with self._factory.lock:
-            self._factory.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
-            if not self._factory.is_paired:
-                self._factory.warn_not_paired(self._record.path)
+        with self._state.lock:
+            self._state.note(self._record, f"send failed: {type(error).__name__}: {error}"[:200])
+            if not self._state.is_paired:
+                self._state.warn_not_paired(self._record.path)
                 flow.is_in_doubt = is_in_doubt
                 flow.primary_error = error
                 raise error
-            now = self._factory.clock()
-            self._factory.apply(self._record, flow.primary_failed(now, error, is_in_doubt=is_in_doubt))
+            now = self._state.clock()
+            self._state.apply(self._record, flow.primary_failed(now, error, is_in_doubt=is_in_doubt))
 
     async def _try_primary(
         self,
@@ -388,57 +388,57 @@ class PairedSender(ServiceBusSender):
     ) -> bool:
         if parcel.left is None:
             reason = classify(flow.primary_error).value if flow.primary_error is not None else "failed over"
-            parcel.left = self._factory.park(parcel.originals(), self._record.path, reason)
+            parcel.left = self._state.park(parcel.originals(), self._record.path, reason)
         if self._primary is not None:
             # The first send after failback finds a fresh connection.
             self._primary.rest()
         link = self._backlog_link(step.queue)
         attempts.begin()
-        begun_ms = self._factory.clock()
+        begun_ms = self._state.clock()
         until_ms = begun_ms + step.timeout_ms
         try:
             limit = await self._backlog_limit(link, parcel.left, step.timeout_ms / 1000)
             check_size(parcel.left, parcel.originals()[-len(parcel.left) :], limit)
             while parcel.left:
-                batch = wire.batch_of(wire.new_batch(limit, link.sender), parcel.left)
-                seconds = max(0.001, (until_ms - self._factory.clock()) / 1000)
+                batch = message_bytes.batch_of(message_bytes.new_batch(limit, link.sender), parcel.left)
+                seconds = max(0.001, (until_ms - self._state.clock()) / 1000)
                 await link.send(batch, seconds * SDK_SHARE, seconds, {})
                 accepted = len(batch)
                 self._tally.to_backlog += accepted
                 parcel.accepted(step.queue, accepted)
-                with self._factory.lock:
+                with self._state.lock:
                     if flow.backlog_accepted(step.queue, accepted):
-                        self._factory.readmitted(step.queue)
+                        self._state.readmitted(step.queue)
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             is_in_doubt = attempts.failed(error)
             self._raise_if_closed(error)
             failure = classify(error)
             if failure is Failure.NOT_FOUND and step.queue not in parcel.created_again:
                 parcel.created_again.add(step.queue)
-                seconds = max(0.0, (until_ms - self._factory.clock()) / 1000)
+                seconds = max(0.0, (until_ms - self._state.clock()) / 1000)
                 if await self._client._create_again(step.queue, begun_ms, seconds):
                     return False  # and the flow offers the same queue again
             if failure in (Failure.INVALID, Failure.INTERNAL):
                 # The message's fault then, and no reason to give up the queue.
                 check_header(parcel.left, parcel.originals()[-len(parcel.left) :])
-            with self._factory.lock:
-                now = self._factory.clock()
+            with self._state.lock:
+                now = self._state.clock()
                 if flow.backlog_failed(step.queue, now, error, is_in_doubt=is_in_doubt):
-                    self._factory.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
+                    self._state.evicted(step.queue, f"{type(error).__name__}: {error}"[:200])
             return False
         return True
 
     async def _backlog_limit(self, link: Link, parked: Sequence[bytes], seconds: float) -> int:
         """The largest batch that a backlog queue takes. Only its link knows whether that is more than usual."""
-        limit = wire.batch_limit(link.sender)
+        limit = message_bytes.batch_limit(link.sender)
         if not limit and max(len(payload) for payload in parked) + ENVELOPE_BYTES > BACKLOG_LIMIT_BYTES:
             await link.open(seconds)
-            limit = wire.batch_limit(link.sender)
+            limit = message_bytes.batch_limit(link.sender)
         return limit or BACKLOG_LIMIT_BYTES
 
     def _batch_limit(self) -> int:
         """The largest batch that the entity takes: that of the standard tier unless its link was open once."""
-        known = wire.batch_limit(self._primary.sender) if self._primary is not None else 0
+        known = message_bytes.batch_limit(self._primary.sender) if self._primary is not None else 0
         return known or BACKLOG_LIMIT_BYTES
 
     def _accepted_by_primary(self) -> None:
@@ -446,8 +446,8 @@ class PairedSender(ServiceBusSender):
         if record.is_healthy:
             record.has_accepted = True
             return
-        with self._factory.lock:
-            self._factory.apply(record, record.send_succeeded(self._factory.clock()))
+        with self._state.lock:
+            self._state.apply(record, record.send_succeeded(self._state.clock()))
 
     # --- links ------------------------------------------------------------------------------------
 
@@ -459,34 +459,32 @@ class PairedSender(ServiceBusSender):
             await self._primary_link().open(ENTER_SECONDS)
         except Exception as error:
             self._raise_if_closed(error)
-            if not self._factory.is_paired or not self._factory.counts(error, self._record):
+            if not self._state.is_paired or not self._state.counts(error, self._record):
                 raise
-            with self._factory.lock:
-                self._factory.note(
-                    self._record, f"could not be opened: {type(error).__name__}: {error}"[:200]
-                )
+            with self._state.lock:
+                self._state.note(self._record, f"could not be opened: {type(error).__name__}: {error}"[:200])
 
     def _primary_link(self) -> Link:
-        with self._factory.lock:
+        with self._state.lock:
             if self._primary is None:
                 self._check_live()
                 client = self._client.primary
                 make = client.get_topic_sender if self._is_topic else client.get_queue_sender
                 sender = make(self.entity_name, **self._options)
-                if self._factory.is_paired and (self._holds or not self._factory.failover_interval_ms):
-                    wire.bound_retries(sender, PRIMARY_RETRIES_MAX, PRIMARY_BACKOFF_SECONDS_MAX)
-                wire.watch_attempts(sender, notice)
+                if self._state.is_paired and (self._holds or not self._state.failover_interval_ms):
+                    handlers.bound_retries(sender, PRIMARY_RETRIES_MAX, PRIMARY_BACKOFF_SECONDS_MAX)
+                handlers.watch_attempts(sender, notice)
                 self._primary = Link(sender, self._limits, self._record.may_send)
             return self._primary
 
     def _backlog_link(self, queue: str) -> Link:
-        with self._factory.lock:
+        with self._state.lock:
             link = self._backlog.get(queue)
             if link is None:
                 self._check_live()
                 sender = self._client.secondary.get_queue_sender(queue)
-                wire.set_retries(sender, BACKLOG_RETRIES)
-                wire.watch_attempts(sender, notice, is_refusal)
+                handlers.set_retries(sender, BACKLOG_RETRIES)
+                handlers.watch_attempts(sender, notice, is_refusal)
                 link = self._backlog[queue] = Link(sender, self._limits)
             return link
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import OtherPrimaryError, PairingError
-from pairbus.pairing import wire
 from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.pairing.events import Kind
@@ -14,6 +13,7 @@ from pairbus.pairing.naming import backlog_index
 from pairbus.pairing.parking import passport_primary
 from pairbus.pairing.queues import BacklogQueue, name_of, take_census
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk import handlers
 
 if TYPE_CHECKING:
     from pairbus.pairing._async.client import PairedServiceBusClient
@@ -26,7 +26,7 @@ class Setup:
 
     def __init__(self, client: PairedServiceBusClient, options: dict[str, Any]) -> None:
         self._client = client
-        self._factory = client._factory
+        self._state = client._state
         self._identity = client._identity
         self._management = Management(client.secondary, options)
         self._count = client.options.backlog_queue_count
@@ -36,22 +36,22 @@ class Setup:
 
     async def usable_queues(self) -> list[str]:
         """The names of the backlog queues that may be used; missing ones are created. Raises NoBacklogQueuesError."""
-        primary, count = self._factory.primary, self._count
+        primary, count = self._state.primary, self._count
         try:
             found = await self._management.backlog_queues(primary)
         except NoManageRight as error:
             return await self._queues_that_open(error)
         except Exception as error:
             raise NoBacklogQueuesError(
-                f"the secondary {self._factory.secondary} cannot be asked for its queues: {error}"
+                f"the secondary {self._state.secondary} cannot be asked for its queues: {error}"
             ) from error
-        self._factory.drained_only = []
+        self._state.drained_only = []
         census = take_census(found, count)
         self._check_owner(found)
         for queue in census.extra:
             held = await self._management.message_count(queue.name)
             text = f"beyond the count of {count}: not used, not drained; it holds {held} messages"
-            self._factory.tell(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
+            self._state.tell(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
         existing = dict(census.existing)
         usable: list[int] = []
         last: Exception | None = None
@@ -66,18 +66,18 @@ class Setup:
                 raise
             except Exception as error:  # noqa: BLE001 - pairing succeeds with the rest (specification, 3.5)
                 last = error
-                self._factory.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
+                self._state.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
         for index, queue in existing.items():
             self._tell_differences(queue)
             if queue.obstacle:
                 last = PairingError(f"{queue.name}: {queue.obstacle}")
-                self._factory.drained_only.append(queue.name)
-                self._factory.tell(Kind.QUEUE_UNUSABLE, queue.name, queue.obstacle, is_loud=True)
+                self._state.drained_only.append(queue.name)
+                self._state.tell(Kind.QUEUE_UNUSABLE, queue.name, queue.obstacle, is_loud=True)
             else:
                 usable.append(index)
         if not usable:
             raise NoBacklogQueuesError(
-                f"none of the {count} backlog queues of {primary!r} can be used in {self._factory.secondary}: {last}"
+                f"none of the {count} backlog queues of {primary!r} can be used in {self._state.secondary}: {last}"
             ) from last
         return [name_of(primary, index) for index in sorted(usable)]
 
@@ -91,19 +91,19 @@ class Setup:
             since_ms: When the send that missed it began: a queue created after that is there.
             seconds: How long to wait for another send that creates it.
         """
-        index = backlog_index(self._factory.primary, name)
+        index = backlog_index(self._state.primary, name)
         if index is None or not self._may_manage:
             return False
-        until_ms = self._factory.clock() + int(seconds * 1000)
+        until_ms = self._state.clock() + int(seconds * 1000)
         while True:
-            with self._factory.lock:
+            with self._state.lock:
                 ticket = self._client._pulse.ticket()
                 if self._created_ms.get(name, -1) >= since_ms:
                     return True
                 if name not in self._being_created:
                     self._being_created.add(name)
                     break
-            left_ms = until_ms - self._factory.clock()
+            left_ms = until_ms - self._state.clock()
             if left_ms <= 0 or self._client._is_ended:
                 return False
             await self._client._pulse.wait(ticket, left_ms / 1000)
@@ -113,12 +113,12 @@ class Setup:
             is_there = found is None or not found.obstacle
         except PairingError as error:
             self._may_manage = not isinstance(error.__cause__, NoManageRight)
-            self._factory.tell(Kind.QUEUE_UNUSABLE, name, f"it was deleted, and {error}", is_loud=True)
+            self._state.tell(Kind.QUEUE_UNUSABLE, name, f"it was deleted, and {error}", is_loud=True)
         finally:
-            with self._factory.lock:
+            with self._state.lock:
                 self._being_created.discard(name)
                 if is_there:
-                    self._created_ms[name] = self._factory.clock()
+                    self._created_ms[name] = self._state.clock()
             self._client._pulse.fire()
         return is_there
 
@@ -127,11 +127,11 @@ class Setup:
 
         Raises PairingError when something else has the name.
         """
-        primary = self._factory.primary
+        primary = self._state.primary
         name = name_of(primary, index)
         try:
             if await self._management.create(name, self._identity.address):
-                self._factory.tell(Kind.QUEUE_CREATED, name, "created")
+                self._state.tell(Kind.QUEUE_CREATED, name, "created")
                 return None
             found = await self._management.backlog_queue(primary, name)
         except Exception as error:
@@ -151,9 +151,9 @@ class Setup:
 
     def _tell_differences(self, queue: BacklogQueue) -> None:
         for text in queue.differences:
-            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text)
+            self._state.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text)
         for text in queue.dangers:
-            self._factory.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
+            self._state.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
 
     async def _check_is_queue(self, name: str) -> None:
         """Raise PairingError when an entity that can be sent to is no plain queue, as far as the credential lets it be seen.
@@ -161,7 +161,7 @@ class Setup:
         A topic accepts sends and keeps nothing without a subscription, and only a receiver is told the difference.
         """
         receiver = self._client.secondary.get_queue_receiver(name)
-        wire.set_retries(receiver, 0)
+        handlers.set_retries(receiver, 0)
         try:
             async with self._client._limits.limit(receiver, PROBE_SECONDS):
                 page = await receiver.peek_messages(max_message_count=1)
@@ -181,9 +181,9 @@ class Setup:
         usable = []
         last: Exception = reason
         for index in range(self._count):
-            name = name_of(self._factory.primary, index)
+            name = name_of(self._state.primary, index)
             sender = self._client.secondary.get_queue_sender(name)
-            wire.set_retries(sender, 0)
+            handlers.set_retries(sender, 0)
             try:
                 async with self._client._limits.limit(sender, PROBE_SECONDS):
                     await sender.create_message_batch()
@@ -193,13 +193,13 @@ class Setup:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
                 last = error
-                self._factory.tell(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
+                self._state.tell(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
             finally:
                 await self._client._close_handler(sender)
         if not usable:
             raise NoBacklogQueuesError(
-                f"the credential is wrong or may not manage {self._factory.secondary}, and no backlog queue of "
-                f"{self._factory.primary!r} is open for sending there: create the queues, or give a credential with "
+                f"the credential is wrong or may not manage {self._state.secondary}, and no backlog queue of "
+                f"{self._state.primary!r} is open for sending there: create the queues, or give a credential with "
                 f"Manage; the last error: {last}"
             ) from last
         return usable

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.pairing import wire
 from pairbus.pairing.attempts import NotWanted, current_attempts
+from pairbus.sdk import handlers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ class Link:
         self._is_wanted = is_wanted
         self._slot = limits.slot()
         self._ending: list[threading.Thread] = []
-        self._sdk_send = wire.share(sender, self._send)
+        self._sdk_send = handlers.share(sender, self._send)
 
     def send(self, message: Any, seconds: float, cut_seconds: float, options: dict[str, Any]) -> None:
         """Send within ``seconds``; the SDK does not keep every one of its timeouts, so ``cut_seconds`` ends it."""
@@ -73,12 +73,12 @@ class Link:
     def open(self, seconds: float) -> None:
         """Open the link if it is not open; the SDK tries again as often as it is told to."""
         with self._held(seconds) as left, self._limits.limit(self.sender, left):
-            wire.open_with_retries(self.sender)
+            handlers.open_with_retries(self.sender)
 
     def call(self, work: Callable[..., Any], seconds: float, *given: Any, **options: Any) -> Any:
         """Call another method of the sender while nobody else uses the link."""
         with self._held(seconds) as left, self._limits.limit(self.sender, left):
-            wire.open_with_retries(self.sender)
+            handlers.open_with_retries(self.sender)
             attempts = current_attempts.get(None)
             if attempts is not None:
                 attempts.sending()
@@ -132,7 +132,7 @@ class Link:
 
     def _drop(self) -> None:
         """Let go of the connection; it is closed meanwhile, which takes a second or more when its peer is gone."""
-        handler = wire.take_handler(self.sender)
+        handler = handlers.take_handler(self.sender)
         if handler is not None:
             thread = threading.Thread(target=_end, args=(handler,), name="pairbus-closing", daemon=True)
             self._ending = [*(one for one in self._ending if one.is_alive()), thread]

@@ -16,10 +16,11 @@ from azure.core.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.errors import PairingError
-from pairbus.pairing import queues, wire
+from pairbus.pairing import queues
 from pairbus.pairing._sync import runtime
-from pairbus.pairing._sync.transport import PlainHttpTransport
 from pairbus.pairing.queues import BacklogQueue
+from pairbus.sdk import client_settings
+from pairbus.sdk.plain_http_aio import PlainHttpTransport
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -37,12 +38,12 @@ class Management:
     def __init__(self, client: ServiceBusClient, options: dict[str, Any], host: str | None = None) -> None:
         # A client that speaks TLS keeps no port: whoever knows one gives the host.
         self._fully_qualified_namespace = host or client.fully_qualified_namespace
-        self._credential = wire.credential_of(client)
+        self._credential = client_settings.credential_of(client)
         self._options = dict(options)
         self._options.setdefault("retry_total", 1)
         self._options.setdefault("connection_timeout", 10)
         self._options.setdefault("read_timeout", 15)
-        self._is_plain = not wire.uses_tls(client)
+        self._is_plain = not client_settings.uses_tls(client)
 
     def _client(self) -> ServiceBusAdministrationClient:
         options = dict(self._options)

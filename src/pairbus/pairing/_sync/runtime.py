@@ -11,23 +11,13 @@ from weakref import WeakSet
 
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 
-from pairbus.pairing import wire
+from pairbus.sdk import handlers
 
 _Result = TypeVar("_Result")
 
 NEVER: Final = float("inf")
 WATCH_SECONDS: Final = 0.1
 IDLE_TURNS: Final = 20
-
-
-def steady_ms() -> int:
-    """Milliseconds of a clock that never steps."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def wall_ms() -> int:
-    """The time of day, in milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Limits:
@@ -111,11 +101,11 @@ class Limits:
         for key, (until, handler) in list(self._calls.items()):
             if until <= now:
                 self._calls.pop(key, None)
-                wire.cut_socket(handler)
+                handlers.cut_socket(handler)
         for slot in self._watched():
             if slot.until <= now:
                 slot.until = NEVER
-                wire.cut_socket(slot.sender)
+                handlers.cut_socket(slot.sender)
         return self._is_busy()
 
     def _is_busy(self) -> bool:

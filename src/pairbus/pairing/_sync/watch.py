@@ -1,5 +1,5 @@
 # Written by tools/unasync.py from _async/watch.py: edit that file.
-"""The watch over one entity that is not healthy: its failover timer and its pings. One per entity and factory."""
+"""The watch over one entity that is not healthy: its failover timer and its pings. One per entity and state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.pairing import wire
 from pairbus.pairing.events import Kind
 from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.ping import PING_CONTENT_TYPE, PING_LIFE_SECONDS
 from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk import handlers
 
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient
@@ -48,17 +48,17 @@ def watch(client: PairedServiceBusClient, record: EntityHealth) -> None:
             logger.exception(
                 "the watch over %s stumbled", record.path, extra={"event": "pairing.watch_failed"}
             )
-            record.pings.answered(client._factory.clock())
+            record.pings.answered(client._state.clock())
             client._pulse.wait(client._pulse.ticket(), PAUSE_SECONDS)
 
 
 def _turn(client: PairedServiceBusClient, record: EntityHealth) -> bool:
     """Look once, then ping or wait. True: there is nothing left to watch."""
-    factory = client._factory
-    with factory.lock:
+    state = client._state
+    with state.lock:
         ticket = client._pulse.ticket()
-        now = factory.clock()
-        factory.apply(record, record.tick(now))
+        now = state.clock()
+        state.apply(record, record.tick(now))
         if record.state is Health.HEALTHY or client._is_ended:
             client._watch_ended(record)
             return True
@@ -74,35 +74,35 @@ def _turn(client: PairedServiceBusClient, record: EntityHealth) -> bool:
 
 
 def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
-    factory = client._factory
-    with factory.lock:
-        factory.counters.pings += 1
-    factory.tell(Kind.PING_SENT, record.path, "asking whether the entity is back")
+    state = client._state
+    with state.lock:
+        state.counters.pings += 1
+    state.tell(Kind.PING_SENT, record.path, "asking whether the entity is back")
     seconds = record.pings.timeout_ms / 1000
     error: Exception | None = None
     sender: Any = None
     try:
         # A fresh link for each ping: an old one would report its own death, not the entity's.
         sender = client.primary.get_queue_sender(record.path)
-        wire.set_retries(sender, 0)
+        handlers.set_retries(sender, 0)
         with client._limits.limit(sender, seconds):
             sender.send_messages(ping_message(), timeout=seconds * SDK_SHARE)
     except Exception as caught:  # noqa: BLE001 - every error is the answer to the ping
         error = caught
     finally:
         client._close_handler(sender)
-    with factory.lock:
+    with state.lock:
         if client._is_ended:
             return
-        now = factory.clock()
+        now = state.clock()
         if error is None:
-            factory.counters.pings_answered += 1
+            state.counters.pings_answered += 1
             text = "the entity accepted a ping"
             changes = record.ping_succeeded(now)
         else:
             text = f"{type(error).__name__}: {error}"[:200]
             is_gone = classify(error) is Failure.NOT_FOUND
             changes = record.ping_failed(now, text, entity_is_gone=is_gone, error=error)
-        factory.note(record, f"ping: {text}")
-        factory.tell(Kind.PING_ANSWERED, record.path, text, is_good=error is None)
-        factory.apply(record, changes)
+        state.note(record, f"ping: {text}")
+        state.tell(Kind.PING_ANSWERED, record.path, text, is_good=error is None)
+        state.apply(record, changes)

@@ -10,7 +10,7 @@ import certifi
 import pytest
 
 from pairbus.errors import UsageError
-from pairbus.pairing.trust import bundle_of, reaching, read_authorities, trusting
+from pairbus.sdk.trust import bundle_of, reaching, read_authorities, trusting
 from pairbus.server.config.certificates import ensure_certificates
 
 KEY = "SharedAccessKeyName=n;SharedAccessKey=a2V5"

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pairbus.pairing import parking, sections
+from pairbus.pairing import parking
 from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.trigger import IN_DOUBT, classify, counts
+from pairbus.sdk import sections
 
 if TYPE_CHECKING:
-    from pairbus.pairing.factory import Factory
+    from pairbus.pairing.state import PairingState
     from pairbus.syphon.plan import Letter
-    from pairbus.testing.pairing_world import World
+    from tests.simulation.pair.world import World
 
 Key = tuple[str, str]
 
@@ -87,7 +88,7 @@ class Checks:
         self._first_failure.pop((factory, record.path), None)
         self._proof[factory, record.path] = now
 
-    def to_backlog(self, factory: str, queue: str, now: int, shared: Factory) -> None:
+    def to_backlog(self, factory: str, queue: str, now: int, shared: PairingState) -> None:
         """A parked message is about to go to a backlog queue."""
         self.parked += 1
         refused = self._refused.get((factory, queue))

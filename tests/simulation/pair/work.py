@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from pairbus.testing.pairing_model import NamespaceModel
+from tests.simulation.pair.model import NamespaceModel
 
 Work = Generator[Any, Any, None]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.pairing import parking, sections
+from pairbus.pairing import parking
+from pairbus.sdk import sections
 
 LOCK_MS = 60_000
 

@@ -6,18 +6,18 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.pairing.factory import Factory
 from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rotation import Rotation
+from pairbus.pairing.state import PairingState
 from pairbus.pairing.trigger import Failure, classify
-from pairbus.testing.pairing_model import original
-from pairbus.testing.pairing_work import Ask, Sleep, Work
+from tests.simulation.pair.model import original
+from tests.simulation.pair.work import Ask, Sleep, Work
 
 if TYPE_CHECKING:
-    from pairbus.testing.pairing_world import World
+    from tests.simulation.pair.world import World
 
 
 class _RestartingHealth(EntityHealth):
@@ -49,21 +49,21 @@ class SimFactory:
         self.world = world
         self.name = f"f{number}"
         self.watched: set[str] = set()
-        self.factory = Factory(
+        self.state = PairingState(
             name=self.name,
             primary="p",
             secondary="s",
             options=options,
-            chooser=random.Random(world.random.random()),  # noqa: S311 - dice, not keys
+            chooser=random.Random(world.random.random()),
             clock=lambda: world.now,
             wall_clock=lambda: world.now + world.wall_offset,
             on_change=self.changed,
         )
-        self.factory.paired_with(queues)
+        self.state.paired_with(queues)
 
-    def record(self, path: str) -> EntityHealth:
+    def health_of(self, path: str) -> EntityHealth:
         """The entity's record, with a planted bug if the world has one."""
-        record = self.factory.record(path)
+        record = self.state.health_of(path)
         kind = {"timer_restarted": _RestartingHealth, "ping_counts_after_gone": _TrustingHealth}.get(
             self.world.bug
         )
@@ -71,11 +71,11 @@ class SimFactory:
             record = kind(
                 record.path,
                 record.failover_interval_ms,
-                self.factory.ping_interval_ms,
+                self.state.ping_interval_ms,
                 record.healthy_pings,
                 self.world.now,
             )
-            self.factory._records[entity_key(path)] = record
+            self.state._records[entity_key(path)] = record
         return record
 
     def changed(self, record: EntityHealth) -> None:
@@ -89,7 +89,7 @@ class SimFactory:
         """The watch of both twins, as a generator."""
         world = self.world
         while True:
-            self.factory.apply(record, record.tick(world.now))
+            self.state.apply(record, record.tick(world.now))
             if record.is_healthy:
                 self.watched.discard(record.path)
                 return
@@ -101,10 +101,10 @@ class SimFactory:
                 except Exception as error:  # noqa: BLE001 - every error is the answer
                     world.checks.ping_answered(self.name, record, error, world.now)
                     gone = classify(error) is Failure.NOT_FOUND
-                    self.factory.apply(record, record.ping_failed(world.now, str(error), entity_is_gone=gone))
+                    self.state.apply(record, record.ping_failed(world.now, str(error), entity_is_gone=gone))
                 else:
                     world.checks.ping_answered(self.name, record, None, world.now)
-                    self.factory.apply(record, record.ping_succeeded(world.now))
+                    self.state.apply(record, record.ping_succeeded(world.now))
             else:
                 deadline = record.next_deadline()
                 yield Sleep(max(1, min(200, (deadline or world.now + 200) - world.now)))
@@ -121,8 +121,8 @@ class SimFactory:
     def send(self, path: str, number: int, payload: bytes, choice: Choice) -> Work:
         """One send: ask, do, report, as both twins do."""
         world = self.world
-        record = self.record(path)
-        flow = self.factory.flow(record, choice, world.now + world.timeout_ms)
+        record = self.health_of(path)
+        flow = self.state.flow(record, choice, world.now + world.timeout_ms)
         if world.bug == "rotation_not_shared":
             own = world.own_rotations.setdefault(id(choice), self._fresh_rotation())
             flow = SendFlow(
@@ -140,23 +140,23 @@ class SimFactory:
                     )
                 except Exception as error:  # noqa: BLE001 - every error is an answer
                     world.checks.primary_failed(self.name, record, number, error, world.now)
-                    self.factory.apply(record, flow.primary_failed(world.now, error))
+                    self.state.apply(record, flow.primary_failed(world.now, error))
                 else:
                     world.checks.primary_accepted(self.name, record, world.now)
-                    self.factory.apply(record, flow.primary_accepted(world.now))
+                    self.state.apply(record, flow.primary_accepted(world.now))
                     world.checks.told(number, "ok")
                     return
             elif isinstance(step, TryBacklog):
                 parked = parked or self._parked(payload, path)
                 queue, letter = step.queue, parked
-                world.checks.to_backlog(self.name, queue, world.now, self.factory)
+                world.checks.to_backlog(self.name, queue, world.now, self.state)
                 try:
                     yield Ask(
                         world.secondary, partial(world.put, world.secondary, queue, [letter]), step.timeout_ms
                     )
                 except Exception as error:  # noqa: BLE001 - every error is an answer
                     is_out = flow.backlog_failed(queue, world.now, error)
-                    is_out = is_out or queue not in self.factory.usable_queues
+                    is_out = is_out or queue not in self.state.usable_queues
                     world.checks.backlog_failed(self.name, queue, number, error, world.now, is_out=is_out)
                 else:
                     world.checks.backlog_accepted(self.name, queue)
@@ -171,10 +171,10 @@ class SimFactory:
                 return
 
     def _parked(self, payload: bytes, path: str) -> bytes:
-        parked = self.factory.park([payload], path, "timeout")[0]
+        parked = self.state.park([payload], path, "timeout")[0]
         if self.world.bug == "alias_lost":
             return parked.replace(b"x-ms-sessionid", b"x-ms-sessionlost"[:14])
         return parked
 
     def _fresh_rotation(self) -> Rotation:
-        return Rotation(self.factory.queues, self.factory.ping_interval_ms, self.world.random)
+        return Rotation(self.state.queues, self.state.ping_interval_ms, self.world.random)

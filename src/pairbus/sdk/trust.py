@@ -17,7 +17,7 @@ import certifi
 from azure.servicebus import TransportType
 
 from pairbus.errors import UsageError
-from pairbus.pairing.naming import AMQPS_PORT, parse_connection_string
+from pairbus.sdk.connection_string import AMQPS_PORT, parse_connection_string
 
 AUTHORITY_BYTES_MAX: Final = 4 * 1024 * 1024
 """A file longer than this is no list of authorities."""

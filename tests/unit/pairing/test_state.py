@@ -10,25 +10,26 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.pairing import parking, wire
+from pairbus.pairing import parking
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, Kind
-from pairbus.pairing.factory import (
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.parking import Passport
+from pairbus.pairing.state import (
     BACKLOG_LIMIT_BYTES,
     ENVELOPE_BYTES,
     HEADER_LIMIT_BYTES,
-    Factory,
+    PairingState,
     check_header,
     check_size,
     header_bytes,
     headroom_of,
 )
-from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.pairing.parking import Passport
+from pairbus.sdk import message_bytes
 
 
-def make(listener: object = None, options: SendAvailabilityOptions | None = None) -> Factory:
-    factory = Factory(
+def make(listener: object = None, options: SendAvailabilityOptions | None = None) -> PairingState:
+    state = PairingState(
         name="f",
         primary="p",
         secondary="s",
@@ -39,49 +40,49 @@ def make(listener: object = None, options: SendAvailabilityOptions | None = None
         on_change=lambda record: None,
         listener=listener,  # type: ignore[arg-type]
     )
-    factory.paired_with(["q0", "q1"])
-    return factory
+    state.paired_with(["q0", "q1"])
+    return state
 
 
 def test_an_entity_has_one_record_however_its_path_is_written() -> None:
-    factory = make()
+    state = make()
 
-    assert factory.record("Orders") is factory.record("/orders/")
-    assert list(factory.reports()) == ["Orders"]
+    assert state.health_of("Orders") is state.health_of("/orders/")
+    assert list(state.reports()) == ["Orders"]
 
 
 def test_P45_changes_are_told_once_and_in_order() -> None:
     told: list[Event] = []
-    factory = make(told.append)
-    factory.fail_over("orders")
-    factory.fail_over("orders")
-    factory.mark_healthy("orders")
+    state = make(told.append)
+    state.fail_over("orders")
+    state.fail_over("orders")
+    state.mark_healthy("orders")
 
     kinds = [event.kind for event in told]
     assert kinds == [Kind.PAIRED, Kind.FAILED_OVER, Kind.RECOVERED]
-    assert (factory.counters.failovers, factory.counters.recoveries) == (1, 1)
+    assert (state.counters.failovers, state.counters.recoveries) == (1, 1)
 
 
 def test_a_listener_that_raises_changes_nothing() -> None:
     def broken(event: Event) -> None:
         raise RuntimeError("not my day")
 
-    factory = make(broken)
-    factory.fail_over("orders")
+    state = make(broken)
+    state.fail_over("orders")
 
-    assert factory.is_failed_over("orders")
+    assert state.is_failed_over("orders")
 
 
 def test_asking_about_an_unknown_entity_makes_no_record() -> None:
-    factory = make()
+    state = make()
 
-    assert not factory.is_failed_over("nobody")
-    assert factory.reports() == {}
+    assert not state.is_failed_over("nobody")
+    assert state.reports() == {}
 
 
 def test_P45_counts_of_many_senders_add_up() -> None:
-    factory = make()
-    tallies = [factory.new_tally() for _ in range(4)]
+    state = make()
+    tallies = [state.new_tally() for _ in range(4)]
 
     def send(tally: object) -> None:
         for _ in range(5_000):
@@ -93,10 +94,10 @@ def test_P45_counts_of_many_senders_add_up() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    factory.retire(tallies[0])
-    factory.retire(tallies[0])
+    state.retire(tallies[0])
+    state.retire(tallies[0])
 
-    statistics = factory.statistics()
+    statistics = state.statistics()
     assert (statistics.sends, statistics.to_primary, statistics.operations_primary) == (
         20_000,
         20_000,
@@ -105,10 +106,10 @@ def test_P45_counts_of_many_senders_add_up() -> None:
 
 
 def test_explain_tells_errors_timers_and_decisions() -> None:
-    factory = make()
-    record = factory.record("orders")
-    factory.apply(record, record.send_failed(5_000, "OperationTimeoutError: silence"))
-    lines = factory.explain("orders")
+    state = make()
+    record = state.health_of("orders")
+    state.apply(record, record.send_failed(5_000, "OperationTimeoutError: silence"))
+    lines = state.explain("orders")
 
     assert "suspect" in lines[0]
     assert "silence" in lines[0]
@@ -116,12 +117,12 @@ def test_explain_tells_errors_timers_and_decisions() -> None:
 
 
 def test_each_detour_has_a_number_and_names_its_factory() -> None:
-    from pairbus.testing.pairing_model import original
+    from tests.simulation.pair.model import original
 
-    factory = make()
+    state = make()
     payload = original(1, "s", has_alias_name=True, has_life=False)
-    first = parking.restore(factory.park([payload], "orders", "timeout")[0], 0)
-    second = parking.restore(factory.park([payload], "orders", "timeout")[0], 0)
+    first = parking.restore(state.park([payload], "orders", "timeout")[0], 0)
+    second = parking.restore(state.park([payload], "orders", "timeout")[0], 0)
 
     assert first.passport is not None
     assert second.passport is not None
@@ -136,7 +137,7 @@ def test_P13_the_size_error_names_the_overhead() -> None:
 
 
 def test_each_message_of_a_batch_has_a_number_of_its_own() -> None:
-    from pairbus.testing.pairing_model import original
+    from tests.simulation.pair.model import original
 
     payload = original(1, None, has_alias_name=False, has_life=False)
     parked = make().park([payload, payload], "orders", "timeout")
@@ -147,25 +148,25 @@ def test_each_message_of_a_batch_has_a_number_of_its_own() -> None:
 
 
 def test_P36_a_forked_process_does_not_number_like_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    factory = make()
+    state = make()
     monkeypatch.setattr("os.getpid", lambda: -1)
-    factory.park([], "orders", "timeout")
-    child = factory.name
-    factory.park([], "orders", "timeout")
+    state.park([], "orders", "timeout")
+    child = state.name
+    state.park([], "orders", "timeout")
 
     assert child != "f"
-    assert factory.name == child
+    assert state.name == child
 
 
 def test_a_journal_that_cannot_be_written_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def full(event: Event, at_ms: int) -> None:
         raise OSError(28, "No space left on device")
 
-    factory = make()
-    factory.journal = full
-    factory.fail_over("orders")
+    state = make()
+    state.journal = full
+    state.fail_over("orders")
 
-    assert factory.is_failed_over("orders")
+    assert state.is_failed_over("orders")
     assert "not in the journal" in caplog.text
 
 
@@ -175,11 +176,11 @@ def test_a_trigger_that_raises_does_not_count_and_is_told_of(caplog: pytest.LogC
     def broken(error: BaseException) -> bool:
         raise KeyError("oops")
 
-    factory = make(options=SendAvailabilityOptions(trigger=broken, failover_interval=timedelta(0)))
-    record = factory.record("orders")
-    flow = factory.flow(record, Choice(), 10_000)
+    state = make(options=SendAvailabilityOptions(trigger=broken, failover_interval=timedelta(0)))
+    record = state.health_of("orders")
+    flow = state.flow(record, Choice(), 10_000)
     error = TimeoutError()
-    factory.apply(record, flow.primary_failed(5_000, error))
+    state.apply(record, flow.primary_failed(5_000, error))
 
     step = flow.next_step(5_000)
     assert isinstance(step, Fail)
@@ -189,10 +190,10 @@ def test_a_trigger_that_raises_does_not_count_and_is_told_of(caplog: pytest.LogC
 
 
 def test_headroom_knows_the_limit_of_all_properties_together() -> None:
-    small = wire.encoded(ServiceBusMessage(b"x" * 1000))
+    small = message_bytes.encoded(ServiceBusMessage(b"x" * 1000))
     many: dict[Any, Any] = {f"name {number}": "v" * 1000 for number in range(63)}
-    full = wire.encoded(ServiceBusMessage(b"x", application_properties=many))
-    over = wire.encoded(ServiceBusMessage(b"x", application_properties={**many, "last": "v" * 1800}))
+    full = message_bytes.encoded(ServiceBusMessage(b"x", application_properties=many))
+    over = message_bytes.encoded(ServiceBusMessage(b"x", application_properties={**many, "last": "v" * 1800}))
     passport = Passport("f", 1, 1, "timeout", primary="contoso.servicebus.windows.net")
     parked = [parking.park(payload, "orders", passport) for payload in (small, full, over)]
 

@@ -12,11 +12,11 @@ from pairbus.pairing import parking
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.trigger import IN_DOUBT, classify
 from pairbus.syphon.plan import DrainPlan, Letter, SetAside
-from pairbus.testing.pairing_model import Stored
-from pairbus.testing.pairing_work import Ask, Sleep, Work
+from tests.simulation.pair.model import Stored
+from tests.simulation.pair.work import Ask, Sleep, Work
 
 if TYPE_CHECKING:
-    from pairbus.testing.pairing_world import World
+    from tests.simulation.pair.world import World
 
 
 class SimSyphon:

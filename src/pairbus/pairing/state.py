@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pairbus.errors import UsageError
-from pairbus.pairing import parking, wire
+from pairbus.pairing import parking
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.flow import Choice, SendFlow
@@ -27,6 +27,7 @@ from pairbus.pairing.parking import Passport
 from pairbus.pairing.rotation import Chooser, Rotation
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
 from pairbus.pairing.trigger import counts
+from pairbus.sdk import message_bytes
 
 BACKLOG_LIMIT_BYTES: Final = 262_144
 """What a backlog queue of the standard tier takes."""
@@ -49,7 +50,7 @@ _KINDS: Final = {
 }
 
 
-class Factory:
+class PairingState:
     """The shared state of one paired client.
 
     Args:
@@ -87,7 +88,7 @@ class Factory:
         self.clock = clock
         self.wall_clock = wall_clock
         self.counters = Counters()
-        self._folded = Tally()
+        self._retired_total = Tally()
         self._tallies: list[Tally] = []
         self._retired: deque[Tally] = deque()
         self.events = EventLog(listener)
@@ -160,7 +161,7 @@ class Factory:
 
     # --- entities ---------------------------------------------------------------------------------
 
-    def record(self, path: str) -> EntityHealth:
+    def health_of(self, path: str) -> EntityHealth:
         """The one record of an entity, however its path is written."""
         key = entity_key(path)
         with self.lock:
@@ -199,7 +200,7 @@ class Factory:
 
     def fail_over(self, path: str) -> None:
         """Switch one entity to the backlog by hand."""
-        record = self.record(path)
+        record = self.health_of(path)
         with self.lock:
             self.apply(record, record.fail_over(self.clock()))
 
@@ -343,29 +344,29 @@ class Factory:
         """The counts of a new sender."""
         tally = Tally()
         with self.lock:
-            self._fold_retired()
+            self._add_retired()
             self._tallies.append(tally)
         return tally
 
-    def _fold(self, tally: Tally) -> None:
+    def _add(self, tally: Tally) -> None:
         """Keep the counts of a sender without its tally: nobody has the sender any more, so no send of it is under way."""
         with self.lock:
             if tally in self._tallies:
                 self._tallies.remove(tally)
-                self._folded.add(tally)
+                self._retired_total.add(tally)
 
     def retire(self, tally: Tally) -> None:
         """Nobody has the sender any more. Called by the garbage collector, so it takes no lock."""
         self._retired.append(tally)
 
-    def _fold_retired(self) -> None:
+    def _add_retired(self) -> None:
         while self._retired:
-            self._fold(self._retired.popleft())
+            self._add(self._retired.popleft())
 
     def _total(self) -> Tally:
-        self._fold_retired()
+        self._add_retired()
         total = Tally()
-        for tally in (self._folded, *self._tallies):
+        for tally in (self._retired_total, *self._tallies):
             total.add(tally)
         return total
 
@@ -385,7 +386,7 @@ class Factory:
 
 def header_bytes(payload: bytes) -> int:
     """The size of an encoded message without its body: all its properties and annotations."""
-    return len(payload) - len(wire.body_of(payload))
+    return len(payload) - len(message_bytes.body_of(payload))
 
 
 def check_header(parked: Sequence[bytes], originals: Sequence[bytes]) -> None:

@@ -20,11 +20,11 @@ from pairbus.pairing.health import Health
 from pairbus.pairing.naming import backlog_queue
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rotation import Rotation
-from pairbus.testing.pairing_checks import Checks
-from pairbus.testing.pairing_model import NamespaceModel, QueueModel
-from pairbus.testing.pairing_senders import SimFactory
-from pairbus.testing.pairing_syphons import SimSyphon
-from pairbus.testing.pairing_work import Ask, Running, Sleep, Work
+from tests.simulation.pair.checks import Checks
+from tests.simulation.pair.model import NamespaceModel, QueueModel
+from tests.simulation.pair.senders import SimFactory
+from tests.simulation.pair.syphons import SimSyphon
+from tests.simulation.pair.work import Ask, Running, Sleep, Work
 
 PRIMARY_DOWN, QUEUE_DISABLED, SECONDARY_SILENT = 0, 4, 7
 """Kinds of faults, by their place in ``World._fault``."""
@@ -52,7 +52,7 @@ class World:
     def __init__(self, seed: int, bug: str = "") -> None:
         self.seed = seed
         self.bug = bug
-        self.random = random.Random(f"pair-{seed}")  # noqa: S311 - dice, not keys
+        self.random = random.Random(f"pair-{seed}")
         self.now = 1_000
         self.wall_offset = 1_700_000_000_000
         self.checks = Checks(self)
@@ -285,7 +285,7 @@ class World:
         reasons += [
             f"{factory.name}: {path} is {report.state.value}"
             for factory in self.factories
-            for path, report in factory.factory.reports().items()
+            for path, report in factory.state.reports().items()
             if report.state in (Health.FAILED_OVER, Health.REFUSING)
         ]
         if self.checks.pending():

@@ -14,9 +14,10 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
-from pairbus.pairing import parking, sections, wire
+from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.trigger import is_refusal
+from pairbus.sdk import client_settings, handlers, message_bytes, sections
 from pairbus.syphon.hosting import asynchronous
 
 TEXT = "Endpoint=sb://p.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
@@ -27,16 +28,18 @@ def test_what_is_used_of_the_sdk_is_there(kind: Any) -> None:
     client = kind.from_connection_string(TEXT)
     sender, receiver = client.get_queue_sender("orders"), client.get_queue_receiver("orders")
 
-    assert wire.uses_tls(client)
-    assert wire.credential_of(client) is not None
-    assert wire.batch_limit(sender) == 0
-    wire.set_retries(sender, 0)
+    assert client_settings.uses_tls(client)
+    assert client_settings.credential_of(client) is not None
+    assert message_bytes.batch_limit(sender) == 0
+    handlers.set_retries(sender, 0)
     assert (sender._config.retry_total, client._config.retry_total) == (0, 3), (
         "the client's own setting stays"
     )
     assert callable(receiver._build_received_message)
-    batch = wire.batch_of(wire.new_batch(1_000, sender), [wire.encoded(ServiceBusMessage("x"))])
-    assert (len(batch), len(wire.messages_of(batch))) == (1, 1)
+    batch = message_bytes.batch_of(
+        message_bytes.new_batch(1_000, sender), [message_bytes.encoded(ServiceBusMessage("x"))]
+    )
+    assert (len(batch), len(message_bytes.messages_of(batch))) == (1, 1)
     assert inspect.iscoroutinefunction(sender._handle_exception) == (kind is AsyncClient)
 
 
@@ -48,14 +51,14 @@ def test_a_client_reaches_its_namespace_as_the_one_it_was_made_after() -> None:
     other = asynchronous(client)
 
     assert isinstance(other, AsyncClient)
-    assert wire.settings_of(other) == wire.settings_of(client)
+    assert client_settings.settings_of(other) == client_settings.settings_of(client)
     assert other.fully_qualified_namespace == client.fully_qualified_namespace
 
 
 def test_P16_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> None:
     sender: Any = ServiceBusClient.from_connection_string(TEXT).get_queue_sender("orders")
     noticed: list[BaseException] = []
-    wire.watch_attempts(sender, noticed.append)
+    handlers.watch_attempts(sender, noticed.append)
     attempts: list[int] = []
 
     def busy(**options: Any) -> None:
@@ -66,7 +69,7 @@ def test_P16_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> Non
         sender._do_retryable_operation(busy)
     assert (len(attempts), noticed) == (1, [])
 
-    wire.set_retries(sender, 1, backoff_s=0.0)
+    handlers.set_retries(sender, 1, backoff_s=0.0)
 
     def lost(**options: Any) -> None:
         raise sdk.ServiceBusConnectionError
@@ -78,8 +81,8 @@ def test_P16_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> Non
 
 def test_P32_a_definite_answer_of_a_backlog_queue_is_not_asked_for_again() -> None:
     sender: Any = ServiceBusClient.from_connection_string(TEXT).get_queue_sender("backlog")
-    wire.set_retries(sender, 1, backoff_s=0.0)
-    wire.watch_attempts(sender, lambda error: None, is_refusal)
+    handlers.set_retries(sender, 1, backoff_s=0.0)
+    handlers.watch_attempts(sender, lambda error: None, is_refusal)
 
     def attempts(error: Exception) -> int:
         made: list[int] = []
@@ -102,7 +105,7 @@ def test_P32_a_definite_answer_of_a_backlog_queue_is_not_asked_for_again() -> No
 async def test_P16_server_busy_ends_the_asynchronous_sdks_own_attempts() -> None:
     sender: Any = AsyncClient.from_connection_string(TEXT).get_queue_sender("orders")
     noticed: list[BaseException] = []
-    wire.watch_attempts(sender, noticed.append)
+    handlers.watch_attempts(sender, noticed.append)
     attempts: list[int] = []
 
     async def busy(**options: Any) -> None:
@@ -127,10 +130,10 @@ def test_a_socket_is_cut_under_whoever_waits(is_wrapped: bool) -> None:
     transport = SimpleNamespace(sock=WebSocket() if is_wrapped else near)
     handler = SimpleNamespace(_handler=SimpleNamespace(_connection=SimpleNamespace(_transport=transport)))
     with near, far:
-        wire.cut_socket(handler)
+        handlers.cut_socket(handler)
 
         assert far.recv(1) == b""
-    wire.cut_socket(SimpleNamespace(_handler=None))
+    handlers.cut_socket(SimpleNamespace(_handler=None))
 
 
 class Span:
@@ -165,7 +168,9 @@ def _traced() -> Iterator[None]:
 def test_trace_context_survives_the_detour() -> None:
     message = ServiceBusMessage("x", application_properties={"mine": 1})
 
-    parked = parking.park(wire.encoded(message, is_traced=True), "orders", Passport("f", 1, 1, "timeout"))
+    parked = parking.park(
+        message_bytes.encoded(message, is_traced=True), "orders", Passport("f", 1, 1, "timeout")
+    )
 
     home = sections.split(parking.restore(parked, 0).payload)
     found = sections.map_items(sections.find(home, sections.APPLICATION_PROPERTIES))
@@ -175,8 +180,8 @@ def test_trace_context_survives_the_detour() -> None:
 
 
 def test_the_body_of_a_message_is_compared_whatever_surrounds_it() -> None:
-    one = wire.encoded(ServiceBusMessage(b"same", message_id="1"))
-    two = wire.encoded(ServiceBusMessage(b"same", message_id="2", session_id="s"))
-    other = wire.encoded(ServiceBusMessage(b"other", message_id="1"))
+    one = message_bytes.encoded(ServiceBusMessage(b"same", message_id="1"))
+    two = message_bytes.encoded(ServiceBusMessage(b"same", message_id="2", session_id="s"))
+    other = message_bytes.encoded(ServiceBusMessage(b"other", message_id="1"))
 
-    assert wire.body_of(one) == wire.body_of(two) != wire.body_of(other)
+    assert message_bytes.body_of(one) == message_bytes.body_of(two) != message_bytes.body_of(other)

@@ -1,0 +1,11 @@
+"""The official Azure SDK: everything that needs more of it than its public surface.
+
+This is the only room that may import ``azure.*._*`` or reach into private attributes of the SDK's objects. Others use:
+
+- ``connection_string``, ``credentials``: a connection string taken apart, keys and signatures
+- ``trust``: certificate authorities, and options that reach a namespace on another port than the usual one
+- ``client_settings``: what an SDK client knows about its namespace
+- ``message_bytes``, ``sections``: messages and batches as bytes
+- ``handlers``, ``receivers``: retries, attempts, sharing and ending of senders and receivers
+- ``plain_http``, ``plain_http_aio``: the administration client without TLS
+"""

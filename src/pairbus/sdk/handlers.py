@@ -1,0 +1,167 @@
+"""Senders and receivers of the SDK beneath their surface: retries, attempts, sharing one link, ending a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from azure.servicebus._pyamqp.constants import LinkDeliverySettleReason, LinkState, MessageDeliveryState
+from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
+from azure.servicebus._pyamqp.message import BatchMessage, _MessageDelivery
+from azure.servicebus.exceptions import ServiceBusServerBusyError
+
+
+def set_retries(handler: Any, retries: int, backoff_s: float = 0.1) -> None:
+    """How often a handler's own operations are tried again; the client's setting serves the application's own ones."""
+    handler._config.retry_total = retries
+    handler._config.retry_backoff_factor = backoff_s
+    _bound_inner_retries(handler, retries, backoff_s)
+
+
+def bound_retries(handler: Any, retries: int, backoff_s: float) -> None:
+    """At most so many retries with at most that pause; fewer if the client was told so."""
+    config = handler._config
+    config.retry_total = min(config.retry_total, retries)
+    config.retry_backoff_factor = min(config.retry_backoff_factor, backoff_s)
+    _bound_inner_retries(handler, config.retry_total, config.retry_backoff_factor)
+
+
+def _bound_inner_retries(handler: Any, retries: int, backoff_s: float) -> None:
+    """The SDK's protocol layer has retries of its own below those of its sender."""
+    policy = getattr(handler, "_error_policy", None)
+    if policy is not None:
+        policy.total_retries = min(policy.total_retries, retries)
+        policy.backoff_factor = min(policy.backoff_factor, backoff_s)
+
+
+def watch_attempts(
+    sender: Any,
+    noticed: Callable[[BaseException], object],
+    is_final: Callable[[BaseException], bool] | None = None,
+) -> None:
+    """Call ``noticed`` with the error of each attempt, though the SDK tries again and tells only of the last one.
+
+    "Server busy" ends the SDK's own attempts: it would try again within a second, and ten must pass (P16). So does an
+    error that ``is_final`` says yes to.
+    """
+    original = sender._handle_exception
+
+    def judged(error: BaseException) -> BaseException:
+        if isinstance(error, ServiceBusServerBusyError):
+            raise error
+        noticed(error)
+        if is_final is not None and is_final(error):
+            raise error
+        return error
+
+    if inspect.iscoroutinefunction(original):
+
+        async def handle_later(exception: Exception) -> BaseException:
+            return judged(await original(exception))
+
+        sender._handle_exception = handle_later
+    else:
+
+        def handle(exception: Exception) -> BaseException:
+            return judged(original(exception))
+
+        sender._handle_exception = handle
+
+
+def share(sender: Any, send: Any) -> Any:
+    """Let ``send`` stand where the SDK attempts to send a message. Returns what the SDK does there."""
+    original, sender._send = sender._send, send
+    return original
+
+
+def share_opening(sender: Any, open_: Any, let_go: Any) -> Any:
+    """Let ``open_`` and ``let_go`` stand where the SDK opens and closes its connection. Returns how it opens."""
+    original, sender._open, sender._close_handler = sender._open, open_, let_go
+    return original
+
+
+def open_with_retries(sender: Any) -> Any:
+    """Open a sender as the SDK does when it is entered."""
+    return sender._open_with_retry()
+
+
+def can_pipeline(sender: Any) -> bool:
+    """Whether the parts below the sender are those that ``transfer`` and ``work`` know."""
+    return getattr(sender._amqp_transport, "KIND", "") == "pyamqp" and hasattr(sender, "_create_handler")
+
+
+async def transfer(handler: Any, message: Any, settled: Callable[[BaseException | None], None]) -> Any:
+    """Put a message on an open asynchronous link; ``settled`` is called with its answer while ``work`` runs."""
+    content = message._message
+    if isinstance(content, list):
+        content = BatchMessage(*content)
+    delivery: Any = _MessageDelivery(content, MessageDeliveryState.WaitingForSendAck)  # type: ignore[no-untyped-call]
+
+    async def completed(reason: Any, state: Any) -> None:
+        await handler._on_send_complete_async(delivery, reason, state)
+        if (
+            reason != LinkDeliverySettleReason.NOT_DELIVERED
+        ):  # otherwise the link is gone, and ``work`` says why
+            settled(None if delivery.state == MessageDeliveryState.Ok else delivery.error or _no_answer())
+
+    return await handler._link.send_transfer(content, on_send_complete=completed, send_async=True)
+
+
+def withdraw(delivery: Any) -> None:
+    """A message that is not written yet is not written any more."""
+    delivery.timeout, delivery.start = 1, float("-inf")
+
+
+async def work(handler: Any) -> None:
+    """Write what is to be written and read what came. Raises when the link has ended."""
+    is_running = await handler.do_work_async()
+    link = handler._link
+    if not is_running or link is None:
+        raise _no_answer()
+    if link.get_state() != LinkState.ATTACHED:
+        raise _no_answer()
+
+
+def _no_answer() -> AMQPConnectionError:
+    return AMQPConnectionError(ErrorCondition.SocketError, description="The link ended before it answered.")
+
+
+def take_handler(sender: Any) -> Any:
+    """Take the connection away from a sender, so that its next use opens another one."""
+    handler = getattr(sender, "_handler", None)
+    sender._handler, sender._running = None, False
+    return handler
+
+
+async def end_client(handler: Any, seconds: float) -> None:
+    """Close a connection in order, or cut it after ``seconds``. Nothing of it is left."""
+    keeping = getattr(handler, "_keep_alive_thread", None)
+    connection = getattr(handler, "_connection", None)
+    try:
+        async with asyncio.timeout(seconds):
+            await handler.close_async()
+    except Exception:  # noqa: BLE001 - it is given up either way, and its peer may be gone
+        return
+    finally:
+        if keeping is not None:
+            keeping.cancel()
+        writer = getattr(getattr(connection, "_transport", None), "writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+
+def cut_socket(handler: Any) -> None:
+    """End whatever a synchronous sender or receiver is waiting for, by ending its connection under it."""
+    client = getattr(handler, "_handler", None)
+    connection = getattr(client, "_connection", None)
+    transport = getattr(connection, "_transport", None)
+    end = getattr(transport, "sock", None)
+    # A WebSocket wraps its socket, and its own ``shutdown`` only closes it here: nobody waiting would notice.
+    end = getattr(end, "sock", end)
+    if isinstance(end, socket.socket):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
