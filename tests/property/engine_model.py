@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pairbus.engine.consumer import Consumer, Lock
 from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
-from pairbus.engine.queue import Queue
+from pairbus.engine.queues.consumer import Consumer, Lock
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from pairbus.storage.log.store import LogStore

@@ -11,9 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pairbus.engine import browse, session_ops
-from pairbus.engine.consumer import Consumer, Lock
-from pairbus.engine.queue import Queue
+from pairbus.engine.queues import browse
+from pairbus.engine.queues.consumer import Consumer, Lock
+from pairbus.engine.queues.queue import Queue
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import Refusal
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pairbus.engine.context import Context, Numbers, Space
-from pairbus.engine.queue import Queue
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.records import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, queue_id_of
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
 

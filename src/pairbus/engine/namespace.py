@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine import routing, session_ops
+from pairbus.engine import routing
 from pairbus.engine import topic as topics
 from pairbus.engine.context import Context
 from pairbus.engine.entity import Entity
@@ -29,6 +29,7 @@ from pairbus.engine.records import (
     SessionStateSet,
 )
 from pairbus.engine.routing import HOPS_MAX, Router
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import EntityAlreadyExists, EntityNotFound, InvalidEntity, QuotaExceeded
 from pairbus.model.access import AccessRule
 from pairbus.model.entity import (
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.ports import Journal, Outbox
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
 
 ENTITIES_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 2_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Consumer, Lock
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.consumer import Consumer, Lock
+    from pairbus.engine.queues.queue import Queue
     from pairbus.engine.records import Record
     from pairbus.model.message import Message
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.entity import Entity
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.model.entity import Settings
 
 HOPS_MAX: Final = 4

@@ -10,7 +10,7 @@ from pairbus.errors import EntityNotFound
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
     from pairbus.engine.namespace import Namespace
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
 
 CBS: Final = "$cbs"
 _MANAGEMENT: Final = "/$management"

@@ -10,7 +10,7 @@ from pairbus.amqp.types import ULong
 from pairbus.errors import ArgumentError, QuotaExceeded, UsageError
 
 if TYPE_CHECKING:
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.model.message import Message
 
 LONG_MAX: Final = (1 << 63) - 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.consumer import Consumer
+from pairbus.engine.queues.consumer import Consumer
 from pairbus.gateway.telemetry import meter
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
     from pairbus.engine.entity import Entity
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.addressing import Address
     from pairbus.gateway.connection import GatewayConnection
 

@@ -16,8 +16,8 @@ from pairbus.amqp.states import (
     encode_outcome_code,
 )
 from pairbus.amqp.types import Described, Long, Symbol, text_of
-from pairbus.engine import session_ops
-from pairbus.engine.consumer import Consumer, Lock
+from pairbus.engine.queues.consumer import Consumer, Lock
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, Refusal, Unauthorized
 from pairbus.gateway import transactions
 from pairbus.gateway.changes import check_changes, merged_changes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pairbus.amqp.session import Session
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.model.message import Message

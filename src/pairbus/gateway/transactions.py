@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pairbus.amqp.link import Link
     from pairbus.amqp.message.sections import Scanned
     from pairbus.amqp.states import Outcome
-    from pairbus.engine.consumer import Lock
     from pairbus.engine.entity import Entity
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.consumer import Lock
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import Coordinator, ReceiveLink, SendLink

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.message.scan import scan
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Timestamp
-from pairbus.engine import browse
-from pairbus.engine.browse import PURGED
+from pairbus.engine.queues import browse
+from pairbus.engine.queues.browse import PURGED
 from pairbus.engine.stored_message import incoming_of
 from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed, UsageError
 from pairbus.gateway import incoming
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.entity import Entity
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.broker import Broker
     from pairbus.model.message import Message
 

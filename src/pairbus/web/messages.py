@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.whole import DecodedMessage, decode_message
 from pairbus.amqp.types import Double, Float, Sized, Timestamp, Uuid
-from pairbus.engine import browse
+from pairbus.engine.queues import browse
 from pairbus.errors import InvalidParkedPropertyError, ProtocolError
 from pairbus.gateway.outgoing import encode_delivery
 from pairbus.gateway.telemetry.meter import BACKLOG, stage_of
@@ -14,7 +14,7 @@ from pairbus.model.message import ACTIVE, DEFERRED
 from pairbus.pairing import parking
 
 if TYPE_CHECKING:
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.broker import Broker
     from pairbus.model.message import Message
 

@@ -27,7 +27,7 @@ from pairbus.web.sessions import COOKIE_PREFIX, LIFE_MS, Sessions, rights_of, si
 
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.access import Grant
     from pairbus.server.assembly import Assembly
     from pairbus.server.config.options import Options

@@ -13,10 +13,10 @@ from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pairbus.engine.consumer import Consumer, Lock
     from pairbus.engine.namespace import Namespace
     from pairbus.engine.ports import Outbox
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.consumer import Consumer, Lock
+    from pairbus.engine.queues.queue import Queue
     from pairbus.model.message import Message
 
 PENDING: Final = "pending"

@@ -16,9 +16,9 @@ from pairbus.server.committer import Commit, CommitQueue, Speech
 from tests.simulation.broker.checkers import Inspector, Stamp
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Consumer
     from pairbus.engine.namespace import Namespace
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.consumer import Consumer
+    from pairbus.engine.queues.queue import Queue
     from pairbus.engine.records import Record
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.http import HttpRequest

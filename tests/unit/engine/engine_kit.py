@@ -9,12 +9,12 @@ from dataclasses import replace
 from pairbus.amqp.message.scan import Scanned, scan
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Symbol, Timestamp, UInt
-from pairbus.engine import session_ops
-from pairbus.engine.consumer import Consumer, Lock
 from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
-from pairbus.engine.queue import Queue
+from pairbus.engine.queues.consumer import Consumer, Lock
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.records import Record
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
 from pairbus.model.message import Message
 from pairbus.storage.memory import MemoryDisk, MemoryStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.engine.browse import check_deferred, delete_batch, lock_deferred, peek
+from pairbus.engine.queues.browse import check_deferred, delete_batch, lock_deferred, peek
 from pairbus.errors import EntityDisabled, MessageNotFound
 from pairbus.model.entity import RECEIVE_DISABLED, Settings
 from pairbus.model.message import DEFERRED

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.engine.due import ROOM_RETRY_MS
 from pairbus.engine.namespace import SMALL_RECORD_BYTES
+from pairbus.engine.queues.due import ROOM_RETRY_MS
 from pairbus.engine.records import MessageStored
 from pairbus.errors import QuotaExceeded
 from pairbus.model.entity import QUEUE, SEND_DISABLED, SUBSCRIPTION, TOPIC, Settings

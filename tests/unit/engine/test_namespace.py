@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.engine import session_ops
 from pairbus.engine.namespace import ENTITIES_MAX, SUBSCRIPTIONS_MAX
 from pairbus.engine.records import (
     DuplicateSeen,
@@ -18,6 +17,7 @@ from pairbus.engine.records import (
     SequenceAdvanced,
     SessionStateSet,
 )
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import (
     EntityAlreadyExists,
     EntityNotFound,

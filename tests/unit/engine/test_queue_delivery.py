@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.engine.queue import REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
+from pairbus.engine.queues.queue import REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
 from pairbus.engine.records import MessageRemoved
 from pairbus.errors import ArgumentError, EntityDisabled, MessageLockLost, NotAllowed
 from pairbus.model.entity import RECEIVE_DISABLED, Settings

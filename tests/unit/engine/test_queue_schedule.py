@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.engine.browse import cancel_scheduled
-from pairbus.engine.duplicates import DuplicateHistory
+from pairbus.engine.queues.browse import cancel_scheduled
+from pairbus.engine.queues.duplicates import DuplicateHistory
 from pairbus.engine.records import MessageStored
 from pairbus.errors import MessageNotFound
 from pairbus.model.entity import Settings

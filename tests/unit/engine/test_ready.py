@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.engine.ready import GONE, Ready
+from pairbus.engine.queues.ready import GONE, Ready
 from pairbus.model.message import Message
 
 

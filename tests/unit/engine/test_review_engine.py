@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pairbus.amqp.types import ULong
-from pairbus.engine import session_ops
 from pairbus.engine.records import DuplicateSeen, EntityPut, NamespacePut, Record
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, QuotaExceeded
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import Settings

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from pairbus.engine.browse import STALE_WALK_MAX, delete_batch, peek
-from pairbus.engine.consumer import Consumer
-from pairbus.engine.session_ops import list_sessions
-from pairbus.engine.sessions import SessionTable
+from pairbus.engine.queues.browse import STALE_WALK_MAX, delete_batch, peek
+from pairbus.engine.queues.consumer import Consumer
+from pairbus.engine.sessions.operations import list_sessions
+from pairbus.engine.sessions.table import SessionTable
 from pairbus.model.entity import Settings
 from pairbus.model.message import Message
 from tests.unit.engine.engine_kit import SECOND, Bench

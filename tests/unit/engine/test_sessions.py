@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.engine import session_ops
-from pairbus.engine.consumer import Consumer
+from pairbus.engine.queues.consumer import Consumer
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, NotAllowed, SessionCannotBeLocked, SessionLockLost
 from pairbus.model.entity import Settings
 from tests.unit.engine.engine_kit import SECOND, START, Bench

@@ -9,7 +9,7 @@ import pytest
 from pairbus.amqp.message.rewrite import application_properties, payload_of
 from pairbus.amqp.message.whole import decode_message
 from pairbus.engine.entity import Entity
-from pairbus.engine.queue import RELAY_BURST_MAX
+from pairbus.engine.queues.queue import RELAY_BURST_MAX
 from pairbus.engine.routing import HOPS_MAX, REASON_HOPS
 from pairbus.engine.rules.message_view import MISSING
 from pairbus.engine.rules.sql.values import Duration

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pairbus.engine.browse import cancel_scheduled, delete_batch
 from pairbus.engine.context import Context
-from pairbus.engine.queue import Queue
+from pairbus.engine.queues.browse import cancel_scheduled, delete_batch
+from pairbus.engine.queues.queue import Queue
 from pairbus.model.entity import Settings
 from pairbus.model.message import Message
 from tests.unit.engine.engine_kit import SECOND, START, Bench, Journal, Outbox, rule

@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.amqp.encode import encode_binary
 from pairbus.amqp.message.whole import encode_message
-from pairbus.engine.queue import REASON_MAX_DELIVERY_COUNT
+from pairbus.engine.queues.queue import REASON_MAX_DELIVERY_COUNT
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest

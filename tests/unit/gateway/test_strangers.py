@@ -18,7 +18,7 @@ from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.sasl import SaslInit
 from pairbus.amqp.session import Session
 from pairbus.amqp.types import Described, Symbol, UInt, ULong
-from pairbus.engine.consumer import Consumer
+from pairbus.engine.queues.consumer import Consumer
 from pairbus.errors import RemoteProtocolError
 from pairbus.gateway import tokens, transactions
 from pairbus.gateway.connection import STRANGER_BYTES_MAX, STRANGER_REFUSALS_MAX, GatewayConnection

@@ -1,1 +1,1 @@
-"""Subscription rules: which messages a subscription gets, and what an action changes in its copy."""
+"""Subscription rules: filters and actions (``sql``), one subscription's rules, a topic's index of all of them, their JSON."""

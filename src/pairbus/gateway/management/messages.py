@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.sections import without_body
 from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
-from pairbus.engine import browse
+from pairbus.engine.queues import browse
 from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost
 from pairbus.gateway import incoming, transactions
 from pairbus.gateway.changes import check_changes, merged_changes
@@ -16,9 +16,9 @@ from pairbus.gateway.telemetry import meter
 from pairbus.gateway.telemetry.trail import RECEIVED_AND_DELETED
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Lock
-    from pairbus.engine.queue import Queue
-    from pairbus.engine.sessions import Session
+    from pairbus.engine.queues.consumer import Lock
+    from pairbus.engine.queues.queue import Queue
+    from pairbus.engine.sessions.table import Session
     from pairbus.model.message import Message
 
 INT_MAX: Final = 2_147_483_647

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.types import Timestamp, Uuid, text_of
-from pairbus.engine import session_ops
-from pairbus.engine.browse import NUMBERS_MAX
+from pairbus.engine.queues.browse import NUMBERS_MAX
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, PairbusError, SessionLockLost
 from pairbus.gateway.links import ReceiveLink
 
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
-    from pairbus.engine.queue import Queue
-    from pairbus.engine.sessions import Session
+    from pairbus.engine.queues.queue import Queue
+    from pairbus.engine.sessions.table import Session
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.telemetry.meter import Tally
 

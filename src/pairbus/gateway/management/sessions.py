@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pairbus.amqp.types import Array, Int, Timestamp
-from pairbus.engine import session_ops
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError
 from pairbus.gateway.management.request import NoContent, Request
 from pairbus.gateway.telemetry.meter import RENEW, SESSION

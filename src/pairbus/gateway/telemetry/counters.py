@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
+from pairbus.engine.queues.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
 from pairbus.engine.routing import REASON_HOPS
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
 from pairbus.gateway.telemetry.trail import DEAD_LETTERED, FORWARDED
@@ -12,7 +12,7 @@ from pairbus.model.message import NEVER, Message
 
 if TYPE_CHECKING:
     from pairbus.engine.ports import Journal
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.telemetry.trail import Trail
 
 OWN_REASONS: Final = frozenset(

@@ -33,7 +33,7 @@ from pairbus.server.offline.namespace import KIND_NAMES, Gathered, Opened, Tell,
 from pairbus.storage.codec import encode
 
 if TYPE_CHECKING:
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.queue import Queue
     from pairbus.engine.records import Record
     from pairbus.model.message import Message
 

@@ -24,8 +24,8 @@ from pairbus.storage.log.store import LogStore
 from pairbus.storage.tools.inspect import CheckReport, check, holds_data
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Consumer, Lock
     from pairbus.engine.entity import Entity
+    from pairbus.engine.queues.consumer import Consumer, Lock
     from pairbus.engine.records import Record
     from pairbus.model.message import Message
     from pairbus.storage.ports import StoreStatistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pairbus.engine.sessions import Session
+    from pairbus.engine.sessions.table import Session
     from pairbus.model.message import Message
 
 

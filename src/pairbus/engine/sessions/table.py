@@ -14,10 +14,10 @@ from collections import OrderedDict
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.ready import Ready
+from pairbus.engine.queues.ready import Ready
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Consumer, Lock
+    from pairbus.engine.queues.consumer import Consumer, Lock
 
 _STALE_SLACK: Final = 256
 """Ends that may be out of date, beyond as many as are not, before they are swept."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.layout import header_size
-from pairbus.engine import due, session_ops
-from pairbus.engine.consumer import Consumer, Lock
 from pairbus.engine.context import DUE_BURST_MAX
-from pairbus.engine.queue_state import QueueState
+from pairbus.engine.queues import due
+from pairbus.engine.queues.consumer import Consumer, Lock
+from pairbus.engine.queues.state import QueueState
 from pairbus.engine.records import (
     DeliveryFailed,
     MessageDeferred,
@@ -27,6 +27,7 @@ from pairbus.engine.records import (
     MessageStored,
 )
 from pairbus.engine.rules.sql.nodes import PUBLISH_STEPS_MAX
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import (
     ArgumentError,
     EntityDisabled,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.context import Context, Numbers, Space
     from pairbus.engine.ports import Relay
-    from pairbus.engine.sessions import Session
+    from pairbus.engine.sessions.table import Session
     from pairbus.model.entity import Settings
 
 ID_LENGTH_MAX: Final = session_ops.SESSION_ID_MAX

@@ -9,9 +9,9 @@ from pairbus.errors import MessageNotFound
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Message
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Lock
-    from pairbus.engine.queue import Queue
-    from pairbus.engine.sessions import Session
+    from pairbus.engine.queues.consumer import Lock
+    from pairbus.engine.queues.queue import Queue
+    from pairbus.engine.sessions.table import Session
 
 PEEK_COUNT_MAX: Final = 250
 PEEK_BYTES_MAX: Final = 1_048_576

@@ -9,9 +9,9 @@ from pairbus.engine.records import SessionStateSet
 from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Consumer
-    from pairbus.engine.queue import Queue
-    from pairbus.engine.sessions import Session, SessionTable
+    from pairbus.engine.queues.consumer import Consumer
+    from pairbus.engine.queues.queue import Queue
+    from pairbus.engine.sessions.table import Session, SessionTable
 
 ACCEPT_NEXT_TIMEOUT_MS: Final = 65_000
 """How long "any session" waits when the client names no time."""

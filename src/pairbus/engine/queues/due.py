@@ -9,13 +9,13 @@ from __future__ import annotations
 from heapq import heappop
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine import session_ops
 from pairbus.engine.context import DUE_BURST_MAX
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.model.message import ACTIVE, SCHEDULED, Message
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Lock
-    from pairbus.engine.queue import Queue
+    from pairbus.engine.queues.consumer import Lock
+    from pairbus.engine.queues.queue import Queue
 
 ROOM_RETRY_MS: Final = 1_000
 """How often a full disk is asked whether what moves by itself (schedules, forwarding) has room again."""

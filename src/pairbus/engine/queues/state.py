@@ -12,15 +12,15 @@ from collections import deque
 from heapq import heapify, heappush
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.duplicates import DuplicateHistory
-from pairbus.engine.ready import GONE, Ready
-from pairbus.engine.session_order import SessionOrder
-from pairbus.engine.sessions import SessionTable
+from pairbus.engine.queues.duplicates import DuplicateHistory
+from pairbus.engine.queues.ready import GONE, Ready
+from pairbus.engine.sessions.order import SessionOrder
+from pairbus.engine.sessions.table import SessionTable
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Extra, Message
 
 if TYPE_CHECKING:
-    from pairbus.engine.consumer import Consumer, Lock
     from pairbus.engine.context import Context, Numbers, Space
+    from pairbus.engine.queues.consumer import Consumer, Lock
     from pairbus.model.entity import Settings
 
 _TIDY_EVERY: Final = 4_096
