@@ -112,10 +112,10 @@ bench-broker: $(STAMP) ## Messages per second, beside the peers that are install
 	$(BIN)/python -m bench.broker
 
 bench-settle: $(STAMP) ## What waiting for each settlement costs
-	@$(BIN)/python -m pairbus bench settle
+	@$(BIN)/python -m bench.settle
 
 bench-pairing: $(STAMP) ## What pairing costs and how fast it reacts, beside the official SDK alone
-	@$(BIN)/python -m pairbus bench pairing
+	@$(BIN)/python -m bench.pairing
 
 bench-spark: $(STAMP) ## The Spark syphon beside the in-process one and the plain SDK; bill and certificate beside one process
 	$(BIN)/python -m bench.spark

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,6 +32,7 @@ CONNECTIONS = (1, 4)
 ROUNDS = 3
 RUN_SECONDS = 2.0
 QUICK_SECONDS = 1.0
+STANDARD_OUTPUT = "-"
 PROBES = 200
 PROBE_BYTES = 1024
 PROBE_FILE_BYTES = 4 << 20
@@ -221,15 +222,15 @@ def print_report(runs: list[Run], names: list[str], sync_ms: float, alone: LoadR
     )
 
 
-def write_json(path: Path, runs: list[Run], sync_ms: float, alone: LoadResult) -> None:
-    told = {
+def as_json(runs: list[Run], sync_ms: float, alone: LoadResult) -> str:
+    report = {
         "rabbitmq_version": rabbitmq.version(),
         "compiled": ours.is_compiled(),
         "sync_probe_ms": sync_ms,
         "generator_alone": dataclasses.asdict(alone),
         "runs": [dataclasses.asdict(run) for run in runs],
     }
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    return json.dumps(report, indent=1)
 
 
 def bench(arguments: argparse.Namespace) -> None:
@@ -248,16 +249,25 @@ def bench(arguments: argparse.Namespace) -> None:
         if "rabbitmq" in names:
             peers.append(stack.enter_context(rabbitmq.RabbitMQ(home)))
         runs = measure_rounds(generator, peers, rounds, seconds)
-    print_report(runs, names, sync_ms, alone)
-    if arguments.json is not None:
-        write_json(arguments.json, runs, sync_ms, alone)
+    with redirect_stdout(sys.stderr if arguments.json == STANDARD_OUTPUT else sys.stdout):
+        print_report(runs, names, sync_ms, alone)
+    if arguments.json == STANDARD_OUTPUT:
+        print(as_json(runs, sync_ms, alone))
+    elif arguments.json is not None:
+        Path(arguments.json).write_text(as_json(runs, sync_ms, alone) + "\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.broker", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round instead of three")
     parser.add_argument("--only", choices=("ours", "rabbitmq"), help="measure one broker alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=STANDARD_OUTPUT,
+        metavar="FILE",
+        help="write every run to FILE; without FILE to standard output, and the table to standard error",
+    )
     try:
         bench(parser.parse_args())
     except BenchError as error:

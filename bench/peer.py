@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,12 @@ class Peer:
     password: str
     address: str
     pid: int
+
+
+def progress(text: str) -> None:
+    """Show a person who waits what is under way."""
+    if sys.stderr.isatty():
+        print(f"{text} …", file=sys.stderr, flush=True)
 
 
 def free_port() -> int:

@@ -6,16 +6,19 @@ ones stay under 1 s; 10 in flight lie in between. These are bounds of physics, n
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from bench.far import far_away
+from bench.link import PipelinedLink
+from bench.peer import progress
 from pairbus.amqp.message.whole import encode_message
-from pairbus.bench.far import far_away
-from pairbus.bench.link import PipelinedLink
 from pairbus.testing import Namespace
 
 QUEUE: Final = "bench"
@@ -26,8 +29,6 @@ IN_FLIGHT_SOME: Final = 10
 ONE_BY_ONE_S_MIN: Final = MESSAGES * (2 * ONE_WAY_S + STORE_S)
 OVERLAPPED_S_MAX: Final = 1.0
 BODY: Final = b"x" * 1024
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,32 +59,31 @@ class Settle:
 
     def lines(self) -> list[str]:
         """A table for people."""
-        told = [
+        lines = [
             f"{self.messages} sends of 1 KB, {self.round_trip_ms:.0f} ms round trip (a proxy in between),",
             f"{self.store_ms:.0f} ms to store (injected by the broker's fault switchboard)",
             "",
             f"{'in flight':>9}  {'client':<36}{'seconds':>8}{'msgs/s':>8}   must be",
         ]
-        told.append("-" * 80)
+        lines.append("-" * 80)
         for one in self.figures:
             verdict = "" if one.is_kept else "  NOT SO"
-            told.append(
+            lines.append(
                 f"{one.in_flight:>9}  {one.client:<36}{one.seconds:>8.2f}{one.messages_per_second:>8.0f}   "
                 f"{one.promise}{verdict}"
             )
-        return told
+        return lines
 
 
-def settle(tell: Tell) -> Settle:
-    """Measure. ``tell`` hears what is under way."""
+def settle() -> Settle:
     with Namespace("bench", process=True, queues=[QUEUE]) as namespace:
         namespace.faults.delay(round(STORE_S * 1000))
         host, _, port = namespace.amqp_address.rpartition(":")
         with far_away(host, int(port), there_s=ONE_WAY_S, back_s=ONE_WAY_S) as far:
-            tell(f"one by one: takes {ONE_BY_ONE_S_MIN:.0f} s or more")
+            progress(f"one by one: takes {ONE_BY_ONE_S_MIN:.0f} s or more")
             alone = _one_by_one(namespace.connection_string.replace(f":{port}", f":{far}", 1))
             address = f"127.0.0.1:{far}"
-            tell("overlapped")
+            progress("overlapped")
             some, every = (
                 _overlapped(address, namespace.connection_string, in_flight)
                 for in_flight in (IN_FLIGHT_SOME, MESSAGES)
@@ -139,3 +139,16 @@ def _one_by_one(connection_string: str) -> float:
 def _overlapped(address: str, connection_string: str, in_flight: int) -> float:
     with PipelinedLink(address, connection_string, QUEUE) as link:
         return link.send(encode_message(body=BODY), MESSAGES, in_flight)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="pairbus bench settle", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    as_json = parser.parse_args().json
+    result = settle()
+    print(json.dumps({**asdict(result), "holds": result.holds}) if as_json else "\n".join(result.lines()))
+    return 0 if result.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,10 +8,13 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
+import logging
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +24,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient as AsyncClient
 from azure.servicebus.exceptions import ServiceBusError
 
+from bench.peer import progress
 from pairbus.errors import PairingError
 from pairbus.pairing.health import Health
 from pairbus.pairing.options import SendAvailabilityOptions
@@ -39,8 +43,6 @@ PING_S: Final = 1.0
 PATIENCE_S: Final = 120.0
 HEALTHY_RATIO_MAX: Final = 1.02
 DRAIN_RATIO_MIN: Final = 0.8
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,6 @@ class Pairing:
     drain: Drain
     reaction: Reaction
 
-    def as_json(self) -> dict[str, object]:
-        """Plain values."""
-        return asdict(self)
-
     def lines(self) -> list[str]:
         """For people."""
         healthy, drain, reaction = self.healthy, self.drain, self.reaction
@@ -106,15 +104,15 @@ class Pairing:
         return lines
 
 
-def pairing(rounds: int, messages: int, state: Path, tell: Tell) -> Pairing:
-    """Measure. ``state`` is a directory for ledgers; ``tell`` hears what is under way."""
+def pairing(rounds: int, messages: int, state: Path) -> Pairing:
+    """Measure on one pair. ``state`` is a directory for ledgers."""
     with Pair(queues=[QUEUE]) as pair:
         pair.secondary.create_queue(PLAIN)
-        tell("healthy sends, in turns with the plain SDK")
+        progress("healthy sends, in turns with the plain SDK")
         healthy = _healthy(pair, rounds, state)
-        tell("the drain, in turns with the plain SDK")
+        progress("the drain, in turns with the plain SDK")
         drained = _drain(pair, messages, state)
-        tell("a kill, a failover, a return")
+        progress("a kill, a failover, a return")
         return Pairing(healthy, drained, _reaction(pair, state))
 
 
@@ -258,3 +256,27 @@ async def _plain_drain(pair: Pair, messages: int) -> float:
                     await receiver.complete_message(item)
                 done += len(received)
             return messages / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="pairbus bench pairing", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=80, help="turns of healthy sends; default %(default)s")
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=1_000,
+        help="to drain in one round, by the hundred; default %(default)s",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    if arguments.rounds < 1 or arguments.messages < PAGE:
+        parser.error(f"--rounds is at least 1 and --messages at least {PAGE}")
+    for name in ("azure", "pairbus"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="pairbus-bench-") as state:
+        result = pairing(arguments.rounds, arguments.messages - arguments.messages % PAGE, Path(state))
+    print(json.dumps(asdict(result)) if arguments.json else "\n".join(result.lines()))
+
+
+if __name__ == "__main__":
+    main()

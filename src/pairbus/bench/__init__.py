@@ -1,1 +1,0 @@
-"""Measurements that anybody can repeat, each beside a baseline in the same run: read the ratios."""
