@@ -26,8 +26,8 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bench.peer import progress
 from pairbus.errors import PairingError
-from pairbus.pairing.health import Health
 from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.rules.health import Health
 from pairbus.syphon.client import PairedServiceBusClient
 from pairbus.testing import Pair
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
         SendAvailabilityError,
     )
     from pairbus.pairing.events import Event, Kind, Listener
-    from pairbus.pairing.health import EntityReport, Health
     from pairbus.pairing.options import SendAvailabilityOptions, Trigger
     from pairbus.pairing.outcome import outcome_of
+    from pairbus.pairing.rules.health import EntityReport, Health
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
     from pairbus.syphon.client import PairedServiceBusClient
@@ -80,8 +80,8 @@ _HOMES = {
     "PairedSender": "pairbus.pairing._sync.sender",
     "SendAvailabilityOptions": "pairbus.pairing.options",
     "Trigger": "pairbus.pairing.options",
-    "EntityReport": "pairbus.pairing.health",
-    "Health": "pairbus.pairing.health",
+    "EntityReport": "pairbus.pairing.rules.health",
+    "Health": "pairbus.pairing.rules.health",
     "Event": "pairbus.pairing.events",
     "Kind": "pairbus.pairing.events",
     "Listener": "pairbus.pairing.events",

@@ -15,9 +15,9 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 
 from pairbus.aio import PairedServiceBusClient
 from pairbus.pairing.events import Kind
-from pairbus.pairing.health import Health
 from pairbus.pairing.outcome import outcome_of
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.pairing.rules.health import Health
+from pairbus.sdk.failures import Failure, classify
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing_kit import options, paired, wait_until
 

@@ -18,7 +18,7 @@ from azure.servicebus import exceptions as sdk
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
-from pairbus.pairing.trigger import IN_DOUBT, classify
+from pairbus.sdk.failures import IN_DOUBT, classify
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, Letter
 from pairbus.syphon.ports import CannotAsk, Delivery, LockLost

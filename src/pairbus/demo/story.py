@@ -21,8 +21,8 @@ from pairbus.demo.book import Book, Verdict
 from pairbus.demo.scene import Scene
 from pairbus.errors import PairbusError
 from pairbus.local.management import ManagementClient
-from pairbus.pairing.health import Health
 from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.rules.health import Health
 from pairbus.pairing.statistics import Counters
 from pairbus.syphon.backlog import Backlog
 from pairbus.syphon.client import PairedServiceBusClient

@@ -12,9 +12,10 @@ from pairbus.drill.book import Book, Refused
 from pairbus.drill.places import Place
 from pairbus.drill.plan import PROPERTY
 from pairbus.pairing.clock import steady_ms
-from pairbus.pairing.health import Health
 from pairbus.pairing.outcome import outcome_of
-from pairbus.pairing.trigger import IN_DOUBT, classify, counts
+from pairbus.pairing.rules.health import Health
+from pairbus.pairing.rules.trigger import counts
+from pairbus.sdk.failures import IN_DOUBT, classify
 from pairbus.syphon.client import PairedServiceBusClient
 
 AGAIN_SECONDS: Final = 0.2

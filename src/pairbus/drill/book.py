@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from pairbus.pairing.health import Health
+from pairbus.pairing.rules.health import Health
 
 
 @dataclass(slots=True)

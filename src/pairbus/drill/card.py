@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from pairbus.drill.book import Probe, Refused
 from pairbus.drill.plan import MANUAL, DrillOptions, Outage
-from pairbus.pairing.health import Health
 from pairbus.pairing.options import milliseconds
-from pairbus.pairing.ping import PING_TIMEOUT_MS_MAX
+from pairbus.pairing.rules.health import Health
+from pairbus.pairing.rules.ping import PING_TIMEOUT_MS_MAX
 
 Verdict = Literal["pass", "fail", "not tested", "told"]
 NAMED_MAX: Final = 20

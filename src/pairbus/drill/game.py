@@ -28,10 +28,10 @@ from pairbus.drill.switch import Switchboard
 from pairbus.errors import PairingError, UsageError
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.events import Event, Kind
-from pairbus.pairing.health import Health
 from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
-from pairbus.pairing.queues import name_of
-from pairbus.pairing.trigger import BUSY_PAUSE_MS
+from pairbus.pairing.rules.health import Health
+from pairbus.pairing.rules.queues import name_of
+from pairbus.pairing.rules.trigger import BUSY_PAUSE_MS
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
 from pairbus.syphon.client import PairedServiceBusClient
 

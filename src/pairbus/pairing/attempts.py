@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import PairbusError
-from pairbus.pairing.trigger import IN_DOUBT, classify
+from pairbus.sdk.failures import IN_DOUBT, classify
 
 
 class Attempts:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pairbus.pairing.events import Event
-    from pairbus.pairing.health import EntityReport
+    from pairbus.pairing.rules.health import EntityReport
     from pairbus.pairing.state import PairingState
 
 logger = logging.getLogger("pairbus.pairing")

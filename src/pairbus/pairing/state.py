@@ -19,14 +19,14 @@ from pairbus.errors import UsageError
 from pairbus.pairing import parking
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
-from pairbus.pairing.flow import Choice, SendFlow
-from pairbus.pairing.health import Change, EntityHealth, EntityReport, Health
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions, Trigger, milliseconds
 from pairbus.pairing.parking import Passport
-from pairbus.pairing.rotation import Chooser, Rotation
+from pairbus.pairing.rules.flow import Choice, SendFlow
+from pairbus.pairing.rules.health import Change, EntityHealth, EntityReport, Health
+from pairbus.pairing.rules.rotation import Chooser, Rotation
+from pairbus.pairing.rules.trigger import counts
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
-from pairbus.pairing.trigger import counts
 from pairbus.sdk import message_bytes
 
 BACKLOG_LIMIT_BYTES: Final = 262_144

@@ -7,7 +7,7 @@ away by trying again.
 from __future__ import annotations
 
 from pairbus.errors import PairbusError, UsageError
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk.failures import Failure, classify
 
 
 def lasting_refusal(error: BaseException, host: str, entity: str, right: str) -> PairbusError | None:

@@ -11,8 +11,8 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing.naming import backlog_index, backlog_queue
-from pairbus.pairing.trigger import Failure, classify
 from pairbus.sdk.connection_string import parse_connection_string
+from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.trust import bundle_of, reaching
 from pairbus.spark import sdk
 from pairbus.spark.order import active_number, sequence_number

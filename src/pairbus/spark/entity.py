@@ -16,8 +16,8 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
-from pairbus.pairing.trigger import Failure, classify
 from pairbus.sdk import handlers
+from pairbus.sdk.failures import Failure, classify
 from pairbus.spark import sdk
 from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.census import Browser

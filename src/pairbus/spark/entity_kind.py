@@ -17,8 +17,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import UsageError
-from pairbus.pairing.trigger import Failure, classify
 from pairbus.sdk import handlers
+from pairbus.sdk.failures import Failure, classify
 from pairbus.spark import sdk
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.pairing.trigger import classify
 from pairbus.sdk import handlers, receivers
+from pairbus.sdk.failures import classify
 from pairbus.sdk.trust import reaching, trusting
 from pairbus.spark import sdk
 from pairbus.spark.ledger import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pairbus.errors import UsageError
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk.failures import Failure, classify
 from pairbus.spark import identity
 from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.entity import Browsed, Entity, is_same

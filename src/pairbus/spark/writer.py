@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk.failures import Failure, classify
 from pairbus.spark.access_errors import lasting_refusal
 from pairbus.spark.quarantine import as_json, quarantine
 from pairbus.spark.schema import addressing_of, milliseconds_of, payload_of

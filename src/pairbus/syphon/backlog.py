@@ -19,9 +19,9 @@ from pairbus.pairing import naming, parking
 from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.state import BACKLOG_LIMIT_BYTES
 from pairbus.pairing.statistics import Counters
-from pairbus.pairing.trigger import Failure, classify
 from pairbus.sdk import client_settings, handlers, message_bytes, receivers
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
+from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.trust import reaching
 from pairbus.syphon.browsing import Browsed, page_of
 from pairbus.syphon.hosting import build, close_clients

@@ -15,7 +15,7 @@ from pairbus.syphon.told import KINDS
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
-    from pairbus.pairing.health import EntityHealth
+    from pairbus.pairing.rules.health import EntityHealth
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
     from pairbus.syphon.ledger import Ledger

@@ -14,7 +14,7 @@ from pairbus.syphon.pump import STOP_SECONDS
 from pairbus.syphon.told import KINDS
 
 if TYPE_CHECKING:
-    from pairbus.pairing.health import EntityHealth
+    from pairbus.pairing.rules.health import EntityHealth
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
     from pairbus.syphon.ledger import Ledger

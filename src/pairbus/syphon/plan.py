@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
 from pairbus.pairing.parking import PATH_CHARACTERS_MAX
-from pairbus.pairing.trigger import Failure
+from pairbus.sdk.failures import Failure
 from pairbus.syphon.passing import Passing
 from pairbus.syphon.restoring import EXPIRED
 

@@ -17,7 +17,7 @@ from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.parking import Restored
 from pairbus.pairing.statistics import Counters
-from pairbus.pairing.trigger import classify
+from pairbus.sdk.failures import classify
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.passing import PASSED_MAX
 from pairbus.syphon.plan import POLL_SECONDS, SLOW_MS, DrainPlan, Letter, SetAside

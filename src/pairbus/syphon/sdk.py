@@ -16,8 +16,8 @@ from azure.servicebus.exceptions import (
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PATH
-from pairbus.pairing.trigger import Failure, classify
 from pairbus.sdk import handlers, message_bytes, receivers
+from pairbus.sdk.failures import Failure, classify
 from pairbus.syphon.browsing import PAGE, DestinationIndex, browses_without_link, page_of
 from pairbus.syphon.plan import BATCH_BYTES, LOCK_MS_DEFAULT, Letter
 from pairbus.syphon.ports import CannotAsk, Delivery, LockLost

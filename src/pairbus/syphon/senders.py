@@ -15,7 +15,7 @@ from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import Restored
 from pairbus.pairing.statistics import Counters
-from pairbus.pairing.trigger import IN_DOUBT, Failure, classify
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify
 from pairbus.syphon.ledger import Ledger
 from pairbus.syphon.plan import DrainPlan, Letter, SetAside
 from pairbus.syphon.ports import CannotAsk, Outlet

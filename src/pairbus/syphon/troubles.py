@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pairbus.pairing.trigger import Failure
+from pairbus.sdk.failures import Failure
 
 PATIENCE_MS: Final = 30_000
 """How long a drain that should end goes on while nothing moves."""

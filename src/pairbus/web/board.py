@@ -16,9 +16,9 @@ from pairbus.cost.catalogue import builtin_tables
 from pairbus.errors import UsageError
 from pairbus.model.typed_text import properties_of
 from pairbus.pairing.clock import steady_ms, wall_ms
-from pairbus.pairing.health import Health
 from pairbus.pairing.journal import BEAT_SECONDS, ENTITIES_MAX, STATUS, status_row
 from pairbus.pairing.naming import entity_key
+from pairbus.pairing.rules.health import Health
 
 if TYPE_CHECKING:
     from pairbus.syphon.client import PairedServiceBusClient

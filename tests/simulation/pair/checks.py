@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pairbus.pairing import parking
-from pairbus.pairing.health import EntityHealth, Health
-from pairbus.pairing.trigger import IN_DOUBT, classify, counts
+from pairbus.pairing.rules.health import EntityHealth, Health
+from pairbus.pairing.rules.trigger import counts
 from pairbus.sdk import sections
+from pairbus.sdk.failures import IN_DOUBT, classify
 
 if TYPE_CHECKING:
     from pairbus.pairing.state import PairingState

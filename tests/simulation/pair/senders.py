@@ -6,13 +6,13 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.pairing.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
-from pairbus.pairing.health import EntityHealth, Health
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.pairing.rotation import Rotation
+from pairbus.pairing.rules.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
+from pairbus.pairing.rules.health import EntityHealth, Health
+from pairbus.pairing.rules.rotation import Rotation
 from pairbus.pairing.state import PairingState
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.sdk.failures import Failure, classify
 from tests.simulation.pair.model import original
 from tests.simulation.pair.work import Ask, Sleep, Work
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.pairing.health import Health
 from pairbus.pairing.naming import backlog_queue
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.pairing.rotation import Rotation
+from pairbus.pairing.rules.health import Health
+from pairbus.pairing.rules.rotation import Rotation
 from tests.simulation.pair.checks import Checks
 from tests.simulation.pair.model import NamespaceModel, QueueModel
 from tests.simulation.pair.senders import SimFactory

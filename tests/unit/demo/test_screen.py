@@ -12,7 +12,7 @@ from rich.console import Console
 from pairbus.demo.book import Book
 from pairbus.demo.scene import Scene
 from pairbus.demo.screen import Screen, final
-from pairbus.pairing.health import Health
+from pairbus.pairing.rules.health import Health
 
 ENTITIES = ("orders", "baskets", "events/Subscriptions/audit")
 

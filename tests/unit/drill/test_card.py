@@ -12,7 +12,7 @@ import pytest
 from pairbus.drill.book import Probe, Refused
 from pairbus.drill.card import Card, Course, Facts, judge
 from pairbus.drill.plan import OUTAGES, DrillOptions
-from pairbus.pairing.health import Health
+from pairbus.pairing.rules.health import Health
 
 BEGUN, ENDED = 10_000, 70_000
 OPTIONS = DrillOptions(primary="p", secondary="s", slack=timedelta(seconds=1))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pairbus.pairing.closing import Partnership, Side
+from pairbus.pairing.rules.closing import Partnership, Side
 
 
 def test_P43_the_partner_is_faulted_after_five_seconds_and_not_before() -> None:

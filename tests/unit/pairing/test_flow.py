@@ -6,7 +6,8 @@ import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.pairing.errors import EntityGoneError
-from pairbus.pairing.flow import (
+from pairbus.pairing.options import Trigger
+from pairbus.pairing.rules.flow import (
     TRIAL_MS_MAX,
     Choice,
     Fail,
@@ -16,9 +17,8 @@ from pairbus.pairing.flow import (
     Wait,
     first_attempt_ms,
 )
-from pairbus.pairing.health import EntityHealth, Health
-from pairbus.pairing.options import Trigger
-from pairbus.pairing.rotation import Rotation
+from pairbus.pairing.rules.health import EntityHealth, Health
+from pairbus.pairing.rules.rotation import Rotation
 
 TIMEOUT = sdk.OperationTimeoutError()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from pairbus.pairing.health import EntityHealth, Health
+from pairbus.pairing.rules.health import EntityHealth, Health
 
 
 def entity(interval: int = 500, pings: int = 1) -> EntityHealth:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.pairing.queues import SETTINGS, UNLIMITED, BacklogQueue, mark_of, read, take_census
+from pairbus.pairing.rules.queues import SETTINGS, UNLIMITED, BacklogQueue, mark_of, read, take_census
 
 
 def queue(name: str = "p/x-servicebus-transfer/3", **changes: Any) -> Any:

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections import Counter
 
-from pairbus.pairing.rotation import TRIAL_INTERVALS_MAX, Rotation
+from pairbus.pairing.rules.rotation import TRIAL_INTERVALS_MAX, Rotation
 
 QUEUES = [f"q{index}" for index in range(10)]
 

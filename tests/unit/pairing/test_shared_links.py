@@ -23,10 +23,10 @@ from pairbus.pairing._async.link import Link
 from pairbus.pairing.attempts import LinkClosed
 from pairbus.pairing.errors import ClientClosedError
 from pairbus.pairing.events import Kind
-from pairbus.pairing.health import Health
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.pairing.rules.health import Health
+from pairbus.sdk.failures import Failure, classify
 from tests.simulation.false_network import MARK, FalseNamespace, false_network
 from tests.unit.syphon.virtual_loop import VirtualLoop
 

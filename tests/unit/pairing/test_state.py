@@ -171,7 +171,7 @@ def test_a_journal_that_cannot_be_written_changes_nothing(caplog: pytest.LogCapt
 
 
 def test_a_trigger_that_raises_does_not_count_and_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    from pairbus.pairing.flow import Choice, Fail
+    from pairbus.pairing.rules.flow import Choice, Fail
 
     def broken(error: BaseException) -> bool:
         raise KeyError("oops")

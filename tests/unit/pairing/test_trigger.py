@@ -16,7 +16,8 @@ from azure.servicebus._pyamqp.error import (
 )
 
 from pairbus.pairing.outcome import mark, outcome_of
-from pairbus.pairing.trigger import IN_DOUBT, Failure, classify, counts
+from pairbus.pairing.rules.trigger import counts
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify
 
 ERRORS = {
     Failure.TIMEOUT: sdk.OperationTimeoutError(),

@@ -43,7 +43,7 @@ NOT_YET = {
     "pairing/_sync/client.py",
     "pairing/_sync/link.py",
     "pairing/_sync/runtime.py",
-    "pairing/trigger.py",
+    "pairing/rules/trigger.py",
     "spark/entity.py",
     "spark/sdk.py",
     "syphon/browsing.py",

@@ -16,8 +16,8 @@ from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
-from pairbus.pairing.trigger import is_refusal
 from pairbus.sdk import client_settings, handlers, message_bytes, sections
+from pairbus.sdk.failures import is_refusal
 from pairbus.syphon.hosting import asynchronous
 
 TEXT = "Endpoint=sb://p.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pairbus.pairing.trigger import Failure
+from pairbus.sdk.failures import Failure
 from pairbus.syphon.passing import LAPSE_MARGIN_MS, PASSED_MAX, REST_MS_MAX, REST_MS_MIN, Passing
 from pairbus.syphon.plan import LOOK_MS, OTHERS_MS, SLOW_MS, DrainPlan, Letter
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.pairing.trigger import Failure
+from pairbus.sdk.failures import Failure
 from pairbus.syphon.plan import BACKOFF_MS_MAX, DrainPlan, Letter, forbidden
 
 

@@ -21,8 +21,8 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.outcome import copy_of
-from pairbus.pairing.trigger import is_of_the_transport
 from pairbus.sdk import handlers
+from pairbus.sdk.failures import is_of_the_transport
 
 if TYPE_CHECKING:
     from pairbus.pairing._async.runtime import Limits

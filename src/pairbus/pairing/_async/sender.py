@@ -17,9 +17,9 @@ from pairbus.pairing._async import runtime
 from pairbus.pairing._async.link import GRACE_SECONDS, Link
 from pairbus.pairing.attempts import Attempts, NotWanted, current_attempts, notice
 from pairbus.pairing.errors import ClientClosedError
-from pairbus.pairing.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.parcel import Parcel, handle_of, prepared_for_sending, scheduled_for
+from pairbus.pairing.rules.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.scheduled import split_handles
 from pairbus.pairing.state import (
     BACKLOG_LIMIT_BYTES,
@@ -28,8 +28,8 @@ from pairbus.pairing.state import (
     check_header,
     check_size,
 )
-from pairbus.pairing.trigger import Failure, classify, is_refusal
 from pairbus.sdk import handlers, message_bytes
+from pairbus.sdk.failures import Failure, classify, is_refusal
 
 if TYPE_CHECKING:
     from types import TracebackType

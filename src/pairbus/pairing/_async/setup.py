@@ -11,9 +11,9 @@ from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import backlog_index
 from pairbus.pairing.parking import passport_primary
-from pairbus.pairing.queues import BacklogQueue, name_of, take_census
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.pairing.rules.queues import BacklogQueue, name_of, take_census
 from pairbus.sdk import handlers
+from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
     from pairbus.pairing._async.client import PairedServiceBusClient

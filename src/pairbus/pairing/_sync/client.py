@@ -22,14 +22,14 @@ from pairbus.pairing._sync.cancel import cancel_parked
 from pairbus.pairing._sync.sender import PairedSender
 from pairbus.pairing._sync.setup import Setup
 from pairbus.pairing._sync.watch import watch
-from pairbus.pairing.closing import Partnership, Side
 from pairbus.pairing.errors import ClientClosedError, PartnerClosedError
 from pairbus.pairing.events import Event, Kind, Listener
-from pairbus.pairing.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.registry import pairings
+from pairbus.pairing.rules.closing import Partnership, Side
+from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
 from pairbus.pairing.state import PairingState, headroom_of
 from pairbus.sdk import client_settings, connection_string, message_bytes
 from pairbus.sdk.trust import reaching

@@ -16,9 +16,9 @@ from azure.core.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.errors import PairingError
-from pairbus.pairing import queues
 from pairbus.pairing._sync import runtime
-from pairbus.pairing.queues import BacklogQueue
+from pairbus.pairing.rules import queues
+from pairbus.pairing.rules.queues import BacklogQueue
 from pairbus.sdk import client_settings
 from pairbus.sdk.plain_http_aio import PlainHttpTransport
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.pairing.events import Kind
-from pairbus.pairing.health import EntityHealth, Health
-from pairbus.pairing.ping import PING_CONTENT_TYPE, PING_LIFE_SECONDS
-from pairbus.pairing.trigger import Failure, classify
+from pairbus.pairing.rules.health import EntityHealth, Health
+from pairbus.pairing.rules.ping import PING_CONTENT_TYPE, PING_LIFE_SECONDS
 from pairbus.sdk import handlers
+from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient

@@ -1,9 +1,9 @@
-"""Which errors count as the primary's failure: the table, and the SDK's exceptions sorted into it."""
+"""Sorts the exceptions of the official SDK into kinds of failure."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from azure.core.exceptions import (
     ClientAuthenticationError,
@@ -18,12 +18,6 @@ from azure.servicebus._pyamqp.error import (
     TokenAuthFailure,
 )
 from azure.servicebus._transport._pyamqp_transport import _ERROR_CODE_TO_ERROR_MAPPING
-
-if TYPE_CHECKING:
-    from pairbus.pairing.options import Trigger
-
-BUSY_PAUSE_MS: Final = 10_000
-"""After "server busy" the same send is not tried again before this."""
 
 
 class Failure(Enum):
@@ -44,14 +38,6 @@ class Failure(Enum):
     """Not an answer, not the network: nothing that speaks of the primary."""
 
 
-# Columns of the specification, section 4. NOT_FOUND counts as documented only after an accepted send.
-_OUTAGE: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL)
-_COUNTS: Final = {
-    "documented": (*_OUTAGE, Failure.DISABLED, Failure.NOT_FOUND, Failure.QUOTA),
-    "outage": _OUTAGE,
-    "shipped": (*_OUTAGE, Failure.BUSY),
-}
-_NEVER: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED, Failure.CLIENT)
 IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.CLIENT)
 """After these nobody knows whether the message was stored (P5). The SDK gives a connection that ends under a send as
 ``amqp:client-error`` and whatever broke inside it as "Handler failed", so that an error of no other kind is no answer."""
@@ -69,6 +55,7 @@ _INVALID_CONDITIONS: Final = frozenset(
         "com.microsoft:precondition-failed",
     }
 )
+
 _OF_THE_ENTITY: Final = frozenset(
     {
         "amqp:not-allowed",
@@ -78,6 +65,7 @@ _OF_THE_ENTITY: Final = frozenset(
     }
 )
 """Those of them that speak of how the entity is set up: another queue may take the same message."""
+
 _BY_STATUS: Final = {
     401: Failure.UNAUTHORIZED,
     403: Failure.UNAUTHORIZED,
@@ -87,6 +75,7 @@ _BY_STATUS: Final = {
     503: Failure.BUSY,
     504: Failure.TIMEOUT,
 }
+
 _CLIENT: Final = (
     ArithmeticError,
     AssertionError,
@@ -98,6 +87,7 @@ _CLIENT: Final = (
     RuntimeError,
 )
 """What Python raises for a fault in a program, this one or the SDK: no network and no peer raises it."""
+
 _BY_CLASS: Final[tuple[tuple[type[BaseException], Failure], ...]] = (
     (sdk.MessageSizeExceededError, Failure.TOO_LARGE),
     (sdk.OperationTimeoutError, Failure.TIMEOUT),
@@ -135,26 +125,6 @@ def classify(error: BaseException) -> Failure:
     if isinstance(error, sdk.ServiceBusError):
         return _by_condition(error)
     return Failure.CLIENT if isinstance(error, _CLIENT) else Failure.INTERNAL
-
-
-def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> bool:
-    """Whether an error starts or keeps running the failover timer.
-
-    Args:
-        error: What the SDK raised, its own retries spent.
-        trigger: The table's column, or the application's own rule. If that raises, the error does not count.
-        has_accepted: Whether the entity has accepted a send of this factory before.
-    """
-    if callable(trigger):
-        try:
-            return bool(trigger(error))
-        except Exception:  # noqa: BLE001 - a rule that breaks must not change what the caller is told
-            return False
-    failure = classify(error)
-    if failure in _NEVER or failure not in _COUNTS[trigger]:
-        return False
-    # A misspelt name must not look like success.
-    return failure is not Failure.NOT_FOUND or has_accepted
 
 
 def is_of_the_transport(error: BaseException) -> bool:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.errors import EntityGoneError
-from pairbus.pairing.health import Change, EntityHealth, Health
 from pairbus.pairing.outcome import without_frames
-from pairbus.pairing.trigger import BUSY_PAUSE_MS, IN_DOUBT, Failure, classify, counts, is_of_the_message
+from pairbus.pairing.rules.health import Change, EntityHealth, Health
+from pairbus.pairing.rules.trigger import BUSY_PAUSE_MS, counts
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify, is_of_the_message
 
 if TYPE_CHECKING:
     from pairbus.pairing.options import Trigger
-    from pairbus.pairing.rotation import Rotation
+    from pairbus.pairing.rules.rotation import Rotation
 
 HELD_PAUSE_MS_MIN: Final = 100
 HELD_PAUSE_MS_MAX: Final = 2_000

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from pairbus.pairing.ping import PingSchedule
+from pairbus.pairing.rules.ping import PingSchedule
 
 
 class Health(Enum):

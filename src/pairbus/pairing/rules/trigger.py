@@ -1,0 +1,45 @@
+"""Decides which failures of a send count as an outage of the primary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.sdk.failures import Failure, classify
+
+if TYPE_CHECKING:
+    from pairbus.pairing.options import Trigger
+
+
+BUSY_PAUSE_MS: Final = 10_000
+"""After "server busy" the same send is not tried again before this."""
+
+# Columns of the specification, section 4. NOT_FOUND counts as documented only after an accepted send.
+_OUTAGE: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL)
+
+_COUNTS: Final = {
+    "documented": (*_OUTAGE, Failure.DISABLED, Failure.NOT_FOUND, Failure.QUOTA),
+    "outage": _OUTAGE,
+    "shipped": (*_OUTAGE, Failure.BUSY),
+}
+
+_NEVER: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.CANCELLED, Failure.CLIENT)
+
+
+def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> bool:
+    """Whether an error starts or keeps running the failover timer.
+
+    Args:
+        error: What the SDK raised, its own retries spent.
+        trigger: The table's column, or the application's own rule. If that raises, the error does not count.
+        has_accepted: Whether the entity has accepted a send of this factory before.
+    """
+    if callable(trigger):
+        try:
+            return bool(trigger(error))
+        except Exception:  # noqa: BLE001 - a rule that breaks must not change what the caller is told
+            return False
+    failure = classify(error)
+    if failure in _NEVER or failure not in _COUNTS[trigger]:
+        return False
+    # A misspelt name must not look like success.
+    return failure is not Failure.NOT_FOUND or has_accepted
