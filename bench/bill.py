@@ -29,12 +29,12 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 from pairbus.cli.spark_report import SETTINGS, driver_memory
-from pairbus.cost.catalogue import builtin_tables
-from pairbus.cost.model import UNBILLED_DEFAULT
-from pairbus.spark.cost_job import Pricing, cost_report
-from pairbus.spark.cost_usage import read_usage
-from pairbus.spark.reconcile_job import reconcile
-from pairbus.spark.reconcile_rows import RECEIVED, SENT, read_ledgers
+from pairbus.reports.bill.catalogue import builtin_tables
+from pairbus.reports.bill.model import UNBILLED_DEFAULT
+from pairbus.reports.engines.spark.bill import Pricing, cost_report
+from pairbus.reports.engines.spark.certificate import reconcile
+from pairbus.reports.engines.spark.ledgers import RECEIVED, SENT, read_ledgers
+from pairbus.reports.engines.spark.usage import read_usage
 from pairbus.spark.session import spark_session
 
 HOURS: Final = 24

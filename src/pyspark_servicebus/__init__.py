@@ -3,6 +3,6 @@
 Spark imports every module called ``pyspark_*`` when a session first looks for a format, so this one must stay light.
 """
 
-from pairbus.spark.source import ServiceBusDataSource as DefaultSource
+from pairbus.spark.connector.source import ServiceBusDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

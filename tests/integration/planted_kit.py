@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow
 
-from pairbus.spark.reconcile_certificate import BOUNDS_MS
+from pairbus.reports.certificate.value import BOUNDS_MS
 from tests.integration.ledger_kit import BACKLOG_QUEUE, NOON_MS, SCHEMA, write_table
 
 DESTINATIONS = 3

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pairbus.spark import writer as writers
-from pairbus.spark.options import SinkOptions, SourceOptions, parse_sink, parse_source
-from pairbus.spark.reader import ServiceBusStreamReader
-from pairbus.spark.source import ServiceBusDataSource
-from pairbus.spark.writer import Sent, ServiceBusWriter
+from pairbus.spark.connector import sink as writers
+from pairbus.spark.connector.options import SinkOptions, SourceOptions, parse_sink, parse_source
+from pairbus.spark.connector.reader import ServiceBusStreamReader
+from pairbus.spark.connector.sink import Sent, ServiceBusWriter
+from pairbus.spark.connector.source import ServiceBusDataSource
 
 FORMAT = "servicebus-dying"
 ROWS_AT_ONCE = 10

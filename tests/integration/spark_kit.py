@@ -20,8 +20,8 @@ from pairbus.amqp.message.whole import decode_message
 from pairbus.pairing.parking import Passport, park
 from pairbus.sdk import message_bytes
 from pairbus.spark import register
-from pairbus.spark.entity import Entity
-from pairbus.spark.options import parse_source
+from pairbus.spark.connector.entity import Entity
+from pairbus.spark.connector.options import parse_source
 from pairbus.spark.session import spark_session
 
 _NUMBERS = itertools.count(1)

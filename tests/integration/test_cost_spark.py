@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from pairbus.cli.cost import cost
 from pairbus.errors import UsageError
 from pairbus.gateway.telemetry.meter import UsageRow
+from pairbus.reports.engines.spark.ledgers import AUDIT
+from pairbus.reports.inputs import Wanted, find_inputs
 from pairbus.server.logs.usage import UsageWriter
-from pairbus.spark.reconcile_rows import AUDIT
-from pairbus.spark.report_inputs import Wanted, find_inputs
 from tests.integration.spark_kit import small_session
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a process starts Java

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.reconcile import reconcile
 from pairbus.errors import UsageError
+from pairbus.reports.certificate.value import Certificate
+from pairbus.reports.engines.spark.certificate import FATE_COLUMNS, write_messages
+from pairbus.reports.engines.spark.certificate import reconcile as judge
+from pairbus.reports.engines.spark.ledgers import BACKLOG, RECEIVED, SENT, read_ledgers
 from pairbus.server.logs.message_journal import BLOCK, MAGIC
-from pairbus.spark.reconcile_certificate import Certificate
-from pairbus.spark.reconcile_job import FATE_COLUMNS, write_messages
-from pairbus.spark.reconcile_job import reconcile as judge
-from pairbus.spark.reconcile_rows import BACKLOG, RECEIVED, SENT, read_ledgers
 from tests.integration.ledger_kit import NOON_MS, SHA, parked, row, write, write_table
 from tests.integration.planted_kit import Planted, bucket, plant
 from tests.integration.spark_kit import small_session

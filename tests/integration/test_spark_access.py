@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
 from pairbus.errors import PairbusError, UsageError
-from pairbus.spark.options import parse_sink, parse_source
-from pairbus.spark.reader import ServiceBusReader, ServiceBusStreamReader
-from pairbus.spark.writer import ServiceBusWriter
+from pairbus.spark.connector.options import parse_sink, parse_source
+from pairbus.spark.connector.reader import ServiceBusReader, ServiceBusStreamReader
+from pairbus.spark.connector.sink import ServiceBusWriter
 from pairbus.testing import Namespace
 from tests.integration.spark_kit import look_at
 

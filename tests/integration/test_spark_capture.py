@@ -19,8 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pairbus.spark import compact, settle
-from pairbus.spark.capture import CaptureOptions, run_capture
-from pairbus.spark.compaction import Compacted
+from pairbus.spark.capture.compaction import Compacted
+from pairbus.spark.capture.stream import CaptureOptions, run_capture
 from tests.integration.spark_contract import Bus, ids, running_bus
 from tests.integration.spark_kit import despite_slow_workers, small_session, wait_until
 

@@ -18,11 +18,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
 from pairbus.spark import settle
-from pairbus.spark.entity import Entity
-from pairbus.spark.identity import CheckpointMismatch, created_ms
-from pairbus.spark.offsets import Offset
-from pairbus.spark.options import parse_source
-from pairbus.spark.reader import ServiceBusStreamReader
+from pairbus.spark.connector.entity import Entity
+from pairbus.spark.connector.identity import CheckpointMismatch, created_ms
+from pairbus.spark.connector.offsets import Offset
+from pairbus.spark.connector.options import parse_source
+from pairbus.spark.connector.reader import ServiceBusStreamReader
 from pairbus.testing import Namespace
 from tests.integration.spark_kit import look_at
 

@@ -18,8 +18,8 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 
-from pairbus.spark.options import COLUMNS, parse_sink
-from pairbus.spark.writer import ServiceBusWriter
+from pairbus.spark.connector.options import COLUMNS, parse_sink
+from pairbus.spark.connector.sink import ServiceBusWriter
 from tests.integration import spark_dying
 from tests.integration.spark_contract import Bus, ids, running_bus, to_the_end
 from tests.integration.spark_kit import look_at, small_session

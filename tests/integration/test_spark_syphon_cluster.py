@@ -28,8 +28,8 @@ from azure.servicebus import ServiceBusMessage
 from pairbus.amqp.message.whole import decode_message
 from pairbus.pairing.parking import park
 from pairbus.sdk import message_bytes
-from pairbus.spark.entity import Entity
-from pairbus.spark.options import parse_source
+from pairbus.spark.connector.entity import Entity
+from pairbus.spark.connector.options import parse_source
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.spark_kit import (
     copies,

@@ -160,7 +160,7 @@ def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) ->
         "from importlib.resources import files\n"
         "from pairbus.testing import Namespace\n"
         "assert (files('pairbus.web') / 'static' / 'index.html').is_file()\n"
-        "assert list((files('pairbus.cost') / 'prices').iterdir())\n"
+        "assert list((files('pairbus.reports.bill') / 'price_tables').iterdir())\n"
         "with Namespace(queues=['orders']) as namespace:\n"
         "    print(namespace.connection_string[:8])\n"
     )

@@ -12,9 +12,9 @@ import click
 from pairbus.cli.group import HelpfulGroup
 from pairbus.cli.pairing_target import authorities, home_text, needed, pair_options, run
 from pairbus.cli.refusal import Missing
-from pairbus.cost.words import many
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
+from pairbus.reports.text import many
 
 if TYPE_CHECKING:
     from pairbus.syphon.backlog import Backlog, Redriven

@@ -20,7 +20,7 @@ from pairbus.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pairbus.spark.capture import Captured, CaptureOptions
+    from pairbus.spark.capture.stream import Captured, CaptureOptions
 
 EXAMPLES: Final = """\b
 Examples:
@@ -100,8 +100,8 @@ def capture(
     as_json: bool,
 ) -> int:
     """Stream a queue or subscription into Parquet files by entity, date and hour; each message exactly once."""
-    from pairbus.spark.capture import CaptureOptions
-    from pairbus.spark.options import parse_source
+    from pairbus.spark.capture.stream import CaptureOptions
+    from pairbus.spark.connector.options import parse_source
     from pairbus.spark.session import spark_session
 
     if entity is None and not compacts:
@@ -138,7 +138,7 @@ def capture(
 def _capture(
     options: CaptureOptions, entity: str, spark: SparkSession, stop: threading.Event, *, as_json: bool
 ) -> None:
-    from pairbus.spark.capture import run_capture
+    from pairbus.spark.capture.stream import run_capture
 
     def tell(captured: Captured) -> None:
         if as_json:
@@ -159,7 +159,7 @@ def _capture(
 
 
 def _compact(path: str, checkpoint: str | None, spark: SparkSession, *, as_json: bool) -> None:
-    from pairbus.spark.compaction import compact
+    from pairbus.spark.capture.compaction import compact
 
     done = compact(path, spark, checkpoint)
     if as_json:

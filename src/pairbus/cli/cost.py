@@ -17,13 +17,13 @@ from pairbus.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pairbus.cost.bill import MonthBill
-    from pairbus.cost.estimate import Estimate
-    from pairbus.cost.prices import PriceTable
-    from pairbus.spark.cost_job import Priced, Pricing
-    from pairbus.spark.cost_report import CostReport
-    from pairbus.spark.cost_usage import Usage
-    from pairbus.spark.report_inputs import Inputs
+    from pairbus.reports.bill.estimate import Estimate
+    from pairbus.reports.bill.month import MonthBill
+    from pairbus.reports.bill.prices import PriceTable
+    from pairbus.reports.bill.report import CostReport
+    from pairbus.reports.engines.spark.bill import Priced, Pricing
+    from pairbus.reports.engines.spark.usage import Usage
+    from pairbus.reports.inputs import Inputs
 
 EPILOG: Final = """\b
 Examples:
@@ -49,7 +49,7 @@ def cost() -> None:
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Milliseconds of a length of time, as 90s, 15m, 2h."""
-    from pairbus.cost.durations import duration_ms
+    from pairbus.reports.text import duration_ms
 
     try:
         return None if value is None else duration_ms(value)
@@ -138,8 +138,8 @@ def usage_options(command: Any) -> Any:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def estimate(**given: Any) -> None:
     """Reckon what a pairing costs: pure arithmetic, each figure with the sum that gives it."""
-    from pairbus.cost.estimate import Scenario
-    from pairbus.cost.estimate import estimate as reckon
+    from pairbus.reports.bill.estimate import Scenario
+    from pairbus.reports.bill.estimate import estimate as reckon
 
     scenario = Scenario(
         queues=given["queues"],
@@ -172,7 +172,7 @@ def _source(table: PriceTable) -> str:
 def _rate(text: str | None) -> int | None:
     if text is None:
         return None
-    from pairbus.cost.estimate import RATE_PLACES
+    from pairbus.reports.bill.estimate import RATE_PLACES
 
     try:
         scaled = Decimal(text) * RATE_PLACES
@@ -187,8 +187,8 @@ def _rate(text: str | None) -> int | None:
 
 def _one_table(given: dict[str, Any]) -> PriceTable:
     """Today's prices; the example that comes along unless others are asked for."""
-    from pairbus.cost.catalogue import tables_of
-    from pairbus.cost.prices import choose
+    from pairbus.reports.bill.catalogue import tables_of
+    from pairbus.reports.bill.prices import choose
     from pairbus.server.clock import BrokerClock, utc
 
     today = utc(BrokerClock()()).date()
@@ -231,7 +231,7 @@ def _bill_json(bill: MonthBill) -> dict[str, object]:
 
 
 def _print_estimate(told: Estimate) -> None:
-    from pairbus.cost.money import shown
+    from pairbus.reports.bill.money import shown
 
     for figure in told.figures:
         click.echo(f"{figure.value:>16,}  {figure.name:<34} = {figure.why}")
@@ -268,7 +268,7 @@ def report(**given: Any) -> int:
     settings = spark_settings(given["settings"])
     check_outputs([given["html_file"]], [given["parquet_directory"], given["csv_directory"]])
     tables, inputs = _checked(given)
-    from pairbus.spark.cost_job import cost_report
+    from pairbus.reports.engines.spark.bill import cost_report
 
     with reporting("pairbus cost", given["master"], "adding up the usage logs", settings) as spark:
         usage, pricing = _usage_and_pricing(spark, given, tables, inputs)
@@ -288,7 +288,7 @@ def report(**given: Any) -> int:
 def _checked(given: dict[str, Any]) -> tuple[list[PriceTable], Inputs | None]:
     """The prices and the files, as far as they can be judged before Spark starts."""
     from pairbus.cli.spark_report import is_all_here
-    from pairbus.cost.catalogue import tables_of
+    from pairbus.reports.bill.catalogue import tables_of
 
     if given["start"] is not None and given["end"] is not None and given["start"] >= given["end"]:
         raise UsageError(
@@ -300,8 +300,8 @@ def _checked(given: dict[str, Any]) -> tuple[list[PriceTable], Inputs | None]:
         _one_table(given)  # says which there are
     if not is_all_here(given["logs"]):
         return tables, None
-    from pairbus.spark.cost_usage import USAGE
-    from pairbus.spark.report_inputs import find_inputs
+    from pairbus.reports.engines.spark.usage import USAGE
+    from pairbus.reports.inputs import find_inputs
 
     return tables, find_inputs(None, given["logs"], USAGE)
 
@@ -309,9 +309,9 @@ def _checked(given: dict[str, Any]) -> tuple[list[PriceTable], Inputs | None]:
 def _usage_and_pricing(
     spark: SparkSession, given: dict[str, Any], tables: list[PriceTable], inputs: Inputs | None
 ) -> tuple[Usage, Pricing]:
-    from pairbus.cost.model import SETTLE, UNBILLED_DEFAULT
-    from pairbus.spark.cost_job import Pricing
-    from pairbus.spark.cost_usage import read_usage
+    from pairbus.reports.bill.model import SETTLE, UNBILLED_DEFAULT
+    from pairbus.reports.engines.spark.bill import Pricing
+    from pairbus.reports.engines.spark.usage import read_usage
 
     unbilled = tuple(name for name in UNBILLED_DEFAULT if name != SETTLE or not given["count_settlements"])
     usage = read_usage(spark, given["logs"], given["start"], given["end"], inputs)
@@ -327,7 +327,7 @@ def _usage_and_pricing(
 
 
 def _write_tables(priced: Priced, parquet_directory: str | None, csv_directory: str | None) -> None:
-    from pairbus.spark.cost_files import write_csv, write_parquet
+    from pairbus.reports.engines.spark.files import write_csv, write_parquet
 
     if parquet_directory:
         write_parquet(priced, parquet_directory)
@@ -340,9 +340,9 @@ def _print_report(told: CostReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from pairbus.cost.money import shown
-    from pairbus.cost.words import many
-    from pairbus.spark.report_page import inert
+    from pairbus.reports.bill.money import shown
+    from pairbus.reports.text import many
+    from pairbus.reports.views.html import inert
 
     console = Console()
     if not told.bills:
@@ -432,7 +432,7 @@ def _print_report(told: CostReport) -> None:
 def suppose(**given: Any) -> None:
     """Replay recorded usage against other settings: what would have been refused, detoured and billed."""
     from pairbus.cli.spark_report import reporting, spark_settings
-    from pairbus.cost.what_if import Change, Settings, what_if
+    from pairbus.reports.bill.what_if import Change, Settings, what_if
 
     conf = spark_settings(given["settings"])
     if given["ping_interval"] is not None and given["ping_interval"] < 1000:
@@ -441,9 +441,9 @@ def suppose(**given: Any) -> None:
     after_ms = before if given["failover_interval"] is None else given["failover_interval"]
     spans = [_span(text) for text in given["away"]]
     tables, inputs = _checked(given)
-    from pairbus.spark.cost_job import operations_amount
-    from pairbus.spark.cost_usage import has_repeats
-    from pairbus.spark.cost_what_if import recorded_usage, supposed_outage
+    from pairbus.reports.engines.spark.bill import operations_amount
+    from pairbus.reports.engines.spark.usage import has_repeats
+    from pairbus.reports.engines.spark.what_if import recorded_usage, supposed_outage
 
     with reporting("pairbus cost", given["master"], "replaying the usage logs", conf) as spark:
         usage, pricing = _usage_and_pricing(spark, given, tables, inputs)
@@ -471,8 +471,8 @@ def suppose(**given: Any) -> None:
         }
         click.echo(json.dumps(found))
         return
-    from pairbus.cost.money import shown
-    from pairbus.cost.words import many
+    from pairbus.reports.bill.money import shown
+    from pairbus.reports.text import many
 
     click.echo(
         f"recorded: {many(recorded.operations, 'operation')} ({shown(paid)}), {many(len(recorded.detours), 'outage')}, "

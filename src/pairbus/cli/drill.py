@@ -52,7 +52,7 @@ Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 3 could not 
 
 def length(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
     """A length of time: 90s, 15m, 1h30m; plain numbers are seconds."""
-    from pairbus.cost.durations import duration_ms
+    from pairbus.reports.text import duration_ms
 
     if value is None:
         return None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.cli.entity_target import QUEUE_OR_TOPIC, Target, find_target
 from pairbus.cli.refusal import inert
-from pairbus.cost.durations import duration_ms
 from pairbus.errors import UsageError
+from pairbus.reports.text import duration_ms
 
 if TYPE_CHECKING:
     from azure.servicebus.management import ServiceBusAdministrationClient

@@ -66,10 +66,10 @@ def reconcile(**given: Any) -> int:
     settings = spark_settings(given["settings"])
     check_outputs([given["html_file"]], [given["out"]])
     is_here = is_all_here(path for name in LOCATIONS for path in given[name])
-    from pairbus.spark.reconcile_certificate import HOLDS, LOSS
-    from pairbus.spark.reconcile_job import reconcile as judge
-    from pairbus.spark.reconcile_job import write_messages
-    from pairbus.spark.reconcile_rows import ROLES, find_ledgers, read_ledgers
+    from pairbus.reports.certificate.value import HOLDS, LOSS
+    from pairbus.reports.engines.spark.certificate import reconcile as judge
+    from pairbus.reports.engines.spark.certificate import write_messages
+    from pairbus.reports.engines.spark.ledgers import ROLES, find_ledgers, read_ledgers
 
     locations = {role: given[name] for role, name in zip(ROLES, LOCATIONS, strict=True)}
     inputs = find_ledgers(None, locations) if is_here else None

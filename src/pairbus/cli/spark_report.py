@@ -206,7 +206,7 @@ def is_all_here(locations: Iterable[str]) -> bool:
     Raises:
         UsageError: Spark is not installed.
     """
-    from pairbus.spark.report_inputs import is_remote
+    from pairbus.reports.inputs import is_remote
 
     if importlib.util.find_spec("pyspark") is None:
         from pairbus.spark.session import spark_session

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pairbus.cost.marginal import operations_cost
-from pairbus.cost.model import PAIRING_PURPOSES, PURPOSES, UNBILLED_DEFAULT, purpose
-from pairbus.cost.money import shares, shown, total
-from pairbus.cost.prices import PriceTable
+from pairbus.reports.bill.marginal import operations_cost
+from pairbus.reports.bill.model import PAIRING_PURPOSES, PURPOSES, UNBILLED_DEFAULT, purpose
+from pairbus.reports.bill.money import shares, shown, total
+from pairbus.reports.bill.prices import PriceTable
 
 Counts = Mapping[tuple[str, str], int]
 """Units of 64 KB by stage and operation."""

@@ -9,10 +9,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pairbus.cost.marginal import standard_table
 from pairbus.demo.bill import Bill, billed, made
 from pairbus.errors import ManagementFailed
 from pairbus.local.management import ManagementClient
+from pairbus.reports.bill.marginal import standard_table
 
 if TYPE_CHECKING:
     from pairbus.demo.book import Book

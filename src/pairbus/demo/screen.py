@@ -14,8 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pairbus.cost.money import shown
 from pairbus.demo.scene import Scene, SideView
+from pairbus.reports.bill.money import shown
 
 if TYPE_CHECKING:
     from pairbus.demo.story import Result

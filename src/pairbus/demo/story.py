@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from pairbus.cost.money import shown
 from pairbus.demo.actors import Consumer, Sender, wait_until
 from pairbus.demo.book import Book, Verdict
 from pairbus.demo.scene import Scene
@@ -24,6 +23,7 @@ from pairbus.local.management import ManagementClient
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rules.health import Health
 from pairbus.pairing.statistics import Counters
+from pairbus.reports.bill.money import shown
 from pairbus.syphon.backlog import Backlog
 from pairbus.syphon.client import PairedServiceBusClient
 from pairbus.testing import Namespace, Queue
@@ -389,8 +389,8 @@ class _Story:
         )
 
     def _spark_certificate(self) -> dict[str, object]:
-        from pairbus.spark.reconcile_job import reconcile
-        from pairbus.spark.reconcile_rows import BACKLOG, RECEIVED, SENT, read_ledgers
+        from pairbus.reports.engines.spark.certificate import reconcile
+        from pairbus.reports.engines.spark.ledgers import BACKLOG, RECEIVED, SENT, read_ledgers
 
         self._scene.act = "The proof: Spark joins what was promised with what arrived"
         sent, received = self._book.write(self._work)

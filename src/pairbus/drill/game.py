@@ -15,8 +15,6 @@ from typing import Any, Final
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient
 
-from pairbus.cost.marginal import operations_cost, standard_table
-from pairbus.cost.money import shown as money
 from pairbus.drill.actors import Doubts, Prober, Reader
 from pairbus.drill.backlog import left_in_backlog, strangers_in_backlog
 from pairbus.drill.book import Book
@@ -32,6 +30,8 @@ from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
 from pairbus.pairing.rules.health import Health
 from pairbus.pairing.rules.queues import name_of
 from pairbus.pairing.rules.trigger import BUSY_PAUSE_MS
+from pairbus.reports.bill.marginal import operations_cost, standard_table
+from pairbus.reports.bill.money import shown as money
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
 from pairbus.syphon.client import PairedServiceBusClient
 

@@ -14,7 +14,7 @@ from pairbus.pairing.naming import backlog_index, backlog_queue
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.trust import bundle_of, reaching
-from pairbus.spark import sdk
+from pairbus.spark.connector import sdk
 from pairbus.spark.order import active_number, sequence_number
 
 HEAD_PAGE: Final = 50

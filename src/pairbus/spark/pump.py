@@ -26,7 +26,7 @@ from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.sdk import handlers, receivers
 from pairbus.sdk.failures import classify
 from pairbus.sdk.trust import reaching, trusting
-from pairbus.spark import sdk
+from pairbus.spark.connector import sdk
 from pairbus.spark.ledger import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
 from pairbus.spark.order import in_order
 from pairbus.spark.syphon_report import TIME_IS_UP

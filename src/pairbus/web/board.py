@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.cost.catalogue import builtin_tables
 from pairbus.errors import UsageError
 from pairbus.model.typed_text import properties_of
 from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.journal import BEAT_SECONDS, ENTITIES_MAX, STATUS, status_row
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.rules.health import Health
+from pairbus.reports.bill.catalogue import builtin_tables
 
 if TYPE_CHECKING:
     from pairbus.syphon.client import PairedServiceBusClient

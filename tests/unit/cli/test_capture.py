@@ -14,7 +14,7 @@ from pairbus.errors import PairbusError, UsageError
 
 pytest.importorskip("pyspark")
 
-from pairbus.spark.capture import CaptureOptions, _Warnings
+from pairbus.spark.capture.stream import CaptureOptions, _Warnings
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 
@@ -29,7 +29,7 @@ CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2
             CONNECTION,
             "option caFile: the authority /nowhere",
         ),
-        (["orders/Rules", "--to", "x"], "hello", "connectionString is no connection string"),
+        (["orders/Rules", "--to", "x"], "hello", "connection string has no Endpoint=sb:"),
     ],
 )
 def test_a_wrong_command_is_refused_before_spark_starts(

@@ -121,7 +121,7 @@ STREAM_FAILED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exc
 Traceback (most recent call last):
   File "x.py", line 3, in func
     raise mismatch
-pairbus.spark.identity.CheckpointMismatch: checkpointLocation belongs to another 'orders'
+pairbus.spark.connector.identity.CheckpointMismatch: checkpointLocation belongs to another 'orders'
  SQLSTATE: 38000"""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from pairbus.cost.marginal import standard_table
 from pairbus.demo.bill import billed, made
+from pairbus.reports.bill.marginal import standard_table
 
 COUNTS = {
     ("primary", "send"): 1_000,

@@ -14,8 +14,8 @@ import pytest
 from pyarrow import dataset, parquet
 
 from pairbus.errors import PairbusError, UsageError
-from pairbus.spark import compaction
-from pairbus.spark.compaction import Committed, Compacted, committed, compact_directory, exchange
+from pairbus.spark.capture import compaction
+from pairbus.spark.capture.compaction import Committed, Compacted, committed, compact_directory, exchange
 
 QUERY = "5f0c6c0e-0000-4000-8000-000000000001"
 HOUR = "entity=orders/date=2026-11-15/hour=13"

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.errors import UsageError
-from pairbus.spark.offsets import Offset, mark_of, merged, numbers_of, runs_of, size_of, split, split_range
+from pairbus.spark.connector.offsets import (
+    Offset,
+    mark_of,
+    merged,
+    numbers_of,
+    runs_of,
+    size_of,
+    split,
+    split_range,
+)
 
 NUMBERS = st.sets(st.integers(1, 500), max_size=200).map(sorted)
 

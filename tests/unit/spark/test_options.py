@@ -9,9 +9,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pairbus.errors import UsageError
-from pairbus.spark.options import COLUMNS, Access, parse_sink, parse_source
-from pairbus.spark.schema import FIELDS, SENT_FIELDS
-from pairbus.spark.source import ServiceBusDataSource
+from pairbus.spark.connector.options import COLUMNS, Access, parse_sink, parse_source
+from pairbus.spark.connector.schema import FIELDS, SENT_FIELDS
+from pairbus.spark.connector.source import ServiceBusDataSource
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 BASE = {"connectionstring": CONNECTION, "queue": "orders"}

@@ -17,12 +17,12 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
 from pairbus.errors import UsageError
-from pairbus.spark import identity, reader
-from pairbus.spark.entity import Browsed, Settlement, is_same
-from pairbus.spark.identity import CheckpointMismatch
-from pairbus.spark.offsets import Offset, Run, mark_of, numbers_of, runs_of
-from pairbus.spark.options import parse_source
-from pairbus.spark.reader import RunsPartition, ServiceBusStreamReader
+from pairbus.spark.connector import identity, reader
+from pairbus.spark.connector.entity import Browsed, Settlement, is_same
+from pairbus.spark.connector.identity import CheckpointMismatch
+from pairbus.spark.connector.offsets import Offset, Run, mark_of, numbers_of, runs_of
+from pairbus.spark.connector.options import parse_source
+from pairbus.spark.connector.reader import RunsPartition, ServiceBusStreamReader
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 LIMIT = ReadMaxRows(1)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.spark import entity, sdk
-from pairbus.spark.offsets import mark_of
+from pairbus.spark.connector import entity, sdk
+from pairbus.spark.connector.offsets import mark_of
 
 LAST_MS = 5_000
 

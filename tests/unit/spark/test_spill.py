@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.spark.spill import Record, Spill
+from pairbus.spark.connector.spill import Record, Spill
 
 RECORDS = st.builds(
     Record,

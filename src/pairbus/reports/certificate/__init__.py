@@ -1,0 +1,1 @@
+"""The certificate: what became of every accepted message."""

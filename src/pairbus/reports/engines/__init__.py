@@ -1,0 +1,1 @@
+"""Compute the bill and the certificate from log files."""

@@ -1,0 +1,1 @@
+"""Bill, what-if and certificate as Spark jobs."""

@@ -1,0 +1,367 @@
+"""The certificate on Spark: one outer join of all ledgers on (destination, message id, body hash).
+
+The join is a union that is grouped by the key. Every task first adds up what it has of a key, so a key that a million rows share reaches
+the shuffle as one row for each task: no key is hot (D4). Everything else is computed from the one row that a key leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from pairbus.reports.certificate.value import FATES, Certificate, Named, Outage, RowCounts, histogram_of
+from pairbus.reports.engines.spark.ledgers import (
+    DELIVERED_TOPIC,
+    KEY,
+    MEASURES,
+    MEASURES_OF,
+    RECEIVED,
+    ROLES,
+    SENT,
+    Ledgers,
+)
+from pairbus.reports.engines.spark.order import MINUTE_MS, OUTAGES_MAX, bucket, outages, reordered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, Row
+
+NAMED_MAX: Final = 20
+"""Messages of each fate that a page or a screen names; the files name all."""
+REASONS_SHOWN: Final = 50
+FATE_COLUMNS: Final = ("arrived", *FATES, "absorbed", "repeated", "unexpected")
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The certificate and the rows it rests on."""
+
+    certificate: Certificate
+    messages: DataFrame
+    """One row for each message: KEY, ``accepted``, ``found``, FATE_COLUMNS, ``told_ms``, ``arrived_ms``, ``is_detoured``; message id and body are
+    null where it was accepted once and arrived once.
+    """
+    ledgers: Ledgers
+
+
+def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool = True) -> Reconciled:
+    """Judge every message. Sends at or after ``until`` that are nowhere yet are in flight, not lost."""
+    kept = _kept(_fates(_grouped(ledgers), until)).persist(StorageLevel.MEMORY_AND_DISK)
+    known = _restored(kept)
+    summary = _summary(known).persist(StorageLevel.MEMORY_AND_DISK)
+    told = summary.groupBy("status", "role", "bucket", "is_detoured").agg(*_sums()).collect()
+    totals = {name: sum(int(row[name]) for row in told) for name in _SUMMED}
+    rows = _row_counts(totals, told)
+    odd = [fate for fate in (*FATES, "repeated", "unexpected") if totals[fate]]
+    certificate = Certificate(
+        accepted=totals["accepted"],
+        received=totals["found"],
+        messages=totals["messages"],
+        detoured=totals["detoured"],
+        fates={fate: totals[fate] for fate in FATE_COLUMNS},
+        altered=_altered(known) if totals["lost"] and totals["unexpected"] else 0,
+        at_destination={name: totals[name] for name in ("completed_there", "dead_there", "expired_there")},
+        named=_named(known, odd) if odd else {},
+        rows=rows,
+        reasons=_reasons(ledgers.quarantined) if any(count.quarantined for count in rows.values()) else {},
+        delays=histogram_of(
+            (row["bucket"], row["is_detoured"], row["timed"]) for row in told if row["timed"]
+        ),
+        reordered=histogram_of(reordered(known).collect()) if with_order else None,
+        outages=_outages(summary) if totals["detoured"] else (),
+        journals=tuple(sorted({path for found in ledgers.inputs.values() for path in found.journals})),
+        repeated_parts=sum(len(found.repeated) for found in ledgers.inputs.values()),
+        is_cut_off=until is not None,
+    )
+    summary.unpersist()
+    certificate.check()
+    return Reconciled(certificate, known, ledgers)
+
+
+def _topics_joined(ledgers: Ledgers) -> DataFrame:
+    """Deliveries by several subscriptions are one arrival at the topic: of each message the subscription with the most counts."""
+    rows = ledgers.rows
+    if not ledgers.has_topics:
+        return rows.withColumn("row_count", f.lit(1).cast("long"))
+    per_place = (
+        rows.where(f"{DELIVERED_TOPIC} > 0")
+        .groupBy(*KEY, "role", "status", "place")
+        .agg(
+            f.min("ms").alias("ms"),
+            f.min("sequence_number").alias("sequence_number"),
+            f.count(f.lit(1)).alias("row_count"),
+            *[f.sum(name).alias(name) for name in ledgers.measures],
+        )
+    )
+    others = rows.where(f"{DELIVERED_TOPIC} = 0").withColumn("row_count", f.lit(1).cast("long"))
+    return others.unionByName(per_place)
+
+
+_ROWS: Final = {role: f"rows_{role.replace('-', '_')}" for role in ROLES}
+"""How many rows of each role a group has."""
+_TIMES: Final = {
+    "backlog_ms": ("ms", ("sent_backlog",)),
+    "direct_ms": ("ms", ("sent_direct",)),
+    "stored_ms": ("ms", ("stored",)),
+    "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
+    "stored_sequence": ("sequence_number", ("stored",)),
+}
+"""The least of a column over the rows that say one of these."""
+
+
+def _grouped(ledgers: Ledgers) -> DataFrame:
+    """One row for each key; and one for each role and status of rows without a key. Only what the inputs can tell of is added up: every column
+    more is paid for by every message.
+    """
+    told = ledgers.measures
+    aggregates = [f"{'max' if name == DELIVERED_TOPIC else 'sum'}({name}) AS {name}" for name in told]
+    aggregates += ["sum(CASE WHEN status IS NOT NULL THEN row_count ELSE 0L END) AS unkeyed_rows"]
+    rest = [f"0L AS {name}" for name in MEASURES if name not in told]
+    for name, (column, said_by) in _TIMES.items():
+        says = " OR ".join(f"{measure} > 0" for measure in said_by if measure in told)
+        if says:
+            aggregates.append(f"min(CASE WHEN {says} THEN {column} END) AS {name}")
+        else:
+            rest.append(f"CAST(NULL AS BIGINT) AS {name}")
+    for role, name in _ROWS.items():
+        if role not in ledgers.inputs:
+            rest.append(f"0L AS {name}")
+        elif role == SENT or (role == RECEIVED and not ledgers.has_topics):
+            # Each of these rows says one thing.
+            rest.append(" + ".join(one for one in MEASURES_OF[role] if one in told) + f" AS {name}")
+        else:
+            aggregates.append(
+                f"sum(CASE WHEN role = '{role}' AND status IS NULL THEN row_count ELSE 0L END) AS {name}"
+            )
+    unkeyed_role = f.when(f.col("status").isNotNull(), f.col("role")).alias("unkeyed_role")
+    grouped = _topics_joined(ledgers).groupBy(*KEY, "status", unkeyed_role).agg(*map(f.expr, aggregates))
+    return grouped.withColumnRenamed("unkeyed_role", "role").selectExpr("*", *rest)
+
+
+def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
+    """What became of every accepted send. A message parked in the backlog was told to its sender there: what the primary then accepted of it
+    was the syphon's send, or the send whose answer never came.
+    """
+    late = "false" if until is None else f"told_ms >= {int(until.timestamp() * 1000)}L"
+    counted = grouped.selectExpr(
+        "status",
+        "role",
+        "unkeyed_rows",
+        *KEY,
+        "sent_backlog > 0 OR parked > 0 AS is_detoured",
+        "CASE WHEN sent_backlog > 0 THEN sent_backlog ELSE sent_direct END AS accepted",
+        f"CASE WHEN stored > 0 THEN stored ELSE delivered + {DELIVERED_TOPIC} END AS found",
+        f"delivered + {DELIVERED_TOPIC} AS handed_out",
+        "coalesce(backlog_ms, direct_ms) AS told_ms",
+        "coalesce(stored_ms, delivered_ms) AS arrived_ms",
+        "stored_sequence",
+        *[f"greatest({name}, 0L) AS {name}" for name in ("backlog", "aside", "dead", "expired")],
+        "dead_there",
+        "expired_there",
+        *_ROWS.values(),
+    )
+    placed = counted.selectExpr(
+        "*", "least(accepted, found) AS arrived", "accepted - least(accepted, found) AS missing"
+    )
+    # Each place takes what the places before it left.
+    taken = [
+        ("set_aside", "aside"),
+        ("dead_lettered", "dead"),
+        ("expired", "expired"),
+        ("in_backlog", "backlog"),
+    ]
+    before, shares = "0L", []
+    for fate, place in taken:
+        shares.append(f"greatest(least(missing - least(missing, {before}), {place}), 0L) AS fate_{fate}")
+        before = f"{before} + {place}"
+    rest = f"(missing - least(missing, {before}))"
+    # The same id and body accepted again and there once is one message, told of twice.
+    absorbed = f"(message_id <> '' AND found + {before} > 0)"
+    return placed.selectExpr("*", *shares).selectExpr(
+        "status",
+        "role",
+        "unkeyed_rows",
+        *KEY,
+        "accepted",
+        "found",
+        "arrived",
+        *[f"fate_{fate} AS {fate}" for fate, _ in taken],
+        f"CASE WHEN {absorbed} OR NOT {late} THEN 0L ELSE {rest} END AS in_flight",
+        f"CASE WHEN {absorbed} OR {late} THEN 0L ELSE {rest} END AS lost",
+        f"CASE WHEN {absorbed} THEN {rest} ELSE 0L END AS absorbed",
+        "CASE WHEN accepted > 0 THEN found - arrived ELSE 0L END AS repeated",
+        "CASE WHEN accepted > 0 THEN 0L ELSE found END AS unexpected",
+        "least(arrived, handed_out) AS completed_there",
+        "least(arrived, dead_there) AS dead_there",
+        "least(arrived, expired_there) AS expired_there",
+        "told_ms",
+        "arrived_ms",
+        "stored_sequence",
+        "is_detoured",
+        *_ROWS.values(),
+    )
+
+
+_PLAIN: Final = {"accepted": 1, "found": 1, "arrived": 1}
+"""What is counted of a message that was accepted once and arrived once; all else is 0."""
+_COUNTS: Final = ("accepted", "found", *FATE_COLUMNS, "dead_there", "expired_there", "unkeyed_rows")
+_KEPT: Final = ("destination", "told_ms", "arrived_ms", "stored_sequence", "is_detoured", *_ROWS.values())
+
+
+def _kept(known: DataFrame) -> DataFrame:
+    """What is kept for the questions that follow. Nearly every message is simply there, and then nothing but its times needs keeping: names and
+    counts are kept only of those that differ.
+    """
+    is_plain = " AND ".join(f"{name} = {_PLAIN.get(name, 0)}" for name in _COUNTS)
+    others = ", ".join(("status", "role", "message_id", "body", *_COUNTS))
+    return known.selectExpr(
+        *_KEPT,
+        "completed_there > 0 AS is_completed",
+        f"CASE WHEN NOT ({is_plain} AND status IS NULL) THEN struct({others}, completed_there) END AS other",
+    )
+
+
+def _restored(kept: DataFrame) -> DataFrame:
+    """As ``_fates`` told it, but for the names of messages that are simply there."""
+    return kept.selectExpr(
+        *_KEPT,
+        *[f"other.{name} AS {name}" for name in ("status", "role", "message_id", "body")],
+        *[f"coalesce(other.{name}, {_PLAIN.get(name, 0)}L) AS {name}" for name in _COUNTS],
+        "coalesce(other.completed_there, CAST(is_completed AS BIGINT)) AS completed_there",
+    )
+
+
+_ADDED: Final = (*_COUNTS, "completed_there", *_ROWS.values())
+_SUMMED: Final = (*_ADDED, "messages", "detoured", "timed")
+
+
+def _sums() -> list[Column]:
+    return [f.sum(name).alias(name) for name in _SUMMED]
+
+
+def _summary(known: DataFrame) -> DataFrame:
+    """All counts by delay and, of parked messages, by the minute they were accepted in: small, and all that totals, delays and outages need."""
+    delay = f.when(
+        (f.col("arrived") > 0) & f.col("arrived_ms").isNotNull() & f.col("told_ms").isNotNull(),
+        f.col("arrived_ms") - f.col("told_ms"),
+    )
+    is_parked = f.col("is_detoured") & (f.col("accepted") > 0)
+    rows = known.select(
+        "status",
+        "role",
+        "told_ms",
+        is_parked.alias("is_detoured"),
+        f.when(delay.isNotNull(), bucket(delay)).alias("bucket"),
+        f.when(is_parked, f.expr(f"told_ms div {MINUTE_MS}")).alias("minute"),
+        delay.alias("delay"),
+        *_ADDED,
+    )
+    return rows.groupBy("status", "role", "bucket", "is_detoured", "minute").agg(
+        f.min("told_ms").alias("first"),
+        f.max("told_ms").alias("last"),
+        f.max("delay").alias("slowest"),
+        f.count("delay").alias("timed"),
+        f.count_if(f.col("accepted") > 0).alias("messages"),
+        f.count_if(f.col("is_detoured")).alias("detoured"),
+        *[f.sum(name).alias(name) for name in _ADDED],
+    )
+
+
+def _row_counts(totals: Mapping[str, int], told: Sequence[Row]) -> dict[str, RowCounts]:
+    def others(role: str, status: str) -> int:
+        return sum(int(row["unkeyed_rows"]) for row in told if (row["role"], row["status"]) == (role, status))
+
+    return {
+        role: RowCounts(totals[name], others(role, "other"), others(role, "quarantined"))
+        for role, name in _ROWS.items()
+    }
+
+
+def _named(known: DataFrame, fates: Sequence[str]) -> dict[str, tuple[Named, ...]]:
+    """The first few messages of each fate, in the order of their names."""
+    order = Window.partitionBy("fate").orderBy(*KEY)
+    rows = _by_fate(known, fates).withColumn("at", f.row_number().over(order)).where(f.col("at") <= NAMED_MAX)
+    found = sorted(rows.collect(), key=lambda row: int(row["at"]))
+    return {
+        fate: tuple(
+            Named(
+                str(row["destination"]),
+                str(row["message_id"]),
+                "" if row["body"] is None else bytes(row["body"]).hex(),
+                int(row["copies"]),
+                None if row["told_ms"] is None else int(row["told_ms"]),
+            )
+            for row in found
+            if row["fate"] == fate
+        )
+        for fate in fates
+    }
+
+
+def _by_fate(known: DataFrame, fates: Sequence[str]) -> DataFrame:
+    """A row for each message and fate that is not the usual one: ``fate`` and ``copies`` beside KEY and times."""
+    is_any = reduce(lambda one, other: one | other, [f.col(fate) > 0 for fate in fates])
+    each = f.explode(
+        f.array(*[f.struct(f.lit(fate).alias("fate"), f.col(fate).alias("copies")) for fate in fates])
+    )
+    return (
+        known.where(is_any)
+        .select(*KEY, "told_ms", "arrived_ms", "is_detoured", each.alias("each"))
+        .where(f.col("each.copies") > 0)
+        .select("each.fate", "each.copies", *KEY, "told_ms", "arrived_ms", "is_detoured")
+    )
+
+
+def _altered(known: DataFrame) -> int:
+    """Lost messages whose id came to their destination with another body."""
+    key = ("destination", "message_id")
+    missing = known.where((f.col("lost") > 0) & (f.col("message_id") != "")).select(*key).distinct()
+    strange = known.where(f.col("unexpected") > 0).select(*key).distinct()
+    return missing.join(strange, [*key]).count()
+
+
+def _outages(summary: DataFrame) -> tuple[Outage, ...]:
+    rows: list[Any] = outages(summary).limit(OUTAGES_MAX).collect()
+    return tuple(
+        Outage(
+            int(row["first"]),
+            int(row["last"]),
+            int(row["messages"]),
+            {fate: int(row[fate]) for fate in ("arrived", *FATES)},
+            None if row["slowest"] is None else int(row["slowest"]),
+        )
+        for row in rows
+    )
+
+
+def _reasons(quarantined: DataFrame) -> dict[str, int]:
+    rows = (
+        quarantined.groupBy("role", "reason").count().orderBy("role", "reason").limit(REASONS_SHOWN).collect()
+    )
+    return {f"{row['role']}: {row['reason']}": int(row["count"]) for row in rows}
+
+
+def write_messages(reconciled: Reconciled, directory: str) -> None:
+    """``DIR/messages``: every message that is not simply where it should be, with its fate; ``DIR/quarantine``: what was set apart.
+    Written anew, as Parquet.
+    """
+    rows = _by_fate(reconciled.messages, (*FATES, "repeated", "unexpected")).select(
+        "fate",
+        "destination",
+        "message_id",
+        f.lower(f.hex("body")).alias("sha256"),
+        "copies",
+        f.timestamp_millis("told_ms").alias("accepted_time"),
+        f.timestamp_millis("arrived_ms").alias("arrived_time"),
+        f.col("is_detoured").alias("through_backlog"),
+    )
+    rows.write.mode("overwrite").parquet(f"{directory}/messages")
+    if any(count.quarantined for count in reconciled.certificate.rows.values()):
+        reconciled.ledgers.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")

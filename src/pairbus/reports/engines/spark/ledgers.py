@@ -1,0 +1,285 @@
+"""Audit files as rows that say, each, one thing about one message. What cannot be true is set apart with its reason (D5).
+
+A message is known by (destination, message id, hash of its body). Paths are compared without regard to case; a subscription's messages were
+sent to its topic; a backlog queue's messages have their destination beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from pairbus.errors import UsageError
+from pairbus.reports.inputs import Inputs, Wanted, find_inputs, spark_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SENT: Final = "sent"
+RECEIVED: Final = "received"
+BACKLOG: Final = "backlog"
+DEAD_LETTER: Final = "dead-letter"
+ROLES: Final = (SENT, RECEIVED, BACKLOG, DEAD_LETTER)
+
+SENDS: Final = ("sent", "accepted", "duplicate")
+DELIVERIES: Final = ("completed", "received-and-deleted", "received", "delivered")
+HELD: Final = ("held", "active", "peeked", "deferred", "scheduled", "locked")
+DEAD_LETTERED: Final = "dead-lettered"
+EXPIRED: Final = "expired"
+REMOVED: Final = ("cancelled", "purged", "forwarded")
+ENTITY_DELETED: Final = "entity-deleted"
+KINDS: Final = (*SENDS, *DELIVERIES, *HELD, DEAD_LETTERED, EXPIRED, *REMOVED, ENTITY_DELETED)
+KIND_DEFAULTS: Final = {SENT: "sent", RECEIVED: "received", BACKLOG: "held", DEAD_LETTER: "held"}
+"""What a row without a kind means in each input."""
+REASON_EXPIRED: Final = "TTLExpiredException"
+
+KEY: Final = ("destination", "message_id", "body")
+DELIVERED_TOPIC: Final = "delivered_topic"
+MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    SENT: ("sent_backlog", "sent_direct"),
+    RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there"),
+    BACKLOG: ("parked", "backlog", "aside", "expired"),
+    DEAD_LETTER: ("parked", "aside", "dead", "expired"),
+}
+"""What the rows of each input can say of a message; how, is told by ``_UP``."""
+MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
+_DEAD_LETTER: Final = "/$deadletterqueue"
+_SUBSCRIPTIONS: Final = "/subscriptions/"
+_TRANSFER: Final = "/x-servicebus-transfer/"
+_BACKLOG_PATH: Final = r"^[^/]+/x-servicebus-transfer/[0-9]+(/[$]transfer)?(/[$]deadletterqueue)?$"
+_TEXT: Final = ("string", "large_string", "dictionary")
+AUDIT: Final = Wanted(
+    what="audit log of messages",
+    folder="messages-audit",
+    columns={"message_id": _TEXT, "entity": _TEXT, "time": ("timestamp",)},
+    remedy="run the broker with --audit",
+)
+_COLUMNS: Final = (
+    "kind", "message_id", "entity", "destination", "sequence_number", "time", "sha256", "body_sha256", "detail", "namespace"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """All rows of all inputs."""
+
+    inputs: Mapping[str, Inputs]
+    rows: DataFrame
+    """KEY, ``measures``, ``role``, ``ms``, ``sequence_number``, ``place`` and ``status``: null for rows that say something of a message, else
+    why they do not, and then without a key.
+    """
+    measures: tuple[str, ...]
+    """How often each thing is said of a message: those of MEASURES that these inputs can tell of."""
+    quarantined: DataFrame
+    """``role``, ``source``, ``reason``, ``raw``."""
+    has_topics: bool
+    """Some deliveries were made by subscriptions."""
+
+
+def find_ledgers(spark: SparkSession | None, locations: Mapping[str, Sequence[str]]) -> dict[str, Inputs]:
+    """Look for the files of every role.
+
+    Raises:
+        UsageError: A place is missing, empty, damaged or of another kind.
+    """
+    inputs: dict[str, Inputs] = {}
+    for role in ROLES:
+        if locations.get(role):
+            inputs[role] = find_inputs(spark, locations[role], AUDIT)
+            for path, why in inputs[role].damaged.items():
+                raise UsageError(
+                    f"{path} cannot be read ({why}): a certificate needs every file; take it away if it does not belong here"
+                )
+    return inputs
+
+
+def read_ledgers(
+    spark: SparkSession,
+    locations: Mapping[str, Sequence[str]],
+    with_body: bool,
+    inputs: Mapping[str, Inputs] | None = None,
+) -> Ledgers:
+    """Read the files of every role; ``inputs`` are those of the locations, if they were looked for already.
+
+    Raises:
+        UsageError: A place is missing, empty, damaged or of another kind.
+    """
+    inputs = inputs or find_ledgers(spark, locations)
+    parts = [
+        part.withColumn("role", f.lit(role))
+        for role, found in inputs.items()
+        for part in _files(spark, found)
+    ]
+    raw = reduce(lambda one, other: one.unionByName(other), parts)
+    has_topics = RECEIVED in inputs and _has_topics(_files(spark, inputs[RECEIVED]))
+    measures = tuple(
+        name
+        for name in MEASURES
+        if any(name in MEASURES_OF[role] for role in inputs) and (has_topics or name != DELIVERED_TOPIC)
+    )
+    judged = _judged(raw, with_body)
+    quarantined = judged.where(f.col("reason").isNotNull()).select("role", "source", "reason", "raw")
+    return Ledgers(inputs, _said(judged, with_body, measures), measures, quarantined, has_topics)
+
+
+def _has_topics(files: Sequence[DataFrame]) -> bool:
+    """Whether subscriptions delivered anything. The plain ``/`` lets Parquet pass over all rows whose dictionary of paths has none."""
+    found = [
+        part.where(f.contains("entity", f.lit("/")) & f.lower("entity").contains(_SUBSCRIPTIONS)).select(
+            "entity"
+        )
+        for part in files
+    ]
+    return bool(
+        reduce(lambda one, other: one.unionByName(other), found).agg(f.count("entity")).collect()[0][0]
+    )
+
+
+def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
+    found = []
+    source = f.col("_metadata.file_path").alias("source")
+    plain = t.StructType([t.StructField(name, _type(name)) for name in _COLUMNS])
+    if inputs.parquet:
+        files = (
+            spark.read.schema(plain)
+            .option("recursiveFileLookup", "true")
+            .parquet(*map(spark_path, inputs.parquet))
+        )
+        found.append(files.select(*_COLUMNS, f.lit(None).cast("string").alias("broken"), source))
+    if inputs.lines:
+        fields = [t.StructField(name, t.StringType() if name == "time" else _type(name)) for name in _COLUMNS]
+        files = (
+            spark.read.schema(t.StructType([*fields, t.StructField("_raw", t.StringType())]))
+            .option("columnNameOfCorruptRecord", "_raw")
+            .option("recursiveFileLookup", "true")
+            .json([*map(spark_path, inputs.lines)])
+        )
+        number = f.expr("timestamp_millis(try_cast(time AS BIGINT))")
+        moment = f.when(f.col("time").rlike("^[0-9]{1,18}$"), number).otherwise(
+            f.expr("try_cast(time AS TIMESTAMP)")
+        )
+        columns = [moment.alias(name) if name == "time" else f.col(name) for name in _COLUMNS]
+        found.append(files.select(*columns, f.col("_raw").alias("broken"), source))
+    if not found:
+        fields = [
+            *plain.fields,
+            t.StructField("broken", t.StringType()),
+            t.StructField("source", t.StringType()),
+        ]
+        found.append(spark.createDataFrame([], t.StructType(fields)))
+    return found
+
+
+def _type(name: str) -> t.DataType:
+    return {"time": t.TimestampType(), "sequence_number": t.LongType()}.get(name, t.StringType())
+
+
+def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
+    """Kind, place and destination of every row, and why it cannot be true if it cannot."""
+    default = " ".join(f"WHEN '{role}' THEN '{kind}'" for role, kind in KIND_DEFAULTS.items())
+    # Plain comparisons first: patterns cost more than all else here, and few rows need one.
+    placed = rows.selectExpr("*", "lower(entity) AS place").selectExpr(
+        "*",
+        f"coalesce(contains(place, '{_TRANSFER}') AND rlike(place, r'{_BACKLOG_PATH}'), false) AS is_backlog",
+        f"coalesce(endswith(place, '{_DEAD_LETTER}'), false) AS is_dead",
+        f"coalesce(contains(place, '{_SUBSCRIPTIONS}'), false) AS is_topic",
+    )
+    alive = f"CASE WHEN is_dead THEN left(place, length(place) - {len(_DEAD_LETTER)}) ELSE coalesce(place, '') END"
+    path = f"CASE WHEN is_topic THEN substring_index(place, '{_SUBSCRIPTIONS}', 1) ELSE {alive} END"
+    marked = placed.selectExpr(
+        "role",
+        "source",
+        "broken",
+        "message_id",
+        "sequence_number",
+        "time",
+        "detail",
+        "place",
+        "is_backlog",
+        "is_dead",
+        "is_topic",
+        f"CASE WHEN kind <> '' THEN lower(kind) ELSE CASE role {default} END END AS kind",
+        "CASE WHEN length(coalesce(sha256, body_sha256)) = 64 THEN unhex(coalesce(sha256, body_sha256)) END AS hash",
+        f"ltrim('/', CASE WHEN destination <> '' THEN lower(destination) ELSE {path} END) AS destination",
+        f"coalesce(broken, to_json(struct({', '.join(_COLUMNS)}))) AS raw",
+    )
+    reasons = [
+        ("broken IS NOT NULL", "not a row of JSON with these columns"),
+        (f"kind NOT IN ({_quoted(KINDS)})", "kind is not known"),
+        ("time IS NULL", "time is missing or no time"),
+        ("message_id IS NULL", "message_id is missing"),
+        ("destination = ''", "neither destination nor entity"),
+    ]
+    if with_body:
+        bad = f"kind <> '{ENTITY_DELETED}' AND hash IS NULL"
+        reasons.append((bad, "no SHA-256 of the body (--no-body-hash compares without)"))
+    cases = " ".join(f"WHEN {condition} THEN '{text}'" for condition, text in reasons)
+    return marked.withColumn("reason", f.expr(f"CASE {cases} END"))
+
+
+def _quoted(words: Sequence[str]) -> str:
+    """Our own words as a list of SQL; nothing foreign is ever put into a query (D9)."""
+    return ", ".join(f"'{word}'" for word in words)
+
+
+_SENDS: Final = f"kind IN ({_quoted(SENDS)})"
+_GONE: Final = f"kind IN ({_quoted(DELIVERIES)})"
+_HELD: Final = f"kind IN ({_quoted(HELD)})"
+_LAPSED: Final = (
+    f"(kind = '{EXPIRED}' OR (kind = '{DEAD_LETTERED}' AND coalesce(detail, '') = '{REASON_EXPIRED}'))"
+)
+_LEFT: Final = f"kind IN ({_quoted((*DELIVERIES, *REMOVED, EXPIRED, DEAD_LETTERED))})"
+_THERE: Final = f"role = '{RECEIVED}' AND NOT is_backlog"
+_QUEUED: Final = f"role = '{BACKLOG}' AND is_backlog AND NOT is_dead"
+_ASIDE: Final = f"role = '{BACKLOG}' AND is_backlog AND is_dead"
+_LISTED: Final = f"role = '{DEAD_LETTER}'"
+_UP: Final = {
+    "sent_backlog": f"role = '{SENT}' AND {_SENDS} AND is_backlog",
+    "sent_direct": f"role = '{SENT}' AND {_SENDS} AND NOT is_backlog",
+    "stored": f"{_THERE} AND kind = 'sent' AND NOT is_dead",
+    "delivered": f"{_THERE} AND {_GONE} AND NOT is_dead AND NOT is_topic",
+    "delivered_topic": f"{_THERE} AND {_GONE} AND NOT is_dead AND is_topic",
+    "dead_there": f"{_THERE} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}",
+    "expired_there": f"{_THERE} AND {_LAPSED}",
+    "parked": f"{_QUEUED} AND (kind = 'sent' OR {_HELD}) OR {_ASIDE} AND {_HELD} OR {_LISTED} AND is_backlog",
+    "backlog": f"{_QUEUED} AND (kind = 'sent' OR {_HELD})",
+    "aside": f"({_QUEUED} AND kind = '{DEAD_LETTERED}' AND NOT {_LAPSED}) OR ({_ASIDE} AND {_HELD}) "
+    f"OR ({_LISTED} AND is_backlog AND NOT {_LAPSED})",
+    "dead": f"{_LISTED} AND NOT is_backlog AND NOT {_LAPSED}",
+    "expired": f"({_QUEUED} OR {_LISTED}) AND {_LAPSED}",
+}
+"""What a row says of its message, once."""
+_DOWN: Final = {"backlog": f"{_QUEUED} AND {_LEFT}", "aside": f"{_ASIDE} AND {_LEFT}"}
+"""What it takes back: places in the backlog are counted up and down, so that a whole audit tells what is left there."""
+
+
+def _said(judged: DataFrame, with_body: bool, names: Sequence[str]) -> DataFrame:
+    measures = []
+    for name in names:
+        down = f" WHEN {_DOWN[name]} THEN -1" if name in _DOWN else ""
+        measures.append(
+            f"CASE WHEN reason IS NOT NULL THEN 0 WHEN {_UP[name]} THEN 1{down} ELSE 0 END AS {name}"
+        )
+    said = judged.selectExpr(
+        "role",
+        "destination",
+        "message_id",
+        "hash AS body" if with_body else "CAST(NULL AS BINARY) AS body",
+        "unix_millis(time) AS ms",
+        "sequence_number",
+        "place",
+        "reason IS NOT NULL AS is_quarantined",
+        *measures,
+    )
+    says = " OR ".join(f"{name} <> 0" for name in names)
+    status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN {says} THEN NULL ELSE 'other' END AS status"
+    # Rows that say nothing have no key: they meet in one group for each status and are only counted.
+    keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in KEY]
+    return said.selectExpr("*", status).selectExpr(
+        "role", "status", *keyed, "ms", "sequence_number", "place", *names
+    )

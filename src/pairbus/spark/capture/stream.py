@@ -1,0 +1,255 @@
+"""Capture: a stream of an entity into Parquet files by entity, date and hour, each message exactly once in the files.
+
+A batch writes its own directories (``batch=<query>-<number>``) below its hours, and a replayed batch writes the same
+ones anew. So no reader, Spark or other, ever sees a message twice, whatever was killed when. A message leaves the
+entity only after the files that hold it are committed. ``compaction`` joins the small files.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.errors import UsageError
+from pairbus.spark import register
+from pairbus.spark.capture.compaction import exclusive, local_directory, remove_leftovers
+from pairbus.spark.connector import identity
+from pairbus.spark.connector.entity import Entity
+from pairbus.spark.connector.identity import CheckpointMismatch
+from pairbus.spark.connector.offsets import Offset, size_of
+from pairbus.spark.connector.options import parse_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PARTITIONS: Final = ("entity", "date", "hour", "batch")
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Where Spark tells the code of a batch which query it belongs to."""
+TRIGGER: Final = "5 seconds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureOptions:
+    """What to capture, and where to.
+
+    Args:
+        source: Options of ``format("servicebus")``: the connection, the entity, limits.
+        path: The directory of the files.
+        checkpoint: Spark's checkpoint; ``_checkpoint`` in the directory unless given.
+        once: End when what was there at the start is in the files.
+        trigger: How often to look, when not ``once``.
+    """
+
+    source: dict[str, str] = field(repr=False)
+    path: str
+    checkpoint: str | None = None
+    once: bool = False
+    trigger: str = TRIGGER
+
+    @property
+    def checkpoint_location(self) -> str:
+        """Where the checkpoint is."""
+        return self.checkpoint or f"{self.path}/_checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a run wrote."""
+
+    messages: int
+    batches: int
+    path: str
+
+
+def run_capture(
+    options: CaptureOptions,
+    spark: SparkSession,
+    *,
+    stop: threading.Event | None = None,
+    tell: Callable[[Captured], None] = lambda captured: None,  # noqa: ARG005 - nobody watches unless told
+    warn: Callable[[str], None] = lambda text: None,  # noqa: ARG005 - as above
+) -> Captured:
+    """Capture until everything is there (``once``) or until stopped.
+
+    Args:
+        options: What to capture, and where to.
+        spark: The session to use.
+        stop: Set from elsewhere, ends it after the batch at hand.
+        tell: Called after each batch.
+        warn: Called when something is wrong with the entity: it has another consumer.
+    """
+    # The files keep each message whole.
+    source = {"includeRaw": "true", **options.source}
+    parse_source(source, is_stream=True)
+    register(spark)
+    stop = stop or threading.Event()
+    directory = local_directory(spark, options.path)
+    if directory is not None:
+        remove_leftovers(directory)
+    written = _Written(options, directory, tell)
+    stream = spark.readStream.format("servicebus").options(**source).load()
+    writer = stream.writeStream.foreachBatch(written.write).option(
+        "checkpointLocation", options.checkpoint_location
+    )
+    query = (
+        writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
+    ).start()
+    try:
+        _wait(query, stop, _Warnings(warn))
+    finally:
+        query.stop()
+    # The query may have ended between its last commit and the next look at the entity.
+    owed = settle(options.checkpoint_location, options.source)
+    if owed and options.once:
+        warn(f"{owed} messages are in the files and still in the entity: another consumer holds them")
+    return written.captured
+
+
+def _wait(query: StreamingQuery, stop: threading.Event, warnings: _Warnings) -> None:
+    is_over = False
+    while not is_over and not stop.is_set():
+        is_over = bool(query.awaitTermination(1))
+        warnings.look(query.lastProgress)
+
+
+class _Warnings:
+    """Says once when the source finds another consumer of its entity."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._taken = 0
+        self._was_owed = False
+
+    def look(self, progress: Any) -> None:
+        """Find out from a query's progress, where the source reports it."""
+        if progress is None:
+            return
+        for source in json.loads(progress.json)["sources"]:
+            report = source.get("latestOffset")
+            report = json.loads(report) if isinstance(report, str) else report
+            if not report:
+                continue
+            if report["taken"] > self._taken:
+                self._taken = report["taken"]
+                self._warn(
+                    f"another consumer took {self._taken} messages of {report['entity']}: they may miss in the files"
+                )
+            if report["owed"] and not self._was_owed:
+                self._warn(
+                    f"another consumer holds messages of {report['entity']} that are in the files already"
+                )
+            self._was_owed = report["owed"] > 0
+
+
+class _Written:
+    """Writes batches and counts them."""
+
+    def __init__(
+        self, options: CaptureOptions, directory: Path | None, tell: Callable[[Captured], None]
+    ) -> None:
+        self._options = options
+        self._directory = directory
+        self._tell = tell
+        self.captured = Captured(0, 0, options.path)
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one batch into directories of its own; again, if it is replayed."""
+        from pyspark.sql import Observation, functions
+
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise UsageError(
+                "this Spark does not tell a batch which query it belongs to: use Spark 4.2 or newer"
+            )
+        seen = Observation()
+        moment = functions.col("enqueued_time")
+        batch = (
+            rows.observe(seen, functions.count(functions.lit(1)).alias("messages"))
+            .withColumn("date", functions.date_format(moment, "yyyy-MM-dd"))
+            .withColumn("hour", functions.date_format(moment, "HH"))
+            .withColumn("batch", functions.lit(f"{query}-{number:09d}"))
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .partitionBy(*PARTITIONS)
+        )
+        # A compaction may be at work in the same directory.
+        with nullcontext() if self._directory is None else exclusive(self._directory):
+            batch.parquet(self._options.path)
+        messages = int(seen.get["messages"])
+        # A batch without messages only tells the progress what could not be settled.
+        self.captured = Captured(
+            self.captured.messages + messages, self.captured.batches + bool(messages), self._options.path
+        )
+        self._tell(self.captured)
+
+
+def settle(checkpoint: str, source: dict[str, str]) -> int:
+    """Settle what the last committed batch of an ended query left in its entity. Returns how many numbers are owed.
+
+    A running query does this by itself each time it looks for more.
+
+    Raises:
+        CheckpointMismatch: The checkpoint belongs to another entity; nothing was completed. With ``failOnDataLoss=false``
+            that is no error.
+    """
+    options = parse_source(source, is_stream=True)
+    if options.mode != "consume":
+        return 0
+    value = _last_committed(checkpoint)
+    if value is None:
+        return 0
+    offset = Offset.parse(value, options.entity)
+    entity = Entity(options)
+    try:
+        identity.check(offset, entity, options.access.host(), identity.created_ms(options))
+        done = entity.settle(offset.marked(), offset.last_ms)
+        if done.foreign:
+            raise CheckpointMismatch(
+                offset.entity, f"its message {done.foreign[0]} is not the one that the last batch read"
+            )
+        return size_of(done.owed)
+    except CheckpointMismatch:
+        if options.is_loss_fatal:
+            raise
+        return 0
+    finally:
+        entity.close()
+
+
+def _last_committed(checkpoint: str) -> dict[str, Any] | None:
+    """The offset of the last batch whose commit is in the checkpoint."""
+    names = _list(checkpoint, "commits")
+    numbers = [int(name) for name in names if name.isdecimal()]
+    if not numbers:
+        return None
+    # A version, Spark's own settings, then one line per source: ours is the only one.
+    lines = _read(checkpoint, f"offsets/{max(numbers)}").splitlines()
+    value = json.loads(lines[2])
+    return value if isinstance(value, dict) else None
+
+
+def _list(checkpoint: str, folder: str) -> list[str]:
+    if "://" not in checkpoint:
+        directory = Path(checkpoint) / folder
+        return [file.name for file in directory.iterdir()] if directory.is_dir() else []
+    from pyarrow import fs
+
+    system, path = fs.FileSystem.from_uri(checkpoint)
+    found = system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
+    return [info.base_name for info in found]
+
+
+def _read(checkpoint: str, name: str) -> str:
+    if "://" not in checkpoint:
+        return (Path(checkpoint) / name).read_text(encoding="utf-8")
+    from pyarrow import fs
+
+    system, path = fs.FileSystem.from_uri(checkpoint)
+    with system.open_input_stream(f"{path}/{name}") as file:
+        return bytes(file.read()).decode()

@@ -1,0 +1,72 @@
+"""``format("servicebus")``: any queue, topic or subscription as source or sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+
+from pairbus.errors import UsageError
+from pairbus.spark.connector.options import parse_sink, parse_source
+from pairbus.spark.connector.schema import SCHEMA, SCHEMA_WITHOUT_RAW
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "servicebus"
+
+
+class ServiceBusDataSource(DataSource):
+    """Service Bus for Spark. Options, schema and guarantees: docs/how-to/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """One schema for every entity. Spark asks for it at ``load()``, so that is where a bad option fails."""
+        return SCHEMA if parse_source(self.options, is_stream=None).has_raw else SCHEMA_WITHOUT_RAW
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Browse an entity."""
+        from pairbus.spark.connector.reader import ServiceBusReader
+
+        return ServiceBusReader(parse_source(self.options, is_stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Read an entity as a stream."""
+        from pairbus.spark.connector.reader import ServiceBusStreamReader
+
+        return ServiceBusStreamReader(parse_source(self.options, is_stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Send rows."""
+        from pairbus.spark.connector.sink import ServiceBusWriter
+
+        if overwrite:
+            raise UsageError(
+                'mode("overwrite") cannot be used with format("servicebus"): messages that were sent before stay where they '
+                'are. Use mode("append")'
+            )
+        return ServiceBusWriter(parse_sink(self.options, schema.names, _types(schema)))
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002 - Spark's shape
+    ) -> DataSourceStreamWriter:
+        """Send the rows of a stream."""
+        from pairbus.spark.connector.sink import ServiceBusStreamWriter
+
+        return ServiceBusStreamWriter(parse_sink(self.options, schema.names, _types(schema)))
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pairbus.errors import UsageError
+from pairbus.reports.bill import model
+from pairbus.reports.bill.estimate import Scenario, estimate
+from pairbus.reports.bill.money import (
+    SCALE,
+    divided,
+    from_quanta,
+    parsed,
+    quanta,
+    rounded,
+    shares,
+    shown,
+    total,
+)
+from pairbus.reports.text import duration_ms, duration_text
+
+
+def test_ten_queues_idle_make_40_receives_an_hour_960_a_day_28800_in_30_days() -> None:
+    told = estimate(Scenario(queues=10, days=30))
+
+    assert told.value("idle receives an hour") == 40
+    assert told.value("idle receives a day") == 960
+    assert told.value("idle receives") == 28_800
+    assert told.operations == told.pairing_operations == 28_800
+
+
+def test_D6_a_detoured_message_counts_four_operations() -> None:
+    assert model.DETOUR_OPERATIONS == 4
+    told = estimate(
+        Scenario(queues=0, days=1, outage_ms=model.HOUR_MS, rate_per_1000s=1_000, failover_interval_ms=0)
+    )
+    assert told.value("messages through the backlog") == 3_600
+    assert told.value("operations of detoured messages") == 14_400
+    assert told.value("pings") == 61
+    assert told.pairing_operations == 3_600 * 2 + 61
+
+
+def test_a_day_away_makes_1440_pings_and_the_first() -> None:
+    assert model.pings(1, model.DAY_MS, model.MINUTE_MS) == 1_440 + 1
+    assert model.pings(3, model.DAY_MS, model.MINUTE_MS) == 3 * 1_441
+
+
+@pytest.mark.parametrize(("size", "billed"), [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (262_144, 4)])
+def test_an_operation_is_billed_for_every_64_KB_begun(size: int, billed: int) -> None:
+    assert model.units(size) == billed
+
+
+def test_sends_within_the_failover_interval_are_refused_and_not_detoured() -> None:
+    told = estimate(
+        Scenario(
+            queues=0,
+            days=1,
+            messages=86_400,
+            outage_ms=2 * model.HOUR_MS,
+            failover_interval_ms=60_000,
+            size=100_000,
+        )
+    )
+    assert told.value("sends during the outage") == 7_200
+    assert told.value("sends refused before failover") == 60
+    assert told.value("messages through the backlog") == 7_140
+    assert told.value("operations of direct messages") == (86_400 - 7_200) * 2 * 2
+    assert told.value("operations of detoured messages") == 7_140 * 4 * 2
+    assert told.value("pings") == 1 + 119
+
+
+@pytest.mark.parametrize("purposes", [model.PAIRING_PURPOSES])
+def test_every_operation_has_one_purpose(purposes: tuple[str, ...]) -> None:
+    for stage in model.STAGES:
+        for operation in model.OPERATIONS:
+            found = model.purpose(stage, operation)
+            assert found in model.PURPOSES
+            assert (found in purposes) == (stage == model.BACKLOG or operation == model.PING)
+
+
+@given(st.integers(0, 10**24), st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
+def test_D6_shares_add_up_exactly_and_are_within_a_quantum_of_their_due(
+    whole: int, weights: list[int]
+) -> None:
+    amount = from_quanta(whole)
+    given_ = shares(amount, weights)
+    weight = sum(weights)
+    assert total(given_) == (amount if weight else 0)
+    for share, own in zip(given_, weights, strict=True):
+        if weight:
+            assert abs(quanta(share) * weight - whole * own) < weight
+
+
+def test_D7_amounts_are_decimal_text_of_a_stated_scale() -> None:
+    assert parsed("0.80", "x") == Decimal("0.80")
+    for wrong in (0.8, 1, None, "0.8e", "-1", "NaN", "1e-11", "1e16"):
+        with pytest.raises(UsageError):
+            parsed(wrong, "x")
+    assert SCALE == 10
+    assert rounded(Decimal("0.00000000005")) == Decimal("0.0000000001")
+    assert divided(Decimal(2), 3) == Decimal("0.6666666667")
+
+
+def test_nothing_is_rounded_away_when_shown() -> None:
+    assert shown(Decimal("1234.5")) == "1,234.50"
+    assert shown(Decimal("0.0000008"), "USD") == "0.0000008 USD"
+    assert shown(None) == "unknown"
+
+
+def test_durations_read_as_people_write_them() -> None:
+    assert duration_ms("1h30m") == 5_400_000
+    assert duration_ms("2h") == 7_200_000
+    assert duration_ms("0") == 0
+    assert duration_text(duration_ms("1d2h3m4s")) == "1d2h3m4s"
+    assert duration_text(0) == "0s"
+    for wrong in ("", "2", "h", "2x", "-1h", "999999d"):
+        with pytest.raises(UsageError):
+            duration_ms(wrong)
+
+
+def test_a_scenario_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="longer than 1 days"):
+        Scenario(days=1, outage_ms=2 * model.DAY_MS)
+    with pytest.raises(UsageError, match="ping interval"):
+        Scenario(ping_interval_ms=1)

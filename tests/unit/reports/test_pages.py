@@ -1,0 +1,190 @@
+"""Pages of bill and certificate: foreign text stays text, plots add up, words agree with their numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import date, timedelta
+from decimal import Decimal
+
+import pytest
+
+from pairbus.reports.bill.catalogue import builtin_tables
+from pairbus.reports.bill.month import MonthUsage, month_bill
+from pairbus.reports.bill.prices import choose
+from pairbus.reports.bill.report import CostReport, DayRow, EntityRow, PurposeRow, Rows
+from pairbus.reports.certificate.value import (
+    FATES,
+    WORDS,
+    Certificate,
+    Named,
+    Outage,
+    RowCounts,
+    histogram_of,
+)
+from pairbus.reports.text import many
+from pairbus.reports.views.html import Piece, bars, cell_for_csv, columns, inert, share_bar, table
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "javascript:alert(1)",
+    "</title></style></svg><svg onload=alert(1)>",
+    "' onmouseover='alert(1)",
+    "\x1b[31mred\u202eder\u0000\r\nLOST",
+    "{{7*7}}${7*7}",
+)
+ALLOWED = {
+    "b", "body", "dd", "details", "div", "dl", "dt", "figcaption", "figure", "h1", "h2", "head", "header", "html", "i", "li", "main",
+    "meta", "p", "rect", "section", "small", "span", "strong", "style", "summary", "svg", "table", "tbody", "td", "tfoot", "th",
+    "thead", "title", "tr", "ul",
+}  # fmt: skip
+ATTRIBUTES = {
+    "aria-hidden", "aria-label", "charset", "class", "content", "height", "http-equiv", "lang", "name", "preserveAspectRatio", "role",
+    "style", "title", "viewBox", "width", "x", "y",
+}  # fmt: skip
+
+
+def assert_inert(page: str) -> None:
+    """Nothing but our own tags and attributes, closed in order, and no character that acts."""
+    opened: list[str] = []
+    for end, name, attributes in re.findall(
+        r"<(/?)([a-zA-Z0-9]+)((?:\s+[a-zA-Z-]+=\"[^\"<>]*\")*)\s*>", page
+    ):
+        assert name in ALLOWED, name
+        assert set(re.findall(r"([a-zA-Z-]+)=\"", attributes)) <= ATTRIBUTES, attributes
+        if end:
+            assert opened.pop() == name
+        elif name != "meta":
+            opened.append(name)
+    assert opened == []
+    tags = len(re.findall(r"<(?!!doctype)", page))
+    assert tags == len(re.findall(r"<(/?)([a-zA-Z0-9]+)((?:\s+[a-zA-Z-]+=\"[^\"<>]*\")*)\s*>", page))
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", page)
+
+
+def certificate(names: tuple[str, ...] = ("a",), lost: int = 1, accepted: int = 10) -> Certificate:
+    fates = {
+        **dict.fromkeys((*FATES, "absorbed", "repeated", "unexpected"), 0),
+        "lost": lost,
+        "arrived": accepted - lost,
+    }
+    named = tuple(Named(name, name, "f" * 64, 1, 1_794_744_000_000) for name in names)
+    return Certificate(
+        accepted=accepted, received=accepted - lost, messages=accepted, detoured=3, fates=fates, altered=0,
+        at_destination={"completed_there": 1, "dead_there": 0, "expired_there": 0},
+        named={"lost": named, "in_backlog": named} if lost else {}, rows={"sent": RowCounts(accepted, 0, 0)},
+        reasons={names[0]: 1}, delays=histogram_of([(0, False, 5), (2, True, 3)]), reordered=(),
+        outages=(Outage(1_794_744_000_000, 1_794_744_060_000, 3, fates, 4_000),), journals=("j",), repeated_parts=1,
+    )  # fmt: skip
+
+
+def bill(names: tuple[str, ...] = ("orders",), days: int = 1, operations: int = 20_000_000) -> CostReport:
+    prices = choose(builtin_tables(), date(2026, 11, 15), "standard", None, "USD")
+    usage = MonthUsage(month="2026-11", hours=1, operations=operations)
+    told = month_bill(usage, prices)
+    amount = told.of("operations")
+    assert amount is not None
+    first = date(2026, 11, 1)
+    share = amount / days
+    return CostReport(
+        currency="USD", bills=(told,), usage=(usage,), sources=names,
+        days=tuple(
+            DayRow(first + timedelta(days=at), "sent to the backlog", 1, operations // days, share) for at in range(days)
+        ),
+        purposes=(PurposeRow("backlog", "send", "sent to the backlog", operations, 1, operations, amount),),
+        entities=tuple(EntityRow(name, name, "backlog", 1, 1, Decimal("0.1")) for name in names), entity_count=len(names),
+        detour_minutes=1, rows=Rows(1, 0, 1, dict.fromkeys(names, "<b>"), dict.fromkeys(names, 1)),
+    )  # fmt: skip
+
+
+def test_M8_hostile_names_are_text_on_both_pages() -> None:
+    for page in (certificate(HOSTILE).as_html(), bill(HOSTILE).as_html()):
+        assert_inert(page)
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+        assert "&#x27; onmouseover=&#x27;alert(1)" in page
+        assert "Content-Security-Policy" in page
+        assert "http://" not in page.split("<main>")[1]
+
+
+def test_the_check_for_hostile_text_would_find_it() -> None:
+    for text in ("<script>", '<p onclick="1">x</p>', "<p>", "\u202e"):
+        with pytest.raises(AssertionError):
+            assert_inert(f"<p>{text}</p>")
+
+
+def test_pages_of_nothing_are_pages() -> None:
+    nothing = CostReport(
+        currency="", bills=(), usage=(), sources=(), days=(), purposes=(), entities=(), entity_count=0,
+        detour_minutes=0, rows=Rows(0, 0, 0),
+    )  # fmt: skip
+    assert_inert(nothing.as_html())
+    assert "No usage in these logs" in nothing.as_html()
+    assert_inert(certificate(lost=0, accepted=0).as_html())
+
+
+def test_many_days_are_plotted_by_month() -> None:
+    page = bill(days=800).as_html()
+    assert_inert(page)
+    assert 24 <= page.count("<rect") <= 28
+
+
+def test_the_pieces_of_a_bar_are_as_long_as_they_should_be() -> None:
+    made = bars([("one", [Piece(1, 0, ""), Piece(2, 1, "")], "3"), ("two", [Piece(6, 0, "")], "6")], "x")
+    assert re.findall(r"width:([0-9.]+)%", made) == ["16.667", "33.333", "100.000"]
+    assert re.findall(r"width:([0-9.]+)%", share_bar([Piece(1, 0, "a"), Piece(3, 1, "b")], "x")) == [
+        "25.000",
+        "75.000",
+    ]
+    assert share_bar([Piece(0, 0, "a")], "x") == ""
+
+
+def test_columns_stand_on_each_other() -> None:
+    made = columns(["1", "2"], [("a", 0, [1, 0]), ("b", 1, [1, Decimal("0.5")])], "x", "USD")
+    heights = [Decimal(text) for text in re.findall(r' height="([0-9.]+)"', made)]
+    tops = [Decimal(text) for text in re.findall(r' y="([0-9.]+)"', made)]
+    assert heights == [50, 50, 25]
+    assert tops == [50, 0, 75]
+
+
+def test_a_table_is_not_wider_than_its_head_says() -> None:
+    made = table(("a", "b"), [("x", 1)], (1,), codes=(0,), alarm="x")
+    assert '<tr class="alarm"><td class="c">x</td><td class="n">1</td></tr>' in made
+
+
+@pytest.mark.parametrize(("value", "cell"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("plain", "plain"), ("", "")])
+def test_no_spreadsheet_takes_a_name_for_a_formula(value: str, cell: str) -> None:
+    assert cell_for_csv(value) == cell
+
+
+def test_long_text_is_cut_and_what_acts_is_replaced() -> None:
+    assert len(inert("x" * 1_000)) == 300
+    assert inert("a\nb\u202ec") == "a\ufffdb\ufffdc"
+
+
+def test_words_agree_with_their_numbers() -> None:
+    assert (many(1, "hour"), many(2, "hour"), many(0, "row")) == ("1 hour", "2 hours", "0 rows")
+    assert (many(1, "entity", "entities"), many(1_000, "entity", "entities")) == (
+        "1 entity",
+        "1,000 entities",
+    )
+    assert certificate(lost=1).sentence() == "1 of 10 accepted messages is LOST."
+    assert certificate(lost=2, accepted=2).sentence() == "2 of 2 accepted messages are LOST."
+    told = bill(operations=1)
+    assert "in 1 minute in which" in told.pairing_text()
+    assert "1 hour × " in told.bills[0].lines[0].text
+    assert "1 operation in the band" in told.bills[0].lines[1].text
+    assert set(WORDS) >= set(FATES)
+
+
+def test_a_question_that_fits_nothing_is_answered_with_a_hint() -> None:
+    """The ledgers of another namespace make everything look lost."""
+    told = certificate(lost=10, accepted=10)
+    assert "does --received name the namespace" in told.hint()
+    assert told.hint() in told.lines()
+    strange = replace(told, received=4, fates={**told.fates, "unexpected": 4})
+    strange.check()
+    assert "of the same pair?" in strange.hint()
+    assert "of the same pair?" in strange.as_html()
+    assert "--no-body-hash" in replace(strange, altered=4).hint()
+    assert certificate(lost=1).hint() == ""
