@@ -28,7 +28,7 @@ import pyarrow.compute
 import pyarrow.dataset
 import pyarrow.parquet
 
-from pairbus.cli.spark_report import SETTINGS, driver_memory
+from pairbus.cli.reports.spark_report import SETTINGS, driver_memory
 from pairbus.reports.bill.catalogue import builtin_tables
 from pairbus.reports.bill.model import UNBILLED_DEFAULT
 from pairbus.reports.engines.spark.bill import Pricing, cost_report

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 
-from pairbus.cli.cost import cost
+from pairbus.cli.reports.cost import cost
 from pairbus.errors import UsageError
 from pairbus.gateway.telemetry.meter import UsageRow
 from pairbus.reports.engines.spark.ledgers import AUDIT

@@ -17,11 +17,11 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.drill.card import Card
-from pairbus.drill.game import play
-from pairbus.drill.plan import PROPERTY, DrillOptions
-from pairbus.drill.scene import Scene
 from pairbus.errors import PairingError, UsageError
+from pairbus.stage.drill.card import Card
+from pairbus.stage.drill.game import play
+from pairbus.stage.drill.plan import PROPERTY, DrillOptions
+from pairbus.stage.drill.scene import Scene
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing_kit import wait_until
 

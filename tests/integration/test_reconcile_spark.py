@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
-from pairbus.cli.reconcile import reconcile
+from pairbus.cli.reports.reconcile import reconcile
 from pairbus.errors import UsageError
 from pairbus.reports.certificate.value import Certificate
 from pairbus.reports.engines.spark.certificate import FATE_COLUMNS, write_messages

@@ -11,9 +11,9 @@ import pairbus
 SOURCE = Path(pairbus.__file__).parent
 # Where an error's text is only shown, or is all that another program gives.
 ALLOWED = {
-    "cli/spark_report.py": "a Java process tells what happened in its log alone",
-    "cli/refusal.py": "errors of Spark's workers arrive as the text of a traceback",
-    "cli/store.py": "shows the place that our own error names, decides nothing",
+    "cli/reports/spark_report.py": "a Java process tells what happened in its log alone",
+    "cli/kit/errors.py": "errors of Spark's workers arrive as the text of a traceback",
+    "cli/broker/store.py": "shows the place that our own error names, decides nothing",
     "server/config/declarations.py": "chooses the line of a file to show, decides nothing",
 }
 _ERRORS = {"error", "exc", "exception", "caught", "failure", "refusal", "inner", "cause"}

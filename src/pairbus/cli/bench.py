@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 import pairbus
-from pairbus.cli.group import HelpfulGroup
+from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.errors import PairbusError
 
 FOLDER: Final = "bench"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pairbus.cli.entity_target import connection_of, find_target
-from pairbus.cli.spark_report import closing_spark, conf_option, spark_errors, spark_settings
+from pairbus.cli.kit.namespace import connection_of, find_target
+from pairbus.cli.reports.spark_report import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:

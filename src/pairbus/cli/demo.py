@@ -47,8 +47,8 @@ def demo(messages: int, seed: int, engine: str | None, as_json: bool) -> int:
     """Two namespaces, senders and consumers; the primary is killed and returns; nothing is lost, and that is proved."""
     from rich.console import Console
 
-    from pairbus.demo.screen import Screen, final
-    from pairbus.demo.story import DemoOptions, tell
+    from pairbus.stage.demo.screen import Screen, final
+    from pairbus.stage.demo.story import DemoOptions, tell
 
     for name in ("azure", "pairbus", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pairbus.cli.pairing_target import authorities, needed, pair_options
-from pairbus.cli.refusal import one_line, way_out
+from pairbus.cli.kit.errors import one_line, way_out
+from pairbus.cli.kit.pair import authorities, needed, pair_options
 from pairbus.errors import PairingError, UsageError
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from pairbus.drill.card import Card
-    from pairbus.drill.plan import DrillOptions
+    from pairbus.stage.drill.card import Card
+    from pairbus.stage.drill.plan import DrillOptions
 
 EXIT_FAILED: Final = 1
 EXIT_ENDED_EARLY: Final = 130
@@ -183,7 +183,7 @@ def drill(**given: Any) -> int:
 
 
 def _options(given: dict[str, Any], primary: str, secondary: str, ca_file: str | None) -> DrillOptions:
-    from pairbus.drill.plan import DrillOptions
+    from pairbus.stage.drill.plan import DrillOptions
 
     return DrillOptions(
         primary=primary,
@@ -207,8 +207,8 @@ def _options(given: dict[str, Any], primary: str, secondary: str, ca_file: str |
 
 
 def _hold(options: DrillOptions, given: dict[str, Any], console: Console) -> Card | None:
-    from pairbus.drill.game import look, play
-    from pairbus.drill.scene import Scene, Screen
+    from pairbus.stage.drill.game import look, play
+    from pairbus.stage.drill.scene import Scene, Screen
 
     stop = _stop_on_signals()
     seconds = _ahead(given)
@@ -224,7 +224,7 @@ def _hold(options: DrillOptions, given: dict[str, Any], console: Console) -> Car
 
 
 def _ahead(given: dict[str, Any]) -> float:
-    from pairbus.drill.plan import AHEAD_MAX, seconds_until
+    from pairbus.stage.drill.plan import AHEAD_MAX, seconds_until
 
     if given["at"]:
         return seconds_until(given["at"], datetime.fromtimestamp(time.time()).astimezone())
@@ -255,7 +255,7 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _show(card: Card, console: Console, *, as_json: bool) -> None:
-    from pairbus.drill.scene import show_card
+    from pairbus.stage.drill.scene import show_card
 
     if as_json:
         click.echo(json.dumps(card.as_json()))

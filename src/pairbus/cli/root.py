@@ -10,28 +10,28 @@ from typing import Final
 import click
 
 from pairbus import __version__
-from pairbus.cli.group import HelpfulGroup
-from pairbus.cli.refusal import one_line, way_out
-from pairbus.cli.secrets import from_files
+from pairbus.cli.kit.errors import one_line, way_out
+from pairbus.cli.kit.group import HelpfulGroup
+from pairbus.cli.kit.secrets import from_files
 from pairbus.errors import PairbusError, UsageError
 
 COMMANDS: Final = {
     "demo": "pairbus.cli.demo:demo",
-    "up": "pairbus.cli.up:up",
-    "serve": "pairbus.cli.serve:serve",
-    "connection-string": "pairbus.cli.connection_string:connection_string_command",
-    "send": "pairbus.cli.messages:send",
-    "receive": "pairbus.cli.messages:receive",
-    "peek": "pairbus.cli.messages:peek",
-    "entity": "pairbus.cli.entity:entity",
-    "syphon": "pairbus.cli.syphon:syphon",
+    "up": "pairbus.cli.broker.up:up",
+    "serve": "pairbus.cli.broker.serve:serve",
+    "connection-string": "pairbus.cli.broker.connection_string:connection_string_command",
+    "send": "pairbus.cli.entities.messages:send",
+    "receive": "pairbus.cli.entities.messages:receive",
+    "peek": "pairbus.cli.entities.messages:peek",
+    "entity": "pairbus.cli.entities.entity:entity",
+    "syphon": "pairbus.cli.pairing.syphon:syphon",
     "capture": "pairbus.cli.capture:capture",
-    "backlog": "pairbus.cli.backlog:backlog",
-    "explain": "pairbus.cli.explain:explain",
-    "store": "pairbus.cli.store:store",
+    "backlog": "pairbus.cli.pairing.backlog:backlog",
+    "explain": "pairbus.cli.pairing.explain:explain",
+    "store": "pairbus.cli.broker.store:store",
     "completion": "pairbus.cli.completion:completion",
-    "cost": "pairbus.cli.cost:cost",
-    "reconcile": "pairbus.cli.reconcile:reconcile",
+    "cost": "pairbus.cli.reports.cost:cost",
+    "reconcile": "pairbus.cli.reports.reconcile:reconcile",
     "drill": "pairbus.cli.drill:drill",
     "bench": "pairbus.cli.bench:bench",
 }

@@ -1,1 +1,1 @@
-"""Brokers on this machine: start one in a process or a thread, stop it, kill it, and manage it over HTTP."""
+"""Brokers as processes on this machine: start, watch and stop one or a pair, and ask their management API."""

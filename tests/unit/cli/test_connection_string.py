@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from pairbus.cli.broker.serve import _announce
 from pairbus.cli.root import root
-from pairbus.cli.serve import _announce
 from pairbus.errors import StoreCorrupt, StoreUnavailable
 from pairbus.server.assemble import assemble
 from pairbus.server.config.options import Options

@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.cli import main
 from pairbus.cli.drill import FAULTS
-from pairbus.drill.plan import AUTO, OUTAGES
+from pairbus.stage.drill.plan import AUTO, OUTAGES
 
 PRIMARY = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=R;SharedAccessKey=canary;UseDevelopmentEmulator=true;Namespace=a"
 SECONDARY = PRIMARY.replace(":1/", ":2/")

@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
 from click.testing import CliRunner, Result
 
-from pairbus.cli.entity_target import _local_authority
+from pairbus.cli.kit.namespace import _local_authority
 from pairbus.cli.root import root
 from pairbus.errors import UsageError
 from tests.unit.gateway.atom_bench import Bench, connection_string
@@ -103,7 +103,7 @@ def test_an_empty_namespace_says_so(bench: Bench) -> None:
 
 def test_delete_asks_and_a_no_keeps_the_entity(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     done(bench, "create", "queue", "q")
-    monkeypatch.setattr("pairbus.cli.entity.is_person_there", lambda: True)
+    monkeypatch.setattr("pairbus.cli.entities.entity.is_person_there", lambda: True)
 
     refused = run(bench, "delete", "q", typed="n\n")
 

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.cli.refusal import CAUSES_MAX, CERTIFICATE, KEY, causes, one_line, way_out
+from pairbus.cli.kit.errors import CAUSES_MAX, CERTIFICATE, KEY, causes, one_line, way_out
 
 HOSTILE = [
     "Unauthorized",

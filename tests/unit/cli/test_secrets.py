@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli import main
-from pairbus.cli.secrets import from_files
+from pairbus.cli.kit.secrets import from_files
 from pairbus.errors import UsageError
 
 TEXT = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=R;SharedAccessKey=canary;UseDevelopmentEmulator=true"

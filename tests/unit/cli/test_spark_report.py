@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 import pytest
 
-from pairbus.cli import spark_report
 from pairbus.cli.capture import capture
-from pairbus.cli.cost import cost
-from pairbus.cli.reconcile import reconcile
-from pairbus.cli.spark_report import (
+from pairbus.cli.pairing.syphon import syphon
+from pairbus.cli.reports import spark_report
+from pairbus.cli.reports.cost import cost
+from pairbus.cli.reports.reconcile import reconcile
+from pairbus.cli.reports.spark_report import (
     MEMORY_MB_MAX,
     MEMORY_MB_MIN,
     check_master,
@@ -25,7 +26,6 @@ from pairbus.cli.spark_report import (
     spark_errors,
     spark_settings,
 )
-from pairbus.cli.syphon import syphon
 from pairbus.errors import PairbusError, UsageError
 
 

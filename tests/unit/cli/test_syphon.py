@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from pairbus.cli import root as roots
-from pairbus.cli import syphon_spark
-from pairbus.cli.spark_report import spark_settings
+from pairbus.cli.pairing import syphon_spark
+from pairbus.cli.reports.spark_report import spark_settings
 from pairbus.errors import UsageError
 
 

@@ -1,0 +1,1 @@
+"""Commands for the entities and messages of any Service Bus namespace."""

@@ -1,0 +1,1 @@
+"""Commands that calculate costs and prove deliveries."""

@@ -1,0 +1,300 @@
+"""Spark for the commands that report: a session that fits the machine, a line for whoever waits, one clear line when it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import click
+
+from pairbus.cli.kit.errors import one_line
+from pairbus.errors import PairbusError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEMORY_MB_MIN: Final = 1_024
+MEMORY_MB_MAX: Final = 6_144
+MEMORY_SHARE: Final = 4
+"""A report takes a quarter of the machine's memory, within these bounds."""
+SETTINGS: Final = {
+    # Tasks add up what they have of a message before it is passed on: pieces small enough to do that in memory.
+    "spark.sql.files.maxPartitionBytes": "16m",
+    # Joined again where they turn out small.
+    "spark.sql.shuffle.partitions": "32",
+}
+LOOK_SECONDS: Final = 0.5
+CONNECT_SECONDS: Final = 10.0
+STANDALONE: Final = "spark://"
+_MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://[^:,]+.*:\d+|yarn|k8s://.+")
+_FILE: Final = re.compile(r"(?:reading file|Error reading|read file)[^\n]{0,40}?((?:file:)?/[^\s,\"'\[\]]+)")
+JAVA_END_SECONDS: Final = 2.0
+_OWN: Final = re.compile(r"^[ \t]*pairbus\.[\w.]*?(\w+): (.+)$", re.MULTILINE)
+"""The last line of a Python traceback with an error of ours. Spark passes errors of its workers on as such text."""
+_USAGE: Final = frozenset({"UsageError", "CheckpointMismatch"})
+_NO_SPACE: Final = "No space left on device"
+_NO_MEMORY: Final = ("OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
+
+
+def driver_memory() -> str:
+    """A quarter of the machine's memory, as Java writes it."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    return f"{min(MEMORY_MB_MAX, max(MEMORY_MB_MIN, whole // MEMORY_SHARE))}m"
+
+
+def conf_option(command: Any) -> Any:
+    """The option ``--conf``: settings for Spark."""
+    return click.option(
+        "--conf",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A Spark setting, as spark.driver.memory=4g; as often as needed.",
+    )(command)
+
+
+def spark_settings(given: Iterable[str]) -> dict[str, str]:
+    """The settings that ``--conf`` gave.
+
+    Raises:
+        UsageError: One is not of the form spark.KEY=VALUE.
+    """
+    settings: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf is {key!r}: expected spark.KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Turn errors of Spark and of its Java process into one line.
+
+    Raises:
+        PairbusError: Java ended, or a task gave up with an error of ours.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from pairbus.spark.session import java_exit
+
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+        code = java_exit(JAVA_END_SECONDS)
+        if code is not None:
+            raise PairbusError(java_ended(code)) from None
+        told = own_error(str(error))
+        if told is None:
+            raise
+        raise told from None
+
+
+@contextmanager
+def closing_spark(spark: SparkSession) -> Iterator[None]:
+    """Stop a session at the end."""
+    try:
+        yield
+    finally:
+        spark.stop()
+
+
+def java_ended(code: int) -> str:
+    """One line for a Java process that ended before its work was done."""
+    how = (
+        f"was killed by signal {-code} ({_signal_name(-code)})"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
+    return (
+        f"the Java process that Spark runs in {how}: if the machine ran out of memory, give it less "
+        "(--conf spark.driver.memory=1g); then run the command again"
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def own_error(text: str) -> PairbusError | None:
+    """The error of ours that a worker raised, from Spark's long text about it; None when there is none."""
+    found = _OWN.findall(text)
+    if not found:
+        return None
+    name, line = found[-1]
+    return (UsageError if name in _USAGE else PairbusError)(line.strip())
+
+
+@contextmanager
+def reporting(
+    name: str, master: str | None, what: str, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session to report with, with these ``settings``; ``what`` is told to a person meanwhile.
+
+    Raises:
+        UsageError: A file turned out to be damaged.
+        PairbusError: Spark did not start, or gave up.
+    """
+    from pairbus.spark.session import spark_session
+
+    wanted = master or os.environ.get("PAIRBUS_SPARK_MASTER", "local")
+    check_master(wanted)
+    is_local = wanted.startswith("local")
+    with watched("starting Spark", None):
+        spark = spark_session(
+            name,
+            master=master,
+            memory=driver_memory(),
+            settings={**(SETTINGS if is_local else {}), **(settings or {})},
+        )
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        with spark_errors(), watched(what, spark):
+            yield spark
+    except (PySparkException, Py4JError) as error:
+        raise plain(error) from None
+
+
+def check_master(master: str) -> None:
+    """Java takes long to say that a master is none.
+
+    Raises:
+        UsageError: It is not the address of one.
+        PairbusError: Nobody listens there.
+    """
+    if not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"--master {master!r} is no Spark master: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT, or leave it out"
+        )
+    if not master.startswith(STANDALONE):
+        return
+    reasons = []
+    for address in master.removeprefix(STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            reasons.append(str(error))
+        else:
+            return
+    raise PairbusError(
+        f"no Spark master answers at {master} ({reasons[0]}): start one, or leave --master out to work on this machine"
+    )
+
+
+def is_all_here(locations: Iterable[str]) -> bool:
+    """Whether everything is on this machine, so that it can be looked at before Spark starts.
+
+    Raises:
+        UsageError: Spark is not installed.
+    """
+    from pairbus.reports.inputs import is_remote
+
+    if importlib.util.find_spec("pyspark") is None:
+        from pairbus.spark.session import spark_session
+
+        spark_session()
+    return not any(map(is_remote, locations))
+
+
+def write_page(path: str, text: str) -> None:
+    """Write a page.
+
+    Raises:
+        UsageError: It cannot be written there.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def check_outputs(files: Sequence[str | None], directories: Sequence[str | None]) -> None:
+    """Before a long run: what is to be written can be.
+
+    Raises:
+        UsageError: A directory to write into is not there, or a file is in the way.
+    """
+    for file in files:
+        if file and not Path(file).absolute().parent.is_dir():
+            raise UsageError(
+                f"{file} cannot be written: there is no directory {Path(file).absolute().parent}"
+            )
+        if file and Path(file).is_dir():
+            raise UsageError(f"{file} cannot be written: it is a directory")
+    for directory in directories:
+        if directory and "://" not in directory and Path(directory).is_file():
+            raise UsageError(f"{directory} cannot be written: it is a file, and a directory is needed")
+
+
+def plain(error: Exception) -> PairbusError:
+    """What went wrong, from the long texts of Java."""
+    text = str(error)
+    file = _FILE.search(text)
+    if _NO_SPACE in text:
+        return PairbusError(
+            "Spark ran out of disk space for its work: free some, or name another place in SPARK_LOCAL_DIRS"
+        )
+    if any(sign in text for sign in _NO_MEMORY):
+        return PairbusError(
+            "Spark ran out of memory: run it by spark-submit with a larger --driver-memory, or on a cluster"
+        )
+    if file is not None:
+        path = re.sub(r"^/+", "/", unquote(file.group(1).removeprefix("file:").rstrip(".")))
+        return UsageError(
+            f"{path} cannot be read: it is damaged; restore it, or take it away if it does not belong here"
+        )
+    return PairbusError(f"Spark gave up: {one_line(error)}")
+
+
+@contextmanager
+def watched(text: str, spark: SparkSession | None) -> Iterator[None]:
+    """Show to a person what is being done and how far it is; to nobody else."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(text, spark, done), name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        click.echo("\r\x1b[2K", err=True, nl=False)
+
+
+def _show(text: str, spark: SparkSession | None, done: threading.Event) -> None:
+    begun_at = time.monotonic()
+    while True:
+        tasks = "" if spark is None else _tasks(spark)
+        click.echo(f"\r\x1b[2K{text} … {time.monotonic() - begun_at:,.0f} s{tasks}", err=True, nl=False)
+        if done.wait(LOOK_SECONDS):
+            return
+
+
+def _tasks(spark: SparkSession) -> str:
+    """How far the stages under way are; nothing between them."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    total = sum(stage.numTasks for stage in stages if stage is not None)
+    completed = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+    return f", {completed:,} of {total:,} tasks of this step" if total else ""

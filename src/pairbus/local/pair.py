@@ -1,0 +1,376 @@
+"""Runs a pair on this machine: two namespaces in processes of their own, the syphon here, and one page for both.
+
+The page is passed in (`PageFactory`): this room is below `web`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+from pairbus.errors import BrokerNotReady, UsageError
+from pairbus.local.hosts import ProcessHost, Setup
+from pairbus.pairing.journal import ENVIRONMENT
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.server.config.addresses import format_address, parse_address
+from pairbus.server.ready import ReadyInfo
+from pairbus.server.registry import is_home_only
+from pairbus.syphon.client import PairedServiceBusClient
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+LOG_BYTES_MAX: Final = 10_000_000
+"""A broker's log that is larger when the pair starts becomes ``.1``."""
+ADDRESSES_MAX: Final = 20
+"""Addresses of earlier runs that are remembered."""
+LEFTOVER_SECONDS: Final = 10.0
+WATCH_SECONDS: Final = 0.5
+CLOSE_SECONDS: Final = 6.0
+_TAKEN: Final = "another program listens there"
+PRIMARY: Final = "primary"
+SECONDARY: Final = "secondary"
+
+Say = Callable[[str], None]
+
+
+class PairPage(Protocol):
+    """The HTTP server of the pair's page."""
+
+    async def start(self, host: str, port: int) -> int: ...  # noqa: D102 - returns the port
+
+    async def stop(self) -> None: ...  # noqa: D102 - as it says
+
+
+PageFactory = Callable[[PairedServiceBusClient, Path, "Sequence[Member]"], PairPage]
+"""Makes the page of a paired client, its event journal and both namespaces, which are ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions:
+    """How the pair is run.
+
+    Args:
+        data: Where everything of the pair is kept.
+        primary: The primary's name.
+        secondary: The secondary's name.
+        primary_address: Where the primary listens.
+        secondary_address: Where the secondary listens.
+        page_address: Where the page is.
+        config: Entities of the primary, as for ``pairbus serve --config``.
+        queues: How many backlog queues.
+        failover_interval: How long sends must fail before they go to the backlog.
+        restart_seconds: How long a namespace that died stays away before it is started again.
+        faults: Whether both offer the fault switchboard.
+        audit: Whether both write the audit log of messages, the input of ``pairbus reconcile``.
+    """
+
+    data: Path
+    primary: str = PRIMARY
+    secondary: str = SECONDARY
+    primary_address: str = "127.0.0.1:5672"
+    secondary_address: str = "127.0.0.1:5673"
+    page_address: str = "127.0.0.1:5300"
+    config: Path | None = None
+    queues: int = 10
+    failover_interval: timedelta = timedelta(seconds=10)
+    restart_seconds: float = 15.0
+    faults: bool = True
+    audit: bool = False
+
+    def __post_init__(self) -> None:
+        if self.primary.lower() == self.secondary.lower():
+            raise UsageError(f"both namespaces are called {self.primary!r}: a pair needs two names")
+        if not is_home_only(parse_address(self.page_address, "--page")[0]):
+            raise UsageError(
+                f"--page {self.page_address} can be reached from other machines, and the pair's page speaks plain text: "
+                "use 127.0.0.1, or `pairbus serve` with TLS on each machine"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpInfo:
+    """Where everything is."""
+
+    primary: str
+    """A connection string."""
+    secondary: str
+    page: str
+    journal: str
+    data: str
+    primary_data: str
+    """What ``pairbus cost report`` and ``pairbus reconcile`` read."""
+    secondary_data: str
+    primary_ca_file: str | None
+    """The certificate authority of the primary, for clients that use TLS."""
+    secondary_ca_file: str | None
+    audit: bool
+    pids: dict[str, int]
+
+
+class Member:
+    """One namespace of the pair and the process it lives in."""
+
+    def __init__(self, role: str, name: str, address: str, options: UpOptions) -> None:
+        self.role = role
+        self.name = name
+        self.host = ProcessHost()
+        self.ready: ReadyInfo | None = None
+        self.died_at: float | None = None
+        work = options.data / role
+        self._addresses = work / "addresses"
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config = work / "config.json"
+        entities = options.config.read_text() if role == PRIMARY and options.config is not None else "{}"
+        config.write_text(_named(entities, name))
+        self._setup = Setup(
+            namespace=name,
+            data=work / "data",
+            work=work,
+            config=config,
+            amqp=address,
+            http="127.0.0.1:0",
+            faults=options.faults,
+            audit=options.audit,
+        )
+
+    @property
+    def title(self) -> str:
+        """How people are told of it."""
+        return f"the {self.role}" if self.name.lower() == self.role else f"the {self.role} {self.name}"
+
+    @property
+    def data(self) -> Path:
+        """Where its broker keeps its files."""
+        return self._setup.data
+
+    def start(self) -> ReadyInfo:
+        """Start or restart it where its clients left it."""
+        end_leftover(self._setup.work / "ready.json", self._setup.data)
+        log = self._setup.work / "broker.log"
+        if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+            log.replace(log.with_name("broker.log.1"))
+        if self.ready is not None:
+            self._setup = Setup(**{**asdict(self._setup), "amqp": self.ready.amqp, "http": self.ready.http})
+        self.ready = self._start_where_it_was() or self._start_at(self._setup)
+        self.died_at = None
+        self._remember(self.ready.amqp)
+        return self.ready
+
+    def _start_where_it_was(self) -> ReadyInfo | None:
+        """With port 0, the port of the last time if it is free: connection strings and backlog queues name it."""
+        host, port = parse_address(self._setup.amqp, f"--{self.role}-address")
+        last = self.addresses()[-1:]
+        if port or not last or parse_address(last[0], "the last address")[0] != host:
+            return None
+        try:
+            return self._start_at(Setup(**{**asdict(self._setup), "amqp": last[0]}))
+        except BrokerNotReady:
+            return None  # another program listens there now, or it does not start at all, which the next try says
+
+    def _start_at(self, setup: Setup) -> ReadyInfo:
+        try:
+            return self.host.start(setup)
+        except BrokerNotReady as error:
+            raise BrokerNotReady(self._reason(str(error))) from error
+
+    def addresses(self) -> list[str]:
+        """Where the broker of this data has served, oldest first: all of them are addresses of one broker."""
+        try:
+            return self._addresses.read_text().split()
+        except FileNotFoundError:
+            return []
+
+    def _remember(self, address: str) -> None:
+        known = [one for one in self.addresses() if one != address]
+        self._addresses.write_text("".join(f"{one}\n" for one in [*known, address][-ADDRESSES_MAX:]))
+
+    def _reason(self, error: str) -> str:
+        """The broker's own last line, which says what to do, in the words of ``up``'s options."""
+        lines = [line.strip() for line in error.splitlines() if line.strip()]
+        said = [line.removeprefix("pairbus: ") for line in lines if line.startswith("pairbus: ")]
+        told = said[-1] if said else " ".join(lines)
+        if _TAKEN in told:
+            return f"--{self.role}-address {self._setup.amqp}: {_TAKEN}; choose another address, or port 0"
+        return f"{self.title} did not start: {told}"
+
+    def has_died(self) -> int | None:
+        """The exit code of a process that ended by itself, told once."""
+        if self.died_at is not None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            code = self.host.wait_ended(0)
+            self.died_at = time.monotonic()
+            return code
+        return None
+
+
+def _named(config: str, name: str) -> str:
+    """A configuration whose namespace is called by this name."""
+    try:
+        content = json.loads(config)
+        if content:
+            content["UserConfig"]["Namespaces"][0]["Name"] = name
+    except (ValueError, KeyError, IndexError, TypeError):
+        return config  # the broker says better what is wrong with it
+    return json.dumps(content)
+
+
+def end_leftover(ready_file: Path, data: Path) -> None:
+    """A broker that outlived its ``up`` (which was killed) still holds the data: end it first."""
+    try:
+        pid = int(json.loads(ready_file.read_text())["pid"])
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if str(data).encode() not in command or b"serve" not in command:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + LEFTOVER_SECONDS
+        while time.monotonic() < until and Path(f"/proc/{pid}").exists():
+            time.sleep(0.05)
+
+
+def take_data(data: Path) -> IO[str]:
+    """Hold the pair's directory: what another ``up`` runs there is no leftover. Raises BrokerNotReady."""
+    file = (data / "up.lock").open("a+", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read(20).strip() or "unknown"
+        file.close()
+        raise BrokerNotReady(
+            f"another `pairbus up` runs with {data} (process {holder}): stop that one, or give --data another directory, "
+            "and other addresses"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+class RunningPair:
+    """The pair, from start to stop. ``say`` hears what a person should know."""
+
+    def __init__(self, options: UpOptions, say: Say, make_page: PageFactory) -> None:
+        self._options = options
+        self._make_page = make_page
+        self._say = say
+        self._stack = AsyncExitStack()
+        self._members: list[Member] = []
+        self.info: UpInfo | None = None
+        self.client: PairedServiceBusClient | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        options = self._options
+        options.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._stack.callback(take_data(options.data).close)
+        journal = options.data / "journal"
+        os.environ[ENVIRONMENT] = str(journal)
+        for role, name, address in (
+            (PRIMARY, options.primary, options.primary_address),
+            (SECONDARY, options.secondary, options.secondary_address),
+        ):
+            member = Member(role, name, address, options)
+            self._members.append(member)
+            self._stack.push_async_callback(asyncio.to_thread, member.host.stop)
+            await asyncio.to_thread(member.start)
+        first, second = (member.ready for member in self._members)
+        assert first is not None
+        assert second is not None
+        self.client = client = await asyncio.to_thread(self._pair, first, second)
+        self._stack.push_async_callback(asyncio.to_thread, client.close, CLOSE_SECONDS)
+        page = self._make_page(client, journal, self._members)
+        self._stack.push_async_callback(page.stop)
+        host, port = parse_address(options.page_address, "--page")
+        port = await page.start(host, port)
+        self.info = UpInfo(
+            primary=first.connection_string,
+            secondary=second.connection_string,
+            page=f"http://{format_address(host, port)}/",
+            journal=str(journal),
+            data=str(options.data),
+            primary_data=str(self._members[0].data),
+            secondary_data=str(self._members[1].data),
+            primary_ca_file=first.ca_file,
+            secondary_ca_file=second.ca_file,
+            audit=options.audit,
+            pids={member.name: member.host.pid for member in self._members},
+        )
+
+    def _pair(self, first: ReadyInfo, second: ReadyInfo) -> PairedServiceBusClient:
+        options = SendAvailabilityOptions(
+            backlog_queue_count=self._options.queues,
+            failover_interval=self._options.failover_interval,
+            ping_primary_interval=timedelta(seconds=5),
+            enable_syphon=True,
+            while_suspect="wait",
+        )
+        details: dict[str, Any] = {"retry_total": 0}
+        client = PairedServiceBusClient.from_connection_strings(
+            first.connection_string,
+            second.connection_string,
+            options=options,
+            primary_aliases=self._members[0].addresses(),
+            **details,
+        )
+        client.ledger = self._options.data / "syphon"
+        client.pair()
+        return client
+
+    async def watch(self, stop: asyncio.Event) -> None:
+        """Until told to stop: start a namespace again that died, after a while in which its absence can be seen."""
+        while not stop.is_set():
+            for member in self._members:
+                code = await asyncio.to_thread(member.has_died)
+                if code is not None:
+                    self._say(
+                        f"{member.title} ended ({_ending(code)}); "
+                        f"it is started again in {self._options.restart_seconds:g} s"
+                    )
+                elif (
+                    member.died_at is not None
+                    and time.monotonic() >= member.died_at + self._options.restart_seconds
+                ):
+                    await self._restart(member)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), WATCH_SECONDS)
+
+    async def _restart(self, member: Member) -> None:
+        try:
+            await asyncio.to_thread(member.start)
+            self._say(f"{member.title} serves again")
+        except BrokerNotReady as error:
+            member.died_at = time.monotonic()
+            self._say(f"{error}; it is tried again in {self._options.restart_seconds:g} s")
+
+
+def _ending(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
