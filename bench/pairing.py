@@ -25,10 +25,10 @@ from azure.servicebus.aio import ServiceBusClient as AsyncClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from bench.peer import progress
+from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import PairingError
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rules.health import Health
-from pairbus.syphon.client import PairedServiceBusClient
 from pairbus.testing import Pair
 
 QUEUE: Final = "bench"

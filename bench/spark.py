@@ -20,10 +20,10 @@ from statistics import median
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
+from pairbus.drain.hosting import build
 from pairbus.pairing.statistics import Counters
+from pairbus.spark.drain.driver import SyphonOptions, run_syphon
 from pairbus.spark.session import spark_session
-from pairbus.spark.syphon import SyphonOptions, run_syphon
-from pairbus.syphon.hosting import build
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.spark_kit import parked, send_payloads
 

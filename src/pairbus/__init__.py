@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pairbus.drain.client import PairedServiceBusClient
     from pairbus.errors import (
         AlreadyPairedError,
         InvalidParkedPropertyError,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pairbus.pairing.rules.health import EntityReport, Health
     from pairbus.pairing.scheduled import ParkedSchedule
     from pairbus.pairing.statistics import Statistics
-    from pairbus.syphon.client import PairedServiceBusClient
 
 __all__ = [
     "AlreadyPairedError",
@@ -76,7 +76,7 @@ __all__ = [
 
 # Loaded when asked for: a broker and `pairbus --help` need neither the client nor the official SDK.
 _HOMES = {
-    "PairedServiceBusClient": "pairbus.syphon.client",
+    "PairedServiceBusClient": "pairbus.drain.client",
     "PairedSender": "pairbus.pairing._sync.sender",
     "SendAvailabilityOptions": "pairbus.pairing.options",
     "Trigger": "pairbus.pairing.options",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pairbus.drain.client_aio import PairedServiceBusClient
 from pairbus.pairing._async.sender import PairedSender
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.syphon.client_aio import PairedServiceBusClient
 
 __all__ = ["PairedSender", "PairedServiceBusClient", "SendAvailabilityOptions"]

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from pairbus.spark.syphon import SyphonOptions, run_syphon
+from pairbus.spark.drain.driver import SyphonOptions, run_syphon
 
 
 def main() -> int:

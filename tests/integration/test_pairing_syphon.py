@@ -39,9 +39,9 @@ from pairbus.amqp.types import (
     Uuid,
 )
 from pairbus.cli.root import root
+from pairbus.drain.azure_ports import SdkOutlet
+from pairbus.drain.plan import Letter
 from pairbus.sdk import message_bytes, sections
-from pairbus.syphon.plan import Letter
-from pairbus.syphon.sdk import SdkOutlet
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing_kit import bodies, by_hand, options, paired, take, text, wait_until
 

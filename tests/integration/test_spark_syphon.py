@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusSubQueue
 
 pytest.importorskip("pyspark")
 
-from pairbus.spark.syphon import SyphonOptions, run_syphon
+from pairbus.spark.drain.driver import SyphonOptions, run_syphon
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.spark_kit import (
     copies,

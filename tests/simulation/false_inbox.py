@@ -9,10 +9,10 @@ from typing import Final
 
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
+from pairbus.drain.azure_ports import SdkOutlet
+from pairbus.drain.plan import Letter
+from pairbus.drain.ports import CannotAsk, Delivery, LockLost
 from pairbus.pairing import parking
-from pairbus.syphon.plan import Letter
-from pairbus.syphon.ports import CannotAsk, Delivery, LockLost
-from pairbus.syphon.sdk import SdkOutlet
 from tests.simulation.false_network import MARK, FalseNamespace
 
 LOCK_MS: Final = 5_000

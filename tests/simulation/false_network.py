@@ -26,7 +26,7 @@ from azure.servicebus._pyamqp.message import BatchMessage
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
 from pairbus.pairing.naming import TRANSFER_SEGMENT
-from tests.unit.syphon.virtual_loop import VirtualLoop
+from tests.unit.drain.virtual_loop import VirtualLoop
 
 MARK: Final = re.compile(rb"<(\d+)>")
 """How a message of the simulation is known wherever its bytes are."""

@@ -20,16 +20,16 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus import SendAvailabilityOptions
+from pairbus.drain.ledger import Ledger
+from pairbus.drain.plan import DrainPlan
+from pairbus.drain.shell import Syphon
 from pairbus.pairing._async.client import PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of
-from pairbus.syphon.ledger import Ledger
-from pairbus.syphon.plan import DrainPlan
-from pairbus.syphon.pump import Syphon
 from tests.simulation.false_inbox import FalseInbox, FalseOutlet, Kept
 from tests.simulation.false_network import FalseNamespace, false_network
-from tests.unit.syphon.virtual_loop import VirtualLoop
+from tests.unit.drain.virtual_loop import VirtualLoop
 
 QUEUES: Final = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(2)]
 HORIZON_S: Final = 20.0

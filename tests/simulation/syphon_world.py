@@ -15,17 +15,17 @@ from pathlib import Path
 
 from azure.servicebus import exceptions as sdk
 
+from pairbus.drain.ledger import Ledger
+from pairbus.drain.plan import DrainPlan, Letter
+from pairbus.drain.ports import CannotAsk, Delivery, LockLost
+from pairbus.drain.shell import Syphon
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, classify
-from pairbus.syphon.ledger import Ledger
-from pairbus.syphon.plan import DrainPlan, Letter
-from pairbus.syphon.ports import CannotAsk, Delivery, LockLost
-from pairbus.syphon.pump import Syphon
 from tests.simulation.pair.model import NamespaceModel, QueueModel, original
-from tests.unit.syphon.pump_kit import legacy
-from tests.unit.syphon.virtual_loop import VirtualLoop
+from tests.unit.drain.shell_kit import legacy
+from tests.unit.drain.virtual_loop import VirtualLoop
 
 MESSAGES = 60
 WINDOW = 40

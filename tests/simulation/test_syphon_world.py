@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.syphon.ledger import Ledger
-from pairbus.syphon.plan import Letter
-from pairbus.syphon.pump import Syphon
+from pairbus.drain.ledger import Ledger
+from pairbus.drain.plan import Letter
+from pairbus.drain.shell import Syphon
 from tests.simulation.syphon_world import Inbox, Outlet, SyphonWorld
 
 _WORLDS = max(200, int(os.environ["PAIRBUS_SEEDS"])) if os.environ.get("PAIRBUS_SEEDS") else 24
@@ -28,7 +28,7 @@ def test_a_drain_survives_kills_lost_locks_and_lost_answers(first: int, tmp_path
 
 def _complete_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     """The letters are handed over for completion when the send begins."""
-    from pairbus.syphon.senders import Senders
+    from pairbus.drain.senders import Senders
 
     original = Senders._send_batch
 
@@ -59,7 +59,7 @@ def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
         return (*self.detour, self.message_id) if self.detour else ("", next(fresh), 0, "")
 
     patch.setattr(Letter, "identity", property(identity))
-    patch.setattr("pairbus.syphon.plan.DrainPlan._release", _release_without_identity)
+    patch.setattr("pairbus.drain.plan.DrainPlan._release", _release_without_identity)
     patch.setattr(
         Ledger,
         "doubt",

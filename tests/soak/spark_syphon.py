@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from pairbus.spark.ledger import LOCK_LOST
+from pairbus.spark.drain.rows import LOCK_LOST
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.spark_kit import look_at, parked, send_payloads
 from tests.spark_cluster import ROOT, SparkCluster, packaged_environment

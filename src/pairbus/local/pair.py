@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
+from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import BrokerNotReady, UsageError
 from pairbus.local.hosts import ProcessHost, Setup
 from pairbus.pairing.journal import ENVIRONMENT
@@ -26,7 +27,6 @@ from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.ready import ReadyInfo
 from pairbus.server.registry import is_home_only
-from pairbus.syphon.client import PairedServiceBusClient
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,8 +13,8 @@ from pairbus.sdk import sections
 from pairbus.sdk.failures import IN_DOUBT, classify
 
 if TYPE_CHECKING:
+    from pairbus.drain.plan import Letter
     from pairbus.pairing.state import PairingState
-    from pairbus.syphon.plan import Letter
     from tests.simulation.pair.world import World
 
 Key = tuple[str, str]

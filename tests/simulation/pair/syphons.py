@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import exceptions as sdk
 
+from pairbus.drain.plan import DrainPlan, Letter, SetAside
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import IN_DOUBT, classify
-from pairbus.syphon.plan import DrainPlan, Letter, SetAside
 from tests.simulation.pair.model import Stored
 from tests.simulation.pair.work import Ask, Sleep, Work
 

@@ -16,7 +16,7 @@ from pairbus import SendAvailabilityOptions
 from pairbus.pairing._async.client import PairedServiceBusClient
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.sdk import message_bytes
-from tests.unit.syphon.virtual_loop import VirtualLoop
+from tests.unit.drain.virtual_loop import VirtualLoop
 
 QUEUES = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(3)]
 

@@ -28,7 +28,7 @@ from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.rules.health import Health
 from pairbus.sdk.failures import Failure, classify
 from tests.simulation.false_network import MARK, FalseNamespace, false_network
-from tests.unit.syphon.virtual_loop import VirtualLoop
+from tests.unit.drain.virtual_loop import VirtualLoop
 
 QUEUES = [f"p/{TRANSFER_SEGMENT}/{index}" for index in range(2)]
 

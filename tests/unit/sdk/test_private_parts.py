@@ -46,10 +46,10 @@ NOT_YET = {
     "pairing/rules/trigger.py",
     "spark/connector/entity.py",
     "spark/connector/sdk.py",
-    "syphon/browsing.py",
-    "syphon/hosting.py",
-    "syphon/sdk.py",
-    "syphon/settling.py",
+    "drain/browsing.py",
+    "drain/hosting.py",
+    "drain/azure_ports.py",
+    "drain/settling.py",
 }
 """Modules that still do, to be emptied."""
 

@@ -22,11 +22,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
 
+from pairbus.drain.plan import Letter
 from pairbus.errors import UsageError
 from pairbus.spark.connector import sink as writer
 from pairbus.spark.connector.options import parse_sink
 from pairbus.spark.connector.schema import FIELDS, payload_of, row_of
-from pairbus.syphon.plan import Letter
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 SENT: list[list[Letter]] = []

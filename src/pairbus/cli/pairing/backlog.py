@@ -17,7 +17,7 @@ from pairbus.pairing.naming import entity_key
 from pairbus.reports.text import many
 
 if TYPE_CHECKING:
-    from pairbus.syphon.backlog import Backlog, Redriven
+    from pairbus.drain.backlog import Backlog, Redriven
 
 EPILOG: Final = """\b
 Examples:
@@ -52,8 +52,8 @@ def backlog(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _open(given: dict[str, Any]) -> Backlog:
+    from pairbus.drain.backlog import Backlog
     from pairbus.sdk.trust import bundle_of
-    from pairbus.syphon.backlog import Backlog
 
     primary, secondary = given["primary"], needed(given["secondary"], "secondary")
     trusted = bundle_of(authorities(given["ca_files"], primary, secondary))

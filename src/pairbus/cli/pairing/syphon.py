@@ -17,8 +17,8 @@ from pairbus.cli.reports.spark_report import conf_option
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
+    from pairbus.drain.backlog import Backlog
     from pairbus.pairing.statistics import Counters
-    from pairbus.syphon.backlog import Backlog
 
 EPILOG: Final = """\b
 Examples:
@@ -89,9 +89,9 @@ def syphon(**given: Any) -> int:
         return drain_on_spark(given)
     if given["order"] == "session":
         raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
+    from pairbus.drain.backlog import Backlog
     from pairbus.pairing.statistics import Counters
     from pairbus.sdk.trust import bundle_of
-    from pairbus.syphon.backlog import Backlog
 
     primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")
     trusted = bundle_of(authorities(given["ca_files"], primary, secondary))

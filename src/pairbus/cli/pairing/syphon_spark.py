@@ -16,13 +16,13 @@ from pairbus.cli.kit.pair import authorities, needed
 from pairbus.cli.reports.spark_report import closing_spark, spark_errors, spark_settings
 
 if TYPE_CHECKING:
-    from pairbus.spark.syphon_report import Progress, Report
+    from pairbus.spark.drain.report import Progress, Report
 
 
 def drain_on_spark(given: dict[str, Any]) -> int:
     """Run the Spark syphon as the command line says. Returns the exit code."""
+    from pairbus.spark.drain.driver import SyphonOptions, run_syphon
     from pairbus.spark.session import spark_session
-    from pairbus.spark.syphon import SyphonOptions, run_syphon
 
     primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")
     options = SyphonOptions(

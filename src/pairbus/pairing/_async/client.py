@@ -273,7 +273,7 @@ class PairedServiceBusClient(ServiceBusClient):
         return await self._setup.usable_queues()
 
     async def _start_syphon(self) -> None:
-        """Hosting pumps needs ``pairbus.syphon``; the public client overrides this."""
+        """Hosting pumps needs ``pairbus.drain``; the public client overrides this."""
         raise UsageError("enable_syphon needs pairbus.PairedServiceBusClient, which can host the pumps")
 
     async def _stop_syphon(self, seconds: float) -> None:

@@ -272,7 +272,7 @@ class PairedServiceBusClient(ServiceBusClient):
         return self._setup.usable_queues()
 
     def _start_syphon(self) -> None:
-        """Hosting pumps needs ``pairbus.syphon``; the public client overrides this."""
+        """Hosting pumps needs ``pairbus.drain``; the public client overrides this."""
         raise UsageError("enable_syphon needs pairbus.PairedServiceBusClient, which can host the pumps")
 
     def _stop_syphon(self, seconds: float) -> None:

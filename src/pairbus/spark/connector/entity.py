@@ -18,11 +18,11 @@ from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
 from pairbus.sdk import handlers
 from pairbus.sdk.failures import Failure, classify
-from pairbus.spark.census import Browser
 from pairbus.spark.connector import sdk
 from pairbus.spark.connector.access_errors import lasting_refusal
 from pairbus.spark.connector.entity_kind import refuse_topic
 from pairbus.spark.connector.offsets import Run, mark_of, numbers_of, runs_of
+from pairbus.spark.drain.census import Browser
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver

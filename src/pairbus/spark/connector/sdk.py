@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.drain import browsing, settling
 from pairbus.errors import UsageError
-from pairbus.syphon import browsing, settling
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient

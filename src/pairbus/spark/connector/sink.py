@@ -16,6 +16,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
+from pairbus.drain.azure_ports import LINKS_MAX, SdkOutlet
+from pairbus.drain.plan import BATCH_BYTES, Letter, forbidden
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import Failure, classify
@@ -24,8 +26,6 @@ from pairbus.spark.connector.quarantine import as_json, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.connector.sdk import SendersAtOnce
 from pairbus.spark.connector.spill import Record, Spill
-from pairbus.syphon.plan import BATCH_BYTES, Letter, forbidden
-from pairbus.syphon.sdk import LINKS_MAX, SdkOutlet
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

@@ -17,9 +17,9 @@ from azure.servicebus import (
     ServiceBusReceivedMessage,
 )
 
+from pairbus.drain.client import PairedServiceBusClient
 from pairbus.pairing.clock import wall_ms
 from pairbus.stage.demo.book import Book, Got, Sent
-from pairbus.syphon.client import PairedServiceBusClient
 
 SEND_SECONDS: Final = 30.0
 RECEIVE_SECONDS: Final = 1.0

@@ -15,9 +15,9 @@ from pairbus.reports.bill.marginal import standard_table
 from pairbus.stage.demo.bill import Bill, billed, made
 
 if TYPE_CHECKING:
+    from pairbus.drain.client import PairedServiceBusClient
     from pairbus.pairing.events import Event
     from pairbus.stage.demo.book import Book
-    from pairbus.syphon.client import PairedServiceBusClient
 
 POLL_SECONDS: Final = 0.25
 LINES_MAX: Final = 200

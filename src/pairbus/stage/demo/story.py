@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from pairbus.drain.backlog import Backlog
+from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import PairbusError
 from pairbus.local.management import ManagementClient
 from pairbus.pairing.options import SendAvailabilityOptions
@@ -24,8 +26,6 @@ from pairbus.reports.bill.money import shown
 from pairbus.stage.demo.actors import Consumer, Sender, wait_until
 from pairbus.stage.demo.book import Book, Verdict
 from pairbus.stage.demo.scene import Scene
-from pairbus.syphon.backlog import Backlog
-from pairbus.syphon.client import PairedServiceBusClient
 from pairbus.testing import Namespace, Queue
 
 PRIMARY: Final = "contoso"
@@ -305,7 +305,7 @@ class _Story:
 
     def _drain(self, primary: str, secondary: str) -> None:
         if self._options.engine == "spark":
-            from pairbus.spark.syphon import SyphonOptions, run_syphon
+            from pairbus.spark.drain.driver import SyphonOptions, run_syphon
 
             options = SyphonOptions(
                 primary=primary,

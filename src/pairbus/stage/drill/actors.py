@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from pairbus.drain.client import PairedServiceBusClient
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.rules.health import Health
@@ -16,7 +17,6 @@ from pairbus.sdk.failures import IN_DOUBT, classify
 from pairbus.stage.drill.book import Book, Refused
 from pairbus.stage.drill.places import Place
 from pairbus.stage.drill.plan import PROPERTY
-from pairbus.syphon.client import PairedServiceBusClient
 
 AGAIN_SECONDS: Final = 0.2
 """Between two attempts of a caller whose send was refused."""

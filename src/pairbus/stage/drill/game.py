@@ -15,6 +15,7 @@ from typing import Any, Final
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient
 
+from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import PairingError, UsageError
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.events import Event, Kind
@@ -33,7 +34,6 @@ from pairbus.stage.drill.places import Place, Places, administration
 from pairbus.stage.drill.plan import AUTO, MANUAL, OUTAGES, PREFIX, DrillOptions, Outage, shown
 from pairbus.stage.drill.scene import Scene
 from pairbus.stage.drill.switch import Switchboard
-from pairbus.syphon.client import PairedServiceBusClient
 
 POLL_SECONDS: Final = 0.1
 RECOVERY_SECONDS_MIN: Final = 30.0

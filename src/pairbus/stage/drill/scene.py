@@ -20,8 +20,8 @@ from pairbus.pairing.events import Event, Kind
 from pairbus.stage.drill.book import Book
 
 if TYPE_CHECKING:
+    from pairbus.drain.client import PairedServiceBusClient
     from pairbus.stage.drill.card import Card
-    from pairbus.syphon.client import PairedServiceBusClient
 
 FRAMES_PER_SECOND: Final = 5
 BAR_COLUMNS: Final = 20

@@ -1,0 +1,294 @@
+"""A syphon's inbox and outlet on the official asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+)
+
+from pairbus.drain.browsing import PAGE, DestinationIndex, browses_without_link, page_of
+from pairbus.drain.plan import BATCH_BYTES, LOCK_MS_DEFAULT, Letter
+from pairbus.drain.ports import CannotAsk, Delivery, LockLost
+from pairbus.drain.settling import settle_all
+from pairbus.pairing.clock import steady_ms
+from pairbus.pairing.naming import entity_key
+from pairbus.pairing.parking import ALIAS_PATH
+from pairbus.sdk import handlers, message_bytes, receivers
+from pairbus.sdk.failures import Failure, classify
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+SEND_SECONDS: Final = 30.0
+OPEN_SECONDS: Final = 15.0
+CLOSE_SECONDS: Final = 5.0
+ASK_SECONDS: Final = 60.0
+"""How long one look through a destination may take."""
+NOT_ASKED_MS: Final = 300_000
+"""How long a destination that does not show its messages is not asked again."""
+INDEXES_MAX: Final = 100
+LINKS_MAX: Final = 100
+"""How many links, each with a connection of its own, are kept open to destinations."""
+ENVELOPE_ROOM: Final = 20_000
+LOCK_MS_MIN: Final = 5_000
+"""No queue has shorter locks."""
+_CANNOT_SHOW: Final = (Failure.UNAUTHORIZED, Failure.NOT_FOUND, Failure.INVALID, Failure.DISABLED)
+_LINK_IS_FINE: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.QUOTA, Failure.BUSY)
+
+
+class SdkInbox:
+    """One backlog queue of the secondary."""
+
+    def __init__(
+        self, client: ServiceBusClient, queue: str, clock: Callable[[], int], wall_clock: Callable[[], int]
+    ) -> None:
+        self.queue = queue
+        self._client = client
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._receiver: ServiceBusReceiver | None = None
+        self._interrupt: Any = None
+        self._is_interrupted = False
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        """Up to ``count`` messages."""
+        # Interrupts from here on count, also those that come while the link is opened.
+        self._is_interrupted = False
+        receiver = await self._open()
+        if self._is_interrupted:
+            return []
+        self._interrupt(is_wanted=False)
+        messages = await receiver.receive_messages(max_message_count=count, max_wait_time=seconds)
+        return [
+            Delivery(
+                int(message.sequence_number or 0),
+                receivers.payload_of(message),
+                self._steady(message.locked_until_utc),
+                _milliseconds(message.enqueued_time_utc),
+                message,
+            )
+            for message in messages
+        ]
+
+    def interrupt(self) -> None:
+        """Let a poll return."""
+        self._is_interrupted = True
+        if self._interrupt is not None:
+            self._interrupt()
+
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Remove messages with as few frames as their numbers allow. Returns those that are gone."""
+        receiver = self._receiver
+        # A lock belongs to the link it came on; after a reconnect the message is received again.
+        tokens: list[Any] = [letter.token for letter in letters]
+        held = [
+            letter
+            for letter, token in zip(letters, tokens, strict=True)
+            if receiver is not None and token._receiver is receiver
+        ]
+        if receiver is None or not held:
+            return []
+        messages: list[Any] = [letter.token for letter in held]
+        done = await settle_all(receiver, messages)
+        return [letter for letter, is_done in zip(held, done, strict=True) if is_done]
+
+    async def set_aside(self, token: object, reason: str, description: str) -> None:
+        """Move a message to the dead-letter queue."""
+        await self._settled("dead_letter_message", token, reason=reason, error_description=description)
+
+    async def give_back(self, tokens: Sequence[Any]) -> None:
+        """Let others have the messages."""
+        receiver = self._receiver
+        if receiver is not None:
+            await settle_all(
+                receiver, [token for token in tokens if token._receiver is receiver], released=True
+            )
+
+    async def renew(self, letter: Letter) -> int:
+        """Renew a lock."""
+        if self._receiver is None:
+            raise LockLost
+        message: Any = letter.token
+        try:
+            until = await self._receiver.renew_message_lock(message, timeout=OPEN_SECONDS)
+        except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
+            raise LockLost from error
+        return self._steady(until)
+
+    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
+        """The destinations of up to ``count`` messages after a number."""
+        receiver = await self._open()
+        paths: dict[str, None] = {}
+        while count > 0 and (page := await page_of(receiver, number + 1, min(count, PAGE))):
+            for browsed in page:
+                path = browsed.text_property(ALIAS_PATH)
+                if path is not None:
+                    paths[path] = None
+            number = max(number + 1, page[-1].sequence_number)
+            count -= len(page)
+        return list(paths)
+
+    async def is_empty(self, before_ms: int) -> bool:
+        """Whether nothing that was there before an instant is left."""
+        for browsed in await page_of(await self._open(), 1, 1):
+            return browsed.enqueued_ms is not None and browsed.enqueued_ms > before_ms
+        return True
+
+    async def close(self) -> None:
+        """Let go of the link."""
+        receiver, self._receiver, self._interrupt = self._receiver, None, None
+        if receiver is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await receiver.close()
+
+    async def _open(self) -> ServiceBusReceiver:
+        if self._receiver is None or not self._receiver._running:
+            await self.close()
+            receiver = self._client.get_queue_receiver(self.queue)
+            # Reopening is ours to do: the hooks below belong to one link.
+            handlers.set_retries(receiver, 0)
+            async with asyncio.timeout(OPEN_SECONDS):
+                await receiver.__aenter__()
+            receivers.keep_payloads(receiver)
+            self._interrupt = receivers.interruptible(receiver)
+            self._receiver = receiver
+        return self._receiver
+
+    async def _settled(self, operation: str, token: Any, **details: Any) -> None:
+        receiver = self._receiver
+        # The lock belongs to the link it came on; after a reconnect the message is received again.
+        if receiver is None or token._receiver is not receiver:
+            raise LockLost
+        try:
+            await getattr(receiver, operation)(token, **details)
+        except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
+            raise LockLost from error
+
+    def _steady(self, until: datetime | None) -> int:
+        """When a lock ends, on the steady clock. The broker's clock and ours may differ by minutes: what a lock can be
+        at least and what ours are made with bounds what is believed, so that it is renewed in time and not on and on."""
+        ms = _milliseconds(until)
+        left = LOCK_MS_DEFAULT if ms is None else ms - self._wall_clock()
+        return self._clock() + min(max(left, LOCK_MS_MIN), LOCK_MS_DEFAULT)
+
+
+class SdkOutlet:
+    """Sends restored messages to entities of the primary; one link per destination, the latest ``LINKS_MAX`` of them."""
+
+    def __init__(self, client: ServiceBusClient, clock: Callable[[], int] = steady_ms) -> None:
+        self._client = client
+        self._clock = clock
+        self._indexes: dict[str, DestinationIndex] = {}
+        self._not_asked_until: dict[str, int] = {}
+        self._senders: dict[str, ServiceBusSender] = {}
+        self._busy: dict[str, int] = {}
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        """Send a batch: all or none."""
+        key = entity_key(path)
+        self._busy[key] = self._busy.get(key, 0) + 1
+        try:
+            await self._send(key, self._link(key, path), letters)
+        finally:
+            self._busy[key] -= 1
+            if not self._busy[key]:
+                del self._busy[key]
+            await self._close_idle()
+
+    async def _send(self, key: str, sender: ServiceBusSender, letters: Sequence[Letter]) -> None:
+        size = sum(len(letter.payload) for letter in letters)
+        limit = message_bytes.batch_limit(sender) or max(BATCH_BYTES + ENVELOPE_ROOM, size + ENVELOPE_ROOM)
+        empty = message_bytes.new_batch(max(limit, size + ENVELOPE_ROOM), sender)
+        batch = message_bytes.batch_of(empty, [letter.payload for letter in letters])
+        assert len(batch) == len(letters)
+        first = letters[0]
+        message_bytes.address_envelope(batch, first.message_id or None, first.session_id, first.partition_key)
+        try:
+            async with asyncio.timeout(SEND_SECONDS + 1):
+                await sender.send_messages(batch, timeout=SEND_SECONDS)
+        except BaseException as error:
+            # A refusal leaves the link as it was; anything else leaves nobody knows what.
+            if classify(error) not in _LINK_IS_FINE:
+                if self._senders.get(key) is sender:
+                    del self._senders[key]
+                await _close(sender)
+            raise
+
+    def _link(self, key: str, path: str) -> ServiceBusSender:
+        sender = self._senders.pop(key, None)
+        if sender is None:
+            sender = self._client.get_queue_sender(path)
+            # A link that died while idle is opened anew once; what lasts longer is the plan's business.
+            handlers.set_retries(sender, 1)
+        self._senders[key] = sender  # at the end: the first is the one that was not used for longest
+        return sender
+
+    async def _close_idle(self) -> None:
+        while len(self._senders) > LINKS_MAX:
+            key = next((key for key in self._senders if key not in self._busy), None)
+            if key is None:
+                return
+            await _close(self._senders.pop(key))
+
+    async def largest(self, path: str) -> int:
+        """The largest message, in bytes, that a destination takes; 0 when it does not tell. Opens the link."""
+        sender: Any = self._link(entity_key(path), path)
+        async with asyncio.timeout(OPEN_SECONDS):
+            await sender._open_with_retry()
+        return int(sender._max_message_size_on_link or 0)
+
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        """Those of the letters that their destination holds. It is browsed once for all that is in doubt by now."""
+        key = entity_key(path)
+        now = self._clock()
+        if now < self._not_asked_until.get(key, 0):
+            raise CannotAsk
+        index = self._indexes.pop(key, None) or DestinationIndex()
+        self._indexes[key] = index
+        while len(self._indexes) > INDEXES_MAX:
+            del self._indexes[next(iter(self._indexes))]
+        if index.must_look(letters):
+            try:
+                await self._look(index, path, ids, now)
+            except Exception as error:
+                if classify(error) not in _CANNOT_SHOW:
+                    raise
+                self._not_asked_until[key] = now + NOT_ASKED_MS
+                raise CannotAsk from error
+        return index.take(letters)
+
+    async def _look(self, index: DestinationIndex, path: str, ids: frozenset[str], now: int) -> None:
+        receiver = browses_without_link(self._client.get_queue_receiver(path))
+        handlers.set_retries(receiver, 0)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await receiver.__aenter__()
+                await index.look(receiver, ids, now)
+        finally:
+            await _close(receiver)
+
+    async def close(self) -> None:
+        """Let go of the links."""
+        senders, self._senders = list(self._senders.values()), {}
+        await asyncio.gather(*(_close(sender) for sender in senders))
+
+
+async def _close(handler: Any) -> None:
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await handler.close()
+
+
+def _milliseconds(when: datetime | None) -> int | None:
+    return None if when is None else int(when.timestamp() * 1000)

@@ -1,0 +1,342 @@
+"""What sits in the backlog, shown as the originals; set-aside messages looked at, sent round again, or removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from azure.servicebus import ServiceBusSubQueue
+from azure.servicebus.aio import ServiceBusClient
+
+from pairbus.drain.browsing import Browsed, page_of
+from pairbus.drain.hosting import build, close_clients
+from pairbus.drain.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
+from pairbus.drain.restoring import Life
+from pairbus.drain.shell import Told
+from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
+from pairbus.pairing import naming, parking
+from pairbus.pairing._async.management import Management, NoManageRight
+from pairbus.pairing.state import BACKLOG_LIMIT_BYTES
+from pairbus.pairing.statistics import Counters
+from pairbus.sdk import client_settings, handlers, message_bytes, receivers
+from pairbus.sdk.connection_string import namespace_name, parse_connection_string
+from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.trust import reaching
+
+PAGE: Final = 100
+WAIT_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 15.0
+QUEUES_PROBED_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One backlog queue."""
+
+    name: str
+    messages: int | None
+    set_aside: int | None
+    is_extra: bool
+    owner: str = ""
+    """Address of the primary that the queue was created for; empty when the queue does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """One backlog message, as the original it stands for."""
+
+    queue: str
+    sequence_number: int
+    message_id: str | None
+    path: str | None
+    session_id: str | None
+    enqueued: str | None
+    reason: str | None
+    """Why it was detoured, or why it was set aside."""
+    description: str | None
+    bytes: int
+    """The size of the encoded message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What became of the dead-lettered messages of one backlog queue that should go back."""
+
+    moved: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+    """Messages that stay, because their destination does not exist in the primary, by destination."""
+    others: dict[str, int] = field(default_factory=dict)
+    """Messages that were not asked for, by their reason."""
+    is_checked: bool = False
+    """Whether the primary could be asked for its entities."""
+
+
+class Backlog:
+    """The backlog of one primary in one secondary."""
+
+    def __init__(
+        self,
+        primary: str | None,
+        secondary: str,
+        name: str | None,
+        count: int = 10,
+        *,
+        ca_file: str | None = None,
+    ) -> None:
+        first = parse_connection_string(primary, "primary") if primary else None
+        if first is None and name is None:
+            raise UsageError(
+                "which primary? give its connection string (PAIRBUS_PRIMARY) or --namespace NAME"
+            )
+        self.name = namespace_name(first.host, first.namespace, name) if first else str(name)
+        self._primary = primary
+        self._address = first.host if first else None
+        second = parse_connection_string(secondary, "secondary")
+        self._secondary, self._host = second.text, second.host
+        self._count = count
+        self._trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file else {}
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[ServiceBusClient]:
+        async with ServiceBusClient.from_connection_string(
+            self._secondary, retry_total=1, **reaching(self._secondary), **self._trust
+        ) as client:
+            yield client
+
+    def _primary_client(self, connection_string: str) -> ServiceBusClient:
+        return ServiceBusClient.from_connection_string(
+            connection_string, retry_total=1, **reaching(connection_string), **self._trust
+        )
+
+    async def queues(self) -> list[QueueRow]:
+        """Every backlog queue with its counts; extra ones included."""
+        async with self._client() as client:
+            management = Management(client, self._trust, self._host)
+            try:
+                found = await management.backlog_queues(self.name)
+            except NoManageRight as error:
+                raise PairingError(
+                    "the secondary does not let its queues be listed: use a key that is right and may manage it"
+                ) from error
+            rows = []
+            for queue in sorted(found, key=lambda queue: queue.index):
+                total = await management.message_count(queue.name)
+                aside = await management.dead_letter_count(queue.name)
+                waiting = None if total is None else total - (aside or 0)
+                rows.append(QueueRow(queue.name, waiting, aside, queue.index >= self._count, queue.owner))
+            return rows
+
+    def check_owner(self, rows: Sequence[QueueRow], primary_aliases: Sequence[str] = ()) -> None:
+        """Refuse backlog queues that were created for another primary of the same name, before a message is touched.
+
+        Raises:
+            OtherPrimaryError: A queue belongs to another primary, and no alias names it.
+        """
+        if self._address is None:
+            return
+        identity = naming.PrimaryIdentity.make(self._address, primary_aliases)
+        for row in rows:
+            if not identity.accepts(row.owner):
+                raise OtherPrimaryError(row.name, row.owner, identity.address)
+
+    async def messages(self, queue: str, limit: int, *, set_aside: bool) -> list[MessageRow]:
+        """Messages of one queue, browsed without locking them."""
+        async with self._client() as client, _receiver(client, queue, set_aside=set_aside) as receiver:
+            rows: list[MessageRow] = []
+            position = 1
+            while len(rows) < limit:
+                page = await page_of(receiver, position, min(PAGE, limit - len(rows)))
+                if not page:
+                    break
+                rows += [row_of(queue, browsed) for browsed in page]
+                position = max(position, page[-1].sequence_number) + 1
+            return rows
+
+    async def redrive(self, queue: str, reason: str | None = None) -> Redriven:
+        """Put dead-lettered messages back into their backlog queue.
+
+        A message whose destination does not exist in the primary stays: the drain would dead-letter it again.
+        """
+        moved = 0
+        missing: Counter[str] = Counter()
+        unwanted: Counter[str] = Counter()
+        async with (
+            self._client() as client,
+            self._destinations() as destinations,
+            _receiver(client, queue, set_aside=True) as receiver,
+            client.get_queue_sender(queue) as sender,
+        ):
+            others: list[Any] = []
+            while messages := await receiver.receive_messages(
+                max_message_count=PAGE, max_wait_time=WAIT_SECONDS
+            ):
+                for message in messages:
+                    payload = receivers.payload_of(message)
+                    found = _reason(message)
+                    if payload is None or (reason is not None and found != reason):
+                        unwanted[found or "no reason"] += 1
+                        others.append(message)
+                        continue
+                    path = _path(payload)
+                    if found == DESTINATION_NOT_FOUND and await destinations.is_missing(path):
+                        missing[path] += 1
+                        others.append(message)
+                        continue
+                    batch = message_bytes.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
+                    message_bytes.batch_of(batch, [parking.without_dead_letter_marks(payload)])
+                    # Sent before completed: a crash in between repeats it, with the same message id.
+                    await sender.send_messages(batch)
+                    await receiver.complete_message(message)
+                    moved += 1
+            for message in others:
+                await receiver.abandon_message(message)
+        return Redriven(moved, dict(missing), dict(unwanted), destinations.is_reachable)
+
+    @asynccontextmanager
+    async def _destinations(self) -> AsyncIterator[_Destinations]:
+        if self._primary is None:
+            yield _Destinations(None)
+            return
+        async with self._primary_client(self._primary) as client:
+            yield _Destinations(client)
+
+    async def purge(self, queue: str, reason: str | None = None) -> tuple[int, dict[str, int]]:
+        """Remove dead-lettered messages for good; how many, and how many others stay, by their reason."""
+        removed = 0
+        unwanted: Counter[str] = Counter()
+        async with self._client() as client, _receiver(client, queue, set_aside=True) as receiver:
+            others: list[Any] = []
+            while messages := await receiver.receive_messages(
+                max_message_count=PAGE, max_wait_time=WAIT_SECONDS
+            ):
+                for message in messages:
+                    found = _reason(message)
+                    if reason is not None and found != reason:
+                        unwanted[found or "no reason"] += 1
+                        others.append(message)
+                        continue
+                    await receiver.complete_message(message)
+                    removed += 1
+            for message in others:
+                await receiver.abandon_message(message)
+        return removed, dict(unwanted)
+
+    async def syphon(
+        self,
+        queues: list[str],
+        *,
+        once: bool,
+        counters: Counters,
+        ledger: Path | None = None,
+        not_found: NotFoundPolicy = "dead-letter",
+        life: Life = "freeze",
+        primary_aliases: Sequence[str] = (),
+        tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
+        started: Any = None,
+    ) -> None:
+        """Bring messages home until stopped, or once."""
+        if self._primary is None:
+            raise UsageError("draining needs the primary's connection string: set PAIRBUS_PRIMARY")
+        async with self._client() as secondary:
+            primary = self._primary_client(self._primary)
+            syphon, book = build(
+                primary,
+                secondary,
+                queues,
+                name=self.name,
+                identity=naming.PrimaryIdentity.make(client_settings.address_of(primary), primary_aliases),
+                counters=counters,
+                ledger=ledger,
+                not_found=not_found,
+                life=life,
+                tell=tell,
+            )
+            if started is not None:
+                started(syphon)
+            try:
+                await syphon.run(once=once)
+            finally:
+                book.close()
+                await close_clients(primary, secondary)
+
+
+@asynccontextmanager
+async def _receiver(client: ServiceBusClient, queue: str, *, set_aside: bool) -> AsyncIterator[Any]:
+    options: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if set_aside else {}
+    receiver = client.get_queue_receiver(queue, **options)
+    async with receiver:
+        receivers.keep_payloads(receiver)
+        yield receiver
+
+
+class _Destinations:
+    """Which entities the primary has, found out by opening a link for sending; asked once for each."""
+
+    def __init__(self, client: ServiceBusClient | None) -> None:
+        self._client = client
+        self._missing: dict[str, bool] = {}
+        self.is_reachable = client is not None
+
+    async def is_missing(self, path: str) -> bool:
+        """Whether the primary is known to have no such entity."""
+        key = naming.entity_key(path)
+        if self._client is None or not self.is_reachable or not path:
+            return False
+        if key not in self._missing:
+            sender = self._client.get_queue_sender(path)
+            handlers.set_retries(sender, 0)
+            try:
+                async with asyncio.timeout(ASK_SECONDS), sender:
+                    self._missing[key] = False
+            except Exception as error:  # noqa: BLE001 - every error is an answer to judge
+                failure = classify(error)
+                self._missing[key] = failure is Failure.NOT_FOUND
+                self.is_reachable = failure not in (Failure.CONNECTION, Failure.TIMEOUT)
+        return self._missing[key]
+
+
+def _reason(message: Any) -> str | None:
+    payload = receivers.payload_of(message)
+    try:
+        return None if payload is None else parking.dead_letter_reason(payload)
+    except (PairbusError, ValueError, LookupError):
+        return None
+
+
+def _path(payload: bytes) -> str:
+    return Browsed.of(payload).text_property(parking.ALIAS_PATH) or ""
+
+
+def row_of(queue: str, browsed: Browsed) -> MessageRow:
+    """What a person should know of a browsed backlog message, whatever AMQP types its writer used."""
+    reason = browsed.text_property("DeadLetterReason")
+    if reason is None:
+        try:
+            reason = parking.Passport.parse(browsed.text_property(parking.ALIAS_PASSPORT) or "").reason
+        except (ValueError, TypeError, ArithmeticError, RecursionError):
+            reason = None
+    message_id = parking.message_id_text(browsed.message_id)
+    return MessageRow(
+        queue,
+        browsed.sequence_number,
+        message_id or None,
+        browsed.text_property(parking.ALIAS_PATH),
+        browsed.text_property(parking.ALIAS_SESSION),
+        _when(browsed.enqueued_ms),
+        reason,
+        browsed.text_property("DeadLetterErrorDescription"),
+        len(browsed.payload),
+    )
+
+
+def _when(ms: int | None) -> str | None:
+    try:
+        return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return None

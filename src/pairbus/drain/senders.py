@@ -1,0 +1,231 @@
+"""The senders of a syphon: one task per destination, which asks about what is in doubt and sends the rest.
+
+A letter in doubt was sent by an earlier run, or before its lock was lost, and nobody knows whether it arrived. Before it
+is sent again its destination is asked, with one question for a whole batch, so that a drain after a crash stays fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pairbus.drain.ledger import Ledger
+from pairbus.drain.plan import DrainPlan, Letter, SetAside
+from pairbus.drain.ports import CannotAsk, Outlet
+from pairbus.drain.problems import Troubles
+from pairbus.errors import InvalidParkedPropertyError
+from pairbus.pairing.naming import entity_key
+from pairbus.pairing.parking import Restored
+from pairbus.pairing.statistics import Counters
+from pairbus.sdk.failures import IN_DOUBT, Failure, classify
+
+IDLE_SECONDS: Final = 30.0
+"""How often a sender looks again while nobody wakes it."""
+ASKS_FAILED_MAX: Final = 3
+"""After so many questions without an answer a destination is not asked again: what is in doubt is sent."""
+RESTORE_AGAIN_MS: Final = 1_000
+"""A limited life is calculated again when a letter has waited here for longer."""
+
+logger = logging.getLogger("pairbus.syphon")
+
+
+class Senders:
+    """Sends the lines of a plan to their destinations.
+
+    Args:
+        outlet: The way to the primary.
+        plan: The decisions.
+        ledger: What is in doubt.
+        counters: Where to count.
+        clock: A steady clock in milliseconds.
+        restored: Restores a backlog message, given its bytes and the time it came into the backlog, for a send now.
+        troubles: Where to report a destination that fails or works.
+        acknowledged: Called with each letter that the primary has.
+        hand: Called with a backlog queue and a letter of it to dead-letter.
+        wake: Called with a backlog queue whose pump should look again.
+    """
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        *,
+        plan: DrainPlan,
+        ledger: Ledger,
+        counters: Counters,
+        clock: Callable[[], int],
+        restored: Callable[[bytes, int | None], Restored],
+        troubles: Troubles,
+        acknowledged: Callable[[Letter], None],
+        hand: Callable[[str, SetAside], None],
+        wake: Callable[[str], None],
+    ) -> None:
+        self._outlet = outlet
+        self._plan = plan
+        self._ledger = ledger
+        self._counters = counters
+        self._clock = clock
+        self._restored = restored
+        self._troubles = troubles
+        self._acknowledged = acknowledged
+        self._hand = hand
+        self._wake = wake
+        self._is_stopping = False
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._events: dict[str, asyncio.Event] = {}
+        self._asking: dict[str, asyncio.Future[Sequence[Letter]]] = {}
+        self._asks_failed: dict[str, int] = {}
+
+    def ensure(self, path: str) -> None:
+        """There is something to send to a destination."""
+        key = entity_key(path)
+        event = self._events.setdefault(key, asyncio.Event())
+        event.set()
+        if key not in self._tasks or self._tasks[key].done():
+            self._tasks[key] = asyncio.ensure_future(self._send_all(key, event))
+
+    def wake(self) -> None:
+        """A destination may be back: look again now."""
+        for event in self._events.values():
+            event.set()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks under way, for whoever ends them."""
+        return list(self._tasks.values())
+
+    def stop(self) -> None:
+        """Begin no new send and end every question; sends under way go on until they are answered or cancelled."""
+        self._is_stopping = True
+        for asked in self._asking.values():
+            asked.cancel()
+        self.wake()
+
+    async def _send_all(self, key: str, event: asyncio.Event) -> None:
+        """Send the line of one destination until it is empty."""
+        while key in self._plan.lines() and not self._is_stopping:
+            event.clear()
+            batch = self._plan.next_batch(key, self._clock())
+            if not batch:
+                deadline = self._plan.next_deadline(key)
+                seconds = None if deadline is None else max(0.01, (deadline - self._clock()) / 1000)
+                try:
+                    async with asyncio.timeout(seconds if seconds is not None else IDLE_SECONDS):
+                        await event.wait()
+                except TimeoutError:
+                    continue
+                continue
+            await self._send_batch(key, batch)
+        # A line that fills again gets a task again.
+        if self._tasks.get(key) is asyncio.current_task():
+            del self._tasks[key]
+            self._events.pop(key, None)
+
+    async def _send_batch(self, key: str, batch: Sequence[Letter]) -> None:
+        batch = self._still_alive(key, batch)
+        try:
+            if any(letter.doubted_ms is not None for letter in batch):
+                batch = await self._without_those_at_home(key, batch)
+            if not batch:
+                return
+            now = self._clock()
+            self._ledger.begin(
+                [(one.queue, one.sequence_number, one.message_id, one.enqueued_ms) for one in batch], now
+            )
+            if self._ledger.is_durable:
+                # A disk takes its time, and this may be the application's own event loop.
+                await asyncio.to_thread(self._ledger.sync)
+            await self._outlet.send(batch[0].path, batch)
+        except Exception as error:  # noqa: BLE001 - every error is an answer to judge
+            self._send_failed(key, batch, error)
+            return
+        except BaseException:
+            self._plan.interrupted(key)
+            raise
+        self._counters.resent += len(batch)
+        self._troubles.works("primary", batch[0].path.strip("/"))
+        for letter in self._plan.sent(key):
+            self._acknowledged(letter)
+
+    async def _without_those_at_home(self, key: str, batch: Sequence[Letter]) -> Sequence[Letter]:
+        """The letters of a batch that must be sent: one question to the destination for all that are in doubt.
+
+        Empty when the syphon stops meanwhile, or the question failed and the destination is asked again later.
+        """
+        doubtful = [letter for letter in batch if letter.doubted_ms is not None]
+        asked = asyncio.ensure_future(self._outlet.at_home(batch[0].path, doubtful, self._ledger.ids()))
+        self._asking[key] = asked
+        found: Sequence[Letter] = ()
+        try:
+            found = await asked
+        except CannotAsk:
+            logger.info(
+                "%s does not show its messages: %s in doubt are sent again", batch[0].path, len(doubtful)
+            )
+        except asyncio.CancelledError:
+            asked.cancel()
+            self._plan.interrupted(key)
+            if not self._is_stopping:
+                raise
+            return []
+        except Exception as error:  # noqa: BLE001 - every error is an answer to judge
+            failure = classify(error)
+            self._asks_failed[key] = self._asks_failed.get(key, 0) + (failure is not Failure.CONNECTION)
+            if self._asks_failed[key] < ASKS_FAILED_MAX:
+                self._away(key, batch, failure, one_line(error))
+                return []
+        finally:
+            del self._asking[key]
+        self._asks_failed.pop(key, None)
+        for letter in doubtful:
+            letter.doubted_ms = None
+        self._plan.found_home(key, found)
+        for letter in found:
+            self._acknowledged(letter)
+        return [letter for letter in batch if letter not in found]
+
+    def _send_failed(self, key: str, batch: Sequence[Letter], error: Exception) -> None:
+        failure = classify(error)
+        if failure in IN_DOUBT:
+            self._counters.in_doubt += len(batch)
+        else:
+            self._ledger.end([(letter.queue, letter.sequence_number) for letter in batch])
+        self._away(key, batch, failure, one_line(error))
+
+    def _away(self, key: str, batch: Sequence[Letter], failure: Failure, text: str) -> None:
+        """A destination did not take, or show, what it was asked for."""
+        # An error that the SDK does not know is ours, perhaps: it is tried again, and must not go by unseen.
+        level = logging.WARNING if failure in (Failure.INTERNAL, Failure.CLIENT) else logging.INFO
+        logger.log(
+            level, "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
+        )
+        aside = self._plan.send_failed(key, failure, text, self._clock())
+        for item in aside:
+            self._hand(item.letter.queue, item)
+        if not aside:
+            self._troubles.failed("primary", batch[0].path.strip("/"), failure, text)
+        for queue in {letter.queue for letter in batch}:
+            self._wake(queue)  # a destination that is away leaves room for others
+
+    def _still_alive(self, key: str, batch: Sequence[Letter]) -> Sequence[Letter]:
+        """Reckon limited lives at the moment of sending: a letter may have waited here for hours (P11)."""
+        now = self._clock()
+        expired: list[Letter] = []
+        for letter in batch:
+            if letter.parked is not None and now - letter.restored_ms > RESTORE_AGAIN_MS:
+                try:
+                    letter.payload = self._restored(letter.parked, letter.enqueued_ms).payload
+                except InvalidParkedPropertyError:
+                    expired.append(letter)
+                letter.restored_ms = now
+        if not expired:
+            return batch
+        for item in self._plan.expired(key, expired):
+            self._hand(item.letter.queue, item)
+        return [letter for letter in batch if letter not in expired]
+
+
+def one_line(error: BaseException) -> str:
+    """The kind of an error and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

@@ -1,0 +1,349 @@
+"""The Spark syphon: the driver plans slices, tasks pump, the ledger grows; nothing is kept that a kill could lose.
+
+The loop: see what is in the backlog, share it out over tasks, let them pump for a slice, write the ledger, tell
+people, again. There is no checkpoint: what is not completed is in its backlog queue.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus.drain.plan import POLL_SECONDS, NotFoundPolicy
+from pairbus.errors import PairbusError, UsageError
+from pairbus.pairing.naming import PrimaryIdentity, backlog_index, check_different
+from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string
+from pairbus.spark.drain.census import Census
+from pairbus.spark.drain.ledger import LedgerBook
+from pairbus.spark.drain.report import Count, Progress, Report
+from pairbus.spark.drain.rows import MOVED
+from pairbus.spark.drain.shares import share_out
+from pairbus.spark.drain.task import PAGE, WINDOW, PumpSettings
+from pairbus.spark.drain.watch import Watch
+from pairbus.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BACKLOG_QUEUES: Final = 10
+SLICE_SECONDS: Final = 10.0
+SLICE_SECONDS_MAX: Final = 600.0
+PATIENCE_SECONDS: Final = 60.0
+"""How long ``--once`` goes on while nothing can be brought home."""
+PAUSE_SECONDS_MIN: Final = 0.5
+PAUSE_SECONDS_MAX: Final = 15.0
+TASKS_MAX: Final = 1_000
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonOptions:
+    """What ``pairbus syphon --engine spark`` is told.
+
+    Args:
+        primary: Connection string of the namespace that messages go home to; needs the right to send.
+        secondary: Connection string of the namespace that holds the backlog; needs the right to listen.
+        primary_namespace: The primary's own name when its connection string does not tell.
+        primary_aliases: Further addresses of the primary; messages parked for one of them are its own.
+        queues: How many backlog queues the pairing uses.
+        drains_extra: Drain queues beyond that count too.
+        master: A Spark master; every core of this machine unless given.
+        once: End when what was there at the start is home or set aside.
+        order: ``session`` keeps each backlog queue's order: one task per queue.
+        tasks: How many tasks; the cluster's cores unless given.
+        slice_seconds: How long a task pumps before the driver plans again.
+        patience_seconds: How long ``once`` goes on while nothing moves.
+        ledger: A directory of this machine for the ledger, or a URL that executors reach; a temporary one unless given.
+        not_found: What happens to messages whose destination does not exist.
+        time_to_live: Whether time in the backlog counts.
+        settings: More Spark settings.
+        authorities: Certificate authorities to trust besides the public ones, as text in PEM form; executors get it
+            with the job and need no file.
+    """
+
+    primary: str = field(repr=False)
+    secondary: str = field(repr=False)
+    primary_namespace: str | None = None
+    primary_aliases: tuple[str, ...] = ()
+    queues: int = BACKLOG_QUEUES
+    drains_extra: bool = False
+    master: str | None = None
+    once: bool = False
+    order: Literal["relaxed", "session"] = "relaxed"
+    tasks: int | None = None
+    slice_seconds: float = SLICE_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
+    page: int = PAGE
+    window: int = WINDOW
+    ledger: str | None = None
+    not_found: NotFoundPolicy = "dead-letter"
+    time_to_live: Literal["freeze", "deduct"] = "freeze"
+    settings: dict[str, str] = field(default_factory=dict)
+    authorities: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        _check("queues", self.queues, 1, 10_000)
+        _check("tasks", self.tasks if self.tasks is not None else 1, 1, TASKS_MAX)
+        _check("slice_seconds", self.slice_seconds, 1, SLICE_SECONDS_MAX)
+        _check("page", self.page, 1, 1_000)
+        _check("window", self.window, self.page, 10_000)
+        for name, value, allowed in (
+            ("order", self.order, ("relaxed", "session")),
+            ("not_found", self.not_found, ("dead-letter", "wait")),
+            ("time_to_live", self.time_to_live, ("freeze", "deduct")),
+        ):
+            if value not in allowed:
+                raise UsageError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"{name} is {value}: expected {low} to {high}")
+
+
+def run_syphon(
+    options: SyphonOptions,
+    *,
+    stop: threading.Event | None = None,
+    tell: Tell = lambda progress: None,  # noqa: ARG005 - nobody watches unless told
+    spark: SparkSession | None = None,
+) -> Report:
+    """Bring the backlog home.
+
+    Guarantees: a message leaves the backlog only after the primary accepted it (P34). Killing a worker, an executor
+    or this driver at any point loses nothing, and repeats at most window × tasks messages, under their old ids, so
+    that a destination with duplicate detection keeps one (P35, P36). Memory does not grow with the backlog (D10).
+
+    Args:
+        options: What to drain, and how.
+        stop: Set it to end after the running slice.
+        tell: Called after each slice.
+        spark: A session to use; a quiet one of our own unless given.
+    """
+    return _Run(options, stop or threading.Event(), tell, spark).run()
+
+
+class _Run:
+    """One run of the syphon."""
+
+    def __init__(
+        self, options: SyphonOptions, stop: threading.Event, tell: Tell, spark: SparkSession | None
+    ) -> None:
+        first = parse_connection_string(options.primary, "primary")
+        second = parse_connection_string(options.secondary, "secondary")
+        check_different(
+            normal_host(first.host, is_emulator=first.is_emulator),
+            normal_host(second.host, is_emulator=second.is_emulator),
+        )
+        self._name = namespace_name(first.host, first.namespace, options.primary_namespace)
+        self._options = options
+        self._stop = stop
+        self._tell = tell
+        place = options.ledger or tempfile.mkdtemp(prefix="pairbus-ledger-")
+        self._book = LedgerBook(place, uuid.uuid4().hex[:12])
+        self._report = Report(ledger=place)
+        self._settings = PumpSettings(
+            primary=options.primary,
+            secondary=options.secondary,
+            seconds=options.slice_seconds,
+            page=options.page,
+            window=options.window,
+            not_found=options.not_found,
+            identity=PrimaryIdentity.make(first.host, options.primary_aliases),
+            deducts_life=options.time_to_live == "deduct",
+            is_ordered=options.order == "session",
+            authorities=options.authorities,
+        )
+        self._spark = spark
+        self._watch: Watch | None = None
+        self._targets: dict[str, int] = {}
+
+    def run(self) -> Report:
+        """The loop."""
+        started = time.monotonic()
+        census = Census(self._options.secondary, self._name, self._options.queues, self._options.authorities)
+        try:
+            if self._options.once:
+                self._drain_once(census)
+            else:
+                self._drain_for_ever(census)
+            self._report.left = self._left(census) if self._options.once else {}
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+                if self._watch.rows:
+                    self._keep(self._session(), self._watch)
+            census.close()
+            self._report.seconds = time.monotonic() - started
+        return self._report
+
+    # --- the two ways -----------------------------------------------------------------------------
+
+    def _drain_once(self, census: Census) -> None:
+        for queue, count in self._backlog(census).items():
+            highest = None if count == 0 else census.highest(queue)
+            if highest is not None:
+                self._targets[queue] = highest
+        stuck_since: float | None = None
+        while not self._stop.is_set():
+            left = self._left(census)
+            if not left:
+                return
+            moved = self._slice(left)
+            if moved:
+                stuck_since = None
+                continue
+            now = time.monotonic()
+            stuck_since = now if stuck_since is None else stuck_since
+            if now - stuck_since >= self._options.patience_seconds:
+                return
+            self._stop.wait(PAUSE_SECONDS_MIN)
+
+    def _drain_for_ever(self, census: Census) -> None:
+        self._watch = Watch(self._settings)
+        pause = PAUSE_SECONDS_MIN
+        while not self._stop.is_set():
+            try:
+                backlog = self._backlog(census)
+                hot = {queue: count for queue, count in backlog.items() if count != 0}
+            except (ServiceBusError, OSError, PairbusError):
+                # The secondary is away: there is nothing to do but to come back.
+                self._stop.wait(pause)
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+                continue
+            if hot:
+                self._watch.cover(queue for queue in backlog if queue not in hot)
+                if self._slice(hot, watched=self._watch):
+                    pause = PAUSE_SECONDS_MIN
+                else:
+                    # Somebody else holds what is there, or its destinations are away: no reason to hurry.
+                    self._stop.wait(pause)
+                    pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            else:
+                pause = PAUSE_SECONDS_MIN
+                self._watch.cover(backlog)
+                self._wait_for_messages(self._watch)
+
+    def _wait_for_messages(self, watch: Watch) -> None:
+        end = time.monotonic() + POLL_SECONDS
+        while not self._stop.is_set() and time.monotonic() < end:
+            if watch.wait(1.0):
+                return
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def _backlog(self, census: Census) -> dict[str, int | None]:
+        found = census.backlog()
+        extra = {
+            queue: count
+            for queue, count in found.items()
+            if (backlog_index(self._name, queue) or 0) >= self._options.queues
+        }
+        if self._options.drains_extra:
+            return found
+        self._report.extra = extra
+        return {queue: count for queue, count in found.items() if queue not in extra}
+
+    def _left(self, census: Census) -> dict[str, int | None]:
+        """Queues that still hold messages of those that were there at the start."""
+        counts = self._backlog(census)
+        left: dict[str, int | None] = {}
+        for queue, target in self._targets.items():
+            first = census.first(queue) if counts.get(queue, None) != 0 else None
+            if first is not None and first <= target:
+                left[queue] = counts.get(queue)
+        return left
+
+    # --- a slice ----------------------------------------------------------------------------------
+
+    def _slice(self, backlog: dict[str, int | None], watched: Watch | None = None) -> int:
+        """Run one slice. Returns how many messages came home."""
+        spark = self._session()
+        tasks = self._options.tasks or spark.sparkContext.defaultParallelism
+        shares = share_out(backlog, tasks, is_ordered=self._settings.is_ordered)
+        before, began = self._report.moved, time.monotonic()
+        self._report.slices += 1
+        try:
+            counts = self._pump(spark, [share.queues for share in shares])
+        except Exception as error:
+            if not _is_spark_failure(error):
+                raise
+            # Workers died more often than Spark tries again. What they had locked comes back by itself.
+            self._report.failed_slices += 1
+            counts = []
+        self._report.add(counts)
+        if watched is not None and watched.rows:
+            self._keep(spark, watched)
+        moved = self._report.moved - before
+        seconds = max(0.001, time.monotonic() - began)
+        self._tell(self._progress(backlog, moved, seconds))
+        return moved
+
+    def _session(self) -> SparkSession:
+        from pairbus.spark.drain.source import PumpDataSource
+
+        if self._spark is None:
+            self._spark = spark_session(
+                "pairbus syphon", master=self._options.master, settings=self._options.settings
+            )
+        self._spark.dataSource.register(PumpDataSource)
+        return self._spark
+
+    def _pump(self, spark: SparkSession, shares: list[tuple[str, ...]]) -> list[Count]:
+        from pairbus.spark.drain.source import FORMAT
+
+        settings = self._settings
+        told = {
+            "seconds": settings.seconds,
+            "page": settings.page,
+            "window": settings.window,
+            "messages_max": self._book.messages_max(settings.messages_max, len(shares)),
+            "not_found": settings.not_found,
+            "deducts_life": settings.deducts_life,
+            "is_ordered": settings.is_ordered,
+            "authorities": settings.authorities,
+        }
+        is_speculated = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
+        plan = {"settings": told, "shares": shares, "is_speculated": is_speculated}
+        rows = (
+            spark.read.format(FORMAT)
+            .option("plan", json.dumps(plan))
+            .option("primaryConnectionString", settings.primary)
+            .option("secondaryConnectionString", settings.secondary)
+            .load()
+        )
+        return self._book.keep_slice(spark, rows, self._report.slices)
+
+    def _keep(self, spark: SparkSession, watched: Watch) -> None:
+        """Put what the watch brought home into the ledger."""
+        rows, watched.rows = watched.rows, []
+        self._book.keep(spark, rows, self._report.slices)
+        self._report.moved += sum(1 for row in rows if row.outcome == MOVED)
+
+    def _progress(self, backlog: dict[str, int | None], moved: int, seconds: float) -> Progress:
+        counts = list(backlog.values())
+        known = [count for count in counts if count is not None]
+        left = max(0, sum(known) - moved) if len(known) == len(counts) else None
+        return Progress(
+            moved=self._report.moved,
+            left=left,
+            rate_per_s=moved / seconds,
+            set_aside=sum(self._report.set_aside.values()),
+            waiting=dict(self._report.waiting),
+        )
+
+
+def _is_spark_failure(error: BaseException) -> bool:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException | Py4JJavaError)

@@ -1,0 +1,92 @@
+"""The pump as a Spark job: a source whose partitions are shares of a drain and whose rows are the ledger.
+
+Messages do not pass through Spark. Nothing here is meant for users; ``pairbus.spark.drain.driver`` drives it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from pairbus.spark.drain.rows import LEDGER_SCHEMA, record_batches
+from pairbus.spark.drain.task import PumpSettings, pump
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "pairbus-pump"
+COPY_GRACE_SECONDS: Final = 60.0
+"""How much longer than a slice a pump may need to end: the last sends, their settlement, and closing."""
+
+
+class SharePartition(InputPartition):
+    """One task's backlog queues."""
+
+    def __init__(self, queues: tuple[str, ...]) -> None:
+        self.queues = queues
+
+
+class PumpReader(DataSourceReader):
+    """Runs the pump in each task. Safe to run twice: what was completed is gone, the rest is locked anew (D3).
+
+    With speculation Spark copies a task that takes longer than others, which a pump with more work always does, and
+    kills whichever ends last: a copy that pumped would end first, on an empty queue, and have the pump killed in the
+    middle. Nothing tells a copy from a second try, so where copies are made neither pumps: it waits until the first
+    has ended, or must be dead, and leaves the rest to the next slice.
+    """
+
+    def __init__(
+        self, settings: PumpSettings, shares: list[tuple[str, ...]], *, is_speculated: bool = False
+    ) -> None:
+        self._settings = settings
+        self._shares = shares
+        self._is_speculated = is_speculated
+
+    def partitions(self) -> list[InputPartition]:
+        """One per share."""
+        return [SharePartition(queues) for queues in self._shares]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Pump, then tell what became of each message."""
+        assert isinstance(partition, SharePartition), partition
+        if self._is_speculated and _attempt() > 0:
+            time.sleep(self._settings.seconds + COPY_GRACE_SECONDS)
+            return
+        yield from record_batches(pump(self._settings, partition.queues))
+
+
+def _attempt() -> int:
+    """Which attempt at this task runs here: 0, unless it is tried again or copied."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+class PumpDataSource(DataSource):
+    """``format("pairbus-pump")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The ledger's."""
+        return LEDGER_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's shape
+        """A reader for the shares in the options."""
+        told: dict[str, Any] = json.loads(self.options["plan"])
+        settings = PumpSettings(
+            primary=self.options["primaryConnectionString"],
+            secondary=self.options["secondaryConnectionString"],
+            **told["settings"],
+        )
+        shares = [tuple(queues) for queues in told["shares"]]
+        return PumpReader(settings, shares, is_speculated=told["is_speculated"])

@@ -1,0 +1,290 @@
+"""A syphon on a false clock with a false inbox and outlet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pairbus.drain.ledger import Ledger
+from pairbus.drain.plan import DrainPlan, Letter
+from pairbus.drain.ports import Delivery, LockLost
+from pairbus.drain.shell import Syphon
+from pairbus.pairing import parking
+from pairbus.pairing.parking import Passport
+from pairbus.pairing.statistics import Counters
+from pairbus.sdk import sections
+from tests.simulation.pair.model import original
+from tests.unit.drain.virtual_loop import VirtualLoop
+
+
+class FakeInbox:
+    """A backlog queue in memory."""
+
+    def __init__(self, queue: str, loop: VirtualLoop) -> None:
+        self.queue = queue
+        self.loop = loop
+        self.waiting: list[Delivery] = []
+        self.completed: list[int] = []
+        self.aside: dict[object, str] = {}
+        self.given_back: list[object] = []
+        self.renewed = 0
+        self.loses_locks = False
+        self.on_renew: Callable[[], None] = lambda: None
+        self.lock_ms = 60_000
+        self.is_taken: Callable[[Letter], bool] = lambda letter: True
+        self.withdrawn: set[str] = set()
+        self.broken: list[str] = []
+        self._interrupted = asyncio.Event()
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        self._interrupted.clear()  # as with the official client: what came before the poll does not end it
+        if not self.waiting:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._interrupted.wait()
+            except TimeoutError:
+                pass
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        return taken
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        self.broken += [
+            f"P34: message {letter.sequence_number} is completed before the primary has it"
+            for letter in letters
+            if not self.is_taken(letter) and letter.message_id not in self.withdrawn
+        ]
+        done = [letter for letter in letters if self.holds_lock(letter)]
+        self.completed += [letter.sequence_number for letter in done]
+        return done
+
+    def holds_lock(self, letter: Letter) -> bool:
+        return not self.loses_locks
+
+    async def set_aside(self, token: object, reason: str, description: str) -> None:
+        self.aside[token] = reason
+
+    async def give_back(self, tokens: Sequence[object]) -> None:
+        self.given_back += tokens
+
+    async def renew(self, letter: Letter) -> int:
+        self.renewed += 1
+        self.on_renew()
+        await asyncio.sleep(0)
+        return self.loop.now_ms() + self.lock_ms
+
+    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
+        behind = [one for one in self.all_there() if one.sequence_number > number][:count]
+        return [parking.restore(one.payload, 0).path for one in behind if one.payload is not None]
+
+    def all_there(self) -> list[Delivery]:
+        return self.waiting
+
+    async def is_empty(self, before_ms: int) -> bool:
+        return not self.all_there()
+
+    async def close(self) -> None:
+        return
+
+    def put(self, number: int, path: str = "orders", *, detour: int = 0, parked_ms: int = 0) -> None:
+        payload = parking.park(
+            original(number, None, has_alias_name=False, has_life=True),
+            path,
+            Passport("f", parked_ms, detour or number + 1, "r"),
+        )
+        self.waiting.append(self.delivery(number, payload))
+
+    def put_legacy(self, number: int, path: str = "orders") -> None:
+        """A message as the retired SDK parked it: without a passport."""
+        self.waiting.append(self.delivery(number, legacy(number, path)))
+
+    def delivery_at(self, number: int, enqueued_ms: int) -> Delivery:
+        """A message that came into the backlog at a given time, delivered once more."""
+        self.put(number)
+        return replace(self.waiting.pop(), enqueued_ms=enqueued_ms)
+
+    def delivery(self, number: int, payload: bytes) -> Delivery:
+        now = self.loop.now_ms()
+        return Delivery(number, payload, now + self.lock_ms, now, f"t{number}")
+
+
+def legacy(number: int, path: str = "orders") -> bytes:
+    """A backlog message without a passport."""
+    parts = sections.split(original(number, None, has_alias_name=False, has_life=False))
+    items = sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
+    items.append((sections.encode_text(parking.ALIAS_PATH), sections.encode_text(path)))
+    return sections.join(sections.replace(parts, sections.APPLICATION_PROPERTIES, sections.encode_map(items)))
+
+
+class LockingInbox(FakeInbox):
+    """A backlog queue whose locks lapse: what is not settled comes again, in its order."""
+
+    def __init__(self, queue: str, loop: VirtualLoop) -> None:
+        super().__init__(queue, loop)
+        self.stored: dict[int, tuple[Delivery, int]] = {}
+
+    def put(self, number: int, path: str = "orders", *, detour: int = 0, parked_ms: int = 0) -> None:
+        super().put(number, path, detour=detour, parked_ms=parked_ms)
+        self.stored[number] = (self.waiting.pop(), 0)
+
+    def put_legacy(self, number: int, path: str = "orders") -> None:
+        super().put_legacy(number, path)
+        self.stored[number] = (self.waiting.pop(), 0)
+
+    async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
+        self._interrupted.clear()
+        until = self.loop.now_ms() + int(seconds * 1000)
+        while not (taken := self._lock(count)) and self.loop.now_ms() < until:
+            lapses = [locked for _, locked in self.stored.values()]
+            wait_ms = max(1, min([until, *lapses]) - self.loop.now_ms())
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._interrupted.wait()
+            except TimeoutError:
+                continue
+            break
+        return taken
+
+    def all_there(self) -> list[Delivery]:
+        return [delivery for _, (delivery, _) in sorted(self.stored.items())]
+
+    def _lock(self, count: int) -> list[Delivery]:
+        now = self.loop.now_ms()
+        free = [number for number, (_, locked) in self.stored.items() if locked <= now]
+        taken = []
+        for number in sorted(free)[:count]:
+            delivery = replace(self.stored[number][0], locked_until_ms=now + self.lock_ms)
+            self.stored[number] = (delivery, now + self.lock_ms)
+            taken.append(delivery)
+        return taken
+
+    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        done = await super().complete(letters)
+        for letter in done:
+            del self.stored[letter.sequence_number]
+        return done
+
+    def holds_lock(self, letter: Letter) -> bool:
+        return self.stored.get(letter.sequence_number, (None, 0))[1] > self.loop.now_ms()
+
+    async def renew(self, letter: Letter) -> int:
+        if not self.holds_lock(letter):
+            raise LockLost
+        until = await super().renew(letter)
+        self.stored[letter.sequence_number] = (self.stored[letter.sequence_number][0], until)
+        return until
+
+
+class FakeOutlet:
+    """A primary that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[int]]] = []
+        self.answer: Callable[[str, Sequence[Letter]], BaseException | None] = lambda path, letters: None
+        self.known: set[str] = set()
+        self.slow_s = 0.0
+        self.ask_s = 0.0
+        self.questions = 0
+        self.ask_answer: Callable[[str], BaseException | None] = lambda path: None
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        if self.slow_s:
+            await asyncio.sleep(self.slow_s)
+        error = self.answer(path, letters)
+        if error is not None:
+            raise error
+        self.sent.append((path, [letter.sequence_number for letter in letters]))
+
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        self.questions += 1
+        if self.ask_s:
+            await asyncio.sleep(self.ask_s)
+        error = self.ask_answer(path)
+        if error is not None:
+            raise error
+        assert {letter.message_id for letter in letters} <= ids
+        return [letter for letter in letters if letter.message_id in self.known]
+
+    async def close(self) -> None:
+        return
+
+
+class Witness:
+    """Stands between a syphon and its outlet and knows what the primary has acknowledged."""
+
+    def __init__(self, outlet: FakeOutlet) -> None:
+        self._outlet = outlet
+        self._taken: set[object] = set()
+
+    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+        await self._outlet.send(path, letters)
+        self._taken |= {letter.identity for letter in letters}
+
+    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+        found = await self._outlet.at_home(path, letters, ids)
+        self._taken |= {letter.identity for letter in found}
+        return found
+
+    async def close(self) -> None:
+        await self._outlet.close()
+
+    def has(self, letter: Letter) -> bool:
+        return letter.identity in self._taken
+
+
+class Kit:
+    """A syphon and what surrounds it."""
+
+    def __init__(self, loop: VirtualLoop, queues: int, ledger: Ledger, **options: object) -> None:
+        self.loop = loop
+        self.counters = Counters()
+        self.outlet = FakeOutlet()
+        kind = LockingInbox if options.get("locking") else FakeInbox
+        self.inboxes = [kind(f"p/x-servicebus-transfer/{index}", loop) for index in range(queues)]
+        self.ledger = ledger
+        self.told: list[tuple[str, str, str]] = []
+        witness = Witness(self.outlet)
+        for inbox in self.inboxes:
+            inbox.is_taken = witness.has
+        self.syphon = Syphon(
+            self.inboxes,
+            witness,
+            plan=DrainPlan(**({"window": options["window"]} if "window" in options else {})),  # type: ignore[arg-type]
+            ledger=ledger,
+            counters=self.counters,
+            clock=loop.now_ms,
+            wall_clock=loop.now_ms,
+            life="deduct" if options.get("deduct") else "freeze",
+            tell=lambda *event: self.told.append(event),
+        )
+
+    def check(self) -> None:
+        """No message may be completed before the primary has acknowledged it, whatever else a test looks at."""
+        assert [claim for inbox in self.inboxes for claim in inbox.broken] == []
+
+    async def run_for(self, seconds: float) -> None:
+        task = asyncio.ensure_future(self.syphon.run())
+        await asyncio.sleep(seconds)
+        self.syphon.stop()
+        await task
+
+
+def run(
+    loop: VirtualLoop,
+    queues: int,
+    work: Callable[[Kit], object],
+    ledger: Ledger | None = None,
+    **options: object,
+) -> Kit:
+    async def main() -> Kit:
+        kit = Kit(loop, queues, Ledger() if ledger is None else ledger, **options)
+        result = work(kit)
+        if asyncio.iscoroutine(result):
+            await result
+        kit.check()
+        return kit
+
+    return loop.run_until_complete(main())

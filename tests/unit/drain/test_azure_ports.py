@@ -1,0 +1,108 @@
+"""A syphon's inbox and outlet on false official clients."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pairbus.drain.azure_ports import LINKS_MAX, SdkInbox, SdkOutlet
+from pairbus.drain.plan import Letter
+from pairbus.sdk import receivers
+from tests.simulation.pair.model import original
+from tests.unit.pairing.fake_sdk import FakeClient, FakeSender
+
+WALL_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("skew_ms", "left_ms"),
+    [(0, 60_000), (-30_000, 30_000), (-600_000, 5_000), (600_000, 60_000)],
+    ids=["same clock", "30 s of the lock left", "our clock runs ahead", "our clock runs behind"],
+)
+def test_locks_are_believed_within_what_they_can_be(skew_ms: int, left_ms: int) -> None:
+    client: Any = FakeClient("s")
+    inbox = SdkInbox(client, "q", lambda: 1_000, lambda: WALL_MS)
+    until = datetime.fromtimestamp((WALL_MS + 60_000 + skew_ms) / 1000, UTC)
+
+    assert inbox._steady(until) == 1_000 + left_ms
+    assert inbox._steady(None) == 61_000
+
+
+class SlowReceiver:
+    """Takes a moment to open, and then has nothing."""
+
+    def __init__(self) -> None:
+        self._running = False
+        self._config: Any = type("Config", (), {})()
+        self.polls = 0
+
+    async def __aenter__(self) -> SlowReceiver:  # noqa: PYI034 - nobody inherits from it
+        await asyncio.sleep(0)
+        self._running = True
+        return self
+
+    async def receive_messages(self, **options: Any) -> list[Any]:
+        self.polls += 1
+        return []
+
+    async def close(self) -> None:
+        return
+
+
+async def test_an_interrupt_while_the_link_is_opened_ends_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receivers, "keep_payloads", lambda receiver: None)
+    monkeypatch.setattr(receivers, "interruptible", lambda receiver: lambda **options: None)
+    receiver = SlowReceiver()
+    client: Any = type("Client", (), {"get_queue_receiver": lambda self, queue: receiver})()
+    inbox = SdkInbox(client, "q", lambda: 0, lambda: 0)
+    inbox.interrupt()  # before the poll: it does not concern it
+    poll = asyncio.ensure_future(inbox.receive(1, 900))
+    await asyncio.sleep(0)
+    inbox.interrupt()
+
+    assert await poll == []
+    assert receiver.polls == 0
+    assert await inbox.receive(1, 900) == []
+    assert receiver.polls == 1
+
+
+async def test_links_to_destinations_are_bounded() -> None:
+    fake = FakeClient("p")
+    client: Any = fake
+    outlet = SdkOutlet(client)
+    payload = original(1, None, has_alias_name=False, has_life=False)
+    for number in range(LINKS_MAX + 20):
+        path = f"q{number}"
+        await outlet.send(path, [Letter("b", number, path, payload, "m1", None, None, 0)])
+
+    still_open = [sender.path for sender in fake.senders if not sender.is_closed]
+    assert still_open == [f"q{number}" for number in range(20, LINKS_MAX + 20)]
+    await outlet.close()
+    assert all(sender.is_closed for sender in fake.senders)
+
+
+async def test_a_link_in_use_is_not_closed_for_another() -> None:
+    fake = FakeClient("p")
+    client: Any = fake
+    outlet = SdkOutlet(client)
+    payload = original(1, None, has_alias_name=False, has_life=False)
+    release = asyncio.Event()
+
+    async def wait(sender: FakeSender) -> None:
+        await release.wait()
+
+    fake.answers["slow"] = wait
+    slow = asyncio.ensure_future(outlet.send("slow", [Letter("b", 1, "slow", payload, "m1", None, None, 0)]))
+    await asyncio.sleep(0)
+    for number in range(LINKS_MAX + 5):
+        path = f"q{number}"
+        await outlet.send(path, [Letter("b", number, path, payload, "m1", None, None, 0)])
+    assert not fake.senders[0].is_closed
+    release.set()
+    await slow
+
+    assert fake.stored["slow"] == [payload]
+    await outlet.close()

@@ -1,0 +1,376 @@
+"""What may go wrong around a pump, and what it must not lead to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from azure.servicebus import exceptions as sdk
+
+from pairbus.drain.ledger import Ledger
+from pairbus.drain.plan import Letter
+from pairbus.pairing import parking
+from pairbus.pairing.parking import Passport
+from pairbus.sdk import sections
+from tests.simulation.pair.model import original
+from tests.unit.drain.shell_kit import Kit, run
+from tests.unit.drain.virtual_loop import VirtualLoop
+
+HOUR_S = 3_600
+
+
+def away_until(kit: Kit, ms: int, path: str = "orders") -> None:
+    def answer(to: str, letters: Sequence[Letter]) -> BaseException | None:
+        is_away = to == path and kit.loop.now_ms() < ms
+        return sdk.MessagingEntityDisabledError() if is_away else None
+
+    kit.outlet.answer = answer
+
+
+def test_P41_a_ledger_on_a_full_disk_does_not_stop_the_drain(loop: VirtualLoop) -> None:
+    with Path("/dev/full").open("a+", encoding="utf-8") as full:
+        ledger = Ledger(full)
+
+        async def work(kit: Kit) -> None:
+            for number in range(3):
+                kit.inboxes[0].put(number)
+            await kit.run_for(30)
+
+        kit = run(loop, 1, work, ledger)
+
+    assert kit.inboxes[0].completed == [0, 1, 2]
+
+
+def test_P11_deduct_reckons_the_life_of_a_letter_that_waited_here_for_its_destination(
+    loop: VirtualLoop,
+) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 2 * HOUR_S * 1000)
+        kit.inboxes[0].put(1)
+        await kit.run_for(2 * HOUR_S + 60)
+
+    kit = run(loop, 1, work, deduct=True)
+
+    assert kit.outlet.sent == []
+    assert kit.inboxes[0].aside == {"t1": "ExpiredInBacklog"}
+
+
+def test_P11_a_frozen_life_begins_when_the_letter_leaves_and_not_when_it_was_received(
+    loop: VirtualLoop,
+) -> None:
+    properties = [sections.NULL] * sections.PROPERTIES_COUNT
+    properties[0] = sections.encode_text("m1")
+    properties[8], properties[9] = sections.encode_timestamp(HOUR_S * 1000), sections.encode_timestamp(0)
+    parts = [
+        sections.Section(sections.PROPERTIES, sections.encode_list(properties)),
+        sections.Section(0x75, b"\xa0\x01x"),
+    ]
+    seen: list[int] = []
+
+    async def work(kit: Kit) -> None:
+        def answer(path: str, letters: Sequence[Letter]) -> BaseException | None:
+            if kit.loop.now_ms() < 2 * HOUR_S * 1000:
+                return sdk.MessagingEntityDisabledError()
+            found = sections.list_items(
+                sections.find(sections.split(letters[0].payload), sections.PROPERTIES)
+            )
+            seen.append((sections.timestamp_of(found[8]) or 0) - kit.loop.now_ms())
+            return None
+
+        kit.outlet.answer = answer
+        parked = parking.park(sections.join(parts), "orders", Passport("f", 0, 1, "r"))
+        kit.inboxes[0].waiting.append(kit.inboxes[0].delivery(1, parked))
+        await kit.run_for(2 * HOUR_S + 60)
+
+    run(loop, 1, work)
+
+    assert seen == [HOUR_S * 1000]
+
+
+def test_the_oldest_age_is_that_of_what_waits_for_a_destination_that_is_away(loop: VirtualLoop) -> None:
+    ages: list[int | None] = []
+
+    async def work(kit: Kit) -> None:
+        away_until(kit, 700_000)
+        kit.inboxes[0].put(1)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(300)
+        kit.inboxes[0].put(2, "events")
+        kit.inboxes[0].interrupt()
+        await asyncio.sleep(300)
+        ages.append(kit.syphon.oldest_age_ms())
+        await asyncio.sleep(200)
+        ages.append(kit.syphon.oldest_age_ms())
+        kit.syphon.stop()
+        await task
+
+    run(loop, 1, work)
+
+    assert ages == [600_000, None]
+
+
+def test_P40_what_was_sent_while_locks_were_renewed_is_completed_at_once(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        inbox = kit.inboxes[0]
+        answered = asyncio.Event()
+
+        async def send(path: str, letters: Sequence[Letter]) -> None:
+            await answered.wait()
+
+        kit.outlet.send = send  # type: ignore[method-assign]
+        inbox.on_renew = answered.set
+        inbox.put(1)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(40)
+        assert inbox.renewed == 1
+        assert inbox.completed == [1], "before its lock lapses"
+        kit.syphon.stop()
+        await task
+
+    run(loop, 1, work)
+
+
+def test_P36_a_syphon_that_stops_waits_for_the_answer_to_what_it_has_sent(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        kit.outlet.slow_s = 1.0
+        kit.inboxes[0].put(1)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(0.5)
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 1, work)
+
+    assert kit.outlet.sent == [("orders", [1])]
+    assert kit.inboxes[0].completed == [1]
+
+
+def test_P44_a_syphon_that_stops_does_not_wait_for_a_silent_primary(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        kit.outlet.slow_s = 600.0
+        kit.inboxes[0].put(1)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(1)
+        begun = kit.loop.now_ms()
+        kit.syphon.stop()
+        await task
+        assert kit.loop.now_ms() - begun < 5_000
+
+    run(loop, 1, work)
+
+
+def test_P36_two_copies_in_two_backlog_queues_come_home_once(loop: VirtualLoop) -> None:
+    """A backlog queue that did not answer had stored the message, and another took it too."""
+
+    async def work(kit: Kit) -> None:
+        for inbox in kit.inboxes:
+            inbox.put(7, detour=5)
+        await kit.run_for(200)
+
+    kit = run(loop, 2, work, locking=True)
+
+    assert kit.outlet.sent == [("orders", [7])]
+    assert [inbox.completed for inbox in kit.inboxes] == [[7], [7]]
+    assert (kit.counters.restored, kit.counters.repeats_dropped) == (1, 1)
+
+
+def test_P1_two_messages_with_one_id_are_not_taken_for_copies(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        for inbox, detour in zip(kit.inboxes, (5, 6), strict=True):
+            inbox.put(7, detour=detour)
+        await kit.run_for(10)
+
+    kit = run(loop, 2, work)
+
+    assert sum(len(numbers) for _, numbers in kit.outlet.sent) == 2
+
+
+def test_P36_a_lock_lost_after_the_send_costs_no_second_send(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        inbox = kit.inboxes[0]
+        inbox.loses_locks = True
+        inbox.put(1)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(2)
+        inbox.loses_locks = False
+        inbox.put(1)
+        inbox.interrupt()
+        await asyncio.sleep(2)
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 1, work)
+
+    assert kit.outlet.sent == [("orders", [1])]
+    assert (kit.counters.possible_duplicates, kit.counters.restored) == (1, 1)
+
+
+def test_short_locks_are_renewed_without_spinning(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 10_000_000)
+        kit.inboxes[0].lock_ms = 10_000
+        kit.inboxes[0].put(1)
+        await kit.run_for(100)
+
+    kit = run(loop, 1, work)
+
+    assert 10 <= kit.inboxes[0].renewed <= 25
+    assert kit.counters.receives <= 30
+
+
+def test_one_destination_that_is_away_does_not_hold_up_others_behind_its_letters(loop: VirtualLoop) -> None:
+    received: list[int] = []
+
+    async def work(kit: Kit) -> None:
+        away_until(kit, 1_200_000)
+        for number in range(1, 1_500):
+            kit.inboxes[0].put(number)
+        for number in range(1_500, 1_520):
+            kit.inboxes[0].put(number, "events")
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(30)
+        assert sum(len(numbers) for path, numbers in kit.outlet.sent if path == "events") == 20
+        await asyncio.sleep(600)
+        received.append(kit.counters.received)
+        await asyncio.sleep(570 + 400)
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 1, work, locking=True)
+
+    assert received[0] < 1_520 + 2_000, "no spinning receives"
+    assert sorted(kit.inboxes[0].completed) == list(range(1, 1_520))
+    home = [number for path, numbers in kit.outlet.sent if path == "orders" for number in numbers]
+    assert home == list(range(1, 1_500)), "P14: in order, though many were passed over"
+
+
+def test_after_an_outage_of_everything_all_is_home_within_seconds(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 120_000)
+        for number in range(1, 1_500):
+            kit.inboxes[0].put(number)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(135)
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 1, work, locking=True)
+
+    assert kit.inboxes[0].completed == list(range(1, 1_500)), "no lock had to lapse first"
+    assert kit.counters.passed_over == 0
+
+
+def test_one_destination_that_is_slow_does_not_hold_up_others(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        async def send(path: str, letters: Sequence[Letter]) -> None:
+            if path == "orders":
+                await asyncio.sleep(25)
+            kit.outlet.sent.append((path, [letter.sequence_number for letter in letters]))
+
+        kit.outlet.send = send  # type: ignore[method-assign]
+        for number in range(1, 600):
+            kit.inboxes[0].put(number)
+        kit.inboxes[0].put(600, "events")
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(20)
+        assert ("events", [600]) in kit.outlet.sent
+        kit.syphon.stop()
+        await task
+
+    run(loop, 1, work, locking=True)
+
+
+async def _withdraw(kit: Kit) -> bool:
+    return await kit.syphon.withdraw(kit.inboxes[0].queue, "m1", ("f", 2))
+
+
+def test_a_cancelled_message_that_is_held_is_completed_and_goes_nowhere(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 10_000_000)
+        kit.inboxes[0].put(1)
+        kit.inboxes[0].withdrawn.add("m1")
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(2)
+        assert not await kit.syphon.withdraw(kit.inboxes[0].queue, "m1", ("another", 2))
+        assert await _withdraw(kit)
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 1, work)
+
+    assert kit.inboxes[0].completed == [1]
+    assert kit.outlet.sent == []
+
+
+def test_P44_whoever_cancels_while_the_syphon_stops_is_answered(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 10_000_000)
+        inbox = kit.inboxes[0]
+        inbox.put(1)
+        inbox.withdrawn.add("m1")
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(2)
+        asked: list[asyncio.Future[bool]] = []
+
+        def stop_and_ask() -> None:
+            asked.append(asyncio.ensure_future(_withdraw(kit)))
+            kit.syphon.stop()
+
+        inbox.on_renew = stop_and_ask
+        await task
+        async with asyncio.timeout(60):
+            await asked[0]
+
+    run(loop, 1, work)
+
+
+@pytest.mark.parametrize(
+    "passport",
+    [
+        '{"f":"x","t":1e999,"n":1,"r":""}',
+        '{"f":"x","t":1,"n":1,"r":"","h":{"abs":99999999999999999999999}}',
+        '{"f":"x","t":1,"n":1,"r":"","h":{"at":{"x-opt-partition-key":"first"}}}',
+        "[" * 100_000,
+    ],
+)
+def test_P39_a_passport_that_makes_no_sense_does_not_block_its_queue(
+    loop: VirtualLoop, passport: str
+) -> None:
+    items = [
+        (sections.encode_text(parking.ALIAS_PATH), sections.encode_text("orders")),
+        (sections.encode_text(parking.ALIAS_PARTITION), sections.encode_text("p")),
+        (sections.encode_text(parking.ALIAS_PASSPORT), sections.encode_text(passport)),
+    ]
+    payload = sections.join([
+        sections.Section(sections.APPLICATION_PROPERTIES, sections.encode_map(items)),
+        sections.Section(0x75, b"\xa0\x01x"),
+    ])  # fmt: skip
+
+    async def work(kit: Kit) -> None:
+        kit.inboxes[0].waiting.append(kit.inboxes[0].delivery(1, payload))
+        kit.inboxes[0].put(2)
+        await kit.run_for(10)
+
+    kit = run(loop, 1, work)
+
+    assert kit.inboxes[0].aside == {"t1": "InvalidParkedProperty"}
+    assert kit.inboxes[0].completed == [2]
+
+
+def test_a_letter_of_an_application_is_as_it_was(loop: VirtualLoop) -> None:
+    seen: list[bytes] = []
+
+    async def work(kit: Kit) -> None:
+        def answer(path: str, letters: Sequence[Letter]) -> BaseException | None:
+            seen.extend(letter.payload for letter in letters)
+            return None
+
+        kit.outlet.answer = answer
+        kit.inboxes[0].put(4)
+        await kit.run_for(1)
+
+    run(loop, 1, work)
+
+    assert seen == [original(4, None, has_alias_name=False, has_life=True)]

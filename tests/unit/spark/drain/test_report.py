@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from pairbus.errors import UsageError
+from pairbus.spark.drain.driver import SyphonOptions
+from pairbus.spark.drain.report import TIME_IS_UP, Count, Progress, Report
+from pairbus.spark.drain.rows import (
+    LEDGER_SCHEMA,
+    LOCK_LOST,
+    MOVED,
+    SET_ASIDE,
+    WAITING,
+    LedgerRow,
+    record_batches,
+)
+
+
+def test_P45_the_report_counts_what_slices_did() -> None:
+    report = Report()
+    report.add(
+        [
+            Count("q0", "orders", MOVED, 90, ""),
+            Count("q0", "orders", LOCK_LOST, 2, ""),
+            Count("q0", "gone", SET_ASIDE, 3, "DestinationNotFound: expected entity 'gone'"),
+            Count("q1", "bills", WAITING, 5, "entity disabled: it is"),
+            Count("q1", "orders", WAITING, 5, TIME_IS_UP),
+        ]
+    )
+
+    assert (report.moved, report.possible_repeats) == (92, 2)
+    assert report.set_aside == {"DestinationNotFound": 3}
+    assert report.waiting == {"bills": "entity disabled: it is"}
+
+
+def test_the_exit_code_says_whether_everything_is_home() -> None:
+    assert Report(moved=5).exit_code == 0
+    assert Report(set_aside={"DestinationNotFound": 1}).exit_code == 1
+    assert Report(left={"q0": 4}).exit_code == 1
+
+
+def test_the_line_for_people_tells_rate_rest_and_time() -> None:
+    line = Progress(
+        moved=1_000, left=500, rate_per_s=100, set_aside=1, waiting={"bills": "entity disabled"}
+    ).line()
+
+    assert (
+        line == "1,000 home, 100/s, 500 left, about 5 s to go, 1 set aside, bills is away (entity disabled)"
+    )
+
+
+def test_ledger_batches_have_the_columns_of_the_schema() -> None:
+    row = LedgerRow("q0", 1, "m", "orders", MOVED, "", 1, 2, 1)
+
+    batch = record_batches([row])[0]
+
+    assert batch.schema.names == [column.split()[0] for column in LEDGER_SCHEMA.split(", ")]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("queues", 0),
+        ("tasks", 0),
+        ("slice_seconds", 0.5),
+        ("window", 5),
+        ("order", "random"),
+        ("not_found", "drop"),
+    ],
+)
+def test_a_wrong_option_is_named(field: str, value: object) -> None:
+    with pytest.raises(UsageError, match=field):
+        SyphonOptions(primary="Endpoint=sb://a/", secondary="Endpoint=sb://b/", **{field: value})  # type: ignore[arg-type]
+
+
+def test_no_connection_string_shows_in_the_options() -> None:
+    assert "secret" not in repr(
+        SyphonOptions(primary="Endpoint=sb://a/;SharedAccessKey=secret", secondary="secret")
+    )
