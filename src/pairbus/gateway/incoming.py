@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.encode import encode_string
-from pairbus.amqp.message.layout import PREFIX_SIZE
-from pairbus.amqp.message.rewrite import application_properties, with_properties
-from pairbus.amqp.message.sections import scan, split_batch
+from pairbus.amqp.message.sections import split_batch
 from pairbus.errors import (
     EntityDisabled,
     EntityNotFound,
@@ -20,14 +17,13 @@ from pairbus.errors import (
     Unauthorized,
 )
 from pairbus.gateway import transactions
+from pairbus.gateway.accept import accept, check, read, store
 from pairbus.gateway.faults import BLACK_HOLE, CUT, DELAY, DROP_ACKNOWLEDGEMENTS, FILL, REFUSE, THROTTLE
-from pairbus.gateway.telemetry.meter import PING, SEND
 
 if TYPE_CHECKING:
     from pairbus.amqp.message.sections import Scanned
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity
-    from pairbus.gateway.broker import Broker
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import SendLink
 
@@ -39,8 +35,6 @@ message, each of up to 128 characters."""
 DATA_OVERHEAD: Final = 5
 """Bytes of a data section around a message of less than 256 bytes."""
 LONG_DATA_OVERHEAD: Final = 8
-MESSAGE_ID: Final = 0
-"""The place of the message id among the properties."""
 
 
 def check_attach(entity: Entity) -> None:
@@ -75,17 +69,14 @@ def receive(
             messages = parse(connection, context, message_format, payload)
             transactions.add_sends(connection, context, delivery_id, state.txn_id, messages)
             return
+        broker = connection.broker
         if message_format == BATCH_FORMAT or context.destination:
             messages = parse(connection, context, message_format, payload)
-            store(connection.broker, entity, messages, SEND, now, context.destination)
+            accept(broker, entity, messages, context.tallies, now, context.destination)
         else:
-            broker = connection.broker
-            message = read(connection, payload, entity.main.duplicates is not None)
-            broker.namespace.check_send(entity, message, 0)
-            number = broker.namespace.send(entity, message, now)
-            (context.pings if message.is_ping else context.sends).add(len(message.blob) - PREFIX_SIZE)
-            if broker.trail is not None:
-                broker.trail.sent(entity.path, number, message, now)
+            message = read(broker, payload, entity.main.duplicates is not None)
+            check(broker, entity, message, 0, "")
+            store(broker, entity, message, context.tallies, now, "")
     except (Unauthorized, EntityNotFound) as refusal:
         connection.end_link(context.link, refusal, context.path)
         return
@@ -110,7 +101,7 @@ def parse(
     """The messages in a transfer: one, or those of a batch."""
     wants_id = context.entity.main.duplicates is not None or bool(context.destination)
     if message_format != BATCH_FORMAT:
-        return [read(connection, payload, wants_id)]
+        return [read(connection.broker, payload, wants_id)]
     parts = split_batch(payload)
     limit = context.entity.settings.max_message_kb * 1024
     if len(payload) > limit:
@@ -118,56 +109,7 @@ def parse(
         size = sum(len(part) + (DATA_OVERHEAD if len(part) < 256 else LONG_DATA_OVERHEAD) for part in parts)
         if size > limit:
             raise MessageTooLarge(size, limit)
-    return [read(connection, part, wants_id) for part in parts]
-
-
-def read(connection: GatewayConnection, payload: bytes, wants_id: bool) -> Scanned:
-    """One message. Without a message id it gets one: the JavaScript client cannot settle a message that has none."""
-    message = scan(payload, wants_id)
-    if not message.has_message_id and not message.is_ping:
-        message_id = connection.broker.tracker.message_id()
-        message.blob = with_properties(
-            message.blob, application_properties(message.blob), {MESSAGE_ID: message_id}
-        )
-        if wants_id:
-            message.message_id = encode_string(message_id)
-    return message
-
-
-def store(
-    broker: Broker, entity: Entity, messages: list[Scanned], operation: str, now: int, destination: str = ""
-) -> list[int]:
-    """Store all of them or none (B13), or transfer them to the ``destination``; their sequence numbers."""
-    size = 0
-    for message in messages:
-        check_one(broker, entity, message, size, destination)
-        size += len(message.blob)
-    return [store_one(broker, entity, message, operation, now, destination) for message in messages]
-
-
-def check_one(broker: Broker, entity: Entity, message: Scanned, more_bytes: int, destination: str) -> None:
-    """Refuse what ``store_one`` could not store after ``more_bytes`` of the same batch."""
-    if destination:
-        broker.namespace.check_send_via(entity, destination, message, more_bytes)
-    else:
-        broker.namespace.check_send(entity, message, more_bytes)
-
-
-def store_one(
-    broker: Broker, entity: Entity, message: Scanned, operation: str, now: int, destination: str = ""
-) -> int:
-    """Store a message that has been checked, and count it; its sequence number."""
-    if destination:
-        number = broker.namespace.send_via(entity, destination, message, now)
-        if number and number not in entity.transfer_dead_letter.messages:
-            broker.counters.transferred(entity.main, number, message.blob, destination)
-    else:
-        number = broker.namespace.send(entity, message, now)
-    tally = broker.meter.tally(entity.path, PING if message.is_ping else operation)
-    tally.add(len(message.blob) - PREFIX_SIZE)
-    if broker.trail is not None:
-        broker.trail.sent(entity.path, number, message, now)
-    return number
+    return [read(connection.broker, part, wants_id) for part in parts]
 
 
 def _is_hit(
@@ -201,7 +143,7 @@ def _is_hit(
     if drop is None and delay is None:
         return False
     messages = parse(connection, context, message_format, payload)
-    store(broker, entity, messages, SEND, now, context.destination)
+    accept(broker, entity, messages, context.tallies, now, context.destination)
     if delay is not None and not settled:
         broker.accept_later(connection, context.link.session, delivery_id, now + delay.delay_ms)
     return True

@@ -46,7 +46,7 @@ class Replies(LinkContext):
 class SendLink(LinkContext):
     """A client sends to an entity."""
 
-    __slots__ = ("destination", "entity", "pings", "sends")
+    __slots__ = ("destination", "entity", "tallies")
 
     def __init__(
         self, connection: GatewayConnection, link: Link, path: str, right: str, entity: Entity
@@ -55,8 +55,7 @@ class SendLink(LinkContext):
         self.entity = entity
         self.destination = ""
         """The path of the entity that messages are transferred to (send-via); empty: they stay in ``entity``."""
-        self.sends = connection.broker.meter.tally(entity.path, meter.SEND)
-        self.pings = connection.broker.meter.tally(entity.path, meter.PING)
+        self.tallies = meter.SendTallies(connection.broker.meter, entity.path, meter.SEND)
 
 
 class ReceiveLink(LinkContext):

@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.sections import DeliveryExtras, delivery_parts
-from pairbus.amqp.states import (
-    ACCEPTED_CODE,
-    MODIFIED_CODE,
-    REJECTED_CODE,
-    RELEASED_CODE,
-    TRANSACTIONAL_CODE,
-    encode_outcome_code,
-)
+from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, TRANSACTIONAL_CODE
 from pairbus.amqp.types import Described, Long, Symbol, text_of
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, Refusal, Unauthorized
 from pairbus.gateway import transactions
-from pairbus.gateway.changes import check_changes, merged_changes
 from pairbus.gateway.links import ReceiveLink
+from pairbus.gateway.settlement import complete, settlement_of_outcome
 from pairbus.gateway.telemetry.meter import SESSION
-from pairbus.gateway.telemetry.trail import COMPLETED, RECEIVED_AND_DELETED
+from pairbus.gateway.telemetry.trail import RECEIVED_AND_DELETED
 from pairbus.model.access import LISTEN
 from pairbus.model.message import ACTIVE, SCHEDULED
 
@@ -40,10 +33,6 @@ if TYPE_CHECKING:
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 TIMEOUT: Final = "com.microsoft:timeout"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
-TIMED_OUT: Final = "com.microsoft:timeout"
-DEAD_LETTER: Final = "com.microsoft:dead-letter"
-REASON: Final = "DeadLetterReason"
-DESCRIPTION: Final = "DeadLetterErrorDescription"
 SETTLED_MODE: Final = 1
 TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 TICKS_PER_MS: Final = 10_000
@@ -212,7 +201,7 @@ class Deliveries:
         assert isinstance(context, ReceiveLink), context
         broker, connection = self._broker, context.connection
         connection.dropped(context.link)
-        if condition == TIMED_OUT:
+        if condition == TIMEOUT:
             context.empty_receives.add(0)  # it waited for a session and got none
         context.end_receive()
         broker.tracker.refused(condition)
@@ -274,14 +263,12 @@ def settle(
         if code == TRANSACTIONAL_CODE:
             transactions.add_settlement(connection, context, delivery_id, lock, outcome)
             return
-        if code == ACCEPTED_CODE and connection.broker.trail is None:
-            context.queue.complete(lock, now)
-            connection.broker.counters.completed += 1
+        if code == ACCEPTED_CODE:
+            complete(connection.broker, context.queue, lock, now)
         else:
-            if code == MODIFIED_CODE or code == REJECTED_CODE:
-                context.queue.check_held(lock, now)
-                check_outcome(context.queue, lock, outcome)
-            apply_outcome(connection.broker, context.queue, lock, outcome, now)
+            settlement = settlement_of_outcome(outcome)
+            settlement.check(context.queue, lock, now)
+            settlement.apply(connection.broker, context.queue, lock, now)
         context.settlements.add(0)
     except Unauthorized as refusal:
         connection.end_link(link, refusal, context.path)
@@ -293,74 +280,3 @@ def settle(
         return
     if not settled:
         session.settle_outgoing(delivery_id, code)
-
-
-def complete(broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
-    """The receiver is done with a message."""
-    trail = broker.trail
-    if trail is None:
-        queue.complete(lock, now)
-    else:
-        queue.check_held(lock, now)
-        message = lock.message
-        blob = broker.journal.read(message.location, message.size)  # while it is there
-        queue.complete(lock, now)
-        trail.ended(COMPLETED, queue, message, blob, now)
-    broker.counters.completed += 1
-
-
-def apply_outcome(broker: Broker, queue: Queue, lock: Lock, outcome: Outcome, now: int) -> None:
-    """What an outcome means for the message."""
-    code, counters = outcome.code, broker.counters
-    if code == ACCEPTED_CODE:
-        complete(broker, queue, lock, now)
-    elif code == RELEASED_CODE:
-        queue.release(lock, now)
-        counters.released += 1
-    elif code == MODIFIED_CODE:
-        changed = merged_changes(lock.message, outcome.message_annotations)
-        if outcome.undeliverable_here:
-            queue.defer(lock, changed, now)
-            counters.deferred += 1
-        else:
-            queue.abandon(lock, changed, now)
-            counters.abandoned += 1
-    elif code == REJECTED_CODE:
-        reason, description, changes = _dead_letter_details(outcome)
-        queue.dead_letter(lock, reason, description, merged_changes(lock.message, changes), now)
-        counters.rejected += 1
-    else:
-        raise ArgumentError(f"An outcome with the code {code:#x} settles nothing.")
-
-
-def check_outcome(queue: Queue, lock: Lock, outcome: Outcome) -> None:
-    """Refuse what ``apply_outcome`` would refuse of a lock that is held; a transaction asks before it does anything."""
-    if outcome.code == MODIFIED_CODE:
-        check_changes(queue, lock.message, outcome.message_annotations)
-    elif outcome.code == REJECTED_CODE:
-        reason, description, changes = _dead_letter_details(outcome)
-        queue.check_dead_letter(reason, description)
-        check_changes(queue, lock.message, changes)
-    elif outcome.code not in (ACCEPTED_CODE, RELEASED_CODE):
-        raise ArgumentError(f"An outcome with the code {outcome.code:#x} settles nothing.")
-
-
-def _dead_letter_details(outcome: Outcome) -> tuple[str | None, str | None, dict[str, object] | None]:
-    error = outcome.error
-    if error is None:
-        return None, None, None
-    if error.condition != DEAD_LETTER:
-        return error.condition, error.description or None, None  # a generic client's rejection
-    info = dict(error.info or {})
-    reason = info.pop(REASON, None)
-    description = info.pop(DESCRIPTION, None) or error.description
-    return (
-        str(reason) if reason else None,
-        str(description) if description else None,
-        {str(key): value for key, value in info.items()} or None,
-    )
-
-
-def echo_of(outcome: Outcome) -> bytes:
-    """The outcome as it is echoed inside a transactional state."""
-    return encode_outcome_code(outcome.code)

@@ -6,7 +6,7 @@ minutes, roll it back. Each planned piece is checked when it comes and once more
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.message.whole import decode_message
@@ -21,10 +21,11 @@ from pairbus.errors import (
     TransactionTimedOut,
     UnknownTransaction,
 )
+from pairbus.gateway.accept import check, store
 from pairbus.gateway.addressing import node_scope
-from pairbus.gateway.telemetry.meter import SCHEDULE, SEND, SETTLE
-from pairbus.model.access import LISTEN as LISTEN_RIGHT
-from pairbus.model.access import SEND as SEND_RIGHT
+from pairbus.gateway.settlement import settlement_of_outcome
+from pairbus.gateway.telemetry.meter import SETTLE
+from pairbus.model.access import LISTEN, SEND
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.links import Coordinator, ReceiveLink, SendLink
     from pairbus.gateway.management.request import Request
+    from pairbus.gateway.settlement import Settlement
+    from pairbus.gateway.telemetry.meter import SendTallies
 
 VALUES_MAX: Final = 64
 """Values in a declare or a discharge."""
@@ -58,135 +61,57 @@ _DESCRIPTORS: Final[dict[object, int]] = {
 """Both forms of a descriptor: Qpid Proton writes the symbols."""
 
 
-class Work(Protocol):
-    """One planned piece of a transaction."""
-
-    def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:
-        """Raise if it cannot be done; how many bytes it will store."""
-
-    def perform(self, broker: Broker, now: int) -> None:
-        """Do it; ``check`` has passed."""
-
-
 class PlannedSend:
-    """Store a message."""
+    """A message to store at the commit."""
 
-    __slots__ = ("_destination", "_entity", "_message", "_operation", "_scope")
+    __slots__ = ("_destination", "_entity", "_message", "_scope", "_tallies")
 
     def __init__(
-        self, entity: Entity, scope: str, message: Scanned, operation: str, destination: str = ""
+        self, entity: Entity, scope: str, message: Scanned, tallies: SendTallies, destination: str = ""
     ) -> None:
         self._destination = destination
         self._entity = entity
         self._scope = scope
         self._message = message
-        self._operation = operation
+        self._tallies = tallies
 
-    def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:  # noqa: ARG002
-        """The same checks as for a plain send; the right to it may have gone since it was planned (M5)."""
-        from pairbus.gateway.incoming import check_one  # noqa: PLC0415 - the two modules need each other
-
-        connection.authorize(self._scope, SEND_RIGHT)
+    def check(self, connection: GatewayConnection, more_bytes: int) -> int:
+        """Refuse what could not be stored now; the right to it may have gone since it was planned (M5). The bytes it needs."""
+        connection.authorize(self._scope, SEND)
         if self._destination:
-            connection.authorize(self._destination, SEND_RIGHT)
+            connection.authorize(self._destination, SEND)
         if self._entity.is_deleted:
             raise EntityNotFound(self._entity.path)
-        check_one(connection.broker, self._entity, self._message, more_bytes, self._destination)
+        check(connection.broker, self._entity, self._message, more_bytes, self._destination)
         return len(self._message.blob)
 
     def perform(self, broker: Broker, now: int) -> None:
-        """Store it."""
-        from pairbus.gateway.incoming import store_one  # noqa: PLC0415 - the two modules need each other
-
-        store_one(broker, self._entity, self._message, self._operation, now, self._destination)
+        store(broker, self._entity, self._message, self._tallies, now, self._destination)
 
 
 class PlannedSettlement:
-    """Settle a message that this connection holds."""
+    """A message of this connection to settle at the commit."""
 
-    __slots__ = ("_lock", "_queue", "_scope", "_settle")
+    __slots__ = ("_lock", "_queue", "_scope", "_settlement")
 
-    def __init__(self, queue: Queue, scope: str, lock: Lock, settle: Settlement) -> None:
+    def __init__(self, queue: Queue, scope: str, lock: Lock, settlement: Settlement) -> None:
         self._queue = queue
         self._scope = scope
         self._lock = lock
-        self._settle = settle
+        self._settlement = settlement
 
-    def check(self, connection: GatewayConnection, more_bytes: int, now: int) -> int:  # noqa: ARG002
-        """The lock must still be held, and nothing may be left that could be refused half-way."""
-        connection.authorize(self._scope, LISTEN_RIGHT)
-        self._queue.check_held(self._lock, now)
-        self._settle.check(self._queue, self._lock)
+    def check(self, connection: GatewayConnection, more_bytes: int) -> int:  # noqa: ARG002 - as for a send
+        """Refuse it unless the lock is still held and nothing is left that could be refused half-way."""
+        connection.authorize(self._scope, LISTEN)
+        self._settlement.check(self._queue, self._lock, connection.now)
         return 0
 
     def perform(self, broker: Broker, now: int) -> None:
-        """Settle it."""
-        self._settle.perform(broker, self._queue, self._lock, now)
+        self._settlement.apply(broker, self._queue, self._lock, now)
         broker.meter.tally(self._queue.path, SETTLE).add(0)
 
 
-class Settlement(Protocol):
-    """How a planned settlement ends."""
-
-    def check(self, queue: Queue, lock: Lock) -> None:
-        """Raise if it could not be applied to a lock that is held."""
-
-    def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
-        """Apply it."""
-
-
-class OutcomeSettlement:
-    """By an outcome from the link."""
-
-    __slots__ = ("_outcome",)
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-
-    def check(self, queue: Queue, lock: Lock) -> None:
-        """The outcome must be one that settles."""
-        from pairbus.gateway.outgoing import check_outcome  # noqa: PLC0415 - the two modules need each other
-
-        check_outcome(queue, lock, self._outcome)
-
-    def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
-        """Apply it."""
-        from pairbus.gateway.outgoing import apply_outcome  # noqa: PLC0415 - the two modules need each other
-
-        apply_outcome(broker, queue, lock, self._outcome, now)
-
-
-class StatusSettlement:
-    """By a management request."""
-
-    __slots__ = ("_changes", "_description", "_reason", "_request", "_status")
-
-    def __init__(
-        self,
-        request: Request,
-        status: str,
-        reason: str | None,
-        description: str | None,
-        changes: dict[str, object] | None,
-    ) -> None:
-        self._request = request
-        self._status = status
-        self._reason = reason
-        self._description = description
-        self._changes = changes
-
-    def check(self, queue: Queue, lock: Lock) -> None:
-        """Its texts and changed properties must be within their limits."""
-        from pairbus.gateway.management.messages import check_status  # noqa: PLC0415 - the two modules need each other
-
-        check_status(queue, self._status, lock, self._reason, self._description, self._changes)
-
-    def perform(self, broker: Broker, queue: Queue, lock: Lock, now: int) -> None:  # noqa: ARG002
-        """Apply it."""
-        from pairbus.gateway.management.messages import apply_status  # noqa: PLC0415 - the two modules need each other
-
-        self._request.now = now
-        apply_status(self._request, self._status, lock, self._reason, self._description, self._changes)
+Work: TypeAlias = PlannedSend | PlannedSettlement
 
 
 class Transaction:
@@ -256,7 +181,7 @@ def _discharge(connection: GatewayConnection, fields: list[object]) -> None:
     size = 0
     try:
         for work in transaction.work:
-            size += work.check(connection, size, now)
+            size += work.check(connection, size)
     except Refusal as refusal:
         raise TransactionRolledBack(f"The transaction was rolled back: {refusal.description}") from refusal
     for work in transaction.work:
@@ -285,7 +210,7 @@ def _plan(connection: GatewayConnection, transaction: Transaction, work: Work) -
         transaction.is_failed = True
         raise ArgumentError(f"A transaction holds at most {WORK_MAX} messages.")
     try:
-        size = work.check(connection, 0, connection.now)
+        size = work.check(connection, 0)
         if size:
             _check_size(connection, size)
     except Refusal:
@@ -330,7 +255,7 @@ def add_sends(
     """Plan the messages of one transfer and answer it under the transaction."""
     transaction = _find(connection, txn_id)
     for message in messages:
-        work = PlannedSend(context.entity, context.path, message, SEND, context.destination)
+        work = PlannedSend(context.entity, context.path, message, context.tallies, context.destination)
         _plan(connection, transaction, work)
     context.link.session.settle_incoming_state(delivery_id, encode_transactional(txn_id, encode_accepted()))
 
@@ -343,36 +268,30 @@ def add_settlement(
     if inner is None or outcome.txn_id is None:
         raise ArgumentError("A transactional settlement needs a transaction id and an outcome.")
     transaction = _find(connection, outcome.txn_id)
-    _plan_settlement(connection, transaction, context.queue, context.scope, lock, OutcomeSettlement(inner))
+    try:
+        settlement = settlement_of_outcome(inner)
+    except ArgumentError:
+        transaction.is_failed = True
+        raise
+    _plan_settlement(connection, transaction, context.queue, context.scope, lock, settlement)
     state = encode_transactional(outcome.txn_id, encode_outcome_code(inner.code))
     context.link.session.settle_outgoing_state(delivery_id, state)
 
 
-def add_schedule(request: Request, txn_id: bytes, messages: list[Scanned]) -> dict[str, object]:
+def add_schedule(
+    request: Request, txn_id: bytes, messages: list[Scanned], tallies: SendTallies
+) -> dict[str, object]:
     """Plan scheduled messages. Their numbers are known only at the commit, so none are given back."""
     transaction = _find(request.connection, txn_id)
+    scope = node_scope(request.entity.path)
     for message in messages:
-        _plan(
-            request.connection,
-            transaction,
-            PlannedSend(request.entity, node_scope(request.entity.path), message, SCHEDULE),
-        )
+        _plan(request.connection, transaction, PlannedSend(request.entity, scope, message, tallies))
     return {"sequence-numbers": Array([Long(0) for _ in messages])}
 
 
-def add_dispositions(
-    request: Request,
-    txn_id: bytes,
-    status: str,
-    locks: list[Lock],
-    reason: str | None,
-    description: str | None,
-    changes: dict[str, object] | None,
-) -> None:
+def add_dispositions(request: Request, txn_id: bytes, locks: list[Lock], settlement: Settlement) -> None:
     """Plan settlements from a management request."""
     transaction = _find(request.connection, txn_id)
-    settlement = StatusSettlement(request, status, reason, description, changes)
+    scope = node_scope(request.queue.path)
     for lock in locks:
-        _plan_settlement(
-            request.connection, transaction, request.queue, node_scope(request.queue.path), lock, settlement
-        )
+        _plan_settlement(request.connection, transaction, request.queue, scope, lock, settlement)

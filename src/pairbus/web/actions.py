@@ -12,7 +12,7 @@ from pairbus.engine.queues import browse
 from pairbus.engine.queues.browse import PURGED
 from pairbus.engine.stored_message import incoming_of
 from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed, UsageError
-from pairbus.gateway import incoming
+from pairbus.gateway.accept import accept
 from pairbus.gateway.telemetry import meter
 from pairbus.gateway.telemetry.trail import COMPLETED
 from pairbus.model.entity import TOPIC
@@ -71,7 +71,9 @@ def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -
             body_kind="data",
         )
         messages.append(scan(payload, entity.main.duplicates is not None))
-    numbers = incoming.store(broker, entity, messages, meter.SCHEDULE if delay else meter.SEND, now)
+    operation = meter.SCHEDULE if delay else meter.SEND
+    tallies = meter.SendTallies(broker.meter, entity.path, operation)
+    numbers = accept(broker, entity, messages, tallies, now)
     return {
         "sent": len(numbers),
         "sequence_numbers": numbers,

@@ -12,9 +12,10 @@ import pytest
 from pairbus.amqp.message.sections import Scanned, scan
 from pairbus.amqp.message.whole import encode_message
 from pairbus.errors import StoreFailed
+from pairbus.gateway.accept import store
 from pairbus.gateway.broker import Broker
-from pairbus.gateway.incoming import store_one
-from pairbus.gateway.outgoing import complete
+from pairbus.gateway.settlement import complete
+from pairbus.gateway.telemetry.meter import SEND, SendTallies
 from pairbus.gateway.telemetry.trail import Trail
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.model.message import Message
@@ -81,11 +82,14 @@ class Life:
         self.entity = entity
         self.audit.start()
 
+    def tallies(self) -> SendTallies:
+        return SendTallies(self.broker.meter, self.entity.path, SEND)
+
     def scanned(self, message_id: str) -> Scanned:
         return scan(encode_message(message_id=message_id, body=message_id.encode(), body_kind="data"), False)
 
     def send(self, message_id: str, now: int = NOW) -> None:
-        store_one(self.broker, self.entity, self.scanned(message_id), "send", now)
+        store(self.broker, self.entity, self.scanned(message_id), self.tallies(), now, "")
 
     def complete_first(self) -> None:
         queue = self.entity.main
@@ -140,7 +144,7 @@ def test_a_row_says_what_reconcile_joins_on(tmp_path: Path) -> None:
     payload = encode_message(
         message_id="m1", body=b"hello", body_kind="data", application_properties={"x-ms-path": "orders/new"}
     )
-    store_one(life.broker, life.entity, scan(payload, False), "send", NOW)
+    store(life.broker, life.entity, scan(payload, False), life.tallies(), NOW, "")
     life.commit()
     life.stop()
 

@@ -8,10 +8,11 @@ from pairbus.amqp.message.sections import without_body
 from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
 from pairbus.engine.queues import browse
 from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost
-from pairbus.gateway import incoming, transactions
-from pairbus.gateway.changes import check_changes, merged_changes
+from pairbus.gateway import transactions
+from pairbus.gateway.accept import accept, read
 from pairbus.gateway.management.request import NoContent, Request
-from pairbus.gateway.outgoing import complete, encode_delivery
+from pairbus.gateway.outgoing import encode_delivery
+from pairbus.gateway.settlement import settlement_of_status
 from pairbus.gateway.telemetry import meter
 from pairbus.gateway.telemetry.trail import RECEIVED_AND_DELETED
 
@@ -84,16 +85,18 @@ def schedule(request: Request) -> dict[str, object]:
     entries = request.value("messages")
     if not isinstance(entries, list) or not 0 < len(entries) <= SCHEDULE_MAX:
         raise ArgumentError(f"'messages' needs 1 to {SCHEDULE_MAX} messages.")
+    broker = request.connection.broker
     wants_id = request.entity.main.duplicates is not None
     scanned = []
     for entry in entries:
         encoded = entry.get("message") if isinstance(entry, dict) else None
         if not isinstance(encoded, bytes):
             raise ArgumentError("An entry of 'messages' has no binary 'message'.")
-        scanned.append(incoming.read(request.connection, encoded, wants_id))
+        scanned.append(read(broker, encoded, wants_id))
+    tallies = meter.SendTallies(broker.meter, request.entity.path, meter.SCHEDULE)
     if request.txn_id is not None:
-        return transactions.add_schedule(request, request.txn_id, scanned)
-    numbers = incoming.store(request.connection.broker, request.entity, scanned, meter.SCHEDULE, request.now)
+        return transactions.add_schedule(request, request.txn_id, scanned, tallies)
+    numbers = accept(broker, request.entity, scanned, tallies, request.now)
     return {"sequence-numbers": Array([Long(number) for number in numbers])}
 
 
@@ -145,65 +148,22 @@ def _check_answer_size(queue: Queue, numbers: list[int]) -> None:
 
 def update_disposition(request: Request) -> dict[str, object]:
     """Settle away from the link; all tokens or none."""
-    status = request.text("disposition-status")
-    if status not in ("completed", "abandoned", "defered", "suspended"):
-        raise ArgumentError(
-            f"'disposition-status' is '{status}': completed, abandoned, defered and suspended are known."
-        )
+    settlement = settlement_of_status(
+        request.text("disposition-status"),
+        request.value("properties-to-modify"),
+        request.optional_text("deadletter-reason") or None,
+        request.optional_text("deadletter-description") or None,
+    )
     locks = [_lock(request, token) for token in dict.fromkeys(request.tokens())]
-    changes = request.value("properties-to-modify")
-    if changes is not None and not isinstance(changes, dict):
-        raise ArgumentError("'properties-to-modify' is not a map.")
-    reason = request.optional_text("deadletter-reason") or None
-    description = request.optional_text("deadletter-description") or None
     if request.txn_id is not None:
-        transactions.add_dispositions(request, request.txn_id, status, locks, reason, description, changes)
+        transactions.add_dispositions(request, request.txn_id, locks, settlement)
         return {}
     for lock in locks:
-        check_status(request.queue, status, lock, reason, description, changes)
+        settlement.check(request.queue, lock, request.now)
     for lock in locks:
-        apply_status(request, status, lock, reason, description, changes)
+        settlement.apply(request.connection.broker, request.queue, lock, request.now)
     request.tally(meter.SETTLE).add_many(len(locks))
     return {}
-
-
-def check_status(
-    queue: Queue,
-    status: str,
-    lock: Lock,
-    reason: str | None,
-    description: str | None,
-    changes: dict[str, object] | None,
-) -> None:
-    """Refuse what ``apply_status`` would refuse of a lock that is held, so that several are settled whole or not at all."""
-    check_changes(queue, lock.message, changes)
-    if status == "suspended":
-        queue.check_dead_letter(reason, description)
-
-
-def apply_status(
-    request: Request,
-    status: str,
-    lock: Lock,
-    reason: str | None,
-    description: str | None,
-    changes: dict[str, object] | None,
-) -> None:
-    """One settlement by its management name."""
-    queue, now = request.queue, request.now
-    counters = request.connection.broker.counters
-    changed = merged_changes(lock.message, changes)
-    if status == "completed":
-        complete(request.connection.broker, queue, lock, now)
-    elif status == "abandoned":
-        queue.abandon(lock, changed, now)
-        counters.abandoned += 1
-    elif status == "defered":
-        queue.defer(lock, changed, now)
-        counters.deferred += 1
-    else:
-        queue.dead_letter(lock, reason, description, changed, now)
-        counters.rejected += 1
 
 
 def delete_batch(request: Request) -> dict[str, object]:

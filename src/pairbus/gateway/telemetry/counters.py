@@ -91,12 +91,12 @@ class Counters:
         self.forwards += 1
         self._tell(FORWARDED, queue, message, target)
 
-    def transferred(self, queue: Queue, number: int, blob: bytes, target: str) -> None:
+    def transferred(self, queue: Queue, number: int, blob: bytes, target: str, now: int) -> None:
         """A message that was sent via ``queue`` went on to its destination; it never lay here."""
         self.forwards += 1
         if self.trail is not None:
-            message = Message(number, self.now, NEVER, len(blob), None)
-            self.trail.ended(FORWARDED, queue, message, blob, self.now, target)
+            message = Message(number, now, NEVER, len(blob), None)
+            self.trail.ended(FORWARDED, queue, message, blob, now, target)
 
     def entity_deleted(self, path: str) -> None:
         """See Watcher."""

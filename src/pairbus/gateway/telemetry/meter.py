@@ -215,3 +215,13 @@ class Meter:
     def _tell_connections(self, minute: int) -> None:
         if self._peak:
             self._rows.append(UsageRow(minute, "", CONNECTIONS, PRIMARY, 0, 0, 0, self._peak))
+
+
+class SendTallies:
+    """Where accepted messages of one request or link are counted: under its operation, pings apart."""
+
+    __slots__ = ("messages", "pings")
+
+    def __init__(self, meter: Meter, path: str, operation: str) -> None:
+        self.messages = meter.tally(path, operation)
+        self.pings = meter.tally(path, PING)
