@@ -39,8 +39,8 @@ from pairbus.amqp.types import (
     Uuid,
 )
 from pairbus.cli.root import root
-from pairbus.drain.azure_ports import SdkOutlet
-from pairbus.drain.plan import Letter
+from pairbus.drain.azure_ports import AzureOutlet
+from pairbus.drain.plan import BacklogMessage
 from pairbus.sdk import message_bytes, sections
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing_kit import bodies, by_hand, options, paired, take, text, wait_until
@@ -294,20 +294,20 @@ def test_a_destination_that_is_away_does_not_hold_up_others_and_is_retried_soon(
     assert len(bodies(pair.primary, "events", 20)) == 20
 
 
-async def test_another_message_with_the_same_id_is_no_proof_that_a_letter_is_home(pair: Pair) -> None:
-    def letter(body: bytes) -> Letter:
+async def test_another_message_with_the_same_id_is_no_proof_of_delivery(pair: Pair) -> None:
+    def parked(body: bytes) -> BacklogMessage:
         payload = message(body, [], "same")
-        return Letter(BACKLOG, 1, "orders", payload, "same", None, None, 0, doubted_ms=0)
+        return BacklogMessage(BACKLOG, 1, "orders", payload, "same", None, None, 0, in_doubt_since_ms=0)
 
     async with pair.primary.aio_client() as client:
-        outlet = SdkOutlet(client)
-        await outlet.send("orders", [letter(b"one")])
+        outlet = AzureOutlet(client)
+        await outlet.send("orders", [parked(b"one")])
 
-        one, two = letter(b"one"), letter(b"two")
-        found = await outlet.at_home("orders", [one, two, letter(b"one")], frozenset({"same"}))
+        one, two = parked(b"one"), parked(b"two")
+        found = await outlet.already_delivered("orders", [one, two, parked(b"one")], frozenset({"same"}))
         await outlet.close()
 
-    assert found == [one], "another body is no proof, and one message there stands for one letter"
+    assert found == [one], "another body is no proof, and one message there stands for one in the backlog"
 
 
 def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:

@@ -9,8 +9,8 @@ from typing import Final
 
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
-from pairbus.drain.azure_ports import SdkOutlet
-from pairbus.drain.plan import Letter
+from pairbus.drain.azure_ports import AzureOutlet
+from pairbus.drain.plan import BacklogMessage
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
 from pairbus.pairing import parking
 from tests.simulation.false_network import MARK, FalseNamespace
@@ -67,28 +67,30 @@ class FalseInbox:
         """End a poll."""
         self._interrupted.set()
 
-    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """Remove those whose locks hold."""
         kept = await self._reach()
-        done = [letter for letter in letters if letter.token in kept and letter.locked_until_ms > self._now()]
-        for letter in done:
-            kept.remove(letter.token)  # type: ignore[arg-type]
+        done = [
+            message for message in messages if message.token in kept and message.locked_until_ms > self._now()
+        ]
+        for message in done:
+            kept.remove(message.token)  # type: ignore[arg-type]
         return done
 
-    async def set_aside(self, token: object, reason: str, description: str) -> None:
+    async def dead_letter(self, token: object, reason: str, description: str) -> None:
         """Nothing in these worlds is worth setting aside."""
         raise AssertionError(f"set aside as {reason}: {description}")
 
-    async def give_back(self, tokens: Sequence[object]) -> None:
+    async def release(self, tokens: Sequence[object]) -> None:
         """Unlock."""
         for token in tokens:
             assert isinstance(token, Kept)
             token.locked_until_ms = 0
 
-    async def renew(self, letter: Letter) -> int:
+    async def renew(self, message: BacklogMessage) -> int:
         """Lock for longer."""
         kept = await self._reach()
-        token = letter.token
+        token = message.token
         if not isinstance(token, Kept) or token not in kept or token.locked_until_ms <= self._now():
             raise LockLost
         token.locked_until_ms = self._now() + LOCK_MS
@@ -107,15 +109,17 @@ class FalseInbox:
         """There is no link to let go of."""
 
 
-class FalseOutlet(SdkOutlet):
+class FalseOutlet(AzureOutlet):
     """The syphon's own way home; only browsing, which needs a receiver, is played."""
 
     namespace: FalseNamespace
 
-    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+    async def already_delivered(
+        self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
+    ) -> Sequence[BacklogMessage]:
         """Look at what is stored."""
         await asyncio.sleep(self.namespace.latency_s)
         if self.namespace.is_down or self.namespace.is_silent:
             raise CannotAsk
         stored: Mapping[int, int] = self.namespace.stored.get(path, {})
-        return [letter for letter in letters if int(MARK.findall(letter.payload)[0]) in stored]
+        return [message for message in messages if int(MARK.findall(message.payload)[0]) in stored]

@@ -16,7 +16,7 @@ from pathlib import Path
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import DrainPlan, Letter
+from pairbus.drain.plan import BacklogMessage, DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
 from pairbus.drain.shell import Syphon
 from pairbus.pairing import parking
@@ -70,46 +70,46 @@ class Inbox:
     def interrupt(self) -> None:
         self._interrupted.set()
 
-    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         try:
-            return await self._complete(letters)
+            return await self._complete(messages)
         except Exception:
             # The link is gone, and with it the locks of what was not completed.
-            self._world.lost_locks.update(letter.message_id for letter in letters)
+            self._world.lost_locks.update(message.message_id for message in messages)
             raise
 
-    async def _complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    async def _complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         await self._world.trip(self)
         done = []
-        for letter in letters:
+        for message in messages:
             self._world.require(
-                self._world.is_home(letter),
-                f"P34: {letter.message_id} is completed and not at its destination",
+                self._world.is_home(message),
+                f"P34: {message.message_id} is completed and not at its destination",
             )
             if self._world.dice.random() < self._world.lost_lock_rate:
-                self._lapse(letter)
+                self._lapse(message)
             try:
-                self._model.settle(*_lock(letter.token), self._world.now())
+                self._model.settle(*_lock(message.token), self._world.now())
             except sdk.MessageLockLostError:
-                self._world.lost_locks[letter.message_id] += 1
+                self._world.lost_locks[message.message_id] += 1
                 continue
-            done.append(letter)
+            done.append(message)
         await self._world.trip(self)
         return done
 
-    def _lapse(self, letter: Letter) -> None:
-        stored = self._model.messages.get(letter.sequence_number)
+    def _lapse(self, message: BacklogMessage) -> None:
+        stored = self._model.messages.get(message.sequence_number)
         if stored is not None:
             stored.locked_until_ms = 0
 
-    async def set_aside(self, token: object, reason: str, description: str) -> None:
+    async def dead_letter(self, token: object, reason: str, description: str) -> None:
         await self._world.trip(self)
         try:
             self._model.settle(*_lock(token), self._world.now(), aside=reason)
         except sdk.MessageLockLostError as error:
             raise LockLost from error
 
-    async def give_back(self, tokens: Sequence[object]) -> None:
+    async def release(self, tokens: Sequence[object]) -> None:
         await self._world.trip(self)
         for token in tokens:
             number, lock = _lock(token)
@@ -117,10 +117,10 @@ class Inbox:
             if stored is not None and stored.lock == lock:
                 stored.locked_until_ms = 0
 
-    async def renew(self, letter: Letter) -> int:
+    async def renew(self, message: BacklogMessage) -> int:
         await self._world.trip(self)
         try:
-            return self._model.renew(*_lock(letter.token), self._world.now())
+            return self._model.renew(*_lock(message.token), self._world.now())
         except sdk.MessageLockLostError as error:
             raise LockLost from error
 
@@ -147,23 +147,25 @@ class Outlet:
         self.is_dead = False
         self._world = world
 
-    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+    async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
         world = self._world
         try:
             await world.trip(self)
-            world.primary.queue(path).send([letter.payload for letter in letters], world.now())
+            world.primary.queue(path).send([message.payload for message in messages], world.now())
             await world.trip(self)
         except Exception as error:
             if classify(error) in IN_DOUBT:
-                world.doubtful_sends.update(letter.message_id for letter in letters)
+                world.doubtful_sends.update(message.message_id for message in messages)
             raise
 
-    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+    async def already_delivered(
+        self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
+    ) -> Sequence[BacklogMessage]:
         if not self._world.can_ask:
             raise CannotAsk
         await self._world.trip(self)
         there = {_id(stored.payload) for stored in self._world.primary.queue(path).messages.values()}
-        return [letter for letter in letters if letter.message_id in there]
+        return [message for message in messages if message.message_id in there]
 
     async def close(self) -> None:
         return
@@ -231,8 +233,8 @@ class SyphonWorld:
         if not self._is_calm and self.dice.random() < self.error_rate:
             raise self.dice.choice([sdk.ServiceBusConnectionError(), sdk.OperationTimeoutError()])
 
-    def is_home(self, letter: Letter) -> bool:
-        return any(_id(payload) == letter.message_id for payload in self.primary.queue(letter.path).history)
+    def is_home(self, message: BacklogMessage) -> bool:
+        return any(_id(payload) == message.message_id for payload in self.primary.queue(message.path).history)
 
     # --- running ----------------------------------------------------------------------------------
 

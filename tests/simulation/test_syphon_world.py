@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import Letter
+from pairbus.drain.plan import BacklogMessage
 from pairbus.drain.shell import Syphon
 from tests.simulation.syphon_world import Inbox, Outlet, SyphonWorld
 
@@ -27,14 +27,14 @@ def test_a_drain_survives_kills_lost_locks_and_lost_answers(first: int, tmp_path
 
 
 def _complete_before_the_answer(patch: pytest.MonkeyPatch) -> None:
-    """The letters are handed over for completion when the send begins."""
+    """The messages are handed over for completion when the send begins."""
     from pairbus.drain.senders import Senders
 
     original = Senders._send_batch
 
-    async def send(self: Senders, key: str, batch: Sequence[Letter]) -> None:
-        for letter in batch:
-            self._acknowledged(letter)
+    async def send(self: Senders, key: str, batch: Sequence[BacklogMessage]) -> None:
+        for message in batch:
+            self._acknowledged(message)
         await original(self, key, batch)
 
     patch.setattr(Senders, "_send_batch", send)
@@ -44,9 +44,9 @@ def _ledger_not_told_of_a_lost_lock(patch: pytest.MonkeyPatch) -> None:
     """The ledger takes a message for completed though its lock was lost after the send."""
     original = Syphon._complete
 
-    async def complete(self: Syphon, inbox: Inbox, letters: Sequence[Letter]) -> None:
-        self._ledger.end([(letter.queue, letter.sequence_number) for letter in letters])
-        await original(self, inbox, letters)
+    async def complete(self: Syphon, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
+        self._ledger.end([(message.queue, message.sequence_number) for message in messages])
+        await original(self, inbox, messages)
 
     patch.setattr(Syphon, "_complete", complete)
 
@@ -55,10 +55,10 @@ def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
     """Messages without a passport have no identity, and no entry in the ledger that is asked about."""
     original, fresh = Ledger.doubt, itertools.count()
 
-    def identity(self: Letter) -> tuple[str, int, int, str]:
+    def identity(self: BacklogMessage) -> tuple[str, int, int, str]:
         return (*self.detour, self.message_id) if self.detour else ("", next(fresh), 0, "")
 
-    patch.setattr(Letter, "identity", property(identity))
+    patch.setattr(BacklogMessage, "identity", property(identity))
     patch.setattr("pairbus.drain.plan.DrainPlan._release", _release_without_identity)
     patch.setattr(
         Ledger,
@@ -67,11 +67,11 @@ def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def _release_without_identity(self: object, letter: Letter) -> None:
+def _release_without_identity(self: object, message: BacklogMessage) -> None:
     held = self._held  # type: ignore[attr-defined]
-    held[letter.queue] -= 1
-    if not held[letter.queue]:
-        del held[letter.queue]
+    held[message.queue] -= 1
+    if not held[message.queue]:
+        del held[message.queue]
 
 
 def _ledger_not_asked(patch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def _failed_sends_count_as_delivered(patch: pytest.MonkeyPatch) -> None:
     """A send that the primary refused or lost counts as delivered."""
     original = Outlet.send
 
-    async def send(self: Outlet, path: str, letters: Sequence[Letter]) -> None:
+    async def send(self: Outlet, path: str, messages: Sequence[BacklogMessage]) -> None:
         try:
-            await original(self, path, letters)
+            await original(self, path, messages)
         except Exception:  # noqa: BLE001 - the planted bug
             pass
 

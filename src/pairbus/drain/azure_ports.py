@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.drain.browsing import PAGE, DestinationIndex, browses_without_link, page_of
-from pairbus.drain.plan import BATCH_BYTES, LOCK_MS_DEFAULT, Letter
+from pairbus.drain.plan import BATCH_BYTES, LOCK_MS_DEFAULT, BacklogMessage
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
 from pairbus.drain.settling import settle_all
 from pairbus.pairing.clock import steady_ms
@@ -45,7 +45,7 @@ _CANNOT_SHOW: Final = (Failure.UNAUTHORIZED, Failure.NOT_FOUND, Failure.INVALID,
 _LINK_IS_FINE: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.QUOTA, Failure.BUSY)
 
 
-class SdkInbox:
+class AzureInbox:
     """One backlog queue of the secondary."""
 
     def __init__(
@@ -85,41 +85,36 @@ class SdkInbox:
         if self._interrupt is not None:
             self._interrupt()
 
-    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """Remove messages with as few frames as their numbers allow. Returns those that are gone."""
         receiver = self._receiver
         # A lock belongs to the link it came on; after a reconnect the message is received again.
-        tokens: list[Any] = [letter.token for letter in letters]
-        held = [
-            letter
-            for letter, token in zip(letters, tokens, strict=True)
-            if receiver is not None and token._receiver is receiver
-        ]
+        held = [message for message in messages if _receiver_of(message.token) is receiver]
         if receiver is None or not held:
             return []
-        messages: list[Any] = [letter.token for letter in held]
-        done = await settle_all(receiver, messages)
-        return [letter for letter, is_done in zip(held, done, strict=True) if is_done]
+        tokens: list[Any] = [message.token for message in held]
+        done = await settle_all(receiver, tokens)
+        return [message for message, is_done in zip(held, done, strict=True) if is_done]
 
-    async def set_aside(self, token: object, reason: str, description: str) -> None:
+    async def dead_letter(self, token: object, reason: str, description: str) -> None:
         """Move a message to the dead-letter queue."""
         await self._settled("dead_letter_message", token, reason=reason, error_description=description)
 
-    async def give_back(self, tokens: Sequence[Any]) -> None:
+    async def release(self, tokens: Sequence[Any]) -> None:
         """Let others have the messages."""
         receiver = self._receiver
         if receiver is not None:
             await settle_all(
-                receiver, [token for token in tokens if token._receiver is receiver], released=True
+                receiver, [token for token in tokens if _receiver_of(token) is receiver], released=True
             )
 
-    async def renew(self, letter: Letter) -> int:
+    async def renew(self, message: BacklogMessage) -> int:
         """Renew a lock."""
         if self._receiver is None:
             raise LockLost
-        message: Any = letter.token
+        token: Any = message.token
         try:
-            until = await self._receiver.renew_message_lock(message, timeout=OPEN_SECONDS)
+            until = await self._receiver.renew_message_lock(token, timeout=OPEN_SECONDS)
         except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
             raise LockLost from error
         return self._steady(until)
@@ -182,7 +177,7 @@ class SdkInbox:
         return self._clock() + min(max(left, LOCK_MS_MIN), LOCK_MS_DEFAULT)
 
 
-class SdkOutlet:
+class AzureOutlet:
     """Sends restored messages to entities of the primary; one link per destination, the latest ``LINKS_MAX`` of them."""
 
     def __init__(self, client: ServiceBusClient, clock: Callable[[], int] = steady_ms) -> None:
@@ -193,25 +188,25 @@ class SdkOutlet:
         self._senders: dict[str, ServiceBusSender] = {}
         self._busy: dict[str, int] = {}
 
-    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+    async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
         """Send a batch: all or none."""
         key = entity_key(path)
         self._busy[key] = self._busy.get(key, 0) + 1
         try:
-            await self._send(key, self._link(key, path), letters)
+            await self._send(key, self._link(key, path), messages)
         finally:
             self._busy[key] -= 1
             if not self._busy[key]:
                 del self._busy[key]
             await self._close_idle()
 
-    async def _send(self, key: str, sender: ServiceBusSender, letters: Sequence[Letter]) -> None:
-        size = sum(len(letter.payload) for letter in letters)
+    async def _send(self, key: str, sender: ServiceBusSender, messages: Sequence[BacklogMessage]) -> None:
+        size = sum(len(message.payload) for message in messages)
         limit = message_bytes.batch_limit(sender) or max(BATCH_BYTES + ENVELOPE_ROOM, size + ENVELOPE_ROOM)
         empty = message_bytes.new_batch(max(limit, size + ENVELOPE_ROOM), sender)
-        batch = message_bytes.batch_of(empty, [letter.payload for letter in letters])
-        assert len(batch) == len(letters)
-        first = letters[0]
+        batch = message_bytes.batch_of(empty, [message.payload for message in messages])
+        assert len(batch) == len(messages)
+        first = messages[0]
         message_bytes.address_envelope(batch, first.message_id or None, first.session_id, first.partition_key)
         try:
             async with asyncio.timeout(SEND_SECONDS + 1):
@@ -247,8 +242,10 @@ class SdkOutlet:
             await sender._open_with_retry()
         return int(sender._max_message_size_on_link or 0)
 
-    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
-        """Those of the letters that their destination holds. It is browsed once for all that is in doubt by now."""
+    async def already_delivered(
+        self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
+    ) -> Sequence[BacklogMessage]:
+        """Those of the messages that their destination holds. It is browsed once for all that is in doubt by now."""
         key = entity_key(path)
         now = self._clock()
         if now < self._not_asked_until.get(key, 0):
@@ -257,7 +254,7 @@ class SdkOutlet:
         self._indexes[key] = index
         while len(self._indexes) > INDEXES_MAX:
             del self._indexes[next(iter(self._indexes))]
-        if index.must_look(letters):
+        if index.must_look(messages):
             try:
                 await self._look(index, path, ids, now)
             except Exception as error:
@@ -265,7 +262,7 @@ class SdkOutlet:
                     raise
                 self._not_asked_until[key] = now + NOT_ASKED_MS
                 raise CannotAsk from error
-        return index.take(letters)
+        return index.take(messages)
 
     async def _look(self, index: DestinationIndex, path: str, ids: frozenset[str], now: int) -> None:
         receiver = browses_without_link(self._client.get_queue_receiver(path))
@@ -288,6 +285,10 @@ async def _close(handler: Any) -> None:
     with suppress(Exception):
         async with asyncio.timeout(CLOSE_SECONDS):
             await handler.close()
+
+
+def _receiver_of(token: Any) -> Any:
+    return token._receiver
 
 
 def _milliseconds(when: datetime | None) -> int | None:

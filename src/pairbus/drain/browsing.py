@@ -17,7 +17,7 @@ from pairbus.pairing import parking
 from pairbus.sdk import message_bytes, sections
 
 if TYPE_CHECKING:
-    from pairbus.drain.plan import Letter
+    from pairbus.drain.plan import BacklogMessage
 
 PEEK_OPERATION: Final = b"com.microsoft:peek-message"
 PAGE: Final = 250
@@ -156,11 +156,11 @@ class DestinationIndex:
         self._looked_ms = -1
         self._ids: frozenset[str] = frozenset()
 
-    def must_look(self, letters: Sequence[Letter]) -> bool:
-        """Whether the last look was before one of these letters came into doubt."""
+    def must_look(self, messages: Sequence[BacklogMessage]) -> bool:
+        """Whether the last look was before one of these messages came into doubt."""
         return any(
-            (letter.doubted_ms or 0) >= self._looked_ms or letter.message_id not in self._ids
-            for letter in letters
+            (message.in_doubt_since_ms or 0) >= self._looked_ms or message.message_id not in self._ids
+            for message in messages
         )
 
     async def look(self, receiver: Any, ids: frozenset[str], now: int) -> None:
@@ -204,20 +204,20 @@ class DestinationIndex:
         if message_id in ids:
             self._found.setdefault(message_id, Counter())[_digest(browsed.payload)] += 1
 
-    def take(self, letters: Sequence[Letter]) -> list[Letter]:
-        """Those of the letters that the destination holds. Each message there stands for one letter only.
+    def take(self, messages: Sequence[BacklogMessage]) -> list[BacklogMessage]:
+        """Those of the messages that the destination holds. Each message there stands for one message only.
 
         Message ids are the application's and may repeat, so the bodies are compared too.
         """
         taken = []
-        for letter in letters:
-            found = self._found.get(letter.message_id)
+        for message in messages:
+            found = self._found.get(message.message_id)
             if found is None:
                 continue
-            digest = _digest(letter.payload)
-            if found[digest] > self._taken[letter.message_id, digest]:
-                self._taken[letter.message_id, digest] += 1
-                taken.append(letter)
+            digest = _digest(message.payload)
+            if found[digest] > self._taken[message.message_id, digest]:
+                self._taken[message.message_id, digest] += 1
+                taken.append(message)
         return taken
 
 

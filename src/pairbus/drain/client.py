@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pairbus.drain.hosting import SyphonThread, asynchronous, build
+from pairbus.drain.hosting import DrainThread, asynchronous, build
 from pairbus.drain.shell import Syphon
 from pairbus.drain.told import KINDS
 from pairbus.pairing._sync.client import PairedServiceBusClient as _Paired
@@ -27,11 +27,11 @@ class PairedServiceBusClient(_Paired):
     """A Service Bus client that goes on sending when its primary namespace does not answer."""
 
     __doc__ = _Paired.__doc__
-    _thread: SyphonThread | None = None
+    _thread: DrainThread | None = None
     _syphon: Syphon | None = None
 
     def _start_syphon(self) -> None:
-        thread = SyphonThread(self._make_syphon, self._syphon_failed)
+        thread = DrainThread(self._make_syphon, self._syphon_failed)
         self._syphon = thread.start()
         self._thread = thread
         self._state.tell(Kind.SYPHON_STARTED, self._state.primary, f"{len(self._state.drained_queues)} pumps")

@@ -17,7 +17,7 @@ from azure.servicebus.aio._base_handler_async import (
     ServiceBusSharedKeyCredential,
 )
 
-from pairbus.drain.azure_ports import SdkInbox, SdkOutlet
+from pairbus.drain.azure_ports import AzureInbox, AzureOutlet
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import DrainPlan, NotFoundPolicy
 from pairbus.drain.restoring import Life
@@ -71,8 +71,8 @@ def build(
         identity = PrimaryIdentity.make(client_settings.address_of(primary))
     book = Ledger.open(ledger if ledger is not None else ledger_directory(), name)
     syphon = Syphon(
-        [SdkInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
-        SdkOutlet(primary),
+        [AzureInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
+        AzureOutlet(primary),
         plan=DrainPlan(not_found=not_found, is_blocked=is_blocked),
         ledger=book,
         counters=counters,
@@ -85,7 +85,7 @@ def build(
     return syphon, book
 
 
-class SyphonThread:
+class DrainThread:
     """A syphon in a thread and an event loop of its own, for programs that have none."""
 
     def __init__(

@@ -1,13 +1,13 @@
-"""What a syphon does with the letters it holds: which to send, when to try again, which to set aside. No clock, no I/O.
+"""What a syphon does with the messages it holds: which to send, when to try again, which to set aside. No clock, no I/O.
 
-A *letter* is a locked backlog message with its restored form. Letters wait in the line of their destination; each
+A *message* is a locked backlog message with its restored form. Messages wait in the line of their destination; each
 line has at most one batch in flight, so that its order is kept (P14), and knows by itself whether its destination is
 away. The shells report what happened and ask what is next; the simulation does the same.
 
-Rule 1: a letter is only ever completed after the primary acknowledged it (P34): ``sent`` says so, or ``found_home``
+Rule 1: a message is only ever completed after the primary acknowledged it (P34): ``sent`` says so, or ``found_delivered``
         when an earlier run's copy was found at the destination.
 Rule 2: nothing is set aside because something is temporarily wrong (P38).
-Rule 3: at most ``window`` letters are held per backlog queue, half of them for destinations that stand still;
+Rule 3: at most ``window`` messages are held per backlog queue, half of them for destinations that stand still;
         nothing here grows without bound.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pairbus.drain.restoring import EXPIRED
-from pairbus.drain.skip_list import Passing
+from pairbus.drain.skip_list import SkipList
 from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
 from pairbus.pairing.parking import PATH_CHARACTERS_MAX
 from pairbus.sdk.failures import Failure
@@ -26,10 +26,10 @@ from pairbus.sdk.failures import Failure
 POLL_SECONDS: Final = 900
 """The long poll of an idle backlog queue: four an hour."""
 WINDOW: Final = 1_000
-"""How many letters one backlog queue may have locked at a time."""
+"""How many messages one backlog queue may have locked at a time."""
 READY_MAX: Final = 300
 """How many of them may wait for destinations that are not away: enough to keep sends going while more is received."""
-BATCH_LETTERS: Final = 100
+BATCH_MESSAGES: Final = 100
 BATCH_BYTES: Final = 200_000
 """Well below the standard tier's 256 KB, so that envelopes and estimates never matter."""
 BACKOFF_MS_MIN: Final = 250
@@ -42,9 +42,9 @@ LOCK_MS_DEFAULT: Final = 60_000
 SLOW_MS: Final = 5_000
 """A destination that has not answered for this long stands still like one that is away."""
 OTHERS_MS: Final = 60_000
-"""How long a destination that took something, or was seen behind, counts as one that letters are held up for."""
+"""How long a destination that took something, or was seen behind, counts as one that messages are held up for."""
 LOOK_MS: Final = 30_000
-"""How often a queue that is full of letters that stand still is browsed for others behind them."""
+"""How often a queue that is full of messages that stand still is browsed for others behind them."""
 SEEN_MAX: Final = 1_000
 
 DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
@@ -74,7 +74,7 @@ _TEMPORARY: Final = frozenset(
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
+class BacklogMessage:
     """One locked backlog message on its way home."""
 
     queue: str
@@ -100,7 +100,7 @@ class Letter:
     """As it was received, when its life is limited and must be reckoned anew at the moment of sending."""
     restored_ms: int = 0
     """When its payload was restored, on the steady clock."""
-    doubted_ms: int | None = None
+    in_doubt_since_ms: int | None = None
     """The ledger has an earlier send of it without an answer, made at this time on the steady clock (0: by an earlier
     run): the destination is asked before it is sent again. None: it was never sent."""
 
@@ -123,37 +123,37 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
-    """Move a letter to its queue's dead-letter queue."""
+class DeadLetter:
+    """Move a message to its queue's dead-letter queue."""
 
-    letter: Letter
+    message: BacklogMessage
     reason: str
     description: str
 
 
 class Line:
-    """The letters for one destination, oldest first."""
+    """The messages for one destination, oldest first."""
 
     __slots__ = (
         "attempts",
         "away_since_ms",
         "flying",
         "flying_since_ms",
-        "letters",
+        "messages",
         "path",
         "retry_ms",
-        "was_passed_over",
+        "was_skipped",
     )
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.letters: list[Letter] = []
-        self.flying: list[Letter] = []
+        self.messages: list[BacklogMessage] = []
+        self.flying: list[BacklogMessage] = []
         self.flying_since_ms = 0
         self.away_since_ms: int | None = None
         self.retry_ms = 0
         self.attempts = 0
-        self.was_passed_over = False
+        self.was_skipped = False
 
     @property
     def is_away(self) -> bool:
@@ -162,13 +162,13 @@ class Line:
 
 
 class DrainPlan:
-    """The letters of one syphon.
+    """The messages of one syphon.
 
     Args:
         not_found: What to do when a destination does not exist.
         is_blocked: Whether the factory of this process holds an entity for failed over: then only its pings go
             there (P21).
-        window: How many letters a backlog queue may have locked.
+        window: How many messages a backlog queue may have locked.
     """
 
     def __init__(
@@ -187,9 +187,9 @@ class DrainPlan:
         self._lines: dict[str, Line] = {}
         self._held: dict[str, int] = {}
         self._identities: dict[tuple[str, int, int, str], int] = {}
-        self._passing = Passing()
+        self._skip_list = SkipList()
         self._seen: dict[str, set[str]] = {}
-        """Destinations that a backlog queue has had letters for."""
+        """Destinations that a backlog queue has had messages for."""
         self._look_ms: dict[str, int] = {}
         self._reached_ms: dict[str, int] = {}
         """When each destination last took something."""
@@ -197,59 +197,59 @@ class DrainPlan:
     # --- coming in --------------------------------------------------------------------------------
 
     def room(self, queue: str, now: int | None = None) -> int:
-        """How many more letters a backlog queue's pump may receive now."""
-        if now is not None and self._passing.is_resting(queue, now):
+        """How many more messages a backlog queue's pump may receive now."""
+        if now is not None and self._skip_list.is_resting(queue, now):
             return 0
         held = self._held.get(queue, 0)
         standing = self._standing(queue, now)
         ready = self._ready_max - (held - standing)
-        is_passing = now is not None and standing >= self._half and self._has_others(queue, "", now)
-        return max(0, ready if is_passing else min(self._window - held, ready))
+        is_skip_list = now is not None and standing >= self._half and self._has_others(queue, "", now)
+        return max(0, ready if is_skip_list else min(self._window - held, ready))
 
     def look_after(self, queue: str, now: int) -> int | None:
-        """After which number to look for letters that are held up, when it is time for that."""
+        """After which number to look for messages that are held up, when it is time for that."""
         if self._standing(queue, now) < self._half or now < self._look_ms.get(queue, 0):
             return None
         self._look_ms[queue] = now + LOOK_MS
         return max(
-            letter.sequence_number
+            message.sequence_number
             for line in self._lines.values()
-            for letter in (*line.letters, *line.flying)
-            if letter.queue == queue
+            for message in (*line.messages, *line.flying)
+            if message.queue == queue
         )
 
     def saw(self, queue: str, paths: Iterable[str], now: int) -> None:
-        """Letters for these paths are behind those that are held."""
+        """Messages for these paths are behind those that are held."""
         for path in paths:
             self._note(queue, entity_key(path))
             self._reached(entity_key(path), now)
 
-    def passes_over(self, letter: Letter, now: int) -> bool:
-        """Whether to leave a letter where it is, its lock to lapse, because its destination stands still.
+    def should_skip(self, message: BacklogMessage, now: int) -> bool:
+        """Whether to leave a message where it is, its lock to lapse, because its destination stands still.
 
-        Half of the window stays for the others; every destination has at least one letter to be asked with. Only where
-        there are others: a letter that is passed over comes back when its lock has lapsed, which after an outage of
+        Half of the window stays for the others; every destination has at least one message to be asked with. Only where
+        there are others: a message that is passed over comes back when its lock has lapsed, which after an outage of
         everything would be a minute late for nothing.
         """
-        key = entity_key(letter.path)
+        key = entity_key(message.path)
         line = self._lines.get(key)
-        number = letter.sequence_number
+        number = message.sequence_number
         is_full = (
             line is not None
             and self._stands_still(line, now)
-            and self._standing(letter.queue, now) >= self._half
-            and self._has_others(letter.queue, key, now)
+            and self._standing(message.queue, now) >= self._half
+            and self._has_others(message.queue, key, now)
         )
         if line is not None and is_full:
-            line.was_passed_over = True
-        if is_full or self._passing.must_wait(letter.queue, key, number, now):
-            self._passing.pass_over(letter.queue, key, number, letter.locked_until_ms, now)
+            line.was_skipped = True
+        if is_full or self._skip_list.must_wait(message.queue, key, number, now):
+            self._skip_list.skip(message.queue, key, number, message.locked_until_ms, now)
             return True
-        self._passing.taken(letter.queue, number)
+        self._skip_list.taken(message.queue, number)
         return False
 
     def _has_others(self, queue: str, key: str, now: int) -> bool:
-        """Whether this queue has, or had of late, letters for another destination that takes them."""
+        """Whether this queue has, or had of late, messages for another destination that takes them."""
         for other in self._seen.get(queue, ()):
             line = self._lines.get(other)
             stands = self._is_blocked(other) if line is None else self._stands_still(line, now)
@@ -257,13 +257,13 @@ class DrainPlan:
                 return True
         return False
 
-    def holds_copy(self, letter: Letter) -> bool:
+    def holds_copy(self, message: BacklogMessage) -> bool:
         """Whether another copy of the same parked message waits here; this one is left to come again when it is home."""
-        return letter.identity in self._identities
+        return message.identity in self._identities
 
     def passed(self, queue: str) -> int:
-        """How many letters of a queue were left where they are."""
-        return self._passing.passed(queue)
+        """How many messages of a queue were left where they are."""
+        return self._skip_list.passed(queue)
 
     def _note(self, queue: str, key: str) -> None:
         seen = self._seen.setdefault(queue, set())
@@ -281,94 +281,94 @@ class DrainPlan:
         return is_slow or line.is_away or self._is_blocked(line.path)
 
     def _standing(self, queue: str, now: int | None) -> int:
-        """How many letters of a queue are held for destinations that stand still."""
+        """How many messages of a queue are held for destinations that stand still."""
         return sum(
             1
             for line in self._lines.values()
             if self._stands_still(line, now)
-            for letter in (*line.letters, *line.flying)
-            if letter.queue == queue
+            for message in (*line.messages, *line.flying)
+            if message.queue == queue
         )
 
-    def received(self, letter: Letter) -> SetAside | None:
-        """A letter has come. It takes its place, unless its path is one that no application sends to."""
-        reason = forbidden(letter.path)
+    def received(self, message: BacklogMessage) -> DeadLetter | None:
+        """A message has come. It takes its place, unless its path is one that no application sends to."""
+        reason = forbidden(message.path)
         if reason is not None:
-            return SetAside(letter, FORBIDDEN_PATH, reason)
-        key = entity_key(letter.path)
+            return DeadLetter(message, FORBIDDEN_PATH, reason)
+        key = entity_key(message.path)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(letter.path.strip("/"))
-        line.letters.append(letter)
-        self._note(letter.queue, key)
-        self._identities[letter.identity] = self._identities.get(letter.identity, 0) + 1
-        self._held[letter.queue] = self._held.get(letter.queue, 0) + 1
+            line = self._lines[key] = Line(message.path.strip("/"))
+        line.messages.append(message)
+        self._note(message.queue, key)
+        self._identities[message.identity] = self._identities.get(message.identity, 0) + 1
+        self._held[message.queue] = self._held.get(message.queue, 0) + 1
         return None
 
     # --- going out --------------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """The destinations that letters are waiting for."""
-        return [key for key, line in self._lines.items() if line.letters or line.flying]
+        """The destinations that messages are waiting for."""
+        return [key for key, line in self._lines.items() if line.messages or line.flying]
 
-    def next_batch(self, key: str, now: int) -> list[Letter]:
-        """The letters to send to a destination now; none while a batch is in flight or the destination is away.
+    def next_batch(self, key: str, now: int) -> list[BacklogMessage]:
+        """The messages to send to a destination now; none while a batch is in flight or the destination is away.
 
-        A destination that was away is asked with one letter first.
+        A destination that was away is asked with one message first.
         """
         line = self._lines.get(key)
-        if line is None or line.flying or not line.letters or self._is_blocked(line.path):
+        if line is None or line.flying or not line.messages or self._is_blocked(line.path):
             return []
         if line.is_away and now < line.retry_ms:
             return []
-        batch: list[Letter] = []
+        batch: list[BacklogMessage] = []
         size = 0
-        for letter in line.letters:
-            is_too_much = len(batch) >= BATCH_LETTERS or size + len(letter.payload) > BATCH_BYTES
-            if batch and (is_too_much or letter.is_alone or batch[0].is_alone or line.is_away):
+        for message in line.messages:
+            is_too_much = len(batch) >= BATCH_MESSAGES or size + len(message.payload) > BATCH_BYTES
+            if batch and (is_too_much or message.is_alone or batch[0].is_alone or line.is_away):
                 break
-            batch.append(letter)
-            size += len(letter.payload)
-        del line.letters[: len(batch)]
+            batch.append(message)
+            size += len(message.payload)
+        del line.messages[: len(batch)]
         line.flying, line.flying_since_ms = batch, now
-        for letter in batch:
-            letter.is_in_flight = True
+        for message in batch:
+            message.is_in_flight = True
         return list(batch)
 
-    def sent(self, key: str) -> list[Letter]:
-        """The primary acknowledged the batch in flight: these letters may be completed now (P34)."""
+    def sent(self, key: str) -> list[BacklogMessage]:
+        """The primary acknowledged the batch in flight: these messages may be completed now (P34)."""
         line = self._lines[key]
         done, line.flying = line.flying, []
         line.away_since_ms, line.attempts = None, 0
         self._reached(key, line.flying_since_ms)
         self._moved(line)
-        for letter in done:
-            self._release(letter)
+        for message in done:
+            self._release(message)
         self._forget_if_empty(key)
         return done
 
-    def found_home(self, key: str, letters: Sequence[Letter]) -> None:
-        """Letters of the batch in flight are at the destination already: they may be completed without a send (P34)."""
+    def found_delivered(self, key: str, messages: Sequence[BacklogMessage]) -> None:
+        """Messages of the batch in flight are at the destination already: they may be completed without a send (P34)."""
         line = self._lines[key]
-        line.flying = [letter for letter in line.flying if letter not in letters]
-        for letter in letters:
-            self._release(letter)
+        line.flying = [message for message in line.flying if message not in messages]
+        for message in messages:
+            self._release(message)
         self._forget_if_empty(key)
 
-    def send_failed(self, key: str, failure: Failure, why: str, now: int) -> list[SetAside]:
+    def send_failed(self, key: str, failure: Failure, why: str, now: int) -> list[DeadLetter]:
         """The batch in flight was refused, or nobody knows. What is to be set aside because of it."""
         line = self._lines[key]
         back, line.flying = line.flying, []
-        for letter in back:
-            letter.is_in_flight = False
+        for message in back:
+            message.is_in_flight = False
         is_waiting = failure is Failure.NOT_FOUND and self._not_found == "wait"
         if failure in _TEMPORARY or is_waiting:
-            line.letters[:0] = back
+            line.messages[:0] = back
             self._back_off(line, failure, now)
             return []
         if failure is Failure.NOT_FOUND:
             line.away_since_ms = None
-            return self._set_aside(
+            return self._dead_letter(
                 key,
                 back,
                 DESTINATION_NOT_FOUND,
@@ -376,29 +376,29 @@ class DrainPlan:
             )
         if len(back) > 1:
             # One of them is poison; one by one they tell which, and the rest flows (P39).
-            for letter in back:
-                letter.is_alone = True
-            line.letters[:0] = back
+            for message in back:
+                message.is_alone = True
+            line.messages[:0] = back
             return []
         reason = TOO_LARGE if failure is Failure.TOO_LARGE else REFUSED
         text = f"expected {line.path!r} to accept it, found {failure.value}: {why}"
-        return self._set_aside(key, back, reason, text)
+        return self._dead_letter(key, back, reason, text)
 
-    def expired(self, key: str, letters: Sequence[Letter]) -> list[SetAside]:
-        """Letters of the batch that should go now have outlived themselves while they waited here."""
+    def expired(self, key: str, messages: Sequence[BacklogMessage]) -> list[DeadLetter]:
+        """Messages of the batch that should go now have outlived themselves while they waited here."""
         line = self._lines[key]
-        line.flying = [letter for letter in line.flying if letter not in letters]
-        return self._set_aside(
-            key, letters, EXPIRED, "expected time left to live, found none after the time in the backlog"
+        line.flying = [message for message in line.flying if message not in messages]
+        return self._dead_letter(
+            key, messages, EXPIRED, "expected time left to live, found none after the time in the backlog"
         )
 
     def interrupted(self, key: str) -> None:
         """The shell gave the batch in flight up without an answer; it goes back to the head of its line."""
         line = self._lines.get(key)
         if line is not None:
-            for letter in line.flying:
-                letter.is_in_flight = False
-            line.letters[:0] = line.flying
+            for message in line.flying:
+                message.is_in_flight = False
+            line.messages[:0] = line.flying
             line.flying = []
 
     def _back_off(self, line: Line, failure: Failure, now: int) -> None:
@@ -408,88 +408,90 @@ class DrainPlan:
         line.attempts += 1
         line.retry_ms = now + (THROTTLED_MS if failure is Failure.BUSY else pause)
 
-    def _set_aside(self, key: str, letters: Sequence[Letter], reason: str, text: str) -> list[SetAside]:
-        for letter in letters:
-            self._release(letter)
+    def _dead_letter(
+        self, key: str, messages: Sequence[BacklogMessage], reason: str, text: str
+    ) -> list[DeadLetter]:
+        for message in messages:
+            self._release(message)
         self._forget_if_empty(key)
-        return [SetAside(letter, reason, text) for letter in letters]
+        return [DeadLetter(message, reason, text) for message in messages]
 
     # --- locks ------------------------------------------------------------------------------------
 
-    def renewals(self, queue: str, now: int) -> list[Letter]:
-        """The letters of a queue whose locks should be renewed now."""
-        return [letter for letter in self._of(queue) if letter.renew_at_ms <= now]
+    def renewals(self, queue: str, now: int) -> list[BacklogMessage]:
+        """The messages of a queue whose locks should be renewed now."""
+        return [message for message in self._of(queue) if message.renew_at_ms <= now]
 
     def next_renewal(self, queue: str) -> int | None:
         """When the first lock of a queue should be renewed."""
-        return min((letter.renew_at_ms for letter in self._of(queue)), default=None)
+        return min((message.renew_at_ms for message in self._of(queue)), default=None)
 
-    def lock_lost(self, letter: Letter) -> bool:
-        """A letter's lock is gone: somebody else will get it. True when it was not in flight and is forgotten."""
-        key = entity_key(letter.path)
+    def lock_lost(self, message: BacklogMessage) -> bool:
+        """A message's lock is gone: somebody else will get it. True when it was not in flight and is forgotten."""
+        key = entity_key(message.path)
         line = self._lines.get(key)
-        if line is None or letter not in line.letters:
+        if line is None or message not in line.messages:
             return False
-        line.letters.remove(letter)
-        self._release(letter)
+        line.messages.remove(message)
+        self._release(message)
         self._forget_if_empty(key)
         return True
 
-    def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> Letter | None:
-        """Take a letter that is not in flight out of its line, because its sender cancelled it.
+    def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> BacklogMessage | None:
+        """Take a message that is not in flight out of its line, because its sender cancelled it.
 
         Message ids may repeat; ``detour``, the factory and its number for the message, does not.
         """
         for key, line in self._lines.items():
-            for letter in line.letters:
-                is_meant = letter.detour is not None and letter.detour[:2] == detour
-                if is_meant and letter.queue == queue and letter.message_id == message_id:
-                    line.letters.remove(letter)
-                    self._release(letter)
+            for message in line.messages:
+                is_meant = message.detour is not None and message.detour[:2] == detour
+                if is_meant and message.queue == queue and message.message_id == message_id:
+                    line.messages.remove(message)
+                    self._release(message)
                     self._forget_if_empty(key)
-                    return letter
+                    return message
         return None
 
-    def drop_queue(self, queue: str) -> list[Letter]:
-        """A queue's receiver is gone, and with it every lock it held. Letters in flight stay till their answer comes."""
+    def drop_queue(self, queue: str) -> list[BacklogMessage]:
+        """A queue's receiver is gone, and with it every lock it held. Messages in flight stay till their answer comes."""
         dropped = []
         for key in list(self._lines):
             line = self._lines[key]
-            gone = [letter for letter in line.letters if letter.queue == queue]
-            line.letters = [letter for letter in line.letters if letter.queue != queue]
-            for letter in gone:
-                self._release(letter)
+            gone = [message for message in line.messages if message.queue == queue]
+            line.messages = [message for message in line.messages if message.queue != queue]
+            for message in gone:
+                self._release(message)
             dropped += gone
             self._forget_if_empty(key)
         return dropped
 
-    def _of(self, queue: str) -> list[Letter]:
+    def _of(self, queue: str) -> list[BacklogMessage]:
         return [
-            letter
+            message
             for line in self._lines.values()
-            for letter in (*line.letters, *line.flying)
-            if letter.queue == queue
+            for message in (*line.messages, *line.flying)
+            if message.queue == queue
         ]
 
     def is_in_flight(self, queue: str) -> bool:
-        """Whether letters of a queue are on their way to the primary."""
-        return any(letter.queue == queue for line in self._lines.values() for letter in line.flying)
+        """Whether messages of a queue are on their way to the primary."""
+        return any(message.queue == queue for line in self._lines.values() for message in line.flying)
 
     def oldest_ms(self, queue: str) -> int | None:
-        """When the oldest letter that is held came into the backlog."""
-        times = [letter.enqueued_ms for letter in self._of(queue) if letter.enqueued_ms is not None]
+        """When the oldest message that is held came into the backlog."""
+        times = [message.enqueued_ms for message in self._of(queue) if message.enqueued_ms is not None]
         return min(times, default=None)
 
     # --- questions --------------------------------------------------------------------------------
 
     def held(self, queue: str) -> int:
-        """How many letters of a queue are locked."""
+        """How many messages of a queue are locked."""
         return self._held.get(queue, 0)
 
     def next_deadline(self, key: str) -> int | None:
         """When a destination that is away may be asked again."""
         line = self._lines.get(key)
-        return line.retry_ms if line is not None and line.is_away and line.letters else None
+        return line.retry_ms if line is not None and line.is_away and line.messages else None
 
     def away(self) -> dict[str, int]:
         """Destinations that are away, and since when."""
@@ -497,29 +499,29 @@ class DrainPlan:
             line.path: line.away_since_ms for line in self._lines.values() if line.away_since_ms is not None
         }
 
-    def _release(self, letter: Letter) -> None:
-        self._held[letter.queue] -= 1
-        if not self._held[letter.queue]:
-            del self._held[letter.queue]
-        identity = letter.identity
+    def _release(self, message: BacklogMessage) -> None:
+        self._held[message.queue] -= 1
+        if not self._held[message.queue]:
+            del self._held[message.queue]
+        identity = message.identity
         self._identities[identity] -= 1
         if not self._identities[identity]:
             del self._identities[identity]
 
     def _forget_if_empty(self, key: str) -> None:
         line = self._lines[key]
-        if not line.letters and not line.flying:
+        if not line.messages and not line.flying:
             self._moved(line)
             del self._lines[key]
 
     def _moved(self, line: Line) -> None:
-        if line.was_passed_over:
-            line.was_passed_over = False
-            self._passing.moved()
+        if line.was_skipped:
+            line.was_skipped = False
+            self._skip_list.moved()
 
 
 def forbidden(path: str) -> str | None:
-    """Why no letter may go to a path, or None when it may."""
+    """Why no message may go to a path, or None when it may."""
     segments = path.strip("/").split("/")
     if len(path) > PATH_CHARACTERS_MAX:
         return f"expected at most {PATH_CHARACTERS_MAX} characters, found {len(path)}"

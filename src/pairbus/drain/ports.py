@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pairbus.drain.plan import Letter
+from pairbus.drain.plan import BacklogMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Inbox(Protocol):
     def interrupt(self) -> None:
         """Let a ``receive`` that waits return soon, with what it has."""
 
-    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """Remove messages. Returns those that are gone; of the others the lock is no longer valid, or nobody knows."""
 
-    async def set_aside(self, token: object, reason: str, description: str) -> None:
+    async def dead_letter(self, token: object, reason: str, description: str) -> None:
         """Move a message to the dead-letter queue."""
 
-    async def give_back(self, tokens: Sequence[object]) -> None:
+    async def release(self, tokens: Sequence[object]) -> None:
         """Let others have the messages."""
 
-    async def renew(self, letter: Letter) -> int:
+    async def renew(self, message: BacklogMessage) -> int:
         """Renew a lock; until when it holds now. Raises LockLost."""
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
@@ -57,11 +57,13 @@ class Inbox(Protocol):
 class Outlet(Protocol):
     """The way to the primary."""
 
-    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+    async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
         """Send restored messages as one batch: all or none."""
 
-    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
-        """Those of the letters that are known to be at their destination, which all of them share.
+    async def already_delivered(
+        self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
+    ) -> Sequence[BacklogMessage]:
+        """Those of the messages that are known to be at their destination, which all of them share.
 
         Raises CannotAsk when the destination does not show its messages. ``ids`` are all message ids in doubt, so that
         one look at the destination can serve later questions too.
@@ -72,7 +74,7 @@ class Outlet(Protocol):
 
 
 class LockLost(Exception):
-    """The lock of a letter is no longer held."""
+    """The lock of a message is no longer held."""
 
 
 class CannotAsk(Exception):

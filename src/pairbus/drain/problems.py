@@ -1,8 +1,8 @@
 """What keeps a drain from moving, in sentences, and when a drain that should end has waited long enough. No clock.
 
-A *trouble* is a destination or a backlog queue whose last attempt failed for a reason that may pass. A continuous drain
+A *problem* is a destination or a backlog queue whose last attempt failed for a reason that may pass. A continuous drain
 reports each once and goes on. A drain that should end (``--once``) gives up when nothing has moved for a while and
-troubles are all that is left.
+problems are all that is left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WAY_OUT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """One destination or backlog queue that does not work at present."""
 
     side: str
@@ -48,17 +48,17 @@ class Trouble:
         return f"{what}: {self.failure.value} ({self.text})" + (f"; {way_out}" if way_out else "")
 
 
-class Troubles:
-    """The troubles of one syphon.
+class Problems:
+    """The problems of one syphon.
 
     Args:
-        tell: Called with ``away`` when a trouble begins or changes its kind, and with ``back`` when it ends; its subject
+        tell: Called with ``away`` when a problem begins or changes its kind, and with ``back`` when it ends; its subject
             and a sentence.
     """
 
     def __init__(self, tell: Callable[[str, str, str], None]) -> None:
         self._tell = tell
-        self._open: dict[tuple[str, str], Trouble] = {}
+        self._open: dict[tuple[str, str], Problem] = {}
         self._moved_ms = 0
 
     def begin(self, now: int) -> None:
@@ -68,10 +68,10 @@ class Troubles:
     def failed(self, side: str, subject: str, failure: Failure, text: str) -> None:
         """An attempt failed, and is made again later."""
         known = self._open.get((side, subject))
-        trouble = Trouble(side, subject, failure, text[:TEXT_CHARACTERS_MAX])
-        self._open[side, subject] = trouble
+        problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX])
+        self._open[side, subject] = problem
         if known is None or known.failure is not failure:
-            self._tell("away", subject, f"{trouble.sentence()}; trying again")
+            self._tell("away", subject, f"{problem.sentence()}; trying again")
 
     def works(self, side: str, subject: str) -> None:
         """An attempt worked."""
@@ -86,12 +86,12 @@ class Troubles:
         """Why a drain that should end gives up now; None while it goes on."""
         if not self._open:
             return None
-        is_key = all(trouble.failure is Failure.UNAUTHORIZED for trouble in self._open.values())
+        is_key = all(problem.failure is Failure.UNAUTHORIZED for problem in self._open.values())
         waited = now - self._moved_ms
         if waited < (PATIENCE_KEY_MS if is_key else PATIENCE_MS):
             return None
         shown = list(self._open.values())[:SUBJECTS_SHOWN_MAX]
-        text = "; ".join(trouble.sentence() for trouble in shown)
+        text = "; ".join(problem.sentence() for problem in shown)
         more = len(self._open) - len(shown)
         return (
             f"nothing could be drained for {waited // 1000} s: {text}"

@@ -1,6 +1,6 @@
 """The senders of a syphon: one task per destination, which asks about what is in doubt and sends the rest.
 
-A letter in doubt was sent by an earlier run, or before its lock was lost, and nobody knows whether it arrived. Before it
+A message in doubt was sent by an earlier run, or before its lock was lost, and nobody knows whether it arrived. Before it
 is sent again its destination is asked, with one question for a whole batch, so that a drain after a crash stays fast.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import DrainPlan, Letter, SetAside
+from pairbus.drain.plan import BacklogMessage, DeadLetter, DrainPlan
 from pairbus.drain.ports import CannotAsk, Outlet
-from pairbus.drain.problems import Troubles
+from pairbus.drain.problems import Problems
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import Restored
@@ -26,7 +26,7 @@ IDLE_SECONDS: Final = 30.0
 ASKS_FAILED_MAX: Final = 3
 """After so many questions without an answer a destination is not asked again: what is in doubt is sent."""
 RESTORE_AGAIN_MS: Final = 1_000
-"""A limited life is calculated again when a letter has waited here for longer."""
+"""A limited life is calculated again when a message has waited here for longer."""
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -41,9 +41,9 @@ class Senders:
         counters: Where to count.
         clock: A steady clock in milliseconds.
         restored: Restores a backlog message, given its bytes and the time it came into the backlog, for a send now.
-        troubles: Where to report a destination that fails or works.
-        acknowledged: Called with each letter that the primary has.
-        hand: Called with a backlog queue and a letter of it to dead-letter.
+        problems: Where to report a destination that fails or works.
+        acknowledged: Called with each message that the primary has.
+        hand: Called with a backlog queue and a message of it to dead-letter.
         wake: Called with a backlog queue whose pump should look again.
     """
 
@@ -56,9 +56,9 @@ class Senders:
         counters: Counters,
         clock: Callable[[], int],
         restored: Callable[[bytes, int | None], Restored],
-        troubles: Troubles,
-        acknowledged: Callable[[Letter], None],
-        hand: Callable[[str, SetAside], None],
+        problems: Problems,
+        acknowledged: Callable[[BacklogMessage], None],
+        hand: Callable[[str, DeadLetter], None],
         wake: Callable[[str], None],
     ) -> None:
         self._outlet = outlet
@@ -67,14 +67,14 @@ class Senders:
         self._counters = counters
         self._clock = clock
         self._restored = restored
-        self._troubles = troubles
+        self._problems = problems
         self._acknowledged = acknowledged
         self._hand = hand
         self._wake = wake
         self._is_stopping = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._events: dict[str, asyncio.Event] = {}
-        self._asking: dict[str, asyncio.Future[Sequence[Letter]]] = {}
+        self._asking: dict[str, asyncio.Future[Sequence[BacklogMessage]]] = {}
         self._asks_failed: dict[str, int] = {}
 
     def ensure(self, path: str) -> None:
@@ -121,10 +121,10 @@ class Senders:
             del self._tasks[key]
             self._events.pop(key, None)
 
-    async def _send_batch(self, key: str, batch: Sequence[Letter]) -> None:
+    async def _send_batch(self, key: str, batch: Sequence[BacklogMessage]) -> None:
         batch = self._still_alive(key, batch)
         try:
-            if any(letter.doubted_ms is not None for letter in batch):
+            if any(message.in_doubt_since_ms is not None for message in batch):
                 batch = await self._without_those_at_home(key, batch)
             if not batch:
                 return
@@ -143,19 +143,23 @@ class Senders:
             self._plan.interrupted(key)
             raise
         self._counters.resent += len(batch)
-        self._troubles.works("primary", batch[0].path.strip("/"))
-        for letter in self._plan.sent(key):
-            self._acknowledged(letter)
+        self._problems.works("primary", batch[0].path.strip("/"))
+        for message in self._plan.sent(key):
+            self._acknowledged(message)
 
-    async def _without_those_at_home(self, key: str, batch: Sequence[Letter]) -> Sequence[Letter]:
-        """The letters of a batch that must be sent: one question to the destination for all that are in doubt.
+    async def _without_those_at_home(
+        self, key: str, batch: Sequence[BacklogMessage]
+    ) -> Sequence[BacklogMessage]:
+        """The messages of a batch that must be sent: one question to the destination for all that are in doubt.
 
         Empty when the syphon stops meanwhile, or the question failed and the destination is asked again later.
         """
-        doubtful = [letter for letter in batch if letter.doubted_ms is not None]
-        asked = asyncio.ensure_future(self._outlet.at_home(batch[0].path, doubtful, self._ledger.ids()))
+        doubtful = [message for message in batch if message.in_doubt_since_ms is not None]
+        asked = asyncio.ensure_future(
+            self._outlet.already_delivered(batch[0].path, doubtful, self._ledger.ids())
+        )
         self._asking[key] = asked
-        found: Sequence[Letter] = ()
+        found: Sequence[BacklogMessage] = ()
         try:
             found = await asked
         except CannotAsk:
@@ -177,22 +181,22 @@ class Senders:
         finally:
             del self._asking[key]
         self._asks_failed.pop(key, None)
-        for letter in doubtful:
-            letter.doubted_ms = None
-        self._plan.found_home(key, found)
-        for letter in found:
-            self._acknowledged(letter)
-        return [letter for letter in batch if letter not in found]
+        for message in doubtful:
+            message.in_doubt_since_ms = None
+        self._plan.found_delivered(key, found)
+        for message in found:
+            self._acknowledged(message)
+        return [message for message in batch if message not in found]
 
-    def _send_failed(self, key: str, batch: Sequence[Letter], error: Exception) -> None:
+    def _send_failed(self, key: str, batch: Sequence[BacklogMessage], error: Exception) -> None:
         failure = classify(error)
         if failure in IN_DOUBT:
             self._counters.in_doubt += len(batch)
         else:
-            self._ledger.end([(letter.queue, letter.sequence_number) for letter in batch])
+            self._ledger.end([(message.queue, message.sequence_number) for message in batch])
         self._away(key, batch, failure, one_line(error))
 
-    def _away(self, key: str, batch: Sequence[Letter], failure: Failure, text: str) -> None:
+    def _away(self, key: str, batch: Sequence[BacklogMessage], failure: Failure, text: str) -> None:
         """A destination did not take, or show, what it was asked for."""
         # An error that the SDK does not know is ours, perhaps: it is tried again, and must not go by unseen.
         level = logging.WARNING if failure in (Failure.INTERNAL, Failure.CLIENT) else logging.INFO
@@ -201,28 +205,28 @@ class Senders:
         )
         aside = self._plan.send_failed(key, failure, text, self._clock())
         for item in aside:
-            self._hand(item.letter.queue, item)
+            self._hand(item.message.queue, item)
         if not aside:
-            self._troubles.failed("primary", batch[0].path.strip("/"), failure, text)
-        for queue in {letter.queue for letter in batch}:
+            self._problems.failed("primary", batch[0].path.strip("/"), failure, text)
+        for queue in {message.queue for message in batch}:
             self._wake(queue)  # a destination that is away leaves room for others
 
-    def _still_alive(self, key: str, batch: Sequence[Letter]) -> Sequence[Letter]:
-        """Reckon limited lives at the moment of sending: a letter may have waited here for hours (P11)."""
+    def _still_alive(self, key: str, batch: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
+        """Reckon limited lives at the moment of sending: a message may have waited here for hours (P11)."""
         now = self._clock()
-        expired: list[Letter] = []
-        for letter in batch:
-            if letter.parked is not None and now - letter.restored_ms > RESTORE_AGAIN_MS:
+        expired: list[BacklogMessage] = []
+        for message in batch:
+            if message.parked is not None and now - message.restored_ms > RESTORE_AGAIN_MS:
                 try:
-                    letter.payload = self._restored(letter.parked, letter.enqueued_ms).payload
+                    message.payload = self._restored(message.parked, message.enqueued_ms).payload
                 except InvalidParkedPropertyError:
-                    expired.append(letter)
-                letter.restored_ms = now
+                    expired.append(message)
+                message.restored_ms = now
         if not expired:
             return batch
         for item in self._plan.expired(key, expired):
-            self._hand(item.letter.queue, item)
-        return [letter for letter in batch if letter not in expired]
+            self._hand(item.message.queue, item)
+        return [message for message in batch if message not in expired]
 
 
 def one_line(error: BaseException) -> str:

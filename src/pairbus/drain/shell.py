@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import POLL_SECONDS, SLOW_MS, DrainPlan, Letter, SetAside
+from pairbus.drain.plan import POLL_SECONDS, SLOW_MS, BacklogMessage, DeadLetter, DrainPlan
 from pairbus.drain.ports import Delivery, Inbox, LockLost, Outlet
-from pairbus.drain.problems import Troubles
+from pairbus.drain.problems import Problems
 from pairbus.drain.restoring import Life, restore_to_send
 from pairbus.drain.senders import Senders, one_line
-from pairbus.drain.skip_list import PASSED_MAX
+from pairbus.drain.skip_list import SKIPPED_MAX
 from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.parking import Restored
@@ -41,7 +41,7 @@ ANSWERS_SHARE: Final = 0.6
 """The part of it that is spent on waiting for answers to what was sent, so that nothing is delivered twice; the rest is
 for closing links."""
 STALL_CHECK_SECONDS: Final = 1.0
-HOME_MAX: Final = 50_000
+DELIVERED_MAX: Final = 50_000
 """How many messages that went home are remembered, to know a second copy of one when it comes."""
 
 logger = logging.getLogger("pairbus.syphon")
@@ -52,9 +52,9 @@ Told = Callable[[str, str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """A letter whose sender cancelled it: it is completed and goes nowhere."""
+    """A message whose sender cancelled it: it is completed and goes nowhere."""
 
-    letter: Letter
+    message: BacklogMessage
     done: asyncio.Future[bool]
 
     def answer(self, *, is_done: bool) -> None:
@@ -103,9 +103,9 @@ class Syphon:
         self._life = life
         self._tell = tell
         self._primary = identity
-        self._work = {queue: deque[Letter | SetAside | Withdrawal]() for queue in self._inboxes}
+        self._work = {queue: deque[BacklogMessage | DeadLetter | Withdrawal]() for queue in self._inboxes}
         self._wake = {queue: asyncio.Event() for queue in self._inboxes}
-        self._troubles = Troubles(tell)
+        self._problems = Problems(tell)
         self._senders = Senders(
             outlet,
             plan=plan,
@@ -113,7 +113,7 @@ class Syphon:
             counters=counters,
             clock=clock,
             restored=self._restored,
-            troubles=self._troubles,
+            problems=self._problems,
             acknowledged=self._acknowledged,
             hand=self._hand,
             wake=lambda queue: self._wake[queue].set(),
@@ -122,7 +122,7 @@ class Syphon:
         self._stopped = asyncio.Event()
         self._stop_by_ms = 0
         self._close_seconds = STOP_SECONDS * (1 - ANSWERS_SHARE)
-        self._home: dict[tuple[str, int, int, str], bool] = {}
+        self._delivered: dict[tuple[str, int, int, str], bool] = {}
         """What the primary has acknowledged, and whether a copy of it was completed already."""
         self._cut_short: set[str] = set()
         self._ends_when_empty_ms: int | None = None
@@ -135,11 +135,11 @@ class Syphon:
         """Drain until stopped; with ``once`` until all that was there at the start is home.
 
         Raises:
-            DrainStalledError: With ``once``: nothing has moved for a while, and only troubles are left.
+            DrainStalledError: With ``once``: nothing has moved for a while, and only problems are left.
         """
         if once:
             self._ends_when_empty_ms = self._wall_clock()
-        self._troubles.begin(self._clock())
+        self._problems.begin(self._clock())
         pumps = [asyncio.ensure_future(self._pump(inbox)) for inbox in self._inboxes.values()]
         watch = asyncio.ensure_future(self._watch(is_bounded=once))
         all_pumps = asyncio.ensure_future(asyncio.wait(pumps))
@@ -166,7 +166,7 @@ class Syphon:
                 async with asyncio.timeout(STALL_CHECK_SECONDS if is_bounded else None):
                     await self._stopped.wait()
             except TimeoutError:
-                reason = self._troubles.reason_to_give_up(self._clock())
+                reason = self._problems.reason_to_give_up(self._clock())
                 if reason is not None:
                     self.stop()
                     raise DrainStalledError(reason) from None
@@ -223,7 +223,7 @@ class Syphon:
                 if await self._turn(inbox):
                     return
                 pause = ERROR_PAUSE_S_MIN
-                self._troubles.works("secondary", inbox.queue)
+                self._problems.works("secondary", inbox.queue)
             except Exception as error:  # noqa: BLE001 - one bad turn must not end the pump; it is told and tried again
                 logger.warning(
                     "backlog queue %s: %r; trying again in %s s",
@@ -232,7 +232,7 @@ class Syphon:
                     pause,
                     extra={"event": "syphon.pump_failed", "queue": inbox.queue},
                 )
-                self._troubles.failed("secondary", inbox.queue, classify(error), one_line(error))
+                self._problems.failed("secondary", inbox.queue, classify(error), one_line(error))
                 self._plan.drop_queue(inbox.queue)
                 await inbox.close()
                 if self._is_stopping:
@@ -265,15 +265,15 @@ class Syphon:
         return not held and not self._work[inbox.queue] and await self._is_done(inbox)
 
     async def _look_behind(self, inbox: Inbox) -> None:
-        """Whether letters that could go are held up by those that stand still: looked at before anything more is locked."""
+        """Whether messages that could go are held up by those that stand still: looked at before anything more is locked."""
         after = self._plan.look_after(inbox.queue, self._clock())
         if after is not None:
             self._counters.receive_operations += 1
-            self._plan.saw(inbox.queue, await inbox.paths_behind(after, PASSED_MAX), self._clock())
+            self._plan.saw(inbox.queue, await inbox.paths_behind(after, SKIPPED_MAX), self._clock())
 
     async def _wind_up(self, inbox: Inbox) -> bool:
         """Give back what was not sent, and wait for the answers to what was."""
-        await self._give_back_all(inbox)
+        await self._release_all(inbox)
         if self._work[inbox.queue]:
             return False
         if not self._plan.is_in_flight(inbox.queue) or self._clock() >= self._stop_by_ms:
@@ -339,14 +339,14 @@ class Syphon:
     async def _take(self, inbox: Inbox, delivery: Delivery) -> None:
         """Restore a message and put it in line, or set it aside."""
         if delivery.payload is None:
-            await inbox.give_back([delivery.token])
+            await inbox.release([delivery.token])
             return
         try:
             restored = self._restored(delivery.payload, delivery.enqueued_ms)
         except InvalidParkedPropertyError as error:
-            await self._set_aside(inbox, delivery.token, delivery.sequence_number, error.reason, str(error))
+            await self._dead_letter(inbox, delivery.token, delivery.sequence_number, error.reason, str(error))
             return
-        letter = Letter(
+        message = BacklogMessage(
             inbox.queue,
             delivery.sequence_number,
             restored.path,
@@ -362,22 +362,22 @@ class Syphon:
             parked=delivery.payload if restored.time_to_live_ms is not None else None,
             restored_ms=self._clock(),
         )
-        if self._plan.holds_copy(letter) or self._plan.passes_over(letter, self._clock()):
+        if self._plan.holds_copy(message) or self._plan.should_skip(message, self._clock()):
             self._counters.passed_over += 1
             return
-        if letter.identity in self._home:
+        if message.identity in self._delivered:
             # The primary has acknowledged it. Either the lock was lost after the send, or a backlog queue that did not
             # answer its sender had stored a copy.
-            self._work[inbox.queue].append(letter)
+            self._work[inbox.queue].append(message)
             return
-        letter.doubted_ms = self._doubted_ms(letter)
-        refusal = self._plan.received(letter)
+        message.in_doubt_since_ms = self._in_doubt_since_ms(message)
+        refusal = self._plan.received(message)
         if refusal is not None:
-            await self._set_aside(
+            await self._dead_letter(
                 inbox, delivery.token, delivery.sequence_number, refusal.reason, refusal.description
             )
             return
-        self._senders.ensure(letter.path)
+        self._senders.ensure(message.path)
 
     def _restored(self, payload: bytes, enqueued_ms: int | None) -> Restored:
         return restore_to_send(
@@ -388,9 +388,9 @@ class Syphon:
             primary=self._primary,
         )
 
-    def _doubted_ms(self, letter: Letter) -> int | None:
-        key = (letter.queue, letter.sequence_number)
-        entry = self._ledger.doubt(key, letter.message_id, letter.enqueued_ms)
+    def _in_doubt_since_ms(self, message: BacklogMessage) -> int | None:
+        key = (message.queue, message.sequence_number)
+        entry = self._ledger.doubt(key, message.message_id, message.enqueued_ms)
         return None if entry is None else entry.since_ms
 
     # --- settling -----------------------------------------------------------------------------------
@@ -398,35 +398,35 @@ class Syphon:
     async def _settle(self, inbox: Inbox) -> None:
         work = self._work[inbox.queue]
         while work:
-            letters: list[Letter] = []
-            while work and len(letters) < SETTLE_MAX and isinstance(work[0], Letter):
-                letters.append(work.popleft())  # type: ignore[arg-type]  # just looked at
-            if letters:
-                await self._complete(inbox, letters)
+            messages: list[BacklogMessage] = []
+            while work and len(messages) < SETTLE_MAX and isinstance(work[0], BacklogMessage):
+                messages.append(work.popleft())  # type: ignore[arg-type]  # just looked at
+            if messages:
+                await self._complete(inbox, messages)
                 continue
             item = work.popleft()
-            if isinstance(item, SetAside):
-                letter = item.letter
-                await self._set_aside(
-                    inbox, letter.token, letter.sequence_number, item.reason, item.description
+            if isinstance(item, DeadLetter):
+                message = item.message
+                await self._dead_letter(
+                    inbox, message.token, message.sequence_number, item.reason, item.description
                 )
-                self._ledger.end([(letter.queue, letter.sequence_number)])
+                self._ledger.end([(message.queue, message.sequence_number)])
             elif isinstance(item, Withdrawal):
                 await self._withdraw(inbox, item)
 
     async def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> bool:
         """Remove a message that this syphon holds and has not sent. False when it does not hold it."""
-        letter = None if self._is_stopping else self._plan.withdraw(queue, message_id, detour)
-        if letter is None:
+        message = None if self._is_stopping else self._plan.withdraw(queue, message_id, detour)
+        if message is None:
             return False
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._hand(queue, Withdrawal(letter, done))
+        self._hand(queue, Withdrawal(message, done))
         return await done
 
     async def _withdraw(self, inbox: Inbox, item: Withdrawal) -> None:
         is_done = False
         try:
-            is_done = bool(await inbox.complete([item.letter]))
+            is_done = bool(await inbox.complete([item.message]))
         finally:
             item.answer(is_done=is_done)
 
@@ -437,66 +437,66 @@ class Syphon:
                 if isinstance(item, Withdrawal):
                     item.answer(is_done=False)
 
-    async def _complete(self, inbox: Inbox, letters: Sequence[Letter]) -> None:
+    async def _complete(self, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
         """Remove messages that the primary has from their backlog queue."""
-        done = await inbox.complete(letters)
+        done = await inbox.complete(messages)
         # The destination has the others too, and they come again: their entries in the ledger stay open, also for the
         # next run.
-        self._counters.possible_duplicates += len(letters) - len(done)
+        self._counters.possible_duplicates += len(messages) - len(done)
         if not done:
             return
         now = self._clock()
-        self._ledger.end([(letter.queue, letter.sequence_number) for letter in done])
-        self._troubles.moved(now)
-        for letter in done:
-            if self._home.get(letter.identity):
+        self._ledger.end([(message.queue, message.sequence_number) for message in done])
+        self._problems.moved(now)
+        for message in done:
+            if self._delivered.get(message.identity):
                 self._counters.repeats_dropped += 1
             else:
                 self._counters.restored += 1
                 self._restored_at.append(now)
-            if letter.identity in self._home:
-                self._home[letter.identity] = True
+            if message.identity in self._delivered:
+                self._delivered[message.identity] = True
         if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
             self._tell("drained", inbox.queue, "every message received so far is home")
 
-    async def _set_aside(self, inbox: Inbox, token: object, number: int, reason: str, text: str) -> None:
+    async def _dead_letter(self, inbox: Inbox, token: object, number: int, reason: str, text: str) -> None:
         try:
-            await inbox.set_aside(token, reason, text)
+            await inbox.dead_letter(token, reason, text)
         except LockLost:
             return  # it comes again and is set aside then
         self._counters.set_aside += 1
-        self._troubles.moved(self._clock())
+        self._problems.moved(self._clock())
         self._tell("set_aside", inbox.queue, f"message {number}: {reason}: {text}")
 
     async def _renew(self, inbox: Inbox) -> None:
-        for letter in self._plan.renewals(inbox.queue, self._clock()):
+        for message in self._plan.renewals(inbox.queue, self._clock()):
             if self._is_stopping:
                 return
             try:
-                letter.locked_until_ms = await inbox.renew(letter)
+                message.locked_until_ms = await inbox.renew(message)
                 self._counters.lock_renewals += 1
             except LockLost:
-                self._plan.lock_lost(letter)
+                self._plan.lock_lost(message)
                 # One in flight is completed in vain later, and counted there.
-                letter.locked_until_ms = self._clock() + 60_000
+                message.locked_until_ms = self._clock() + 60_000
 
-    async def _give_back_all(self, inbox: Inbox) -> None:
-        letters = self._plan.drop_queue(inbox.queue)
-        if letters:
+    async def _release_all(self, inbox: Inbox) -> None:
+        messages = self._plan.drop_queue(inbox.queue)
+        if messages:
             with suppress(Exception):  # their locks lapse by themselves
-                await inbox.give_back([letter.token for letter in letters])
+                await inbox.release([message.token for message in messages])
 
     # --- between pumps and senders ---------------------------------------------------------------
 
-    def _acknowledged(self, letter: Letter) -> None:
-        """The primary has a letter: it may be completed (P34), and is known when it comes again (P36)."""
-        self._home[letter.identity] = False
-        while len(self._home) > HOME_MAX:
-            del self._home[next(iter(self._home))]
-        self._hand(letter.queue, letter)
+    def _acknowledged(self, message: BacklogMessage) -> None:
+        """The primary has a message: it may be completed (P34), and is known when it comes again (P36)."""
+        self._delivered[message.identity] = False
+        while len(self._delivered) > DELIVERED_MAX:
+            del self._delivered[next(iter(self._delivered))]
+        self._hand(message.queue, message)
 
-    def _hand(self, queue: str, item: Letter | SetAside | Withdrawal) -> None:
-        """Give a letter back to its pump, which alone may settle it."""
+    def _hand(self, queue: str, item: BacklogMessage | DeadLetter | Withdrawal) -> None:
+        """Give a message back to its pump, which alone may settle it."""
         self._work[queue].append(item)
         self._inboxes[queue].interrupt()
         self._wake[queue].set()

@@ -1,22 +1,22 @@
-"""Letters that a syphon leaves where they are, so that one destination that stands still does not hold up the others.
+"""Messages that a syphon leaves where they are, so that one destination that stands still does not hold up the others.
 
 A backlog queue gives its messages in their order, so whoever wants the ones behind must lock the ones before. Of a
 destination that stands still only so many are held; the lock of a further one is left to lapse, and meanwhile the
-queue shows what is behind it. When the same letter comes round again, the queue has nothing new: it is left alone for
+queue shows what is behind it. When the same message comes round again, the queue has nothing new: it is left alone for
 a while, longer each time, so that waiting costs no spinning receives (specification, section 8).
 
-Rule 1: a letter is never taken while an older one of its destination and queue is still to come back (P14).
-Rule 2: what is remembered is bounded by ``PASSED_MAX`` per queue.
+Rule 1: a message is never taken while an older one of its destination and queue is still to come back (P14).
+Rule 2: what is remembered is bounded by ``SKIPPED_MAX`` per queue.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-PASSED_MAX: Final = 2_000
-"""How many letters of one backlog queue are passed over at a time."""
+SKIPPED_MAX: Final = 2_000
+"""How many messages of one backlog queue are passed over at a time."""
 LAPSE_MARGIN_MS: Final = 5_000
-"""A letter whose lock has lapsed for longer would have come back before any younger one: somebody else has it."""
+"""A message whose lock has lapsed for longer would have come back before any younger one: somebody else has it."""
 REST_MS_MIN: Final = 60_000
 REST_MS_MAX: Final = 300_000
 
@@ -34,14 +34,14 @@ class _Round:
         """Whether anything could be taken since the last rest."""
 
 
-class Passing:
+class SkipList:
     """What one syphon has passed over."""
 
     def __init__(self) -> None:
         self._rounds: dict[str, _Round] = {}
 
     def must_wait(self, queue: str, key: str, number: int, now: int) -> bool:
-        """Whether an older letter for the same destination is still to come back."""
+        """Whether an older message for the same destination is still to come back."""
         found = self._rounds.get(queue)
         if found is None:
             return False
@@ -50,19 +50,19 @@ class Passing:
             for older, (where, lapse_ms) in found.passed.items()
         )
 
-    def pass_over(self, queue: str, key: str, number: int, lapse_ms: int, now: int) -> None:
-        """A letter is left where it is; its lock lapses at ``lapse_ms``."""
+    def skip(self, queue: str, key: str, number: int, lapse_ms: int, now: int) -> None:
+        """A message is left where it is; its lock lapses at ``lapse_ms``."""
         found = self._rounds.setdefault(queue, _Round())
         came_round = number in found.passed
         found.passed.pop(number, None)
         found.passed[number] = (key, lapse_ms)
-        if came_round or len(found.passed) >= PASSED_MAX:
+        if came_round or len(found.passed) >= SKIPPED_MAX:
             self._rest(found, now)
-        while len(found.passed) > PASSED_MAX:
+        while len(found.passed) > SKIPPED_MAX:
             del found.passed[next(iter(found.passed))]
 
     def taken(self, queue: str, number: int) -> None:
-        """A letter was taken after all: the queue has something for us."""
+        """A message was taken after all: the queue has something for us."""
         found = self._rounds.get(queue)
         if found is None:
             return
@@ -75,7 +75,7 @@ class Passing:
         return found is not None and now < found.rest_until_ms
 
     def passed(self, queue: str) -> int:
-        """How many letters of a queue were passed over."""
+        """How many messages of a queue were passed over."""
         found = self._rounds.get(queue)
         return len(found.passed) if found is not None else 0
 

@@ -13,7 +13,7 @@ from pairbus.sdk import sections
 from pairbus.sdk.failures import IN_DOUBT, classify
 
 if TYPE_CHECKING:
-    from pairbus.drain.plan import Letter
+    from pairbus.drain.plan import BacklogMessage
     from pairbus.pairing.state import PairingState
     from tests.simulation.pair.world import World
 
@@ -164,35 +164,35 @@ class Checks:
 
     # --- syphons ----------------------------------------------------------------------------------
 
-    def acknowledged(self, letter: Letter) -> None:
+    def acknowledged(self, message: BacklogMessage) -> None:
         """The primary took a restored message."""
-        self._acknowledged |= {(letter.queue, letter.sequence_number), letter.detour}
+        self._acknowledged |= {(message.queue, message.sequence_number), message.detour}
 
-    def completing(self, letter: Letter) -> None:
+    def completing(self, message: BacklogMessage) -> None:
         """A backlog message is about to be completed."""
         # It, or another copy of the same parked message.
         self._require(
-            not self._acknowledged.isdisjoint({(letter.queue, letter.sequence_number), letter.detour}),
-            f"P34: {letter.message_id} is completed before the primary has it",
+            not self._acknowledged.isdisjoint({(message.queue, message.sequence_number), message.detour}),
+            f"P34: {message.message_id} is completed before the primary has it",
         )
 
-    def placed(self, letter: Letter, refusal: object) -> None:
-        """A letter took its place in the plan."""
-        self._require(refusal is None, f"P12: the plan refused {letter.message_id}: {refusal}")
+    def placed(self, message: BacklogMessage, refusal: object) -> None:
+        """A message took its place in the plan."""
+        self._require(refusal is None, f"P12: the plan refused {message.message_id}: {refusal}")
 
-    def set_aside(self, letter: Letter, reason: str) -> None:
+    def dead_letter(self, message: BacklogMessage, reason: str) -> None:
         """A backlog message was set aside."""
-        self._require(reason == "DestinationNotFound", f"P38: {letter.message_id} set aside as {reason}")
-        self.aside[letter.message_id] = reason
+        self._require(reason == "DestinationNotFound", f"P38: {message.message_id} set aside as {reason}")
+        self.aside[message.message_id] = reason
 
     def in_doubt_resend(self, message_id: str) -> None:
         """A re-send may have to be repeated."""
         self._doubts[message_id] += 1
 
-    def crashed(self, letters: Iterable[Letter]) -> None:
-        """A syphon was killed: each letter that it had in flight or sent may come once more (P36)."""
-        for letter in letters:
-            self._doubts[letter.message_id] += 1
+    def crashed(self, messages: Iterable[BacklogMessage]) -> None:
+        """A syphon was killed: each message that it had in flight or sent may come once more (P36)."""
+        for message in messages:
+            self._doubts[message.message_id] += 1
 
     # --- the end ----------------------------------------------------------------------------------
 

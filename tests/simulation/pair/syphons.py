@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.drain.plan import DrainPlan, Letter, SetAside
+from pairbus.drain.plan import BacklogMessage, DeadLetter, DrainPlan
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.naming import entity_key
@@ -26,9 +26,9 @@ class SimSyphon:
         self.world = world
         self.name = f"y{number}"
         self.plan = DrainPlan(window=50, ready_max=20)
-        self.work: dict[str, list[Letter | SetAside]] = {queue: [] for queue in world.backlog}
+        self.work: dict[str, list[BacklogMessage | DeadLetter]] = {queue: [] for queue in world.backlog}
         self.lines: set[str] = set()
-        self.hands: list[Letter] = []
+        self.hands: list[BacklogMessage] = []
         self.home: set[tuple[str, int, int] | None] = set()
         for queue in world.backlog:
             world.spawn(self.pump(queue), self)
@@ -40,8 +40,8 @@ class SimSyphon:
         while True:
             try:
                 yield from self.settle(queue)
-                for letter in self.plan.renewals(queue, world.now):
-                    yield from self.renew(queue, letter)
+                for message in self.plan.renewals(queue, world.now):
+                    yield from self.renew(queue, message)
                 room = self.plan.room(queue, world.now)
                 if not room:
                     yield Sleep(50)
@@ -73,25 +73,25 @@ class SimSyphon:
             return
         assert restored.passport is not None
         passport = restored.passport
-        letter = Letter(
+        message = BacklogMessage(
             queue, number, restored.path, restored.payload, restored.message_id_text, restored.session_id,
             restored.partition_key, world.now + 60_000, token=lock,
             detour=(passport.factory, passport.detour, passport.first_send_ms),
         )  # fmt: skip
         if world.bug == "complete_before_send":
-            world.checks.completing(letter)
+            world.checks.completing(message)
             yield Ask(
                 world.secondary, lambda: world.secondary.queue(queue).settle(number, lock, world.now), 5_000
             )
         knows_copies = world.bug != "copies_not_known"
-        if (knows_copies and self.plan.holds_copy(letter)) or self.plan.passes_over(letter, world.now):
+        if (knows_copies and self.plan.holds_copy(message)) or self.plan.should_skip(message, world.now):
             return
-        if knows_copies and letter.detour in self.home:
-            self.work[queue].append(letter)
+        if knows_copies and message.detour in self.home:
+            self.work[queue].append(message)
             return
-        refusal = self.plan.received(letter)
-        world.checks.placed(letter, refusal)
-        key = entity_key(letter.path)
+        refusal = self.plan.received(message)
+        world.checks.placed(message, refusal)
+        key = entity_key(message.path)
         if key not in self.lines:
             self.lines.add(key)
             world.spawn(self.send_line(key), self)
@@ -101,72 +101,72 @@ class SimSyphon:
         world = self.world
         while self.work[queue]:
             item = self.work[queue].pop(0)
-            letter = item.letter if isinstance(item, SetAside) else item
-            aside = item.reason if isinstance(item, SetAside) else None
-            lock: Any = letter.token
+            message = item.message if isinstance(item, DeadLetter) else item
+            aside = item.reason if isinstance(item, DeadLetter) else None
+            lock: Any = message.token
             if aside is None:
-                world.checks.completing(letter)
-                self.hands.append(letter)
+                world.checks.completing(message)
+                self.hands.append(message)
             try:
                 yield Ask(
-                    world.secondary, partial(self._settle, queue, letter.sequence_number, lock, aside), 5_000
+                    world.secondary, partial(self._settle, queue, message.sequence_number, lock, aside), 5_000
                 )
             except sdk.MessageLockLostError:
-                world.checks.in_doubt_resend(letter.message_id)
+                world.checks.in_doubt_resend(message.message_id)
             except Exception:
-                world.checks.in_doubt_resend(letter.message_id)
+                world.checks.in_doubt_resend(message.message_id)
                 raise
             else:
                 if aside is not None:
-                    world.checks.set_aside(letter, aside)
+                    world.checks.dead_letter(message, aside)
             finally:
-                if letter in self.hands:
-                    self.hands.remove(letter)
+                if message in self.hands:
+                    self.hands.remove(message)
 
-    def renew(self, queue: str, letter: Letter) -> Work:
+    def renew(self, queue: str, message: BacklogMessage) -> Work:
         """Renew one lock."""
         world = self.world
-        lock: Any = letter.token
+        lock: Any = message.token
         try:
-            letter.locked_until_ms = yield Ask(
+            message.locked_until_ms = yield Ask(
                 world.secondary,
-                lambda: world.secondary.queue(queue).renew(letter.sequence_number, lock, world.now),
+                lambda: world.secondary.queue(queue).renew(message.sequence_number, lock, world.now),
                 5_000,
             )
         except sdk.MessageLockLostError:
-            if letter.is_in_flight:
-                world.checks.in_doubt_resend(letter.message_id)
-            self.plan.lock_lost(letter)
-            letter.locked_until_ms = world.now + 60_000
+            if message.is_in_flight:
+                world.checks.in_doubt_resend(message.message_id)
+            self.plan.lock_lost(message)
+            message.locked_until_ms = world.now + 60_000
 
-    def letters(self) -> list[Letter]:
-        """Every letter that may be home already: in flight, sent, or in its hands for settling."""
-        held = [letter for queue in self.work for letter in self.plan._of(queue) if letter.is_in_flight]
-        work = [item for items in self.work.values() for item in items if isinstance(item, Letter)]
+    def messages(self) -> list[BacklogMessage]:
+        """Every message that may be home already: in flight, sent, or in its hands for settling."""
+        held = [message for queue in self.work for message in self.plan._of(queue) if message.is_in_flight]
+        work = [item for items in self.work.values() for item in items if isinstance(item, BacklogMessage)]
         return held + work + self.hands
 
     def send_line(self, key: str) -> Work:
-        """Send the letters of one destination until there are none."""
+        """Send the messages of one destination until there are none."""
         world = self.world
         while key in self.plan.lines():
             batch = self.plan.next_batch(key, world.now)
             if not batch:
                 yield Sleep(50)
                 continue
-            payloads = [letter.payload for letter in batch]
+            payloads = [message.payload for message in batch]
             path = batch[0].path
             try:
                 yield Ask(world.primary, partial(world.put, world.primary, path, payloads), 10_000)
             except Exception as error:  # noqa: BLE001 - every error is an answer to judge
                 failure = classify(error)
                 if failure in IN_DOUBT:
-                    for letter in batch:
-                        world.checks.in_doubt_resend(letter.message_id)
+                    for message in batch:
+                        world.checks.in_doubt_resend(message.message_id)
                 for item in self.plan.send_failed(key, failure, str(error), world.now):
-                    self.work[item.letter.queue].append(item)
+                    self.work[item.message.queue].append(item)
             else:
-                for letter in self.plan.sent(key):
-                    self.home.add(letter.detour)
-                    world.checks.acknowledged(letter)
-                    self.work[letter.queue].append(letter)
+                for message in self.plan.sent(key):
+                    self.home.add(message.detour)
+                    world.checks.acknowledged(message)
+                    self.work[message.queue].append(message)
         self.lines.discard(key)

@@ -262,7 +262,7 @@ class World:
         for running in self._runs:
             if running.owner is victim:
                 running.is_dead = True
-        self.checks.crashed(victim.letters())
+        self.checks.crashed(victim.messages())
         self.syphons[self.syphons.index(victim)] = SimSyphon(self, self._order)
 
     def _calm_down(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import DrainPlan, Letter
+from pairbus.drain.plan import BacklogMessage, DrainPlan
 from pairbus.drain.ports import Delivery, LockLost
 from pairbus.drain.shell import Syphon
 from pairbus.pairing import parking
@@ -32,7 +32,7 @@ class FakeInbox:
         self.loses_locks = False
         self.on_renew: Callable[[], None] = lambda: None
         self.lock_ms = 60_000
-        self.is_taken: Callable[[Letter], bool] = lambda letter: True
+        self.is_taken: Callable[[BacklogMessage], bool] = lambda message: True
         self.withdrawn: set[str] = set()
         self.broken: list[str] = []
         self._interrupted = asyncio.Event()
@@ -51,26 +51,26 @@ class FakeInbox:
     def interrupt(self) -> None:
         self._interrupted.set()
 
-    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+    async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         self.broken += [
-            f"P34: message {letter.sequence_number} is completed before the primary has it"
-            for letter in letters
-            if not self.is_taken(letter) and letter.message_id not in self.withdrawn
+            f"P34: message {message.sequence_number} is completed before the primary has it"
+            for message in messages
+            if not self.is_taken(message) and message.message_id not in self.withdrawn
         ]
-        done = [letter for letter in letters if self.holds_lock(letter)]
-        self.completed += [letter.sequence_number for letter in done]
+        done = [message for message in messages if self.holds_lock(message)]
+        self.completed += [message.sequence_number for message in done]
         return done
 
-    def holds_lock(self, letter: Letter) -> bool:
+    def holds_lock(self, message: BacklogMessage) -> bool:
         return not self.loses_locks
 
-    async def set_aside(self, token: object, reason: str, description: str) -> None:
+    async def dead_letter(self, token: object, reason: str, description: str) -> None:
         self.aside[token] = reason
 
-    async def give_back(self, tokens: Sequence[object]) -> None:
+    async def release(self, tokens: Sequence[object]) -> None:
         self.given_back += tokens
 
-    async def renew(self, letter: Letter) -> int:
+    async def renew(self, message: BacklogMessage) -> int:
         self.renewed += 1
         self.on_renew()
         await asyncio.sleep(0)
@@ -161,20 +161,20 @@ class LockingInbox(FakeInbox):
             taken.append(delivery)
         return taken
 
-    async def complete(self, letters: Sequence[Letter]) -> Sequence[Letter]:
-        done = await super().complete(letters)
-        for letter in done:
-            del self.stored[letter.sequence_number]
+    async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
+        done = await super().complete(messages)
+        for message in done:
+            del self.stored[message.sequence_number]
         return done
 
-    def holds_lock(self, letter: Letter) -> bool:
-        return self.stored.get(letter.sequence_number, (None, 0))[1] > self.loop.now_ms()
+    def holds_lock(self, message: BacklogMessage) -> bool:
+        return self.stored.get(message.sequence_number, (None, 0))[1] > self.loop.now_ms()
 
-    async def renew(self, letter: Letter) -> int:
-        if not self.holds_lock(letter):
+    async def renew(self, message: BacklogMessage) -> int:
+        if not self.holds_lock(message):
             raise LockLost
-        until = await super().renew(letter)
-        self.stored[letter.sequence_number] = (self.stored[letter.sequence_number][0], until)
+        until = await super().renew(message)
+        self.stored[message.sequence_number] = (self.stored[message.sequence_number][0], until)
         return until
 
 
@@ -183,30 +183,34 @@ class FakeOutlet:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[int]]] = []
-        self.answer: Callable[[str, Sequence[Letter]], BaseException | None] = lambda path, letters: None
+        self.answer: Callable[[str, Sequence[BacklogMessage]], BaseException | None] = lambda path, messages: (
+            None
+        )
         self.known: set[str] = set()
         self.slow_s = 0.0
         self.ask_s = 0.0
         self.questions = 0
         self.ask_answer: Callable[[str], BaseException | None] = lambda path: None
 
-    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+    async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
         if self.slow_s:
             await asyncio.sleep(self.slow_s)
-        error = self.answer(path, letters)
+        error = self.answer(path, messages)
         if error is not None:
             raise error
-        self.sent.append((path, [letter.sequence_number for letter in letters]))
+        self.sent.append((path, [message.sequence_number for message in messages]))
 
-    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
+    async def already_delivered(
+        self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
+    ) -> Sequence[BacklogMessage]:
         self.questions += 1
         if self.ask_s:
             await asyncio.sleep(self.ask_s)
         error = self.ask_answer(path)
         if error is not None:
             raise error
-        assert {letter.message_id for letter in letters} <= ids
-        return [letter for letter in letters if letter.message_id in self.known]
+        assert {message.message_id for message in messages} <= ids
+        return [message for message in messages if message.message_id in self.known]
 
     async def close(self) -> None:
         return
@@ -219,20 +223,22 @@ class Witness:
         self._outlet = outlet
         self._taken: set[object] = set()
 
-    async def send(self, path: str, letters: Sequence[Letter]) -> None:
-        await self._outlet.send(path, letters)
-        self._taken |= {letter.identity for letter in letters}
+    async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
+        await self._outlet.send(path, messages)
+        self._taken |= {message.identity for message in messages}
 
-    async def at_home(self, path: str, letters: Sequence[Letter], ids: frozenset[str]) -> Sequence[Letter]:
-        found = await self._outlet.at_home(path, letters, ids)
-        self._taken |= {letter.identity for letter in found}
+    async def already_delivered(
+        self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
+    ) -> Sequence[BacklogMessage]:
+        found = await self._outlet.already_delivered(path, messages, ids)
+        self._taken |= {message.identity for message in found}
         return found
 
     async def close(self) -> None:
         await self._outlet.close()
 
-    def has(self, letter: Letter) -> bool:
-        return letter.identity in self._taken
+    def has(self, message: BacklogMessage) -> bool:
+        return message.identity in self._taken
 
 
 class Kit:

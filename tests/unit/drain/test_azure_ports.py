@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.drain.azure_ports import LINKS_MAX, SdkInbox, SdkOutlet
-from pairbus.drain.plan import Letter
+from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
+from pairbus.drain.plan import BacklogMessage
 from pairbus.sdk import receivers
 from tests.simulation.pair.model import original
 from tests.unit.pairing.fake_sdk import FakeClient, FakeSender
@@ -24,7 +24,7 @@ WALL_MS = 1_700_000_000_000
 )
 def test_locks_are_believed_within_what_they_can_be(skew_ms: int, left_ms: int) -> None:
     client: Any = FakeClient("s")
-    inbox = SdkInbox(client, "q", lambda: 1_000, lambda: WALL_MS)
+    inbox = AzureInbox(client, "q", lambda: 1_000, lambda: WALL_MS)
     until = datetime.fromtimestamp((WALL_MS + 60_000 + skew_ms) / 1000, UTC)
 
     assert inbox._steady(until) == 1_000 + left_ms
@@ -57,7 +57,7 @@ async def test_an_interrupt_while_the_link_is_opened_ends_the_poll(monkeypatch: 
     monkeypatch.setattr(receivers, "interruptible", lambda receiver: lambda **options: None)
     receiver = SlowReceiver()
     client: Any = type("Client", (), {"get_queue_receiver": lambda self, queue: receiver})()
-    inbox = SdkInbox(client, "q", lambda: 0, lambda: 0)
+    inbox = AzureInbox(client, "q", lambda: 0, lambda: 0)
     inbox.interrupt()  # before the poll: it does not concern it
     poll = asyncio.ensure_future(inbox.receive(1, 900))
     await asyncio.sleep(0)
@@ -72,11 +72,11 @@ async def test_an_interrupt_while_the_link_is_opened_ends_the_poll(monkeypatch: 
 async def test_links_to_destinations_are_bounded() -> None:
     fake = FakeClient("p")
     client: Any = fake
-    outlet = SdkOutlet(client)
+    outlet = AzureOutlet(client)
     payload = original(1, None, has_alias_name=False, has_life=False)
     for number in range(LINKS_MAX + 20):
         path = f"q{number}"
-        await outlet.send(path, [Letter("b", number, path, payload, "m1", None, None, 0)])
+        await outlet.send(path, [BacklogMessage("b", number, path, payload, "m1", None, None, 0)])
 
     still_open = [sender.path for sender in fake.senders if not sender.is_closed]
     assert still_open == [f"q{number}" for number in range(20, LINKS_MAX + 20)]
@@ -87,7 +87,7 @@ async def test_links_to_destinations_are_bounded() -> None:
 async def test_a_link_in_use_is_not_closed_for_another() -> None:
     fake = FakeClient("p")
     client: Any = fake
-    outlet = SdkOutlet(client)
+    outlet = AzureOutlet(client)
     payload = original(1, None, has_alias_name=False, has_life=False)
     release = asyncio.Event()
 
@@ -95,11 +95,13 @@ async def test_a_link_in_use_is_not_closed_for_another() -> None:
         await release.wait()
 
     fake.answers["slow"] = wait
-    slow = asyncio.ensure_future(outlet.send("slow", [Letter("b", 1, "slow", payload, "m1", None, None, 0)]))
+    slow = asyncio.ensure_future(
+        outlet.send("slow", [BacklogMessage("b", 1, "slow", payload, "m1", None, None, 0)])
+    )
     await asyncio.sleep(0)
     for number in range(LINKS_MAX + 5):
         path = f"q{number}"
-        await outlet.send(path, [Letter("b", number, path, payload, "m1", None, None, 0)])
+        await outlet.send(path, [BacklogMessage("b", number, path, payload, "m1", None, None, 0)])
     assert not fake.senders[0].is_closed
     release.set()
     await slow

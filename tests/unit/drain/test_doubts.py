@@ -12,7 +12,7 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.drain import shell as pump
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import Letter
+from pairbus.drain.plan import BacklogMessage
 from pairbus.drain.ports import CannotAsk, LockLost
 from pairbus.errors import DrainStalledError
 from tests.unit.drain.shell_kit import Kit, run
@@ -68,7 +68,7 @@ def test_P44_a_stop_does_not_wait_for_questions_sends_or_links(
         async def close() -> None:
             await asyncio.sleep(30)
 
-        async def renew(letter: Letter) -> int:
+        async def renew(message: BacklogMessage) -> int:
             await asyncio.sleep(10)
             return kit.loop.now_ms() + 60_000
 
@@ -171,7 +171,7 @@ def test_P36_messages_of_the_retired_sdk_do_not_multiply_when_locks_are_lost(loo
         inbox.lock_ms = 5_000
         kit.outlet.slow_s = 12.0  # longer than a lock
 
-        async def lose(letter: Letter) -> int:
+        async def lose(message: BacklogMessage) -> int:
             raise LockLost
 
         inbox.renew = lose  # type: ignore[method-assign]
@@ -229,7 +229,7 @@ def test_P36_a_send_without_an_answer_is_asked_about_by_the_next_run_and_a_refus
     loop: VirtualLoop, tmp_path: Path, error: Exception, is_in_doubt: bool
 ) -> None:
     async def first(kit: Kit) -> None:
-        kit.outlet.answer = lambda _path, _letters: error
+        kit.outlet.answer = lambda _path, _messages: error
         kit.inboxes[0].put(1)
         await kit.run_for(2)
 
@@ -252,7 +252,7 @@ def test_P36_a_lock_lost_after_the_send_is_remembered_beyond_what_memory_holds(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The in-memory list of acknowledged messages is bounded; behind it the ledger still knows, and asks."""
-    monkeypatch.setattr(pump, "HOME_MAX", 0)
+    monkeypatch.setattr(pump, "DELIVERED_MAX", 0)
 
     async def work(kit: Kit) -> None:
         inbox = kit.inboxes[0]
@@ -340,7 +340,7 @@ def test_a_drain_that_should_end_gives_up_with_the_reason(
     loop: VirtualLoop, error: BaseException, seconds: int, words: Sequence[str]
 ) -> None:
     async def work(kit: Kit) -> None:
-        kit.outlet.answer = lambda path, letters: error if path == "orders" else None
+        kit.outlet.answer = lambda path, messages: error if path == "orders" else None
         kit.inboxes[0].put(1)
         kit.inboxes[0].put(2, "events")
         with pytest.raises(DrainStalledError) as raised:
@@ -382,7 +382,7 @@ def test_a_drain_that_should_end_goes_on_while_something_moves(loop: VirtualLoop
 
 def test_a_continuous_drain_says_what_is_wrong_and_goes_on(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
-        kit.outlet.answer = lambda path, letters: (
+        kit.outlet.answer = lambda path, messages: (
             sdk.ServiceBusConnectionError() if kit.loop.now_ms() < 600_000 else None
         )
         kit.inboxes[0].put(1)

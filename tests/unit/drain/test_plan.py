@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.drain.plan import BACKOFF_MS_MAX, DrainPlan, Letter, forbidden
+from pairbus.drain.plan import BACKOFF_MS_MAX, BacklogMessage, DrainPlan, forbidden
 from pairbus.sdk.failures import Failure
 
 
-def letter(
+def message(
     number: int, path: str = "orders", queue: str = "q0", size: int = 10, until: int = 60_000
-) -> Letter:
-    return Letter(queue, number, path, b"x" * size, f"m{number}", None, None, until)
+) -> BacklogMessage:
+    return BacklogMessage(queue, number, path, b"x" * size, f"m{number}", None, None, until)
 
 
 def filled(count: int = 3, **options: object) -> DrainPlan:
     plan = DrainPlan(**options)  # type: ignore[arg-type]
     for number in range(count):
-        assert plan.received(letter(number)) is None
+        assert plan.received(message(number)) is None
     return plan
 
 
@@ -23,7 +23,7 @@ def test_one_batch_per_destination_is_in_flight() -> None:
     plan = filled()
 
     assert len(plan.next_batch("orders", 0)) == 3
-    plan.received(letter(9))
+    plan.received(message(9))
     assert plan.next_batch("orders", 0) == []
     assert [item.sequence_number for item in plan.sent("orders")] == [0, 1, 2]
     assert [item.sequence_number for item in plan.next_batch("orders", 0)] == [9]
@@ -32,9 +32,9 @@ def test_one_batch_per_destination_is_in_flight() -> None:
 def test_batches_are_bounded_in_letters_and_bytes() -> None:
     plan = DrainPlan()
     for number in range(150):
-        plan.received(letter(number))
+        plan.received(message(number))
     for number in range(3):
-        plan.received(letter(number, "large", size=90_000))
+        plan.received(message(number, "large", size=90_000))
 
     assert len(plan.next_batch("orders", 0)) == 100
     assert len(plan.next_batch("large", 0)) == 2
@@ -95,13 +95,13 @@ def test_the_window_bounds_what_is_held() -> None:
 
     assert plan.room("q0") == 4
     for number in range(4):
-        plan.received(letter(number))
+        plan.received(message(number))
     assert plan.room("q0") == 0
     plan.next_batch("orders", 0)
     plan.send_failed("orders", Failure.CONNECTION, "down", 0)
     assert plan.room("q0") == 4, "a destination that is away does not use up the room of others"
     for number in range(4, 10):
-        plan.received(letter(number))
+        plan.received(message(number))
     assert plan.room("q0") == 0, "but the window holds for all"
 
 
@@ -124,7 +124,7 @@ def test_locks_are_renewed_in_time_and_forgotten_when_lost() -> None:
 
 def test_a_queue_whose_link_is_gone_is_forgotten() -> None:
     plan = filled()
-    plan.received(letter(7, queue="q1"))
+    plan.received(message(7, queue="q1"))
 
     assert len(plan.drop_queue("q0")) == 3
     assert (plan.held("q0"), plan.held("q1")) == (0, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import Letter
+from pairbus.drain.plan import BacklogMessage
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop
 
@@ -62,9 +62,9 @@ def test_P38_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_se
     attempts: list[int] = []
 
     async def work(kit: Kit) -> None:
-        def answer(path: str, letters: Sequence[Letter]) -> BaseException | None:
+        def answer(path: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
             if path == "orders" and kit.loop.now_ms() < 600_000:
-                attempts.append(len(letters))
+                attempts.append(len(messages))
                 return sdk.MessagingEntityDisabledError()
             return None
 
@@ -86,15 +86,15 @@ def test_P38_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_se
     kit = run(loop, 1, work)
 
     assert len(attempts) < 150, "one attempt in five seconds"
-    assert set(attempts[1:]) == {1}, "asked with one letter"
+    assert set(attempts[1:]) == {1}, "asked with one message"
     assert kit.inboxes[0].aside == {}
     assert kit.inboxes[0].renewed > 50
 
 
 def test_P39_poison_in_a_batch_is_isolated(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
-        def answer(path: str, letters: Sequence[Letter]) -> BaseException | None:
-            bad = any(letter.sequence_number == 13 for letter in letters)
+        def answer(path: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
+            bad = any(message.sequence_number == 13 for message in messages)
             return sdk.MessageSizeExceededError() if bad else None
 
         kit.outlet.answer = answer
@@ -168,7 +168,7 @@ def test_deduct_sets_aside_what_ran_out_in_the_backlog(loop: VirtualLoop) -> Non
 
 def test_stop_cuts_a_poll_of_15_minutes_short_and_gives_held_messages_back(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
-        kit.outlet.answer = lambda path, letters: sdk.ServiceBusConnectionError()
+        kit.outlet.answer = lambda path, messages: sdk.ServiceBusConnectionError()
         kit.inboxes[0].put(1)
         task = asyncio.ensure_future(kit.syphon.run())
         await asyncio.sleep(3)

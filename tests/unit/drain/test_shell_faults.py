@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import Letter
+from pairbus.drain.plan import BacklogMessage
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.sdk import sections
@@ -22,7 +22,7 @@ HOUR_S = 3_600
 
 
 def away_until(kit: Kit, ms: int, path: str = "orders") -> None:
-    def answer(to: str, letters: Sequence[Letter]) -> BaseException | None:
+    def answer(to: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
         is_away = to == path and kit.loop.now_ms() < ms
         return sdk.MessagingEntityDisabledError() if is_away else None
 
@@ -70,11 +70,11 @@ def test_P11_a_frozen_life_begins_when_the_letter_leaves_and_not_when_it_was_rec
     seen: list[int] = []
 
     async def work(kit: Kit) -> None:
-        def answer(path: str, letters: Sequence[Letter]) -> BaseException | None:
+        def answer(path: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
             if kit.loop.now_ms() < 2 * HOUR_S * 1000:
                 return sdk.MessagingEntityDisabledError()
             found = sections.list_items(
-                sections.find(sections.split(letters[0].payload), sections.PROPERTIES)
+                sections.find(sections.split(messages[0].payload), sections.PROPERTIES)
             )
             seen.append((sections.timestamp_of(found[8]) or 0) - kit.loop.now_ms())
             return None
@@ -116,7 +116,7 @@ def test_P40_what_was_sent_while_locks_were_renewed_is_completed_at_once(loop: V
         inbox = kit.inboxes[0]
         answered = asyncio.Event()
 
-        async def send(path: str, letters: Sequence[Letter]) -> None:
+        async def send(path: str, messages: Sequence[BacklogMessage]) -> None:
             await answered.wait()
 
         kit.outlet.send = send  # type: ignore[method-assign]
@@ -220,7 +220,7 @@ def test_short_locks_are_renewed_without_spinning(loop: VirtualLoop) -> None:
     assert kit.counters.receives <= 30
 
 
-def test_one_destination_that_is_away_does_not_hold_up_others_behind_its_letters(loop: VirtualLoop) -> None:
+def test_one_destination_that_is_away_does_not_hold_up_others_behind_its_messages(loop: VirtualLoop) -> None:
     received: list[int] = []
 
     async def work(kit: Kit) -> None:
@@ -264,10 +264,10 @@ def test_after_an_outage_of_everything_all_is_home_within_seconds(loop: VirtualL
 
 def test_one_destination_that_is_slow_does_not_hold_up_others(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
-        async def send(path: str, letters: Sequence[Letter]) -> None:
+        async def send(path: str, messages: Sequence[BacklogMessage]) -> None:
             if path == "orders":
                 await asyncio.sleep(25)
-            kit.outlet.sent.append((path, [letter.sequence_number for letter in letters]))
+            kit.outlet.sent.append((path, [message.sequence_number for message in messages]))
 
         kit.outlet.send = send  # type: ignore[method-assign]
         for number in range(1, 600):
@@ -363,8 +363,8 @@ def test_a_letter_of_an_application_is_as_it_was(loop: VirtualLoop) -> None:
     seen: list[bytes] = []
 
     async def work(kit: Kit) -> None:
-        def answer(path: str, letters: Sequence[Letter]) -> BaseException | None:
-            seen.extend(letter.payload for letter in letters)
+        def answer(path: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
+            seen.extend(message.payload for message in messages)
             return None
 
         kit.outlet.answer = answer

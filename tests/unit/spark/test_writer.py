@@ -22,14 +22,14 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
 
-from pairbus.drain.plan import Letter
+from pairbus.drain.plan import BacklogMessage
 from pairbus.errors import UsageError
 from pairbus.spark.connector import sink as writer
 from pairbus.spark.connector.options import parse_sink
 from pairbus.spark.connector.schema import FIELDS, payload_of, row_of
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
-SENT: list[list[Letter]] = []
+SENT: list[list[BacklogMessage]] = []
 REFUSED: dict[str, Exception] = {}
 
 
@@ -39,7 +39,7 @@ class FakeOutlet:
     def __init__(self, client: object) -> None:
         pass
 
-    async def send(self, path: str, letters: Sequence[Letter]) -> None:
+    async def send(self, path: str, letters: Sequence[BacklogMessage]) -> None:
         for letter in letters:
             if letter.message_id in REFUSED:
                 raise REFUSED[letter.message_id]
@@ -63,7 +63,7 @@ LARGEST = 100_000
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     SENT.clear()
     REFUSED.clear()
-    monkeypatch.setattr(writer, "SdkOutlet", FakeOutlet)
+    monkeypatch.setattr(writer, "AzureOutlet", FakeOutlet)
     monkeypatch.setattr(writer, "PAUSE_SECONDS_MIN", 0.0)
 
 

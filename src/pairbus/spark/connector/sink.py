@@ -16,8 +16,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from pairbus.drain.azure_ports import LINKS_MAX, SdkOutlet
-from pairbus.drain.plan import BATCH_BYTES, Letter, forbidden
+from pairbus.drain.azure_ports import LINKS_MAX, AzureOutlet
+from pairbus.drain.plan import BATCH_BYTES, BacklogMessage, forbidden
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import Failure, classify
@@ -65,7 +65,7 @@ class _Parcel:
     """A row on its way."""
 
     row: dict[str, Any]
-    letter: Letter
+    letter: BacklogMessage
 
 
 class _Sending:
@@ -83,7 +83,7 @@ class _Sending:
             **self._options.access.connection(), retry_total=1
         ) as client:
             senders: Any = SendersAtOnce(client)
-            outlets = [SdkOutlet(senders) for _ in range(self._options.in_flight)]
+            outlets = [AzureOutlet(senders) for _ in range(self._options.in_flight)]
             try:
                 await self._send_all(outlets, rows)
             finally:
@@ -92,7 +92,7 @@ class _Sending:
             quarantine(self._options.quarantine, self._refused, *_task())
         return Sent(self._sent, len(self._refused))
 
-    async def _send_all(self, outlets: list[SdkOutlet], rows: Iterator[Row]) -> None:
+    async def _send_all(self, outlets: list[AzureOutlet], rows: Iterator[Row]) -> None:
         """Chunk by chunk; sessions, where there is more than one chunk, from sorted runs on disk.
 
         Rows of a session come in any order after a shuffle, and local mode hides that (reference, 3.5).
@@ -124,7 +124,7 @@ class _Sending:
                     return parcels, False
         return parcels, True
 
-    async def _judged(self, outlet: SdkOutlet, parcels: list[_Parcel]) -> list[_Parcel]:
+    async def _judged(self, outlet: AzureOutlet, parcels: list[_Parcel]) -> list[_Parcel]:
         """Refuse what no destination would take, before anything is sent.
 
         A task that fails half-way is run again and sends its first rows once more, so a row that is too large, or whose
@@ -148,7 +148,7 @@ class _Sending:
                 taken.append(parcel)
         return taken
 
-    async def _ask_largest(self, outlet: SdkOutlet, path: str) -> int | str:
+    async def _ask_largest(self, outlet: AzureOutlet, path: str) -> int | str:
         """How large a message may be; 0 when that is not known; or why the destination takes none."""
         if len(self._largest) >= LINKS_MAX:
             return 0  # more links than are kept open: they are judged by sending
@@ -167,7 +167,7 @@ class _Sending:
     def _refusal(self, error: BaseException, path: str) -> BaseException:
         return lasting_refusal(error, self._options.access.host(), path, "send") or error
 
-    async def _send_chunk(self, outlets: list[SdkOutlet], parcels: list[_Parcel]) -> None:
+    async def _send_chunk(self, outlets: list[AzureOutlet], parcels: list[_Parcel]) -> None:
         parcels = await self._judged(outlets[0], parcels)
         lanes: list[dict[str, list[_Parcel]]] = [{} for _ in outlets]
         for index, parcel in enumerate(parcels):
@@ -205,7 +205,7 @@ class _Sending:
             self._refuse(row, str(error))
             return None
         order = number if isinstance(number, int) else 0
-        return _Parcel(row, Letter("", order, path.strip("/"), payload, message_id, session, key, 0))
+        return _Parcel(row, BacklogMessage("", order, path.strip("/"), payload, message_id, session, key, 0))
 
     def _payload(self, fields: dict[str, Any]) -> bytes:
         """The message of a row. A row without an id gets one that is the same whenever its task is run again."""
@@ -235,7 +235,7 @@ class _Sending:
                 f"more than {QUARANTINED_MAX} rows of one task cannot be sent; the last: {reason}"
             )
 
-    async def _send_lane(self, outlet: SdkOutlet, lane: dict[str, list[_Parcel]]) -> None:
+    async def _send_lane(self, outlet: AzureOutlet, lane: dict[str, list[_Parcel]]) -> None:
         for parcels in lane.values():
             start = 0
             while start < len(parcels):
@@ -249,7 +249,7 @@ class _Sending:
                 await self._send_batch(outlet, parcels[start:stop])
                 start = stop
 
-    async def _send_batch(self, outlet: SdkOutlet, batch: list[_Parcel]) -> None:
+    async def _send_batch(self, outlet: AzureOutlet, batch: list[_Parcel]) -> None:
         pause = PAUSE_SECONDS_MIN
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -269,7 +269,7 @@ class _Sending:
             self._sent += len(batch)
             return
 
-    async def _isolate(self, outlet: SdkOutlet, batch: list[_Parcel], reason: str) -> None:
+    async def _isolate(self, outlet: AzureOutlet, batch: list[_Parcel], reason: str) -> None:
         """One of them is poison; one by one they tell which."""
         if len(batch) == 1:
             self._refuse(batch[0].row, reason)
@@ -337,7 +337,9 @@ def _record(parcel: _Parcel) -> Record:
 
 def _parcel(record: Record) -> _Parcel:
     path, message_id, key, row = json.loads(record.head)
-    return _Parcel(row, Letter("", record.number, path, record.body, message_id, record.session, key, 0))
+    return _Parcel(
+        row, BacklogMessage("", record.number, path, record.body, message_id, record.session, key, 0)
+    )
 
 
 class ServiceBusWriter(DataSourceWriter):

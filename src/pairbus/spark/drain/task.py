@@ -21,8 +21,8 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.drain.azure_ports import SdkOutlet
-from pairbus.drain.plan import DrainPlan, Letter, NotFoundPolicy, SetAside
+from pairbus.drain.azure_ports import AzureOutlet
+from pairbus.drain.plan import BacklogMessage, DeadLetter, DrainPlan, NotFoundPolicy
 from pairbus.drain.restoring import Life, restore_to_send
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity
@@ -83,8 +83,8 @@ class _Lane:
     def __init__(self, queue: str, receiver: ServiceBusReceiver) -> None:
         self.queue = queue
         self.receiver = receiver
-        self.accepted: list[Letter] = []
-        self.aside: list[SetAside] = []
+        self.accepted: list[BacklogMessage] = []
+        self.aside: list[DeadLetter] = []
         self.quiet_until = 0.0
         self.lock_ms = 0
         """How long locks of this queue last, as seen."""
@@ -112,7 +112,7 @@ class TaskPump:
         self._give_up = time.monotonic() + self._settings.seconds
         async with AsyncExitStack() as stack:
             primary = self._client(self._settings.primary, retry_total=0)
-            self._outlet = SdkOutlet(primary)
+            self._outlet = AzureOutlet(primary)
             secondary = self._client(self._settings.secondary, retry_total=1)
             stack.push_async_callback(self._closed, secondary)
             stack.push_async_callback(self._closed, primary)
@@ -216,13 +216,13 @@ class TaskPump:
     def _plan_numbers(self, lane: _Lane) -> list[int]:
         letters = [*self._plan._of(lane.queue), *lane.accepted]
         return [letter.sequence_number for letter in letters] + [
-            item.letter.sequence_number for item in lane.aside
+            item.message.sequence_number for item in lane.aside
         ]
 
     def _take(self, lane: _Lane, message: ServiceBusReceivedMessage) -> None:
         now = _now_ms()
         enqueued = _milliseconds(message.enqueued_time_utc)
-        letter = Letter(
+        letter = BacklogMessage(
             queue=lane.queue,
             sequence_number=int(message.sequence_number or 0),
             path="",
@@ -247,7 +247,7 @@ class TaskPump:
                 primary=self._settings.identity,
             )
         except InvalidParkedPropertyError as error:
-            lane.aside.append(SetAside(letter, error.reason, str(error)))
+            lane.aside.append(DeadLetter(letter, error.reason, str(error)))
             return
         letter.path, letter.payload = restored.path, restored.payload
         letter.message_id = restored.message_id_text
@@ -270,11 +270,11 @@ class TaskPump:
         for item in aside:
             with suppress(ServiceBusError):  # its lock was lost: it comes again and is judged again
                 await lane.receiver.dead_letter_message(
-                    _message(item.letter),
+                    _message(item.message),
                     reason=item.reason,
                     error_description=item.description[:DESCRIPTION_CHARACTERS_MAX],
                 )
-                self._note_letter(item.letter, SET_ASIDE, f"{item.reason}: {item.description}")
+                self._note_letter(item.message, SET_ASIDE, f"{item.reason}: {item.description}")
 
     async def _renew(self, lane: _Lane) -> None:
         now = _now_ms()
@@ -327,7 +327,7 @@ class TaskPump:
             await asyncio.sleep(max(BUSY_SECONDS, pause))
             self._send_what_may_go()
 
-    async def _send(self, key: str, batch: list[Letter]) -> None:
+    async def _send(self, key: str, batch: list[BacklogMessage]) -> None:
         try:
             while batch:
                 await self._send_batch(key, batch)
@@ -336,14 +336,14 @@ class TaskPump:
             self._sending.pop(key, None)
             self._news.set()
 
-    async def _send_batch(self, key: str, batch: list[Letter]) -> None:
+    async def _send_batch(self, key: str, batch: list[BacklogMessage]) -> None:
         try:
             await asyncio.wait_for(self._outlet.send(batch[0].path.strip("/"), batch), SEND_SECONDS)
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises is sorted by the one table
             failure = classify(error)
             self._reasons[key] = f"{failure.value}: {_first_line(error)}"
             for item in self._plan.send_failed(key, failure, _first_line(error), _now_ms()):
-                self._lanes[item.letter.queue].aside.append(item)
+                self._lanes[item.message.queue].aside.append(item)
         except asyncio.CancelledError:
             self._plan.interrupted(key)
             raise
@@ -359,7 +359,7 @@ class TaskPump:
 
     # --- rows -------------------------------------------------------------------------------------
 
-    def _note_letter(self, letter: Letter, outcome: str, reason: str) -> None:
+    def _note_letter(self, letter: BacklogMessage, outcome: str, reason: str) -> None:
         message = _message(letter)
         self._note(
             letter.queue,
@@ -388,7 +388,7 @@ class TaskPump:
         self._rows.append(row)
 
 
-def _message(letter: Letter) -> ServiceBusReceivedMessage:
+def _message(letter: BacklogMessage) -> ServiceBusReceivedMessage:
     assert isinstance(letter.token, ServiceBusReceivedMessage), letter.token
     return letter.token
 
