@@ -122,7 +122,8 @@ class QueueCases:
         assert found.lock_duration == 13 * SECOND
         assert found.default_message_time_to_live == FOREVER
 
-    def test_M5_access_rules_come_back_with_their_keys(self, admin: Admin) -> None:
+    @pytest.mark.promise("M5")
+    def test_access_rules_come_back_with_their_keys(self, admin: Admin) -> None:
         name = admin.name("guarded")
         rules = [
             access_rule("all", AccessRights.MANAGE, AccessRights.SEND, AccessRights.LISTEN),
@@ -145,7 +146,8 @@ class QueueCases:
         found = admin.get_queue(name).authorization_rules
         assert [(rule.key_name, rule.primary_key) for rule in found] == [("a", "bmV3"), ("b", "cHJpbWFyeQ==")]
 
-    def test_M11_second_create_is_refused_whatever_the_letter_case(self, admin: Admin) -> None:
+    @pytest.mark.promise("M11")
+    def test_second_create_is_refused_whatever_the_letter_case(self, admin: Admin) -> None:
         name = admin.name("once")
         admin.create_queue(name, max_delivery_count=3)
 
@@ -157,7 +159,8 @@ class QueueCases:
 
         assert admin.get_queue(name).max_delivery_count == 3
 
-    def test_M11_deleted_queue_is_gone_and_cannot_be_deleted_twice(self, admin: Admin) -> None:
+    @pytest.mark.promise("M11")
+    def test_deleted_queue_is_gone_and_cannot_be_deleted_twice(self, admin: Admin) -> None:
         name = admin.name("gone")
         admin.create_queue(name)
 
@@ -204,6 +207,7 @@ class QueueCases:
         assert admin.get_queue(name).forward_to is None
         assert admin.get_queue(name).forward_dead_lettered_messages_to is None
 
+    @pytest.mark.promise("M11")
     @pytest.mark.parametrize(
         "change",
         [
@@ -224,7 +228,7 @@ class QueueCases:
         ],
         ids=lambda change: next(iter(change)),
     )
-    def test_M11_refused_update_changes_nothing(self, admin: Admin, change: dict[str, Any]) -> None:
+    def test_refused_update_changes_nothing(self, admin: Admin, change: dict[str, Any]) -> None:
         name = admin.name("kept")
         admin.create_queue(name, user_metadata="before")
         queue = admin.get_queue(name)
@@ -244,11 +248,12 @@ class QueueCases:
         with pytest.raises(ResourceNotFoundError):
             admin.update_queue(queue)
 
+    @pytest.mark.promise("M9")
     @pytest.mark.parametrize(
         "name",
         ["", "-starts-badly", "two words", "question?", "a//b", "a/../b", "per%cent", "ünicode", "x" * 261],
     )
-    def test_M9_bad_names_are_refused(self, admin: Admin, name: str) -> None:
+    def test_bad_names_are_refused(self, admin: Admin, name: str) -> None:
         with pytest.raises(HttpResponseError) as refused:
             admin.create_queue(name)
 
@@ -290,7 +295,8 @@ class QueueCases:
         assert [name for name in counted if name.startswith(f"{prefix}-")] == names
         assert len(counted) == len(set(counted))
 
-    def test_B66_an_empty_queue_counts_nothing(self, admin: Admin) -> None:
+    @pytest.mark.promise("B66")
+    def test_an_empty_queue_counts_nothing(self, admin: Admin) -> None:
         name = admin.name("counted")
         before = dt.datetime.now(dt.UTC) - dt.timedelta(days=365 * 20)
         admin.create_queue(name)
@@ -385,7 +391,8 @@ class TopicCases:
         with pytest.raises(ResourceNotFoundError):
             admin.get_subscription(name, "s")
 
-    def test_B16_a_topic_made_again_starts_empty(self, admin: Admin) -> None:
+    @pytest.mark.promise("B16")
+    def test_a_topic_made_again_starts_empty(self, admin: Admin) -> None:
         name = admin.name("topic")
         admin.create_topic(name)
         admin.create_subscription(name, "s")
@@ -520,14 +527,16 @@ class SubscriptionCases:
         with pytest.raises(ResourceNotFoundError):
             admin.delete_subscription(topic, "s")
 
+    @pytest.mark.promise("M9")
     @pytest.mark.parametrize("name", ["two words", "x" * 51, "a.b-"])
-    def test_M9_bad_subscription_names_are_refused(self, admin: Admin, topic: str, name: str) -> None:
+    def test_bad_subscription_names_are_refused(self, admin: Admin, topic: str, name: str) -> None:
         with pytest.raises(HttpResponseError) as refused:
             admin.create_subscription(topic, name)
 
         assert status_of(refused) == 400
 
-    def test_B66_an_empty_subscription_counts_nothing(self, admin: Admin, topic: str) -> None:
+    @pytest.mark.promise("B66")
+    def test_an_empty_subscription_counts_nothing(self, admin: Admin, topic: str) -> None:
         admin.create_subscription(topic, "s")
 
         counts = admin.get_subscription_runtime_properties(topic, "s")
@@ -653,7 +662,8 @@ class RuleCases:
         with pytest.raises(ResourceNotFoundError):
             admin.get_rule(*place, "$Default")
 
-    def test_M11_doubled_and_missing_rules_are_told_apart(self, admin: Admin, place: tuple[str, str]) -> None:
+    @pytest.mark.promise("M11")
+    def test_doubled_and_missing_rules_are_told_apart(self, admin: Admin, place: tuple[str, str]) -> None:
         topic, _ = place
         rule = admin.create_rule(*place, "r", filter=SqlRuleFilter("a = 1"))
 
@@ -667,6 +677,7 @@ class RuleCases:
 
         assert admin.get_rule(*place, "r").filter.sql_expression == "a = 1"
 
+    @pytest.mark.promise("M11")
     @pytest.mark.parametrize(
         ("rule_filter", "action"),
         [
@@ -677,7 +688,7 @@ class RuleCases:
         ],
         ids=["syntax", "parameter", "long", "action"],
     )
-    def test_M11_a_rule_nobody_understands_is_refused(
+    def test_a_rule_nobody_understands_is_refused(
         self, admin: Admin, place: tuple[str, str], rule_filter: SqlRuleFilter, action: SqlRuleAction | None
     ) -> None:
         with pytest.raises(HttpResponseError) as refused:
@@ -686,8 +697,9 @@ class RuleCases:
         assert status_of(refused) == 400
         assert [rule.name for rule in admin.list_rules(*place)] == ["$Default"]
 
+    @pytest.mark.promise("M9")
     @pytest.mark.parametrize("name", ["two words", "$other", "x" * 51])
-    def test_M9_bad_rule_names_are_refused(self, admin: Admin, place: tuple[str, str], name: str) -> None:
+    def test_bad_rule_names_are_refused(self, admin: Admin, place: tuple[str, str], name: str) -> None:
         with pytest.raises(HttpResponseError) as refused:
             admin.create_rule(*place, name)
 

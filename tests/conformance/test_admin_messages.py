@@ -48,7 +48,8 @@ def counts_of(admin: Admin, queue: str) -> tuple[int, int, int, int]:
     )
 
 
-def test_B66_counts_follow_every_state_of_a_message(admin: Admin, client: ServiceBusClient) -> None:
+@pytest.mark.promise("B66")
+def test_counts_follow_every_state_of_a_message(admin: Admin, client: ServiceBusClient) -> None:
     queue = admin.name("counted")
     admin.create_queue(queue)
     send(client, queue, "complete", "dead-letter", "defer", "keep")
@@ -73,7 +74,8 @@ def test_B66_counts_follow_every_state_of_a_message(admin: Admin, client: Servic
     assert admin.get_queue_runtime_properties(queue).accessed_at_utc.year > 2000
 
 
-def test_B16_a_queue_made_again_starts_empty(admin: Admin, client: ServiceBusClient) -> None:
+@pytest.mark.promise("B16")
+def test_a_queue_made_again_starts_empty(admin: Admin, client: ServiceBusClient) -> None:
     queue = admin.name("again")
     admin.create_queue(queue)
     send(client, queue, "old")
@@ -85,7 +87,8 @@ def test_B16_a_queue_made_again_starts_empty(admin: Admin, client: ServiceBusCli
     assert admin.get_queue_runtime_properties(queue).size_in_bytes == 0
 
 
-def test_B57_rules_made_by_the_administrator_choose_messages(admin: Admin, client: ServiceBusClient) -> None:
+@pytest.mark.promise("B57")
+def test_rules_made_by_the_administrator_choose_messages(admin: Admin, client: ServiceBusClient) -> None:
     topic = admin.name("chosen")
     admin.create_topic(topic)
     admin.create_subscription(topic, "s")
@@ -114,7 +117,8 @@ def test_disabled_queues_refuse_senders(admin: Admin, client: ServiceBusClient) 
     assert counts_of(admin, queue) == (1, 0, 0, 1)
 
 
-def test_M5_a_replaced_key_fails_at_once(admin: Admin) -> None:
+@pytest.mark.promise("M5")
+def test_a_replaced_key_fails_at_once(admin: Admin) -> None:
     queue = admin.name("rotated")
     everything = (AccessRights.MANAGE, AccessRights.SEND, AccessRights.LISTEN)
     admin.create_queue(queue, authorization_rules=[access_rule("mine", *everything, primary="b2xk")])
@@ -145,7 +149,8 @@ def counts_with(connection_string: str, queue: str) -> int:
         return len(receiver.peek_messages(10))
 
 
-def test_M1_a_wrong_key_is_refused(admin: Admin) -> None:
+@pytest.mark.promise("M1")
+def test_a_wrong_key_is_refused(admin: Admin) -> None:
     parts = [part for part in admin.connection_string.split(";") if not part.startswith("SharedAccessKey=")]
     stranger = admin.with_connection_string(";".join([*parts, "SharedAccessKey=d3Jvbmc="]))
 
@@ -154,8 +159,9 @@ def test_M1_a_wrong_key_is_refused(admin: Admin) -> None:
             stranger.get_queue(name)
 
 
+@pytest.mark.promise("B16")
 @pytest.mark.slow
-def test_B16_acknowledged_configuration_survives_a_kill() -> None:
+def test_acknowledged_configuration_survives_a_kill() -> None:
     from pairbus.testing import Namespace
 
     with Namespace("contoso", process=True) as running:

@@ -183,8 +183,9 @@ def test_receiving_with_a_send_key(bus: Bus, guarded: tuple[str, dict[str, str]]
         receiver.receive_messages(1, max_wait_time=WAIT_SECONDS)
 
 
+@pytest.mark.promise("M5")
 @spec("service-bus-protocol §2.4, invariants M5", "both keys of a rule work")
-def test_M5_secondary_key_works(bus: Bus, guarded: tuple[str, dict[str, str]]) -> None:
+def test_secondary_key_works(bus: Bus, guarded: tuple[str, dict[str, str]]) -> None:
     name, strings = guarded
 
     with bus.client(strings["second"]).get_queue_sender(name) as sender:
@@ -193,8 +194,9 @@ def test_M5_secondary_key_works(bus: Bus, guarded: tuple[str, dict[str, str]]) -
     assert texts(bus.take(name, 1)) == ["by the second key"]
 
 
+@pytest.mark.promise("M2")
 @spec("service-bus-protocol §2.5, invariants M2", "a key of one queue does not open another")
-def test_M2_key_of_another_queue(bus: Bus, queue: str, guarded: tuple[str, dict[str, str]]) -> None:
+def test_key_of_another_queue(bus: Bus, queue: str, guarded: tuple[str, dict[str, str]]) -> None:
     client = bus.client(guarded[1]["send"])
 
     with (
@@ -206,10 +208,11 @@ def test_M2_key_of_another_queue(bus: Bus, queue: str, guarded: tuple[str, dict[
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize("missing", [False, True], ids=["existing queue", "missing queue"])
 @pytest.mark.parametrize("rule", ["RootManageSharedAccessKey", "no-such-rule"])
 @spec("service-bus-protocol §2.3", "wrong key or rule: 401, before the question whether the queue exists")
-def test_M1_wrong_key_is_an_authentication_error(
+def test_wrong_key_is_an_authentication_error(
     bus: Bus, queue: str, rule: str, missing: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "azure.servicebus")
@@ -246,9 +249,10 @@ def test_shared_access_signature_in_the_connection_string(bus: Bus, queue: str) 
     assert texts(bus.take(queue, 1)) == ["signed"]
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize("case", ["expired", "other queue", "prefix of the name"])
 @spec("service-bus-protocol §2.3, §2.4, invariants M1, M2", "expired or for another path: refused")
-def test_M1_signature_that_does_not_cover(bus: Bus, queue: str, case: str) -> None:
+def test_signature_that_does_not_cover(bus: Bus, queue: str, case: str) -> None:
     text = bus.endpoint.connection_string
     host = connection_part(text, "Endpoint").removeprefix("sb://").rstrip("/")
     path = {"expired": queue, "other queue": "other", "prefix of the name": queue[:-1]}[case]

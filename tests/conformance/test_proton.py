@@ -131,8 +131,9 @@ def test_session_by_filter(connection: Any, session_queue: str) -> None:
     receiver.close()
 
 
+@pytest.mark.promise("M1")
 @spec("service-bus-protocol §1.5", "wrong credentials: outcome code 1")
-def test_M1_wrong_password_is_refused(namespace: Any) -> None:
+def test_wrong_password_is_refused(namespace: Any) -> None:
     with pytest.raises(ConnectionException):
         connect(namespace, password="wrong").close()
     with pytest.raises(ConnectionException):
@@ -156,8 +157,9 @@ def test_refused_message(connection: Any, session_queue: str) -> None:
     sender.close()
 
 
+@pytest.mark.promise("B35")
 @spec("service-bus-protocol §4.4, invariants B35", "drain consumes the credit that is left")
-def test_B35_drain_is_answered(connection: Any, queue: str) -> None:
+def test_drain_is_answered(connection: Any, queue: str) -> None:
     send(connection, queue, Message(body="a"))
     receiver = connection.create_receiver(queue, credit=10)
     assert receiver.receive(SECONDS_MAX).body == "a"

@@ -121,8 +121,9 @@ def sdk(namespace: Any) -> Iterator[Bus]:
     opened.close()
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §7, invariants B14", "declare, work, discharge: visible together at the commit")
-def test_B14_commit_makes_all_sends_visible_together(
+def test_commit_makes_all_sends_visible_together(
     connection: Any, controller: Controller, sdk: Bus, make_queue: Callable[..., str]
 ) -> None:
     one, two = make_queue(), make_queue()
@@ -140,8 +141,9 @@ def test_B14_commit_makes_all_sends_visible_together(
     assert texts(sdk.peek(two)) == ["c"]
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §7, invariants B14", "discharge with fail: nothing of it happened")
-def test_B14_abort_leaves_no_trace(connection: Any, controller: Controller, sdk: Bus, queue: str) -> None:
+def test_abort_leaves_no_trace(connection: Any, controller: Controller, sdk: Bus, queue: str) -> None:
     sender = connection.create_sender(queue)
     transaction = controller.declare()
     controller.send(transaction, sender, Message(body="never"))
@@ -153,9 +155,10 @@ def test_B14_abort_leaves_no_trace(connection: Any, controller: Controller, sdk:
     assert texts(sdk.take(queue, 1)) == ["plain"]
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §7", "a settlement and a send in one transaction: take here, put there")
 @pytest.mark.parametrize("settle_before_discharge", [False, True])
-def test_B14_take_and_put_in_one_transaction(
+def test_take_and_put_in_one_transaction(
     connection: Any,
     controller: Controller,
     sdk: Bus,
@@ -178,8 +181,9 @@ def test_B14_take_and_put_in_one_transaction(
     assert texts(sdk.peek(target)) == ["result"]
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §7", "after a rollback the message is still locked, and can still be settled")
-def test_B14_aborted_settlement_leaves_the_message_where_it_was(
+def test_aborted_settlement_leaves_the_message_where_it_was(
     connection: Any, controller: Controller, sdk: Bus, make_queue: Callable[..., str]
 ) -> None:
     source = make_queue(lock_duration="PT5S")
@@ -196,8 +200,9 @@ def test_B14_aborted_settlement_leaves_the_message_where_it_was(
     assert texts(sdk.take(source, 1)) == ["work"]  # once the lock has ended
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §4.6, §7", "every outcome can be part of a transaction")
-def test_B14_dead_letter_release_and_complete_in_one_transaction(
+def test_dead_letter_release_and_complete_in_one_transaction(
     connection: Any, controller: Controller, sdk: Bus, queue: str
 ) -> None:
     send(connection, queue, *(Message(body=text) for text in ("dead", "released", "done")))
@@ -216,10 +221,9 @@ def test_B14_dead_letter_release_and_complete_in_one_transaction(
     assert texts(sdk.peek(queue, sub_queue="deadletter")) == ["dead"]
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §7, invariants B14", "a lost connection before the commit means rollback")
-def test_B14_connection_that_closes_rolls_back(
-    namespace: Any, sdk: Bus, make_queue: Callable[..., str]
-) -> None:
+def test_connection_that_closes_rolls_back(namespace: Any, sdk: Bus, make_queue: Callable[..., str]) -> None:
     source, target = make_queue(lock_duration="PT5S"), make_queue()
     doomed = connect(namespace)
     send(doomed, source, Message(body="work"))
@@ -236,8 +240,9 @@ def test_B14_connection_that_closes_rolls_back(
     assert sdk.peek(target) == []
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §7", "closing the controller link rolls back what it declared")
-def test_B14_controller_link_that_closes_rolls_back(
+def test_controller_link_that_closes_rolls_back(
     connection: Any, controller: Controller, sdk: Bus, queue: str
 ) -> None:
     sender = connection.create_sender(queue)
@@ -251,8 +256,9 @@ def test_B14_controller_link_that_closes_rolls_back(
     assert sdk.peek(queue) == []
 
 
+@pytest.mark.promise("B14")
 @spec("service-bus-protocol §7", "a part that is refused fails the whole; discharge says rollback")
-def test_B14_refused_part_fails_the_whole(
+def test_refused_part_fails_the_whole(
     connection: Any, controller: Controller, sdk: Bus, queue: str, session_queue: str
 ) -> None:
     sender, strict = connection.create_sender(queue), connection.create_sender(session_queue)
@@ -295,10 +301,9 @@ def test_hundred_and_first_message_is_refused(
     assert sdk.peek(queue) == []
 
 
+@pytest.mark.promise("B14", "B15")
 @spec("service-bus-protocol §7, §9.2", "a transaction publishes to a topic like any sender")
-def test_B14_B15_publish_in_a_transaction(
-    namespace: Any, connection: Any, controller: Controller, sdk: Bus
-) -> None:
+def test_publish_in_a_transaction(namespace: Any, connection: Any, controller: Controller, sdk: Bus) -> None:
     with namespace.administration_client() as admin:
         admin.create_topic("transacted")
         for name in ("one", "two"):
@@ -315,8 +320,9 @@ def test_B14_B15_publish_in_a_transaction(
     assert (seen("one"), seen("two")) == (["x"], ["x"])
 
 
+@pytest.mark.promise("B14")
 @spec("invariants B14, B16", "an entity that is deleted before the commit fails the whole")
-def test_B14_entity_that_is_deleted_before_the_commit(
+def test_entity_that_is_deleted_before_the_commit(
     namespace: Any, connection: Any, controller: Controller, sdk: Bus, make_queue: Callable[..., str]
 ) -> None:
     doomed, other = make_queue(), make_queue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 
+import pytest
 from azure.servicebus import ServiceBusMessage
 
 from tests.conformance.sdk import Bus, eventually, spec, texts
@@ -12,10 +13,11 @@ from tests.conformance.sdk import Bus, eventually, spec, texts
 SECOND = dt.timedelta(seconds=1)
 
 
+@pytest.mark.promise("B43")
 @spec(
     "service-bus-protocol §10.4, invariants B43", "expired with dead-lettering on: in the DLQ with the reason"
 )
-def test_B43_expired_message_is_dead_lettered(bus: Bus, make_queue: Callable[..., str]) -> None:
+def test_expired_message_is_dead_lettered(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(dead_lettering_on_message_expiration=True)
     bus.send(queue, ServiceBusMessage("short", time_to_live=SECOND), ServiceBusMessage("long"))
 
@@ -26,8 +28,9 @@ def test_B43_expired_message_is_dead_lettered(bus: Bus, make_queue: Callable[...
     assert texts(bus.take(queue, 1)) == ["long"]
 
 
+@pytest.mark.promise("B43")
 @spec("service-bus-protocol §10.4, invariants B43", "expired without dead-lettering: gone")
-def test_B43_expired_message_is_dropped(bus: Bus, queue: str) -> None:
+def test_expired_message_is_dropped(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("short", time_to_live=SECOND), ServiceBusMessage("long"))
 
     eventually(lambda: texts(bus.peek(queue)) == ["long"])
@@ -46,8 +49,9 @@ def test_default_time_to_live_shortens(bus: Bus, make_queue: Callable[..., str])
     assert sorted(texts(dead)) == ["more", "none"]
 
 
+@pytest.mark.promise("B41")
 @spec("service-bus-protocol §10.4, invariants B41", "a locked message does not expire, it may be settled")
-def test_B41_locked_message_outlives_its_time(bus: Bus, make_queue: Callable[..., str]) -> None:
+def test_locked_message_outlives_its_time(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(dead_lettering_on_message_expiration=True)
     for seconds in (2, 10, 30):  # on a busy machine the first may expire before it is taken
         life = seconds * SECOND
@@ -69,8 +73,9 @@ def test_B41_locked_message_outlives_its_time(bus: Bus, make_queue: Callable[...
     assert texts(bus.peek(queue, sub_queue="deadletter")) == ["free"]
 
 
+@pytest.mark.promise("B47")
 @spec("service-bus-protocol §10.5, invariants B47", "duplicates are accepted and dropped")
-def test_B47_duplicate_is_accepted_and_dropped(bus: Bus, make_queue: Callable[..., str]) -> None:
+def test_duplicate_is_accepted_and_dropped(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(requires_duplicate_detection=True)
     bus.send(queue, *(ServiceBusMessage(text, message_id=text[0]) for text in ("a1", "b1", "a2", "c1", "b2")))
 
@@ -78,10 +83,11 @@ def test_B47_duplicate_is_accepted_and_dropped(bus: Bus, make_queue: Callable[..
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("B48")
 @spec(
     "service-bus-protocol §10.5, invariants B47, B48", "inside batches, for scheduled ones, after completion"
 )
-def test_B48_duplicates_are_known_after_completion(bus: Bus, make_queue: Callable[..., str]) -> None:
+def test_duplicates_are_known_after_completion(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(requires_duplicate_detection=True)
     bus.send(queue, ServiceBusMessage("first", message_id="x"))
     bus.take(queue, 1)
@@ -99,8 +105,9 @@ def test_B48_duplicates_are_known_after_completion(bus: Bus, make_queue: Callabl
     assert texts(bus.peek(queue)) == ["new", "twin"]
 
 
+@pytest.mark.promise("B49")
 @spec("service-bus-protocol §10.5, invariants B49", "without detection equal ids are stored")
-def test_B49_equal_ids_are_kept_without_detection(bus: Bus, queue: str) -> None:
+def test_equal_ids_are_kept_without_detection(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a", message_id="x"), ServiceBusMessage("b", message_id="x"))
 
     assert texts(bus.take(queue, 2)) == ["a", "b"]

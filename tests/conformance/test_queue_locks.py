@@ -27,10 +27,11 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+@pytest.mark.promise("B28")
 @spec(
     "service-bus-protocol §6.2 renew-lock, invariants B28", "locked until = now + lock duration; only extends"
 )
-def test_B28_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
+def test_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
 
     with bus.receiver(queue) as receiver:
@@ -43,11 +44,12 @@ def test_B28_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
         receiver.complete_message(message)
 
 
+@pytest.mark.promise("B31")
 @spec(
     "service-bus-protocol §4.7, invariants B31, B27",
     "expiry: available again, count +1, the old token does nothing",
 )
-def test_B31_expired_lock_frees_the_message_and_its_token_is_void(
+def test_expired_lock_frees_the_message_and_its_token_is_void(
     bus: Bus, make_queue: Callable[..., str]
 ) -> None:
     def scenario(duration: dt.timedelta) -> None:
@@ -77,11 +79,12 @@ def test_B31_expired_lock_frees_the_message_and_its_token_is_void(
     with_short_locks(scenario, MessageLockLostError)
 
 
+@pytest.mark.promise("B26")
 @spec(
     "service-bus-protocol §6.2 renew-lock",
     "a renewed message is still ours after its first lock would have ended",
 )
-def test_B26_auto_renewed_message_outlives_its_first_lock(bus: Bus, make_queue: Callable[..., str]) -> None:
+def test_auto_renewed_message_outlives_its_first_lock(bus: Bus, make_queue: Callable[..., str]) -> None:
     def scenario(duration: dt.timedelta) -> None:
         queue = make_queue(lock_duration=duration)
         bus.send(queue, ServiceBusMessage("a"))
@@ -101,11 +104,12 @@ def test_B26_auto_renewed_message_outlives_its_first_lock(bus: Bus, make_queue: 
     with_short_locks(scenario, MessageLockLostError)
 
 
+@pytest.mark.promise("B27")
 @spec(
     "service-bus-protocol §4.6, invariants B27",
     "a token settled elsewhere is lost: on the link and by management",
 )
-def test_B27_token_settled_elsewhere_is_lost(bus: Bus, queue: str) -> None:
+def test_token_settled_elsewhere_is_lost(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"), ServiceBusMessage("b"))
 
     with bus.receiver(queue) as holder, bus.receiver(queue) as other:
@@ -122,8 +126,9 @@ def test_B27_token_settled_elsewhere_is_lost(bus: Bus, queue: str) -> None:
     assert bus.peek(queue, sub_queue="deadletter") == []
 
 
+@pytest.mark.promise("B30")
 @spec("service-bus-protocol §10.3, invariants B30", "lock expiry counts towards the maximum")
-def test_B30_expired_lock_counts_towards_the_maximum(bus: Bus, make_queue: Callable[..., str]) -> None:
+def test_expired_lock_counts_towards_the_maximum(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(lock_duration=dt.timedelta(seconds=LOCK_SECONDS[0]), max_delivery_count=1)
     bus.send(queue, ServiceBusMessage("a"))
 

@@ -44,8 +44,9 @@ def test_peek_lock_gives_a_lock(bus: Bus, queue: str) -> None:
     assert message.state is ServiceBusMessageState.ACTIVE
 
 
+@pytest.mark.promise("B32")
 @spec("service-bus-protocol §4.1, invariants B32", "receive-and-delete removes with the delivery")
-def test_B32_receive_and_delete_removes_at_once(bus: Bus, queue: str) -> None:
+def test_receive_and_delete_removes_at_once(bus: Bus, queue: str) -> None:
     bus.send(queue, *plain(3))
 
     with bus.receiver(queue, receive_mode="receiveanddelete") as receiver:
@@ -58,8 +59,9 @@ def test_B32_receive_and_delete_removes_at_once(bus: Bus, queue: str) -> None:
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("B21")
 @spec("service-bus-protocol §4.2, invariants B21", "the iterator tops up its credit by one and keeps order")
-def test_B21_iterator_yields_in_order_and_ends_after_the_wait(bus: Bus, queue: str) -> None:
+def test_iterator_yields_in_order_and_ends_after_the_wait(bus: Bus, queue: str) -> None:
     bus.send(queue, plain(15))
 
     seen: list[Any] = []
@@ -91,8 +93,9 @@ def test_prefetching_receiver_gets_everything_once(bus: Bus, queue: str, prefetc
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("B35")
 @spec("service-bus-protocol §4.2, invariants B35", "no more deliveries than credit")
-def test_B35_receive_brings_no_more_than_asked(bus: Bus, queue: str) -> None:
+def test_receive_brings_no_more_than_asked(bus: Bus, queue: str) -> None:
     bus.send(queue, plain(10))
 
     with bus.receiver(queue) as receiver:
@@ -143,8 +146,9 @@ def test_waiting_receiver_gets_a_message_as_it_arrives(bus: Bus, queue: str) -> 
     other.close()
 
 
+@pytest.mark.promise("B25")
 @spec("service-bus-protocol §4.7, invariants B25", "competing receivers get the next unlocked message")
-def test_B25_competing_receivers_share_without_overlap(bus: Bus, queue: str) -> None:
+def test_competing_receivers_share_without_overlap(bus: Bus, queue: str) -> None:
     bus.send(queue, plain(20))
 
     with bus.receiver(queue) as one, bus.receiver(queue) as two:
@@ -157,11 +161,12 @@ def test_B25_competing_receivers_share_without_overlap(bus: Bus, queue: str) -> 
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("B29")
 @spec(
     "service-bus-protocol §4.4, rule 16, invariants B29",
     "closing releases without raising the delivery count",
 )
-def test_B29_closing_a_prefetching_receiver_gives_everything_back(bus: Bus, queue: str) -> None:
+def test_closing_a_prefetching_receiver_gives_everything_back(bus: Bus, queue: str) -> None:
     bus.send(queue, plain(10))
     with bus.receiver(queue, prefetch_count=20) as receiver:
         kept = take(receiver, 1)[0]
@@ -189,10 +194,11 @@ def test_message_for_stale_credit_is_released_and_delivered_later(bus: Bus, queu
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("B26")
 @spec(
     "service-bus-protocol §4.4 [D]", "a message held by a closed receiver stays locked; its lock is its own"
 )
-def test_B26_lock_survives_the_link_that_got_it(bus: Bus, queue: str) -> None:
+def test_lock_survives_the_link_that_got_it(bus: Bus, queue: str) -> None:
     bus.send(queue, *plain(2))
     with bus.receiver(queue) as receiver:
         held = take(receiver, 1)[0]

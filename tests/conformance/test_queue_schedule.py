@@ -15,10 +15,11 @@ def in_seconds(seconds: float) -> dt.datetime:
     return dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
 
 
+@pytest.mark.promise("B44")
 @spec(
     "service-bus-protocol §6.2, §10.6, invariants B44, B24", "not before its time; a new number at the tail"
 )
-def test_B44_scheduled_message_arrives_at_its_time_with_a_new_number(bus: Bus, queue: str) -> None:
+def test_scheduled_message_arrives_at_its_time_with_a_new_number(bus: Bus, queue: str) -> None:
     with bus.sender(queue) as sender:
         due = in_seconds(5)  # both are there before, on a busy machine too
         given = sender.schedule_messages(ServiceBusMessage("later"), due)
@@ -56,11 +57,12 @@ def test_message_with_a_scheduled_time_waits(bus: Bus, queue: str) -> None:
         assert receiver.receive_messages(1, max_wait_time=0.3) == []
 
 
+@pytest.mark.promise("B46")
 @spec(
     "service-bus-protocol §6.2 cancel-scheduled-message, invariants B46",
     "a cancelled message is never delivered",
 )
-def test_B46_cancelled_message_never_arrives(bus: Bus, queue: str) -> None:
+def test_cancelled_message_never_arrives(bus: Bus, queue: str) -> None:
     with bus.sender(queue) as sender:
         given = sender.schedule_messages([ServiceBusMessage(text) for text in "abc"], in_seconds(5))
         sender.cancel_scheduled_messages(given[0])
@@ -70,8 +72,9 @@ def test_B46_cancelled_message_never_arrives(bus: Bus, queue: str) -> None:
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("B46")
 @spec("service-bus-protocol §6.2 cancel-scheduled-message", "unknown, cancelled or activated: not found")
-def test_B46_cancelling_what_is_not_scheduled_is_not_found(bus: Bus, queue: str) -> None:
+def test_cancelling_what_is_not_scheduled_is_not_found(bus: Bus, queue: str) -> None:
     with bus.sender(queue) as sender:
         given = sender.schedule_messages(ServiceBusMessage("x"), in_seconds(3600))
         sender.cancel_scheduled_messages(given)

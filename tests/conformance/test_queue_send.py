@@ -135,8 +135,9 @@ def test_full_batch_is_accepted(bus: Bus, queue: str) -> None:
     assert len(bus.take(queue, 25)) == len(batch)
 
 
+@pytest.mark.promise("B13")
 @spec("service-bus-protocol §3.3, invariants B13", "one bad inner message rejects the whole transfer")
-def test_B13_batch_with_one_refused_message_stores_none(bus: Bus, session_queue: str) -> None:
+def test_batch_with_one_refused_message_stores_none(bus: Bus, session_queue: str) -> None:
     good, bad = ServiceBusMessage("good", session_id="s"), ServiceBusMessage("no session")
 
     with bus.sender(session_queue) as sender, pytest.raises(ServiceBusError):
@@ -314,8 +315,9 @@ def test_plain_message_has_the_defaults_of_the_service(bus: Bus, queue: str) -> 
     assert (message.dead_letter_reason, message.dead_letter_source, message.session_id) == (None, None, None)
 
 
+@pytest.mark.promise("B19")
 @spec("service-bus-protocol §10.8, invariants B19", "sequence numbers start at 1 without gaps")
-def test_B19_sequence_numbers_count_from_one(bus: Bus, queue: str) -> None:
+def test_sequence_numbers_count_from_one(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"), [ServiceBusMessage("b"), ServiceBusMessage("c")])
 
     messages = bus.take(queue, 3)
@@ -324,11 +326,12 @@ def test_B19_sequence_numbers_count_from_one(bus: Bus, queue: str) -> None:
     assert [m.enqueued_time_utc for m in messages] == sorted(m.enqueued_time_utc for m in messages)
 
 
+@pytest.mark.promise("B61")
 @spec(
     "service-bus-protocol §3.4",
     "250 KiB pass, 256 KiB of body fail with MessageSizeExceededError, link stays",
 )
-def test_B61_message_over_the_limit_is_refused_and_the_link_lives(bus: Bus, queue: str) -> None:
+def test_message_over_the_limit_is_refused_and_the_link_lives(bus: Bus, queue: str) -> None:
     with bus.sender(queue) as sender:
         sender.send_messages(ServiceBusMessage(b"x" * 250 * KIB))
         with pytest.raises(MessageSizeExceededError):

@@ -33,8 +33,9 @@ def settle(request: pytest.FixtureRequest, bus: Bus, queue: str) -> Callable[...
     return run
 
 
+@pytest.mark.promise("B5")
 @spec("service-bus-protocol §4.6, §6.2, invariants B5", "accepted / completed deletes")
-def test_B05_completed_message_is_gone(bus: Bus, queue: str, settle: Callable[..., Any]) -> None:
+def test_completed_message_is_gone(bus: Bus, queue: str, settle: Callable[..., Any]) -> None:
     bus.send(queue, ServiceBusMessage("a"), ServiceBusMessage("b"))
 
     settle("complete_message")
@@ -57,11 +58,12 @@ def test_abandoned_message_returns_first_with_a_higher_count(
     assert again[0].sequence_number == first.sequence_number
 
 
+@pytest.mark.promise("B34")
 @spec(
     "service-bus-protocol §4.6, §10.6, invariants B34",
     "defer: only by sequence number, state 1, visible to peek",
 )
-def test_B34_deferred_message_is_reached_by_its_number_only(
+def test_deferred_message_is_reached_by_its_number_only(
     bus: Bus, queue: str, settle: Callable[..., Any]
 ) -> None:
     bus.send(queue, ServiceBusMessage("a"), ServiceBusMessage("b"))
@@ -83,10 +85,9 @@ def test_B34_deferred_message_is_reached_by_its_number_only(
     assert bus.peek(queue) == []
 
 
+@pytest.mark.promise("B39")
 @spec("service-bus-protocol §4.6, §10.3, invariants B39", "dead-letter: reason and description as properties")
-def test_B39_dead_lettered_message_keeps_its_content(
-    bus: Bus, queue: str, settle: Callable[..., Any]
-) -> None:
+def test_dead_lettered_message_keeps_its_content(bus: Bus, queue: str, settle: Callable[..., Any]) -> None:
     sent = ServiceBusMessage("a", message_id="id", subject="s", application_properties={"p": "v"})
     bus.send(queue, sent)
 
@@ -135,8 +136,9 @@ def test_dead_letter_queue_settles_like_any_queue(bus: Bus, queue: str) -> None:
         assert receiver.peek_messages(10, sequence_number=1) == []
 
 
+@pytest.mark.promise("B40")
 @spec("service-bus-protocol §10.3, invariants B40", "dead-lettering inside a dead-letter queue is refused")
-def test_B40_dead_letter_cannot_be_dead_lettered_again(bus: Bus, queue: str) -> None:
+def test_dead_letter_cannot_be_dead_lettered_again(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
     with bus.receiver(queue) as receiver:
         receiver.dead_letter_message(take(receiver, 1)[0])
@@ -149,11 +151,12 @@ def test_B40_dead_letter_cannot_be_dead_lettered_again(bus: Bus, queue: str) -> 
     assert texts(bus.peek(queue, sub_queue="deadletter")) == ["a"]
 
 
+@pytest.mark.promise("B30")
 @spec(
     "service-bus-protocol §4.6, §10.3, invariants B30",
     "the last abandon moves it to the dead-letter queue, once",
 )
-def test_B30_max_delivery_count_dead_letters(bus: Bus, make_queue: Callable[..., str]) -> None:
+def test_max_delivery_count_dead_letters(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(max_delivery_count=3)
     bus.send(queue, ServiceBusMessage("poison"), ServiceBusMessage("next"))
 

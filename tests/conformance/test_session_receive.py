@@ -38,8 +38,9 @@ def message(text: str, session: str) -> ServiceBusMessage:
     return ServiceBusMessage(text, session_id=session)
 
 
+@pytest.mark.promise("B22")
 @spec("service-bus-protocol §5.1, invariants B22", "a named session delivers its own messages in order")
-def test_B22_named_session_gets_its_messages_in_order(bus: Bus, session_queue: str) -> None:
+def test_named_session_gets_its_messages_in_order(bus: Bus, session_queue: str) -> None:
     bus.send(session_queue, *(message(f"{s}{i}", s) for i in range(3) for s in "ab"))
 
     with bus.receiver(session_queue, session_id="b") as receiver:
@@ -120,8 +121,9 @@ def test_next_available_waits_for_a_session_to_appear(bus: Bus, session_queue: s
     other.close()
 
 
+@pytest.mark.promise("B51")
 @spec("service-bus-protocol §5.2, §8.1, invariants B51", "held by another: session-cannot-be-locked")
-def test_B51_held_session_cannot_be_accepted_twice(bus: Bus, session_queue: str) -> None:
+def test_held_session_cannot_be_accepted_twice(bus: Bus, session_queue: str) -> None:
     second = bus.receiver(session_queue, session_id="s")
     with bus.receiver(session_queue, session_id="s"), pytest.raises(SessionCannotBeLockedError):
         second.__enter__()
@@ -130,8 +132,9 @@ def test_B51_held_session_cannot_be_accepted_twice(bus: Bus, session_queue: str)
         assert receiver.session.session_id == "s"
 
 
+@pytest.mark.promise("B29")
 @spec("service-bus-protocol §5.3, invariants B29", "closing the link frees the session at once, counts stay")
-def test_B29_closed_session_gives_messages_back_uncounted(bus: Bus, session_queue: str) -> None:
+def test_closed_session_gives_messages_back_uncounted(bus: Bus, session_queue: str) -> None:
     bus.send(session_queue, message("a", "s"), message("b", "s"))
     with bus.receiver(session_queue, session_id="s") as receiver:
         take(receiver, 2)
@@ -141,8 +144,9 @@ def test_B29_closed_session_gives_messages_back_uncounted(bus: Bus, session_queu
     assert [(str(m), m.delivery_count) for m in again] == [("a", 0), ("b", 0)]
 
 
+@pytest.mark.promise("B23")
 @spec("service-bus-protocol §5.3, invariants B23", "abandon puts the same message first again")
-def test_B23_abandoned_message_comes_first_again_in_its_session(bus: Bus, session_queue: str) -> None:
+def test_abandoned_message_comes_first_again_in_its_session(bus: Bus, session_queue: str) -> None:
     bus.send(session_queue, *(message(str(i), "s") for i in range(3)))
 
     with bus.receiver(session_queue, session_id="s") as receiver:
@@ -211,11 +215,12 @@ def test_peek_sees_one_session(bus: Bus, session_queue: str) -> None:
     assert [(str(m), m.sequence_number) for m in seen] == [("a0", 1), ("a1", 3)]
 
 
+@pytest.mark.promise("B53")
 @spec(
     "service-bus-protocol §5.4, §6.4, invariants B53",
     "state: unset is null, opaque bytes, null clears, survives",
 )
-def test_B53_session_state_is_set_read_and_cleared(bus: Bus, session_queue: str) -> None:
+def test_session_state_is_set_read_and_cleared(bus: Bus, session_queue: str) -> None:
     with bus.receiver(session_queue, session_id="s") as receiver:
         assert receiver.session.get_state() is None
         receiver.session.set_state("text")
@@ -256,12 +261,11 @@ def test_session_lock_is_renewed(bus: Bus, session_queue: str) -> None:
         assert answer == receiver.session.locked_until_utc > before
 
 
+@pytest.mark.promise("B29")
 @spec(
     "service-bus-protocol §5.3, invariants B29, B51", "expiry: detach session-lock-lost, free again, count +1"
 )
-def test_B29_expired_session_lock_frees_the_session_and_counts(
-    bus: Bus, make_queue: Callable[..., str]
-) -> None:
+def test_expired_session_lock_frees_the_session_and_counts(bus: Bus, make_queue: Callable[..., str]) -> None:
     def scenario(duration: dt.timedelta) -> None:
         queue = make_queue(requires_session=True, lock_duration=duration)
         bus.send(queue, message("a", "s"))
@@ -354,11 +358,12 @@ def test_empty_session_id_is_a_session(bus: Bus, session_queue: str) -> None:
         receiver.complete_message(take(receiver, 1)[0])
 
 
+@pytest.mark.promise("B52")
 @spec(
     "service-bus-protocol §3.4, §8.1, invariants B52",
     "a session queue refuses a message without a session id",
 )
-def test_B52_message_without_session_is_refused(bus: Bus, session_queue: str) -> None:
+def test_message_without_session_is_refused(bus: Bus, session_queue: str) -> None:
     with bus.sender(session_queue) as sender:
         with pytest.raises(ServiceBusError, match="amqp:not-allowed"):
             sender.send_messages(ServiceBusMessage("no session"))
@@ -367,11 +372,10 @@ def test_B52_message_without_session_is_refused(bus: Bus, session_queue: str) ->
     assert texts(bus.take(session_queue, 1, session_id="s")) == ["fine"]
 
 
+@pytest.mark.promise("B52")
 @pytest.mark.parametrize("session", [None, "s", NEXT_AVAILABLE_SESSION], ids=["plain", "named", "next"])
 @spec("service-bus-protocol §5.2", "session receivers and session queues belong together")
-def test_B52_wrong_kind_of_receiver_is_refused(
-    bus: Bus, queue: str, session_queue: str, session: Any
-) -> None:
+def test_wrong_kind_of_receiver_is_refused(bus: Bus, queue: str, session_queue: str, session: Any) -> None:
     wrong = session_queue if session is None else queue
 
     with (

@@ -42,10 +42,11 @@ def reroute(admin: Any, queue: str, **changes: Any) -> None:
     admin.update_queue(properties)
 
 
+@pytest.mark.promise("B50")
 @spec(
     "service-bus-protocol §10.7, invariants B50", "forwarding through queue, topic and subscription, in order"
 )
-def test_B50_chain_over_queue_topic_and_subscription(bus: Bus, admin: Any, queue: str) -> None:
+def test_chain_over_queue_topic_and_subscription(bus: Bus, admin: Any, queue: str) -> None:
     topic = f"relay{next(_numbers)}"
     admin.create_topic(topic)
     admin.create_subscription(topic, "onward", forward_to=queue)
@@ -83,8 +84,9 @@ def test_forwarding_source_refuses_receivers(
             attached.receive_messages(1, max_wait_time=RECEIVE_SECONDS_MAX)
 
 
+@pytest.mark.promise("B50")
 @spec("service-bus-protocol §10.7, §11.5", "forwarding set later moves what is there; cleared, messages stay")
-def test_B50_forwarding_can_be_set_and_cleared(
+def test_forwarding_can_be_set_and_cleared(
     bus: Bus, admin: Any, make_chain: Callable[..., list[str]]
 ) -> None:
     (source,), (target,) = make_chain(1), make_chain(1)
@@ -98,8 +100,9 @@ def test_B50_forwarding_can_be_set_and_cleared(
     assert texts(bus.take(source, 1)) == ["c"]
 
 
+@pytest.mark.promise("B50")
 @spec("service-bus-protocol §10.3, §10.7", "four hops; the fifth is refused with MaxTransferHopCountExceeded")
-def test_B50_fifth_hop_is_dead_lettered(bus: Bus, admin: Any, make_chain: Callable[..., list[str]]) -> None:
+def test_fifth_hop_is_dead_lettered(bus: Bus, admin: Any, make_chain: Callable[..., list[str]]) -> None:
     names = make_chain(6)
     bus.send(names[1], ServiceBusMessage("four hops"))
     bus.send(names[0], ServiceBusMessage("five hops"))
@@ -112,8 +115,9 @@ def test_B50_fifth_hop_is_dead_lettered(bus: Bus, admin: Any, make_chain: Callab
     assert [admin.get_queue_runtime_properties(name).total_message_count for name in names] == [0] * 6
 
 
+@pytest.mark.promise("B50")
 @spec("service-bus-protocol §10.3", "destination missing: transfer dead-letter queue of the source")
-def test_B50_missing_target(bus: Bus, admin: Any, make_chain: Callable[..., list[str]]) -> None:
+def test_missing_target(bus: Bus, admin: Any, make_chain: Callable[..., list[str]]) -> None:
     source, target = make_chain(2)
     admin.delete_queue(target)
     bus.send(source, ServiceBusMessage("lost"))
@@ -128,9 +132,10 @@ def test_B50_missing_target(bus: Bus, admin: Any, make_chain: Callable[..., list
     assert admin.get_queue_runtime_properties(source).transfer_dead_letter_message_count == 0
 
 
+@pytest.mark.promise("B50")
 @spec("service-bus-protocol §10.3", "destination disabled: transfer dead-letter queue of the subscription")
 @pytest.mark.parametrize("status", ["Disabled", "SendDisabled"])
-def test_B50_disabled_target(
+def test_disabled_target(
     bus: Bus, admin: Any, queue: str, make_topic: Callable[..., str], status: str
 ) -> None:
     topic = make_topic(onward={"forward_to": queue}, kept={})
@@ -146,8 +151,9 @@ def test_B50_disabled_target(
     assert peek(bus, topic, "kept") == ["first", "second"]
 
 
+@pytest.mark.promise("B50")
 @spec("service-bus-protocol §10.3, §10.2", "destination full or over its size: transfer dead-letter queue")
-def test_B50_full_target_and_message_too_large_for_it(
+def test_full_target_and_message_too_large_for_it(
     bus: Bus, admin: Any, namespace: Any, make_queue: Callable[..., str]
 ) -> None:
     target = make_queue(max_size_in_megabytes=1)
@@ -163,8 +169,9 @@ def test_B50_full_target_and_message_too_large_for_it(
         assert all(m.dead_letter_reason for m in buried)
 
 
+@pytest.mark.promise("B50")
 @spec("service-bus-protocol §10.3", "a destination that requires sessions takes no message without one")
-def test_B50_session_target(bus: Bus, admin: Any, make_queue: Callable[..., str], session_queue: str) -> None:
+def test_session_target(bus: Bus, admin: Any, make_queue: Callable[..., str], session_queue: str) -> None:
     source = make_queue(forward_to=session_queue)
     bus.send(source, ServiceBusMessage("with", session_id="s"), ServiceBusMessage("without"))
 
@@ -173,10 +180,9 @@ def test_B50_session_target(bus: Bus, admin: Any, make_queue: Callable[..., str]
         assert texts(take(receiver, 1)) == ["without"]
 
 
+@pytest.mark.promise("B38")
 @spec("service-bus-protocol §10.3, §10.7", "dead letters go on to another queue with their reason and source")
-def test_B38_dead_letters_are_forwarded(
-    bus: Bus, admin: Any, queue: str, make_topic: Callable[..., str]
-) -> None:
+def test_dead_letters_are_forwarded(bus: Bus, admin: Any, queue: str, make_topic: Callable[..., str]) -> None:
     topic = make_topic(one={"forward_dead_lettered_messages_to": queue, "max_delivery_count": 1})
     publish(bus, topic, ServiceBusMessage("told", subject="s"), ServiceBusMessage("abandoned"))
     with bus.client().get_subscription_receiver(topic, "one") as receiver:
@@ -191,11 +197,12 @@ def test_B38_dead_letters_are_forwarded(
     assert admin.get_subscription_runtime_properties(topic, "one").dead_letter_message_count == 0
 
 
+@pytest.mark.promise("B50")
 @spec(
     "service-bus-protocol §10.7, invariants B8",
     "a rule chooses before forwarding; each copy goes its own way",
 )
-def test_B50_filtered_subscriptions_forward_their_own_copies(
+def test_filtered_subscriptions_forward_their_own_copies(
     bus: Bus, admin: Any, make_topic: Callable[..., str], make_queue: Callable[..., str]
 ) -> None:
     reds, all_of_them = make_queue(), make_queue()
@@ -213,8 +220,9 @@ def test_B50_filtered_subscriptions_forward_their_own_copies(
     assert texts(bus.take(all_of_them, 3)) == ["red", "blue", "red"]
 
 
+@pytest.mark.promise("B44", "B50")
 @spec("service-bus-protocol §10.6, §10.7", "a scheduled message is forwarded when it falls due, not before")
-def test_B44_B50_scheduled_message_is_forwarded_at_its_time(
+def test_scheduled_message_is_forwarded_at_its_time(
     bus: Bus, queue: str, make_queue: Callable[..., str]
 ) -> None:
     source = make_queue(forward_to=queue)
@@ -234,8 +242,9 @@ def test_missing_target_is_refused(admin: Any, make_chain: Callable[..., list[st
     assert caught.value.status_code == 400
 
 
+@pytest.mark.promise("B50")
 @spec("azure-sdk-for-python, test_mgmt_queues", "an update may name the queue itself; sessions may forward")
-def test_B50_forwarding_to_itself_ends_at_the_hop_limit(
+def test_forwarding_to_itself_ends_at_the_hop_limit(
     bus: Bus, admin: Any, make_chain: Callable[..., list[str]]
 ) -> None:
     (name,) = make_chain(1)
@@ -248,8 +257,9 @@ def test_B50_forwarding_to_itself_ends_at_the_hop_limit(
         assert reasons([buried]) == [("round and round", "MaxTransferHopCountExceeded")]
 
 
+@pytest.mark.promise("B50")
 @spec("azure-sdk-for-python, test_mgmt_queues", "a queue with sessions may forward")
-def test_B50_queue_with_sessions_forwards(
+def test_queue_with_sessions_forwards(
     bus: Bus, make_queue: Callable[..., str], make_chain: Callable[..., list[str]]
 ) -> None:
     (target,) = make_chain(1)

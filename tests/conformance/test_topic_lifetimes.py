@@ -61,8 +61,9 @@ def wait(clock: Any, admin: Any) -> Callable[[int], None]:
     return pass_time
 
 
+@pytest.mark.promise("B41")
 @spec("service-bus-protocol §9.2, §10.4", "time to live: the smallest of message, topic and subscription")
-def test_B41_smallest_of_three_lives(bus: Bus, admin: Any, wait: Callable[[int], None]) -> None:
+def test_smallest_of_three_lives(bus: Bus, admin: Any, wait: Callable[[int], None]) -> None:
     admin.create_topic("t", default_message_time_to_live=2 * MINUTE)
     admin.create_subscription("t", "long", default_message_time_to_live=HOUR)
     admin.create_subscription(
@@ -102,13 +103,12 @@ def test_B41_smallest_of_three_lives(bus: Bus, admin: Any, wait: Callable[[int],
     assert peek(bus, "t", "long", sub_queue="deadletter") == []
 
 
+@pytest.mark.promise("B44")
 @spec(
     "service-bus-protocol §9.2, §10.6",
     "scheduled at the topic, counted there; fans out by the rules of that time",
 )
-def test_B44_schedule_waits_at_the_topic(
-    bus: Bus, admin: Any, clock: Any, wait: Callable[[int], None]
-) -> None:
+def test_schedule_waits_at_the_topic(bus: Bus, admin: Any, clock: Any, wait: Callable[[int], None]) -> None:
     admin.create_topic("t")
     for name in ("one", "two"):
         admin.create_subscription("t", name)
@@ -136,11 +136,12 @@ def test_B44_schedule_waits_at_the_topic(
     assert peek(bus, "t", "one") == ["b"]
 
 
+@pytest.mark.promise("B47")
 @spec(
     "service-bus-protocol §9.2, §10.5",
     "duplicates are detected at the topic, for all subscriptions, within the window",
 )
-def test_B47_duplicates_at_a_topic(bus: Bus, admin: Any, wait: Callable[[int], None]) -> None:
+def test_duplicates_at_a_topic(bus: Bus, admin: Any, wait: Callable[[int], None]) -> None:
     admin.create_topic("t", requires_duplicate_detection=True, duplicate_detection_history_time_window=MINUTE)
     for name in ("one", "two"):
         admin.create_subscription("t", name)
@@ -158,11 +159,12 @@ def test_B47_duplicates_at_a_topic(bus: Bus, admin: Any, wait: Callable[[int], N
     assert peek(bus, "t", "two") == ["a", "b", "c"]
 
 
+@pytest.mark.promise("B40")
 @spec(
     "service-bus-protocol §10.3, invariants B40",
     "a dead letter does not expire a second time where it was sent on",
 )
-def test_B40_forwarded_dead_letter_keeps(bus: Bus, admin: Any, wait: Callable[[int], None]) -> None:
+def test_forwarded_dead_letter_keeps(bus: Bus, admin: Any, wait: Callable[[int], None]) -> None:
     admin.create_queue("graves")
     admin.create_topic("t")
     admin.create_subscription(

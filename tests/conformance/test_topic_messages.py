@@ -28,8 +28,9 @@ def test_every_subscription_gets_a_copy(bus: Bus, make_topic: Callable[..., str]
     assert peek(bus, topic, "two") == ["a", "b", "c"]
 
 
+@pytest.mark.promise("B55")
 @spec("service-bus-protocol §9.3, §9.4", "correlation and SQL filters choose")
-def test_B55_filters_choose(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
+def test_filters_choose(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
     topic = make_topic(red={}, large={}, none={})
     for subscription in ("red", "large", "none"):
         admin.delete_rule(topic, subscription, "$Default")
@@ -48,8 +49,9 @@ def test_B55_filters_choose(bus: Bus, admin: Any, make_topic: Callable[..., str]
     assert peek(bus, topic, "none") == []
 
 
+@pytest.mark.promise("B56")
 @spec("service-bus-protocol §9.2, §9.5", "a rule with an action makes a copy of its own")
-def test_B56_action_changes_its_own_copy(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
+def test_action_changes_its_own_copy(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
     topic = make_topic(acted={}, plain={})
     admin.create_rule(
         topic, "acted", "mark", filter=SqlRuleFilter("1=1"), action=SqlRuleAction("SET marked = 'yes'")
@@ -111,11 +113,12 @@ def test_sessions_on_a_subscription(bus: Bus, make_topic: Callable[..., str]) ->
         assert texts(take(receiver, 2)) == [f"{session}0", f"{session}1"]
 
 
+@pytest.mark.promise("B52")
 @spec(
     "service-bus-protocol §10.3",
     "a copy without a session for a subscription that requires one is dead-lettered",
 )
-def test_B52_copy_without_a_session_is_dead_lettered(bus: Bus, make_topic: Callable[..., str]) -> None:
+def test_copy_without_a_session_is_dead_lettered(bus: Bus, make_topic: Callable[..., str]) -> None:
     topic = make_topic(strict={"requires_session": True}, plain={})
     publish(bus, topic, ServiceBusMessage("without"), ServiceBusMessage("with", session_id="s"))
 
@@ -135,8 +138,9 @@ def test_topic_and_subscription_are_not_queues(bus: Bus, make_topic: Callable[..
         bus.send(f"{topic}/Subscriptions/one", ServiceBusMessage("x"))
 
 
+@pytest.mark.promise("B50")
 @spec("service-bus-protocol §10.7, invariants B50", "forwarding moves messages and keeps their properties")
-def test_B50_forwarded_message_arrives_with_a_new_number(
+def test_forwarded_message_arrives_with_a_new_number(
     bus: Bus, queue: str, make_queue: Callable[..., str]
 ) -> None:
     source = make_queue(forward_to=queue)

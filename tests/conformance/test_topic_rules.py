@@ -57,10 +57,9 @@ def test_default_rule_takes_everything_until_it_is_removed(
     assert peek(bus, topic, "one") == ["before", "after"]
 
 
+@pytest.mark.promise("B57")
 @spec("service-bus-protocol §9.2, invariants B57", "a rule change counts for messages accepted afterwards")
-def test_B57_changed_rule_judges_what_comes_later(
-    bus: Bus, admin: Any, make_topic: Callable[..., str]
-) -> None:
+def test_changed_rule_judges_what_comes_later(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
     topic = make_topic(one={})
     rule = admin.get_rule(topic, "one", DEFAULT)
     with bus.client().get_topic_sender(topic) as sender:  # the same link sees every change
@@ -73,6 +72,7 @@ def test_B57_changed_rule_judges_what_comes_later(
     assert peek(bus, topic, "one") == ["ared", "bblue", "cred", "cblue"]
 
 
+@pytest.mark.promise("B55")
 @spec("service-bus-protocol §9.3", "every field of a correlation filter; all that are given must be equal")
 @pytest.mark.parametrize(
     ("given", "wanted", "other"),
@@ -93,7 +93,7 @@ def test_B57_changed_rule_judges_what_comes_later(
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_B55_correlation_filter(
+def test_correlation_filter(
     bus: Bus,
     admin: Any,
     make_topic: Callable[..., str],
@@ -116,6 +116,7 @@ def test_B55_correlation_filter(
     assert peek(bus, topic, "one") == ["wanted"]
 
 
+@pytest.mark.promise("B55")
 @spec(
     "service-bus-protocol §9.4",
     "SQL filters: scopes, logic of three values, LIKE, IN, EXISTS, arithmetic, parameters",
@@ -136,7 +137,7 @@ def test_B55_correlation_filter(
         ("flag", "d"),
     ],
 )
-def test_B55_sql_filter(
+def test_sql_filter(
     bus: Bus, admin: Any, make_topic: Callable[..., str], expression: str, chosen: str
 ) -> None:
     topic = make_topic(one={})
@@ -182,11 +183,12 @@ def test_sql_parameters(bus: Bus, admin: Any, make_topic: Callable[..., str]) ->
     assert peek(bus, topic, "one") == ["yes"]
 
 
+@pytest.mark.promise("B55")
 @spec(
     "service-bus-protocol §9.2, invariants B55",
     "rules without action: one copy; each with action: one of its own",
 )
-def test_B55_one_copy_for_plain_rules_and_one_for_each_action(
+def test_one_copy_for_plain_rules_and_one_for_each_action(
     bus: Bus, admin: Any, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(one={})
@@ -210,10 +212,11 @@ def test_B55_one_copy_for_plain_rules_and_one_for_each_action(
     assert peek(bus, topic, "one") == []
 
 
+@pytest.mark.promise("B56")
 @spec(
     "service-bus-protocol §9.5, invariants B56", "SET and REMOVE of user and system properties, left to right"
 )
-def test_B56_action_sets_and_removes(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
+def test_action_sets_and_removes(bus: Bus, admin: Any, make_topic: Callable[..., str]) -> None:
     topic = make_topic(one={}, two={})
     admin.delete_rule(topic, "one", DEFAULT)
     action = "SET sys.Label = 'changed'; SET total = price * 2; SET again = total + 1; REMOVE secret; SET price = '7'"
@@ -231,11 +234,12 @@ def test_B56_action_sets_and_removes(bus: Bus, admin: Any, make_topic: Callable[
     assert properties_of([plain_copy]) == [{"price": 10, "secret": "s", "kept": "k"}]
 
 
+@pytest.mark.promise("B58")
 @spec(
     "service-bus-protocol §9.2, §10.3",
     "a filter that fails on a message: dead-lettered, or dropped for this one",
 )
-def test_B58_failing_filter_follows_the_subscription_s_policy(
+def test_failing_filter_follows_the_subscription_s_policy(
     bus: Bus, admin: Any, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(

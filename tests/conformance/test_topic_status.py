@@ -104,11 +104,12 @@ def test_deleted_subscription_detaches_its_receivers(
         assert texts(take(other, 1)) == ["x"]
 
 
+@pytest.mark.promise("B16")
 @spec(
     "service-bus-protocol §8.3, invariants B16",
     "a topic deleted under its clients takes its subscriptions with it",
 )
-def test_B16_deleted_topic_ends_everything_and_starts_empty_again(
+def test_deleted_topic_ends_everything_and_starts_empty_again(
     bus: Bus, admin: Any, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(one={})

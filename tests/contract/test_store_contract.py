@@ -81,7 +81,8 @@ def test_a_new_store_is_empty(kind: StoreKind) -> None:
     assert records == []
 
 
-def test_B1_committed_records_come_back_in_order_and_byte_for_byte(kind: StoreKind) -> None:
+@pytest.mark.promise("B1")
+def test_committed_records_come_back_in_order_and_byte_for_byte(kind: StoreKind) -> None:
     store = ready(kind)
     special = Message(9, 1009, 99, 3, "s")
     special.state = DEFERRED
@@ -113,7 +114,8 @@ def test_B1_committed_records_come_back_in_order_and_byte_for_byte(kind: StoreKi
     assert facts(store, records) == expected
 
 
-def test_B13_what_was_not_committed_is_gone(kind: StoreKind) -> None:
+@pytest.mark.promise("B13")
+def test_what_was_not_committed_is_gone(kind: StoreKind) -> None:
     store = ready(kind)
     store.append(stored(1, b"kept"))
     commit(store)
@@ -188,7 +190,8 @@ def test_locations_are_never_zero_and_never_the_same(kind: StoreKind) -> None:
     assert len(set(locations)) == len(locations)
 
 
-def test_B13_a_batch_larger_than_anything_is_still_one_batch(kind: StoreKind) -> None:
+@pytest.mark.promise("B13")
+def test_a_batch_larger_than_anything_is_still_one_batch(kind: StoreKind) -> None:
     store = ready(kind)
     blobs = [bytes([number]) * 50_000 for number in range(1, 8)]
     for number, blob in enumerate(blobs, 1):
@@ -199,7 +202,8 @@ def test_B13_a_batch_larger_than_anything_is_still_one_batch(kind: StoreKind) ->
     assert facts(store, records) == [encode(stored(number, blob)) for number, blob in enumerate(blobs, 1)]
 
 
-def test_B1_B19_restating_keeps_what_the_owner_says_is_true(kind: StoreKind) -> None:
+@pytest.mark.promise("B1", "B19")
+def test_restating_keeps_what_the_owner_says_is_true(kind: StoreKind) -> None:
     """A long life: most messages go, some stay. The owner restates on request; nothing is lost, no number forgotten."""
     store = ready(kind)
     chance = random.Random(7)
@@ -239,7 +243,8 @@ def test_B1_B19_restating_keeps_what_the_owner_says_is_true(kind: StoreKind) -> 
     assert highest == 1499
 
 
-def test_B9_opening_twice_gives_the_same(kind: StoreKind) -> None:
+@pytest.mark.promise("B9")
+def test_opening_twice_gives_the_same(kind: StoreKind) -> None:
     store = ready(kind)
     for number in range(1, 40):
         store.append(stored(number, b"x" * 300))
@@ -302,7 +307,8 @@ def test_close_is_idempotent(kind: StoreKind) -> None:
     store.close()
 
 
-def test_B62_a_store_tells_how_much_waits_for_its_batch(kind: StoreKind) -> None:
+@pytest.mark.promise("B62")
+def test_a_store_tells_how_much_waits_for_its_batch(kind: StoreKind) -> None:
     store = ready(kind)
     assert store.staged_bytes() == 0
     for number in range(1, 40):

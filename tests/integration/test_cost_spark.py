@@ -114,7 +114,8 @@ def run(*arguments: str) -> dict[str, object]:
     return found
 
 
-def test_D6_the_bill_of_a_scripted_outage_equals_the_hand_calculation(tmp_path: Path, prices: str) -> None:
+@pytest.mark.promise("D6")
+def test_the_bill_of_a_scripted_outage_equals_the_hand_calculation(tmp_path: Path, prices: str) -> None:
     # Characters that mean something to Spark mean nothing in the name of a directory.
     data = tmp_path / "all [of] {it} *"
     scripted_outage(data)
@@ -165,7 +166,8 @@ def test_D6_the_bill_of_a_scripted_outage_equals_the_hand_calculation(tmp_path: 
     assert "http" not in page.read_text().split("<body>")[1].split("Prices</h2>")[0]
 
 
-def test_D5_D8_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: Path, prices: str) -> None:
+@pytest.mark.promise("D5", "D8")
+def test_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: Path, prices: str) -> None:
     scripted_outage(tmp_path)
     log = tmp_path / "primary" / "usage"
     part = log / "hour=2026-11-15T10" / "part-life1.parquet"

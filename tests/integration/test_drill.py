@@ -235,7 +235,8 @@ def test_killed_it_leaves_an_outage_that_ends_by_itself(pair: Pair) -> None:
             admin.get_queue(own)
 
 
-def test_M7_as_a_command_it_prints_one_object_and_no_key(pair: Pair) -> None:
+@pytest.mark.promise("M7")
+def test_as_a_command_it_prints_one_object_and_no_key(pair: Pair) -> None:
     environment = {
         **os.environ,
         "PAIRBUS_PRIMARY": pair.primary.connection_string,

@@ -18,8 +18,9 @@ AT_LEAST = {
 """A run in which nothing happened would prove nothing."""
 
 
+@pytest.mark.promise("B1", "B5", "B13", "B17", "B19")
 @pytest.mark.timeout(900)
-def test_B01_B05_B13_B17_B19_hold_over_kills_under_load() -> None:
+def test_kills_under_load_lose_nothing_and_bring_nothing_back() -> None:
     verdict, events = run(KILLS, SEED, at_least=AT_LEAST)
 
     print(verdict.summary())

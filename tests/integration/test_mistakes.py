@@ -88,10 +88,11 @@ def left(tmp_path: Path) -> Path:
 # --- keys and addresses -----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("M15")
 @pytest.mark.parametrize(
     "command", [["send", "orders", "hello"], ["peek", "orders"], ["receive", "orders", "--wait", "1"]]
 )
-def test_M15_a_wrong_key_on_messages(command: list[str], wrong_key: dict[str, str]) -> None:
+def test_a_wrong_key_on_messages(command: list[str], wrong_key: dict[str, str]) -> None:
     line = mistake(
         *command, code=REFUSED, says=("key was refused", "pairbus entity list"), environment=wrong_key
     )
@@ -99,9 +100,8 @@ def test_M15_a_wrong_key_on_messages(command: list[str], wrong_key: dict[str, st
     assert "wrong" not in line  # the key itself is never shown (M7)
 
 
-def test_M15_a_wrong_key_on_management(
-    namespace: Namespace, wrong_key: dict[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.promise("M15")
+def test_a_wrong_key_on_management(namespace: Namespace, wrong_key: dict[str, str], tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     ready.write_text(
         json.dumps({"connection_string": wrong_key["PAIRBUS_SECONDARY"], "ca_file": namespace.ca_file})
@@ -117,7 +117,8 @@ def test_M15_a_wrong_key_on_management(
     )
 
 
-def test_M15_a_certificate_that_nobody_vouches_for(namespace: Namespace) -> None:
+@pytest.mark.promise("M15")
+def test_a_certificate_that_nobody_vouches_for(namespace: Namespace) -> None:
     # Without the word that it is on this machine the namespace is asked by TLS.
     secure = namespace.connection_string.replace("UseDevelopmentEmulator=true;", "")
     environment = {"PAIRBUS_PRIMARY": secure}
@@ -125,10 +126,11 @@ def test_M15_a_certificate_that_nobody_vouches_for(namespace: Namespace) -> None
     mistake("entity", "list", code=REFUSED, says=("not trusted", "--ready-file"), environment=environment)
 
 
+@pytest.mark.promise("M15")
 @pytest.mark.parametrize(
     "command", [["send", "orders", "hello"], ["peek", "orders"], ["entity", "list"], ["backlog", "list"]]
 )
-def test_M15_an_unreachable_namespace(command: list[str]) -> None:
+def test_an_unreachable_namespace(command: list[str]) -> None:
     environment = {"PAIRBUS_PRIMARY": f"{NOBODY};Namespace=a", "PAIRBUS_SECONDARY": f"{NOBODY};Namespace=b"}
 
     line = mistake(
@@ -138,11 +140,13 @@ def test_M15_an_unreachable_namespace(command: list[str]) -> None:
     assert "c2VjcmV0" not in line
 
 
-def test_M15_no_namespace_is_named() -> None:
+@pytest.mark.promise("M15")
+def test_no_namespace_is_named() -> None:
     mistake("send", "orders", "hello", code=WRONG_USAGE, says=("PAIRBUS_PRIMARY", "--ready-file"))
 
 
-def test_M15_a_connection_string_that_is_none() -> None:
+@pytest.mark.promise("M15")
+def test_a_connection_string_that_is_none() -> None:
     mistake(
         "peek",
         "orders",
@@ -152,7 +156,8 @@ def test_M15_a_connection_string_that_is_none() -> None:
     )
 
 
-def test_M15_a_port_that_is_taken(tmp_path: Path) -> None:
+@pytest.mark.promise("M15")
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -167,7 +172,8 @@ def test_M15_a_port_that_is_taken(tmp_path: Path) -> None:
 # --- the data directory -----------------------------------------------------------------------------
 
 
-def test_B69_data_in_use(left: Path) -> None:
+@pytest.mark.promise("B69")
+def test_data_in_use(left: Path) -> None:
     with Namespace("contoso", data=left):
         serve(left, code=REFUSED, says=(str(left), "in use by process", "another data directory"))
         mistake(
@@ -175,14 +181,16 @@ def test_B69_data_in_use(left: Path) -> None:
         )
 
 
-def test_M15_data_of_another_namespace(left: Path) -> None:
+@pytest.mark.promise("M15")
+def test_data_of_another_namespace(left: Path) -> None:
     mistake(
         "serve", "--data", left, "--namespace", "fabrikam", "--amqp", "127.0.0.1:0", "--http", "off",
         code=REFUSED, says=("'contoso'", "'fabrikam'", "start with that name"),
     )  # fmt: skip
 
 
-def test_M15_data_of_a_newer_version(left: Path) -> None:
+@pytest.mark.promise("M15")
+def test_data_of_a_newer_version(left: Path) -> None:
     identity = left / "store" / "format"
     identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 99}))
 
@@ -192,14 +200,16 @@ def test_M15_data_of_a_newer_version(left: Path) -> None:
     )
 
 
-def test_M15_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
+@pytest.mark.promise("M15")
+def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     serve(tmp_path / "file", code=REFUSED, says=("cannot be used", "--data"))
 
 
+@pytest.mark.promise("M15")
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare, to mount a small disk")
-def test_M15_a_full_disk_at_the_start(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_start(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size=64k none {disk}"
@@ -218,7 +228,8 @@ def test_M15_a_full_disk_at_the_start(tmp_path: Path) -> None:
     judge(done, REFUSED, ("No space left on device", "free some space", "--data"))
 
 
-def test_M15_an_export_that_is_not_whole(tmp_path: Path) -> None:
+@pytest.mark.promise("M15")
+def test_an_export_that_is_not_whole(tmp_path: Path) -> None:
     mistake(
         "store", "import", tmp_path, "--data", tmp_path / "new",
         code=REFUSED, says=("no whole export", "manifest.json", "export again"),
@@ -228,6 +239,7 @@ def test_M15_an_export_that_is_not_whole(tmp_path: Path) -> None:
 # --- options and configuration ----------------------------------------------------------------------
 
 
+@pytest.mark.promise("M15")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -244,11 +256,12 @@ def test_M15_an_export_that_is_not_whole(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_M15_a_wrong_option(arguments: list[str], says: tuple[str, ...]) -> None:
+def test_a_wrong_option(arguments: list[str], says: tuple[str, ...]) -> None:
     mistake(*arguments, code=WRONG_USAGE, says=says)
 
 
-def test_M15_a_configuration_with_an_unknown_key(tmp_path: Path) -> None:
+@pytest.mark.promise("M15")
+def test_a_configuration_with_an_unknown_key(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     queue = '{"Name": "orders",\n "Properties": {"LockDuratio": "PT1M"}}'
     config.write_text('{"UserConfig": {"Namespaces": [{"Name": "contoso",\n "Queues": [' + queue + "]}]}}")
@@ -262,7 +275,8 @@ def test_M15_a_configuration_with_an_unknown_key(tmp_path: Path) -> None:
     )
 
 
-def test_M15_a_configuration_that_is_no_json(tmp_path: Path) -> None:
+@pytest.mark.promise("M15")
+def test_a_configuration_that_is_no_json(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"UserConfig": {\n,')
 
@@ -274,7 +288,8 @@ def test_M15_a_configuration_that_is_no_json(tmp_path: Path) -> None:
 # --- Spark ------------------------------------------------------------------------------------------
 
 
-def test_M15_no_java(tmp_path: Path) -> None:
+@pytest.mark.promise("M15")
+def test_no_java(tmp_path: Path) -> None:
     """Where a Java came along as a wheel there is always one; the search itself is tested by its own room."""
     pytest.importorskip("pyspark")
     script = (

@@ -124,18 +124,21 @@ def hold_to_promises(pair: Pair, coroutines: int) -> None:
         assert count <= most, f"P36: {body!r} is stored {count} times"
 
 
-def test_P1_coroutines_share_a_sender_while_the_primary_is_killed_and_comes_back() -> None:
+@pytest.mark.promise("P1")
+def test_coroutines_share_a_sender_while_the_primary_is_killed_and_comes_back() -> None:
     with Pair(queues=["orders"]) as pair:
         hold_to_promises(pair, 32)
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.slow
-def test_P1_a_thousand_coroutines_share_a_sender_while_the_primary_is_killed_and_comes_back() -> None:
+def test_a_thousand_coroutines_share_a_sender_while_the_primary_is_killed_and_comes_back() -> None:
     with Pair(queues=["orders"]) as pair:
         hold_to_promises(pair, 1_000)
 
 
-def test_P1_threads_share_a_sender_and_the_first_detour_takes_about_a_second() -> None:
+@pytest.mark.promise("P1")
+def test_threads_share_a_sender_and_the_first_detour_takes_about_a_second() -> None:
     accepted: list[str] = []
     with Pair(queues=["orders"]) as pair:
         with paired(pair, retry_total=3) as client, client.get_queue_sender("orders") as sender:
@@ -199,7 +202,8 @@ def test_entering_a_sender_proves_key_and_name_as_the_official_client_does() -> 
         asyncio.run(act())
 
 
-def test_P30_a_sender_is_entered_and_sends_while_its_primary_is_down() -> None:
+@pytest.mark.promise("P30")
+def test_a_sender_is_entered_and_sends_while_its_primary_is_down() -> None:
     with Pair(queues=["orders"]) as pair:
         texts = (pair.primary.connection_string, pair.secondary.connection_string)
         pair.primary.kill()

@@ -56,6 +56,7 @@ def strike_and_heal(pair: Pair, kind: str) -> tuple[Callable[[], object], Callab
 
 
 # The short form kills and silences, and stops and cuts with a few messages below; `make integration` does all in full.
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -65,7 +66,7 @@ def strike_and_heal(pair: Pair, kind: str) -> tuple[Callable[[], object], Callab
         pytest.param("cut", marks=pytest.mark.slow),
     ],
 )
-def test_P1_every_accepted_send_arrives_when_the_primary_is(kind: str, pair: Pair) -> None:
+def test_every_accepted_send_arrives_when_the_primary_is(kind: str, pair: Pair) -> None:
     strike, heal = strike_and_heal(pair, kind)
     accepted: dict[str, list[str]] = {"orders": [], "once": []}
     in_doubt = 0
@@ -111,7 +112,8 @@ def test_P1_every_accepted_send_arrives_when_the_primary_is(kind: str, pair: Pai
     assert set(bodies(pair.primary, "once", 30).values()) == {1}, "P2"
 
 
-def test_P1_a_few_sends_arrive_when_the_primary_is_stopped_and_when_it_is_cut(pair: Pair) -> None:
+@pytest.mark.promise("P1")
+def test_a_few_sends_arrive_when_the_primary_is_stopped_and_when_it_is_cut(pair: Pair) -> None:
     with (
         paired(pair, options(enable_syphon=True, backlog_queue_count=1)) as client,
         client.get_queue_sender("once") as sender,
@@ -132,7 +134,8 @@ def test_P1_a_few_sends_arrive_when_the_primary_is_stopped_and_when_it_is_cut(pa
     assert set(found.values()) == {1}, "P2"
 
 
-def test_P6_both_down_raises_in_time_with_both_errors(pair: Pair) -> None:
+@pytest.mark.promise("P6")
+def test_both_down_raises_in_time_with_both_errors(pair: Pair) -> None:
     with paired(pair) as client, client.get_queue_sender("orders") as sender:
         sender.send_messages(text(0))
         pair.primary.kill()
@@ -158,7 +161,8 @@ def _sends(sender: object) -> bool:
     return True
 
 
-def test_P32_a_backlog_queue_that_refuses_leaves_the_rotation_for_all_and_comes_back(pair: Pair) -> None:
+@pytest.mark.promise("P32")
+def test_a_backlog_queue_that_refuses_leaves_the_rotation_for_all_and_comes_back(pair: Pair) -> None:
     with paired(pair, seed=1) as client:
         first, second = client.get_queue_sender("orders"), client.get_queue_sender("orders")
         pair.primary.faults.refuse("orders")
@@ -179,7 +183,8 @@ def test_P32_a_backlog_queue_that_refuses_leaves_the_rotation_for_all_and_comes_
         wait_until(comes_back, "the queue is re-admitted")
 
 
-def test_P44_close_leaves_no_thread_and_a_send_after_it_is_refused(pair: Pair) -> None:
+@pytest.mark.promise("P44")
+def test_close_leaves_no_thread_and_a_send_after_it_is_refused(pair: Pair) -> None:
     before = threading.active_count()
     client = paired(pair, options(enable_syphon=True))
     with client:

@@ -41,7 +41,8 @@ def kinds(events: list[Event], kind: Kind) -> list[str]:
     return [event.subject for event in events if event.kind is kind]
 
 
-def test_P29_pairing_creates_exactly_the_missing_queues_with_the_prescribed_settings(pair: Pair) -> None:
+@pytest.mark.promise("P29")
+def test_pairing_creates_exactly_the_missing_queues_with_the_prescribed_settings(pair: Pair) -> None:
     pair.secondary.create_queue(
         "contoso/x-servicebus-transfer/1", max_delivery_count=7, requires_session=True
     )
@@ -78,7 +79,8 @@ def test_P29_pairing_creates_exactly_the_missing_queues_with_the_prescribed_sett
     ]
 
 
-def test_P29_two_clients_pairing_at_once_end_in_the_same_state(pair: Pair) -> None:
+@pytest.mark.promise("P29")
+def test_two_clients_pairing_at_once_end_in_the_same_state(pair: Pair) -> None:
     clients = [paired(pair, options(backlog_queue_count=5)) for _ in range(2)]
     threads = [threading.Thread(target=client.pair) for client in clients]
     for thread in threads:
@@ -121,7 +123,8 @@ def test_refusals(pair: Pair) -> None:
     paired(pair, shared).pair()
 
 
-def test_P30_without_a_usable_queue_pairing_raises_and_can_be_tried_again(pair: Pair) -> None:
+@pytest.mark.promise("P30")
+def test_without_a_usable_queue_pairing_raises_and_can_be_tried_again(pair: Pair) -> None:
     broken = pair.secondary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=WRONG")
     client = PairedServiceBusClient.from_connection_strings(
         pair.primary.connection_string, broken, options=options(), retry_total=0
@@ -159,7 +162,8 @@ def test_healthy_pairing_adds_no_operation(pair: Pair) -> None:
     assert operations(pair.primary) == {("orders", "send"): 12}, "the broker has counted the same"
 
 
-def test_D6_a_detoured_message_is_four_charges_on_the_brokers_own_count(pair: Pair) -> None:
+@pytest.mark.promise("D6")
+def test_a_detoured_message_is_four_charges_on_the_brokers_own_count(pair: Pair) -> None:
     with paired(pair, by_hand(backlog_queue_count=1, enable_syphon=True)) as client:
         client.fail_over("orders")
         with client.get_queue_sender("orders") as sender:
@@ -176,7 +180,8 @@ def test_D6_a_detoured_message_is_four_charges_on_the_brokers_own_count(pair: Pa
     assert charges == [1, 1, 1, 1]
 
 
-def test_P13_the_size_guard_names_the_overhead_and_headroom_tells_beforehand(pair: Pair) -> None:
+@pytest.mark.promise("P13")
+def test_the_size_guard_names_the_overhead_and_headroom_tells_beforehand(pair: Pair) -> None:
     from pairbus import MessageTooLargeForBacklogError
 
     with paired(pair, by_hand()) as client, client.get_queue_sender("orders") as sender:
@@ -248,7 +253,8 @@ def test_the_entity_that_is_gone_refuses_until_it_is_back(pair: Pair) -> None:
         assert kinds(client.events(), Kind.REFUSED) == ["orders"]
 
 
-def test_P43_when_one_side_is_closed_alone_the_other_is_faulted_after_five_seconds(pair: Pair) -> None:
+@pytest.mark.promise("P43")
+def test_when_one_side_is_closed_alone_the_other_is_faulted_after_five_seconds(pair: Pair) -> None:
     import time
 
     from pairbus import PartnerClosedError

@@ -128,7 +128,8 @@ def test_backlogs_written_by_the_retired_sdk_are_drained(pair: Pair) -> None:
         assert list(found.application_properties or {}) == [b"mine"]
 
 
-def test_P39_poison_is_set_aside_with_a_reason_and_the_rest_flows(pair: Pair) -> None:
+@pytest.mark.promise("P39")
+def test_poison_is_set_aside_with_a_reason_and_the_rest_flows(pair: Pair) -> None:
     path = ("x-ms-path", sections.encode_text("orders"))
     batch = [
         message(b"a", [path], "a"),
@@ -260,7 +261,8 @@ def test_a_drain_into_another_primary_of_the_same_name_is_refused_before_a_messa
         assert bodies(other, "orders", 1) == {"mine": 1}
 
 
-def test_P37_several_syphons_on_the_same_queues_bring_each_message_home_once(pair: Pair) -> None:
+@pytest.mark.promise("P37")
+def test_several_syphons_on_the_same_queues_bring_each_message_home_once(pair: Pair) -> None:
     with paired(pair, by_hand(enable_syphon=True)) as one, paired(pair, by_hand(enable_syphon=True)) as two:
         one.fail_over("orders")
         with one.get_queue_sender("orders") as sender, one.get_queue_sender("orders") as other:
@@ -340,7 +342,8 @@ def test_explain_reads_the_journal(pair: Pair, tmp_path: Path, monkeypatch: pyte
     assert pairbus(pair, "explain", "nothing").returncode == 1
 
 
-def test_P8_every_kind_of_property_survives_the_real_detour(pair: Pair) -> None:
+@pytest.mark.promise("P8")
+def test_every_kind_of_property_survives_the_real_detour(pair: Pair) -> None:
     import datetime
     import uuid
 

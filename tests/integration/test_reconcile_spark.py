@@ -55,8 +55,9 @@ def result_code(result: Result) -> int:
 # -- planted among many -------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D4")
 @pytest.mark.parametrize("count", [120_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_D4_everything_planted_is_found_exactly_and_in_any_layout(tmp_path: Path, count: int) -> None:
+def test_everything_planted_is_found_exactly_and_in_any_layout(tmp_path: Path, count: int) -> None:
     planted = plant(count, seed=7)
     out = tmp_path / "out"
 
@@ -223,7 +224,8 @@ def test_overtaken_messages_are_counted(answer: Answer) -> None:
     assert bucket(4_000) == 2
 
 
-def test_M8_foreign_text_is_inert_on_the_page_and_the_screen(answer: Answer) -> None:
+@pytest.mark.promise("M8")
+def test_foreign_text_is_inert_on_the_page_and_the_screen(answer: Answer) -> None:
     page, screen = answer.certificate.as_html(), answer.certificate.lines()
     for markup in ("<script", "<img", "\x1b", "\u202e"):
         assert markup not in page
@@ -256,7 +258,8 @@ def test_empty_ledgers_prove_that_nothing_was_to_be_lost(tmp_path: Path) -> None
     assert (found["accepted"], found["lost"], found["verdict"]) == (0, 0, "holds")
 
 
-def test_D5_rows_that_cannot_be_read_leave_it_unproven(tmp_path: Path) -> None:
+@pytest.mark.promise("D5")
+def test_rows_that_cannot_be_read_leave_it_unproven(tmp_path: Path) -> None:
     good = json.dumps({**row("sent", "a"), "time": "2026-11-15T12:00:00Z"})
     bad = [
         "{not json",
@@ -294,7 +297,8 @@ def test_what_is_no_ledger_is_refused_with_its_name(tmp_path: Path) -> None:
         assert name in str(result.exception)
 
 
-def test_D8_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(tmp_path: Path) -> None:
+@pytest.mark.promise("D8")
+def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(tmp_path: Path) -> None:
     part = "hour=2026-11-15T12/part-0000000000000001-life.parquet"
     older = write(tmp_path / "copy" / part, [row("sent", "a")])
     newer = write(tmp_path / "log" / part, [row("sent", "a"), row("sent", "b")])

@@ -135,8 +135,9 @@ def attached(namespace: Namespace, key: str) -> Iterator[tuple[Any, Any]]:
             yield sender, receiver
 
 
+@pytest.mark.promise("M5")
 @pytest.mark.timeout(400)
-def test_M5_other_key_works_on_while_a_key_is_replaced_under_load() -> None:
+def test_other_key_works_on_while_a_key_is_replaced_under_load() -> None:
     make_haste()
     with Namespace("contoso", process=True) as namespace, namespace.administration_client() as admin:
         admin.create_queue(QUEUE, authorization_rules=[rule("a2V5LTA=")])

@@ -81,7 +81,8 @@ async def _read_response(client: h11.Connection, reader: asyncio.StreamReader) -
             return body
 
 
-async def test_B4_a_change_is_durable_before_it_is_answered(tmp_path: Path) -> None:
+@pytest.mark.promise("B4")
+async def test_a_change_is_durable_before_it_is_answered(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         running.store.gate.clear()
         reader, writer = await connect(running.amqp)
@@ -122,6 +123,7 @@ async def test_head_and_continue_are_answered_as_http_says(tmp_path: Path) -> No
         writer.close()
 
 
+@pytest.mark.promise("M12")
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
@@ -137,7 +139,7 @@ async def test_head_and_continue_are_answered_as_http_says(tmp_path: Path) -> No
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n", 400),
     ],
 )
-async def test_M12_requests_beyond_the_limits_are_refused_before_the_work(
+async def test_requests_beyond_the_limits_are_refused_before_the_work(
     tmp_path: Path, request_bytes: bytes, status: int
 ) -> None:
     async with serving(tmp_path, limits=Limits(http_body_bytes_max=1024)) as running:
@@ -167,7 +169,8 @@ async def test_idle_connections_are_cut_and_slow_heads_too(tmp_path: Path) -> No
         slow.close()
 
 
-async def test_B62_who_asks_and_never_listens_is_not_read_for_ever(tmp_path: Path) -> None:
+@pytest.mark.promise("B62")
+async def test_who_asks_and_never_listens_is_not_read_for_ever(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         running.broker.http_body = b"z" * 200_000
         reader, writer = await connect(running.amqp)

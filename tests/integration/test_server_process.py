@@ -103,7 +103,8 @@ def test_the_ready_file_tells_everything_and_sigterm_ends_in_good_order(tmp_path
         assert key not in log
 
 
-def test_B1_the_root_key_and_the_authority_survive_a_kill(tmp_path: Path) -> None:
+@pytest.mark.promise("B1")
+def test_the_root_key_and_the_authority_survive_a_kill(tmp_path: Path) -> None:
     with served(tmp_path / "data") as (process, first):
         process.kill()
         process.wait(WAIT_SECONDS)
@@ -133,7 +134,8 @@ def test_declared_entities_are_there_and_a_second_start_keeps_them(tmp_path: Pat
         found.close()
 
 
-def test_B69_a_second_broker_on_the_same_data_refuses_and_writes_nothing(tmp_path: Path) -> None:
+@pytest.mark.promise("B69")
+def test_a_second_broker_on_the_same_data_refuses_and_writes_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with served(data):
         before = {path: path.stat().st_mtime_ns for path in (data / "tls").iterdir()}

@@ -65,7 +65,8 @@ async def test_a_tongue_is_found_out_however_the_bytes_are_cut(tmp_path: Path) -
         writer.close()
 
 
-async def test_B4_nothing_is_written_before_its_commit(tmp_path: Path) -> None:
+@pytest.mark.promise("B4")
+async def test_nothing_is_written_before_its_commit(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
         running.store.gate.clear()
@@ -82,7 +83,8 @@ async def test_B4_nothing_is_written_before_its_commit(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_B11_a_failed_commit_ends_the_server_and_acknowledges_nothing(tmp_path: Path) -> None:
+@pytest.mark.promise("B11")
+async def test_a_failed_commit_ends_the_server_and_acknowledges_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
         writer.write(HEADER + b"one")
@@ -110,7 +112,8 @@ async def _become_calm(running: Running, reader: asyncio.StreamReader, writer: a
     raise AssertionError("every commit went through the thread")
 
 
-async def test_B4_small_commits_on_a_quick_disk_are_waited_for_on_the_spot(tmp_path: Path) -> None:
+@pytest.mark.promise("B4")
+async def test_small_commits_on_a_quick_disk_are_waited_for_on_the_spot(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
         writer.write(HEADER)
@@ -126,7 +129,8 @@ async def test_B4_small_commits_on_a_quick_disk_are_waited_for_on_the_spot(tmp_p
         writer.close()
 
 
-async def test_B11_a_commit_that_fails_on_the_spot_ends_the_server_and_acknowledges_nothing(
+@pytest.mark.promise("B11")
+async def test_a_commit_that_fails_on_the_spot_ends_the_server_and_acknowledges_nothing(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as running:
@@ -144,7 +148,8 @@ async def test_B11_a_commit_that_fails_on_the_spot_ends_the_server_and_acknowled
         writer.close()
 
 
-async def test_B11_a_store_that_fails_at_the_first_commit_never_serves(tmp_path: Path) -> None:
+@pytest.mark.promise("B11")
+async def test_a_store_that_fails_at_the_first_commit_never_serves(tmp_path: Path) -> None:
     broker, store = assembly()
     store.stage("the root key")
     store.fails = disk_error()
@@ -184,7 +189,8 @@ async def test_a_broker_that_cannot_even_hear_of_lost_connections_still_stops_th
             assert await read_cut(reader) == b""
 
 
-async def test_B59_words_that_one_socket_cannot_take_cost_only_that_peer(tmp_path: Path) -> None:
+@pytest.mark.promise("B59")
+async def test_words_that_one_socket_cannot_take_cost_only_that_peer(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         good_reader, good = await connect(running.amqp)
         bad_reader, bad = await connect(running.amqp)
@@ -206,7 +212,8 @@ async def test_B59_words_that_one_socket_cannot_take_cost_only_that_peer(tmp_pat
         bad.close()
 
 
-async def test_B59_a_fault_brought_out_by_one_peer_costs_only_that_peer(tmp_path: Path) -> None:
+@pytest.mark.promise("B59")
+async def test_a_fault_brought_out_by_one_peer_costs_only_that_peer(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         good_reader, good = await connect(running.amqp)
         bad_reader, bad = await connect(running.amqp)
@@ -278,7 +285,8 @@ async def test_rule_19_settlements_are_read_although_the_peer_went_without_readi
         assert gateway.heard == hello + b"settled"
 
 
-async def test_M6_a_peer_that_never_opens_is_cut_after_the_handshake_time(tmp_path: Path) -> None:
+@pytest.mark.promise("M6")
+async def test_a_peer_that_never_opens_is_cut_after_the_handshake_time(tmp_path: Path) -> None:
     limits = Limits(handshake_seconds=0.5)
     async with serving(tmp_path, limits=limits) as running:
         silent_reader, silent = await connect(running.amqp)
@@ -297,7 +305,8 @@ async def test_M6_a_peer_that_never_opens_is_cut_after_the_handshake_time(tmp_pa
             writer.close()
 
 
-async def test_M12_connections_beyond_the_limit_are_refused_and_room_is_given_back(tmp_path: Path) -> None:
+@pytest.mark.promise("M12")
+async def test_connections_beyond_the_limit_are_refused_and_room_is_given_back(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(connections_max=2)) as running:
         pairs = [await connect(running.amqp) for _ in range(2)]
         for reader, writer in pairs:
@@ -318,7 +327,8 @@ async def test_M12_connections_beyond_the_limit_are_refused_and_room_is_given_ba
             one.close()
 
 
-async def test_B63_a_peer_that_does_not_read_gets_no_more_deliveries_until_it_does(tmp_path: Path) -> None:
+@pytest.mark.promise("B63")
+async def test_a_peer_that_does_not_read_gets_no_more_deliveries_until_it_does(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
         writer.write(HEADER + b"OPEN")
@@ -385,7 +395,8 @@ async def test_the_brokers_timers_fire(tmp_path: Path) -> None:
         await wait_for(lambda: running.broker.ticks == [1_005_000])
 
 
-async def test_B65_a_step_of_the_clock_is_noticed_without_traffic(tmp_path: Path) -> None:
+@pytest.mark.promise("B65")
+async def test_a_step_of_the_clock_is_noticed_without_traffic(tmp_path: Path) -> None:
     now = [1_000_000]
     async with serving(tmp_path, clock=lambda: now[0]) as running:
         running.broker.deadline = 9_000_000
@@ -423,7 +434,8 @@ async def test_stop_says_good_bye_makes_everything_durable_and_leaves_nothing(tm
         assert await running.server.wait_ended() is None
 
 
-async def test_B62_reading_stops_when_a_little_input_is_stored_many_times_over(tmp_path: Path) -> None:
+@pytest.mark.promise("B62")
+async def test_reading_stops_when_a_little_input_is_stored_many_times_over(tmp_path: Path) -> None:
     """A message to a topic of a thousand subscriptions is a thousand messages for the disk."""
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
@@ -454,7 +466,8 @@ async def test_kill_forgets_what_is_not_durable(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_B67_when_all_clients_have_gone_nothing_is_left(tmp_path: Path) -> None:
+@pytest.mark.promise("B67")
+async def test_when_all_clients_have_gone_nothing_is_left(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         gc.collect()  # what earlier tests left behind must not go meanwhile
         before = len(os.listdir("/proc/self/fd"))
@@ -491,8 +504,9 @@ async def test_a_taken_port_is_an_error_that_leaves_nothing_open(tmp_path: Path)
         assert store.is_closed
 
 
+@pytest.mark.promise("M14")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-async def test_M14_listening_beyond_this_machine_without_tls_is_refused_at_start(
+async def test_listening_beyond_this_machine_without_tls_is_refused_at_start(
     tmp_path: Path, host: str
 ) -> None:
     broker, store = assembly()
@@ -507,7 +521,8 @@ async def test_M14_listening_beyond_this_machine_without_tls_is_refused_at_start
     assert not store.synced
 
 
-async def test_M14_plain_text_from_elsewhere_is_refused_by_the_peers_own_address(
+@pytest.mark.promise("M14")
+async def test_plain_text_from_elsewhere_is_refused_by_the_peers_own_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pairbus.server.connection.is_loopback", lambda host: False)

@@ -77,7 +77,8 @@ async def test_a_client_that_does_not_know_the_authority_goes_and_hurts_nobody(t
         writer.close()
 
 
-async def test_B59_garbage_after_a_client_hello_costs_only_that_peer(tmp_path: Path) -> None:
+@pytest.mark.promise("B59")
+async def test_garbage_after_a_client_hello_costs_only_that_peer(tmp_path: Path) -> None:
     async with serving(tmp_path, tls=True) as running:
         reader, writer = await connect(running.amqp)
         writer.write(b"\x16\x03\x01\x00\x05hello" + b"\x00" * 100)
@@ -87,7 +88,8 @@ async def test_B59_garbage_after_a_client_hello_costs_only_that_peer(tmp_path: P
         await wait_for(lambda: running.server.statistics().listener.refused_by_reason == {"protocol": 1})
 
 
-async def test_M6_a_handshake_that_never_ends_is_limited_in_bytes_and_time(tmp_path: Path) -> None:
+@pytest.mark.promise("M6")
+async def test_a_handshake_that_never_ends_is_limited_in_bytes_and_time(tmp_path: Path) -> None:
     async with serving(
         tmp_path, tls=True, limits=Limits(handshake_seconds=0.5, linger_seconds=0.5)
     ) as running:

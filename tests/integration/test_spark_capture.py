@@ -80,7 +80,8 @@ def test_a_capture_directory_of_a_queue_that_was_replaced_destroys_nothing(
     assert bus.left(queue) == []
 
 
-def test_D1_capture_holds_each_message_once_by_entity_date_and_hour_and_compaction_changes_only_the_files(
+@pytest.mark.promise("D1")
+def test_capture_holds_each_message_once_by_entity_and_hour_and_compaction_changes_only_files(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     queue, out = bus.queue(), tmp_path / "captured"
@@ -116,15 +117,15 @@ def test_D1_capture_holds_each_message_once_by_entity_date_and_hour_and_compacti
     assert settle(options.checkpoint_location, options.source) == 0
 
 
-def test_D2_a_capture_whose_driver_is_killed_for_real_holds_each_message_once(
-    bus: Bus, tmp_path: Path
-) -> None:
+@pytest.mark.promise("D2")
+def test_a_capture_whose_driver_is_killed_for_real_holds_each_message_once(bus: Bus, tmp_path: Path) -> None:
     kill_and_restart(bus, tmp_path, kills=1)
 
 
+@pytest.mark.promise("D2")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_D2_a_capture_whose_driver_is_killed_again_and_again_holds_each_message_once(
+def test_a_capture_whose_driver_is_killed_again_and_again_holds_each_message_once(
     bus: Bus, tmp_path: Path
 ) -> None:
     kill_and_restart(bus, tmp_path, kills=3)

@@ -98,7 +98,8 @@ def test_properties_of_a_plain_type_arrive_with_it(spark: SparkSession, bus: Bus
     assert row["application_properties"]["n"].asDict() == {"type": "int", "value": "5"}
 
 
-def test_D3_rows_without_ids_are_the_same_messages_when_they_are_sent_again(
+@pytest.mark.promise("D3")
+def test_rows_without_ids_are_the_same_messages_when_they_are_sent_again(
     spark: SparkSession, bus: Bus
 ) -> None:
     queue, unique = bus.queue(), bus.queue(requires_duplicate_detection=True)
@@ -158,7 +159,8 @@ def test_every_field_can_be_taken_from_a_column_of_another_name(spark: SparkSess
     assert row["state"] == "scheduled"
 
 
-def test_D5_a_poisoned_row_is_quarantined_with_its_reason_and_the_rest_is_sent(
+@pytest.mark.promise("D5")
+def test_a_poisoned_row_is_quarantined_with_its_reason_and_the_rest_is_sent(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     out = bus.queue()
@@ -182,7 +184,8 @@ def test_D5_a_poisoned_row_is_quarantined_with_its_reason_and_the_rest_is_sent(
         bus.save(table.where("id = 'p1'"), **columns)
 
 
-def test_D5_a_stream_quarantines_a_row_of_each_batch_and_repeats_none(
+@pytest.mark.promise("D5")
+def test_a_stream_quarantines_a_row_of_each_batch_and_repeats_none(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     """Equal rows of two batches are two rows; a batch that is replayed writes the same file again."""
@@ -213,7 +216,8 @@ def test_D5_a_stream_quarantines_a_row_of_each_batch_and_repeats_none(
     assert bus.left(out) == []
 
 
-def test_D4_sessions_arrive_in_order_from_a_stream_over_many_partitions(
+@pytest.mark.promise("D4")
+def test_sessions_arrive_in_order_from_a_stream_over_many_partitions(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     queue = bus.queue(requires_session=True)
@@ -231,7 +235,8 @@ def test_D4_sessions_arrive_in_order_from_a_stream_over_many_partitions(
     assert bus.left(queue) == []
 
 
-def test_D3_a_python_worker_killed_in_the_middle_of_sending_repeats_no_more_than_it_had_sent(
+@pytest.mark.promise("D3")
+def test_a_python_worker_killed_in_the_middle_of_sending_repeats_no_more_than_it_had_sent(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     cloudpickle.register_pickle_by_value(spark_dying)  # type: ignore[no-untyped-call]
@@ -252,7 +257,8 @@ def test_D3_a_python_worker_killed_in_the_middle_of_sending_repeats_no_more_than
         assert sum(found.values()) - 60 == repeats
 
 
-def test_D3_two_copies_of_a_task_at_the_same_time_send_each_row_once_per_copy_and_once_where_it_counts(
+@pytest.mark.promise("D3")
+def test_two_copies_of_a_task_send_each_row_once_per_copy_and_once_where_it_counts(
     bus: Bus,
 ) -> None:
     """What speculation does: the whole cluster form of it is in test_spark_submit.py."""

@@ -46,7 +46,8 @@ def bus() -> Iterator[Bus]:
         yield running
 
 
-def test_D4_browsing_shows_every_message_once_in_order_whatever_the_partitions_and_takes_none(
+@pytest.mark.promise("D4")
+def test_browsing_shows_every_message_once_in_order_whatever_the_partitions_and_takes_none(
     spark: SparkSession, bus: Bus
 ) -> None:
     queue = bus.queue(requires_session=True)
@@ -63,7 +64,8 @@ def test_D4_browsing_shows_every_message_once_in_order_whatever_the_partitions_a
     assert bus.browse(spark, queue, startingSequence="91").count() == 10
 
 
-def test_D4_a_stream_gives_the_same_in_the_same_order_whatever_the_partitions_and_batches(
+@pytest.mark.promise("D4")
+def test_a_stream_gives_the_same_in_the_same_order_whatever_the_partitions_and_batches(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     queue = bus.queue()
@@ -83,7 +85,8 @@ def test_D4_a_stream_gives_the_same_in_the_same_order_whatever_the_partitions_an
     assert bus.left(queue) == ids(40)
 
 
-def test_D2_a_stream_ends_with_what_was_there_consumes_it_after_commit_and_goes_on_from_its_checkpoint(
+@pytest.mark.promise("D2")
+def test_a_stream_ends_with_what_was_there_and_goes_on_from_its_checkpoint(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     """A subscription with sessions: what is settled there is settled session by session."""
@@ -106,7 +109,8 @@ def test_D2_a_stream_ends_with_what_was_there_consumes_it_after_commit_and_goes_
     assert bus.left(**ordered) == []
 
 
-def test_D1_D2_a_batch_that_failed_is_read_again_and_nothing_of_it_was_settled(
+@pytest.mark.promise("D1", "D2")
+def test_a_batch_that_failed_is_read_again_and_nothing_of_it_was_settled(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     queue = bus.queue()
@@ -134,7 +138,8 @@ def test_D1_D2_a_batch_that_failed_is_read_again_and_nothing_of_it_was_settled(
     assert bus.left(queue) == []
 
 
-def test_D2_D3_a_python_worker_killed_in_the_middle_of_reading_changes_nothing(
+@pytest.mark.promise("D2", "D3")
+def test_a_python_worker_killed_in_the_middle_of_reading_changes_nothing(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     cloudpickle.register_pickle_by_value(spark_dying)  # type: ignore[no-untyped-call]
@@ -248,7 +253,8 @@ def test_the_format_is_found_without_registering_it(spark: SparkSession, bus: Bu
 # --- secrets --------------------------------------------------------------------------------------
 
 
-def test_M7_no_key_is_in_plans_event_logs_checkpoints_progress_or_pages(
+@pytest.mark.promise("M7")
+def test_no_key_is_in_plans_event_logs_checkpoints_progress_or_pages(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     queue, out = bus.queue(), bus.queue()

@@ -81,9 +81,10 @@ def test_a_job_is_submitted_with_the_format_found_by_name_and_the_key_in_the_env
     key_is_nowhere_below(tmp_path, bus.key)
 
 
+@pytest.mark.promise("D3")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_D3_on_a_cluster_with_the_packaged_environment_a_speculative_copy_adds_nothing_beyond_its_rows(
+def test_on_a_cluster_with_the_packaged_environment_a_speculative_copy_adds_only_its_rows(
     bus: Bus, tmp_path: Path
 ) -> None:
     """Two copies of a task send its rows twice at the most; where duplicates are detected, once.

@@ -106,7 +106,8 @@ def home(pair: Pair) -> int:
         )
 
 
-def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: Pair) -> None:
+@pytest.mark.promise("P35", "P36")
+def test_workers_and_driver_are_killed_and_everything_comes_home(pair: Pair) -> None:
     messages, window = 1_000, 8
     sent = fill(pair, messages)
     environment = {
@@ -148,7 +149,8 @@ def test_P35_P36_workers_and_driver_are_killed_and_everything_comes_home(pair: P
     assert repeats <= kills * tasks * window + lapsed
 
 
-def test_P38_P39_one_run_tells_what_could_not_be_brought_home_and_why(pair: Pair) -> None:
+@pytest.mark.promise("P38", "P39")
+def test_one_run_tells_what_could_not_be_brought_home_and_why(pair: Pair) -> None:
     with pair.secondary.client() as client:
         send_payloads(client, BACKLOG[0], [parked("plain", f"good-{n}", b"x") for n in range(50)])
         send_payloads(client, BACKLOG[0], [parked("gone", "nowhere", b"x"), parked("closed", "waits", b"x")])
@@ -198,7 +200,8 @@ def test_a_continuous_syphon_waits_on_long_polls_and_stops_cleanly(pair: Pair) -
     assert not runner.is_alive()
 
 
-def test_P14_an_ordered_drain_keeps_each_session_in_order(pair: Pair) -> None:
+@pytest.mark.promise("P14")
+def test_an_ordered_drain_keeps_each_session_in_order(pair: Pair) -> None:
     with pair.secondary.client() as client:
         payloads = [parked("sessions", f"m{n:04d}", b"x", f"s{n % 5}") for n in range(500)]
         send_payloads(client, BACKLOG[0], payloads)

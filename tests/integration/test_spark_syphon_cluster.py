@@ -201,7 +201,8 @@ def is_home(pair: Pair, count: int) -> bool:
 # --- the same everywhere --------------------------------------------------------------------------
 
 
-def test_D4_one_machine_and_a_cluster_bring_home_the_same(cluster: SparkCluster) -> None:
+@pytest.mark.promise("D4")
+def test_one_machine_and_a_cluster_bring_home_the_same(cluster: SparkCluster) -> None:
     found, told = {}, {}
     for name, master in (("here", "local[2]"), ("there", cluster.url)):
         with brokers() as pair:
@@ -285,9 +286,8 @@ def drain_and_kill(
     return Killed(sent, json.loads(told.splitlines()[-1]), len(victims))
 
 
-def test_D2_P35_P36_a_python_worker_and_an_executor_die_and_the_drain_goes_on(
-    pair: Pair, cluster: SparkCluster
-) -> None:
+@pytest.mark.promise("D2", "P35", "P36")
+def test_a_python_worker_and_an_executor_die_and_the_drain_goes_on(pair: Pair, cluster: SparkCluster) -> None:
     window = 8
     done = drain_and_kill(
         pair,
@@ -301,7 +301,8 @@ def test_D2_P35_P36_a_python_worker_and_an_executor_die_and_the_drain_goes_on(
     done.judge(pair, done.kills * window)
 
 
-def test_D3_a_task_that_fails_in_the_middle_is_tried_again_and_repeats_its_window_at_most(
+@pytest.mark.promise("D3")
+def test_a_task_that_fails_in_the_middle_is_tried_again_and_repeats_its_window_at_most(
     pair: Pair, cluster: SparkCluster
 ) -> None:
     window = 8
@@ -329,7 +330,8 @@ SPECULATION = (
 )
 
 
-def test_D3_a_speculative_copy_of_a_pump_has_no_effect(
+@pytest.mark.promise("D3")
+def test_a_speculative_copy_of_a_pump_has_no_effect(
     pair: Pair, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     # One queue with slow work, all of it locked by its task, and one that is empty at once: Spark takes the first task for
@@ -366,7 +368,8 @@ REDACTIONS = (
 QUESTIONS = ("environment", "allexecutors", "jobs", "stages", "sql?details=true&planDescription=true")
 
 
-def test_M7_connection_strings_are_in_no_page_log_plan_or_command_line(
+@pytest.mark.promise("M7")
+def test_connection_strings_are_in_no_page_log_plan_or_command_line(
     pair: Pair, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     fill(pair, 100)

@@ -50,7 +50,8 @@ async def open_client(running: Running) -> tuple[asyncio.StreamReader, asyncio.S
     return reader, writer
 
 
-async def test_M12_strangers_keep_no_slot_from_clients_and_health(tmp_path: Path) -> None:
+@pytest.mark.promise("M12")
+async def test_strangers_keep_no_slot_from_clients_and_health(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(connections_max=40)) as running:
         old_reader, old = await open_client(running)
         silent = [await connect(running.amqp) for _ in range(100)]
@@ -67,7 +68,8 @@ async def test_M12_strangers_keep_no_slot_from_clients_and_health(tmp_path: Path
             writer.close()
 
 
-async def test_M12_silent_sockets_do_not_cut_a_client_during_its_handshake(tmp_path: Path) -> None:
+@pytest.mark.promise("M12")
+async def test_silent_sockets_do_not_cut_a_client_during_its_handshake(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(connections_max=10)) as running:
         reader, writer = await connect(running.amqp)
         writer.write(HEADER)
@@ -81,7 +83,8 @@ async def test_M12_silent_sockets_do_not_cut_a_client_during_its_handshake(tmp_p
             one.close()
 
 
-async def test_M12_health_answers_when_clients_hold_every_slot(tmp_path: Path) -> None:
+@pytest.mark.promise("M12")
+async def test_health_answers_when_clients_hold_every_slot(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(connections_max=5)) as running:
         clients = [await open_client(running) for _ in range(5)]
         idle = [await connect(running.http) for _ in range(3 * SPARE_SLOTS)]
@@ -98,7 +101,8 @@ async def test_M12_health_answers_when_clients_hold_every_slot(tmp_path: Path) -
             one.close()
 
 
-async def test_M12_a_flood_of_strangers_is_no_flood_of_log_lines(
+@pytest.mark.promise("M12")
+async def test_a_flood_of_strangers_is_no_flood_of_log_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "pairbus.server")
@@ -115,7 +119,8 @@ async def test_M12_a_flood_of_strangers_is_no_flood_of_log_lines(
     assert len(lines) < 2 * LOGGED_BURST
 
 
-async def test_B63_requests_that_come_in_one_piece_are_answered_one_per_turn(tmp_path: Path) -> None:
+@pytest.mark.promise("B63")
+async def test_requests_that_come_in_one_piece_are_answered_one_per_turn(tmp_path: Path) -> None:
     """A thousand requests in one segment: a client in between is heard before they are through."""
     async with serving(tmp_path) as running:
         client_reader, client = await open_client(running)
@@ -142,7 +147,8 @@ async def test_a_connection_of_an_unknown_caller_is_read_again_after_each_answer
         writer.close()
 
 
-async def test_M12_an_unknown_caller_that_is_refused_again_and_again_is_shown_the_door() -> None:
+@pytest.mark.promise("M12")
+async def test_an_unknown_caller_that_is_refused_again_and_again_is_shown_the_door() -> None:
     def answer(_: HttpRequest) -> HttpResponse:
         return HttpResponse(401, [], b"")
 
@@ -155,7 +161,8 @@ async def test_M12_an_unknown_caller_that_is_refused_again_and_again_is_shown_th
     assert b"connection: close" in b"".join(http.take_output()).lower()
 
 
-async def test_B62_a_strangers_socket_is_read_in_small_pieces(tmp_path: Path) -> None:
+@pytest.mark.promise("B62")
+async def test_a_strangers_socket_is_read_in_small_pieces(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         hall = running.server._hall
         assert hall is not None
@@ -184,8 +191,9 @@ def visit(address: tuple[str, int], data: bytes) -> None:
             return
 
 
+@pytest.mark.promise("B67")
 @pytest.mark.parametrize("name", VISITS)
-async def test_B67_a_visit_leaves_nothing_to_the_garbage_collector(name: str, tmp_path: Path) -> None:
+async def test_a_visit_leaves_nothing_to_the_garbage_collector(name: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         loop = asyncio.get_running_loop()
         hall = running.server._hall

@@ -60,9 +60,8 @@ def _number(payload: bytes) -> int:
     )
 
 
-def test_P35_P36_P44_a_drain_survives_a_kill_stops_on_request_and_ends_fast(
-    pair: Pair, tmp_path: Path
-) -> None:
+@pytest.mark.promise("P35", "P36", "P44")
+def test_a_drain_survives_a_kill_stops_on_request_and_ends_fast(pair: Pair, tmp_path: Path) -> None:
     count = 1_500
     fill(pair.secondary, QUEUES, count)
     with SyphonProcess(pair, tmp_path, "--once") as killed:
@@ -86,7 +85,8 @@ def test_P35_P36_P44_a_drain_survives_a_kill_stops_on_request_and_ends_fast(
     assert waiting(pair.secondary, backlog_queue(0)) == 0
 
 
-def test_P44_close_ends_a_hosted_syphon_within_seconds_while_it_works_on_what_is_in_doubt(
+@pytest.mark.promise("P44")
+def test_close_ends_a_hosted_syphon_within_seconds_while_it_works_on_what_is_in_doubt(
     pair: Pair, tmp_path: Path
 ) -> None:
     fill(pair.secondary, QUEUES, 1_000)
@@ -125,8 +125,9 @@ def test_once_ends_with_a_sentence_when_the_primary_is_down(pair: Pair, tmp_path
     assert "still in the backlog" in drain.log.read_text()
 
 
+@pytest.mark.promise("P41")
 @pytest.mark.slow
-def test_P41_a_drain_with_six_kills_keeps_at_least_half_its_speed(pair: Pair, tmp_path: Path) -> None:
+def test_a_drain_with_six_kills_keeps_at_least_half_its_speed(pair: Pair, tmp_path: Path) -> None:
     """Without the start of each process and the one wait for the last locks, which every kill costs whatever it does."""
     count, kills = 20_000, 6
     fill(pair.secondary, QUEUES, count, "events", factory="undisturbed")

@@ -30,8 +30,9 @@ def take(namespace: Namespace, queue: str = "orders") -> list[str]:
         return [str(message) for message in received]
 
 
+@pytest.mark.promise("B17")
 @pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
-def test_B17_messages_survive_a_kill_and_clients_find_the_broker_where_it_was(process: bool) -> None:
+def test_messages_survive_a_kill_and_clients_find_the_broker_where_it_was(process: bool) -> None:
     with Namespace("contoso", process=process, queues=["orders"]) as namespace:
         before = (namespace.connection_string, namespace.amqp_address, namespace.http_address)
         send(namespace, "kept")
@@ -93,8 +94,9 @@ async def test_async_client_is_connected(namespace: Namespace) -> None:
     assert take(namespace) == ["async"]
 
 
+@pytest.mark.promise("B31")
 @pytest.mark.namespace(queues=[Queue("orders", lock_duration=timedelta(minutes=5))])
-def test_B31_a_lock_expires_when_the_virtual_clock_says_so(
+def test_a_lock_expires_when_the_virtual_clock_says_so(
     namespace: Namespace, virtual_clock: VirtualClock
 ) -> None:
     send(namespace, "locked")

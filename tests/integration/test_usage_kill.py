@@ -83,8 +83,9 @@ def work(client: ServiceBusClient, names: list[str], completes: int) -> list[str
     return done
 
 
+@pytest.mark.promise("D6")
 @pytest.mark.timeout(300)
-def test_D6_a_killed_broker_counts_nothing_twice_and_audits_everything(tmp_path: Path) -> None:
+def test_a_killed_broker_counts_nothing_twice_and_audits_everything(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first, second = [f"a{n}" for n in range(20)], [f"b{n}" for n in range(10)]
 

@@ -36,8 +36,9 @@ def test_the_reference_names_every_metric_with_its_kind_and_no_other(namespace: 
     assert sorted(kinds) == sorted(named)
 
 
+@pytest.mark.promise("M6", "M7")
 @pytest.mark.namespace(queues=["orders"])
-def test_M6_M7_a_wrong_key_gets_nothing_and_no_key_is_told(namespace: Namespace) -> None:
+def test_a_wrong_key_gets_nothing_and_no_key_is_told(namespace: Namespace) -> None:
     key = credentials_of(namespace.connection_string).key
     with pytest.raises(urllib.error.HTTPError) as refused:
         scrape(namespace, "wrong")

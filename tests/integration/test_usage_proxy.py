@@ -227,8 +227,9 @@ def duplicates(client: ServiceBusClient, queue: str) -> None:
             sender.send_messages(ServiceBusMessage(b"once", message_id="once"))
 
 
+@pytest.mark.promise("D6")
 @pytest.mark.timeout(300)
-def test_D6_an_hour_of_operations_equals_what_a_proxy_saw(tmp_path: Path) -> None:
+def test_an_hour_of_operations_equals_what_a_proxy_saw(tmp_path: Path) -> None:
     # The hour begins with a whole minute, and not around the full hour, so that it spans two files.
     now = int(time.time() * 1000)
     start = now - now % MINUTE_MS

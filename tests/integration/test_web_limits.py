@@ -26,7 +26,8 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         assert running.errors == []
 
 
-def test_M12_a_thousand_entities_are_shown_in_part_found_by_name_and_still_live(browser: Browser) -> None:
+@pytest.mark.promise("M12")
+def test_a_thousand_entities_are_shown_in_part_found_by_name_and_still_live(browser: Browser) -> None:
     config = {"Queues": [{"Name": f"team-{number % 20:02}/queue-{number:04}"} for number in range(MANY)]}
     with Namespace("contoso", process=True, config=config) as namespace:
         enter(browser, namespace)
@@ -49,7 +50,8 @@ def test_M12_a_thousand_entities_are_shown_in_part_found_by_name_and_still_live(
         assert "Live" in browser.text("header")
 
 
-def test_M12_a_deep_queue_is_paged_and_purged_in_one_go(browser: Browser) -> None:
+@pytest.mark.promise("M12")
+def test_a_deep_queue_is_paged_and_purged_in_one_go(browser: Browser) -> None:
     with Namespace("contoso", process=True, config={"Queues": [{"Name": "deep"}]}) as namespace:
         with namespace.client() as client, client.get_queue_sender("deep") as sender:
             for _ in range(5):
@@ -67,7 +69,8 @@ def test_M12_a_deep_queue_is_paged_and_purged_in_one_go(browser: Browser) -> Non
         assert counts.total_message_count == 0
 
 
-def test_M12_a_large_body_is_cut_and_shown_whole_on_request(browser: Browser) -> None:
+@pytest.mark.promise("M12")
+def test_a_large_body_is_cut_and_shown_whole_on_request(browser: Browser) -> None:
     with Namespace("contoso", process=True, config={"Queues": [{"Name": "large"}]}) as namespace:
         with namespace.client() as client, client.get_queue_sender("large") as sender:
             body = json.dumps({"padding": "x" * 200_000, "last": HOSTILE})
@@ -83,7 +86,8 @@ def test_M12_a_large_body_is_cut_and_shown_whole_on_request(browser: Browser) ->
         assert browser.run("window.__hit") is None
 
 
-def test_M8_no_text_can_become_markup_whoever_tries(browser: Browser) -> None:
+@pytest.mark.promise("M8")
+def test_no_text_can_become_markup_whoever_tries(browser: Browser) -> None:
     with Namespace("contoso", process=True, config={}) as namespace:
         enter(browser, namespace)
         for attempt in (

@@ -52,7 +52,8 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         assert running.errors == []
 
 
-def test_M6_nothing_is_shown_before_sign_in_and_a_wrong_key_is_refused(
+@pytest.mark.promise("M6")
+def test_nothing_is_shown_before_sign_in_and_a_wrong_key_is_refused(
     browser: Browser, namespace: Namespace
 ) -> None:
     browser.open(f"http://{namespace.http_address}/")
@@ -90,7 +91,8 @@ def test_the_overview_while_programs_work(browser: Browser, fresh: Namespace) ->
         photograph(browser, "overview")
 
 
-def test_M15_the_page_and_the_management_api_agree(browser: Browser, fresh: Namespace) -> None:
+@pytest.mark.promise("M15")
+def test_the_page_and_the_management_api_agree(browser: Browser, fresh: Namespace) -> None:
     administration = fresh.administration_client()
     administration.create_queue("relay-target")
     administration.create_queue("relay", forward_to="relay-target")
@@ -239,7 +241,8 @@ def test_a_messages_fate_redrive_and_purge_with_the_path_typed(browser: Browser,
     assert (counts.active_message_count, counts.dead_letter_message_count) == (2, 0)
 
 
-def test_M8_hostile_content_is_inert(browser: Browser, namespace: Namespace) -> None:
+@pytest.mark.promise("M8")
+def test_hostile_content_is_inert(browser: Browser, namespace: Namespace) -> None:
     enter(browser, namespace)
     go(browser, "#/e/local/inbox/messages", "<img src=x")
     browser.click(".message summary")
@@ -254,7 +257,8 @@ def test_M8_hostile_content_is_inert(browser: Browser, namespace: Namespace) -> 
     assert browser.run("window.__hit") is None
 
 
-def test_M1_a_rule_with_too_few_rights_is_told_so(browser: Browser, namespace: Namespace) -> None:
+@pytest.mark.promise("M1")
+def test_a_rule_with_too_few_rights_is_told_so(browser: Browser, namespace: Namespace) -> None:
     enter(browser, namespace, LISTENER)
     browser.wait_text("orders")
     assert "payments" not in browser.text()
@@ -287,7 +291,8 @@ def test_the_fault_switchboard(browser: Browser, fresh: Namespace) -> None:
     browser.wait_text("All quiet")
 
 
-def test_M15_old_data_is_marked_when_the_broker_stops_answering(browser: Browser, fresh: Namespace) -> None:
+@pytest.mark.promise("M15")
+def test_old_data_is_marked_when_the_broker_stops_answering(browser: Browser, fresh: Namespace) -> None:
     enter(browser, fresh)
     browser.wait_text("orders")
     fresh.pause()

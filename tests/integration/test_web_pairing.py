@@ -200,7 +200,8 @@ def test_the_hub_lets_nobody_in_without_a_key_and_changes_nothing_without_a_toke
     assert ask(f"{stage.address}$page/ns/other/send", wish, with_token)[0] == 404
 
 
-def test_M8_a_journal_of_hostile_text_is_shown_as_text(stage: Stage, tmp_path: Path) -> None:
+@pytest.mark.promise("M8")
+def test_a_journal_of_hostile_text_is_shown_as_text(stage: Stage, tmp_path: Path) -> None:
     at = time.time_ns() // 1_000_000
     kinds = ["pairing.suspect", "pairing.constructor", "pairing.__proto__", f"pairing.{HOSTILE}", "unseen"]
     with stage.journal.open("a") as file:
@@ -222,7 +223,8 @@ def test_M8_a_journal_of_hostile_text_is_shown_as_text(stage: Stage, tmp_path: P
         assert browser.errors == []
 
 
-def test_M15_a_namespace_that_hangs_does_not_make_the_other_look_old(stage: Stage, tmp_path: Path) -> None:
+@pytest.mark.promise("M15")
+def test_a_namespace_that_hangs_does_not_make_the_other_look_old(stage: Stage, tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
         sign_in(browser, stage)
         browser.run("location.hash = '#/e/primary/orders'")

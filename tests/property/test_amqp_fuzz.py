@@ -7,6 +7,7 @@ import pytest
 from tests.fuzz.fuzz_amqp import explore
 
 
+@pytest.mark.promise("B59")
 @pytest.mark.parametrize("seed", range(4))
-def test_B59_bent_inputs_end_in_a_refusal_or_in_nothing(seed: int) -> None:
+def test_bent_inputs_end_in_a_refusal_or_in_nothing(seed: int) -> None:
     assert explore(seed, rounds=150) > 150

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,10 +69,9 @@ def bare(parts: list[bytes]) -> bytes:
     return b"".join(part for part in parts if part[2] >= 0x73)
 
 
+@pytest.mark.promise("B8")
 @given(sections(), st.integers(0, 5), st.integers(0, 2**40), st.booleans())
-def test_B8_a_message_comes_out_as_it_went_in(
-    parts: list[bytes], count: int, until: int, locked: bool
-) -> None:
+def test_a_message_comes_out_as_it_went_in(parts: list[bytes], count: int, until: int, locked: bool) -> None:
     payload = b"".join(parts)
     token = bytes(range(16)) if locked else b""
     try:
@@ -141,8 +141,9 @@ def bent(parts: list[bytes], bends: list[tuple[int, int]]) -> bytes:
 bends = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=5)
 
 
+@pytest.mark.promise("B59")
 @given(st.one_of(st.binary(max_size=200), st.builds(bent, sections(), bends)))
-def test_B59_any_bytes_are_a_message_or_refused(payload: bytes) -> None:
+def test_any_bytes_are_a_message_or_refused(payload: bytes) -> None:
     try:
         found = scan(payload, want_message_id=True)
     except RemoteProtocolError:
@@ -160,8 +161,9 @@ def test_B59_any_bytes_are_a_message_or_refused(payload: bytes) -> None:
     view.body_bytes()
 
 
+@pytest.mark.promise("B59")
 @given(st.one_of(st.binary(max_size=200), st.builds(bent, sections(), bends)))
-def test_B59_any_bytes_are_a_batch_or_refused(payload: bytes) -> None:
+def test_any_bytes_are_a_batch_or_refused(payload: bytes) -> None:
     try:
         messages = split_batch(payload)
     except RemoteProtocolError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,24 +126,27 @@ def outcome_of(chunks: list[bytes]) -> tuple[object, ...]:
     return wire.handler.calls, output, wire.connection.is_closed, wire.connection.closing
 
 
+@pytest.mark.promise("B59")
 @given(conversations)
-def test_B59_any_bytes_are_parsed_or_refused_and_chunking_never_matters(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused_and_chunking_never_matters(data: bytes) -> None:
     whole = outcome_of([data])
     drop_by_drop = outcome_of([data[i : i + 1] for i in range(len(data))])
 
     assert whole == drop_by_drop
 
 
+@pytest.mark.promise("B59")
 @given(conversations, st.lists(st.integers(0, 2000), max_size=8))
-def test_B59_any_cut_gives_the_same(data: bytes, cuts: list[int]) -> None:
+def test_any_cut_gives_the_same(data: bytes, cuts: list[int]) -> None:
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     chunks = [data[a:b] for a, b in itertools.pairwise(places)]
 
     assert outcome_of(chunks) == outcome_of([data])
 
 
+@pytest.mark.promise("B59")
 @given(conversations, st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=6))
-def test_B59_bent_conversations_end_at_worst_in_a_close(data: bytes, bends: list[tuple[int, int]]) -> None:
+def test_bent_conversations_end_at_worst_in_a_close(data: bytes, bends: list[tuple[int, int]]) -> None:
     hostile = bytearray(data)
     for place, byte in bends:
         if hostile:
@@ -161,8 +165,9 @@ def test_B59_bent_conversations_end_at_worst_in_a_close(data: bytes, bends: list
     assert sorted(map(str, began)) == sorted(map(str, ended))  # B67: whatever began has ended
 
 
+@pytest.mark.promise("B61")
 @given(conversations)
-def test_B61_no_frame_exceeds_what_the_peer_takes(data: bytes) -> None:
+def test_no_frame_exceeds_what_the_peer_takes(data: bytes) -> None:
     wire = Wire()
     wire.raw(data)
     for link in list(wire.handler.links.values()):

@@ -91,9 +91,10 @@ def plain(value: object, buffer: bytes, base: int) -> Any:
     return (type(value).__name__, [plain(getattr(value, name), buffer, base) for name in slots])
 
 
+@pytest.mark.promise("B2")
 @pytest.mark.uncompiled
 @given(st.lists(records, max_size=8), st.integers(0, 2**60))
-def test_B2_records_come_back_as_they_were(written: list[Record], base: int) -> None:
+def test_records_come_back_as_they_were(written: list[Record], base: int) -> None:
     buffer = b"".join(map(encode, written))
     read = decode(buffer, 0, len(buffer), base)
     assert [plain(record, buffer, base) for record in read] == [

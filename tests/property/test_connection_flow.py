@@ -130,7 +130,8 @@ def _play(model: SocketModel, steps: list[Step]) -> None:
     assert sorted(model.received()) == list(range(1, model.sent + 1))
 
 
-def test_B63_a_receiver_with_credit_is_never_forgotten() -> None:
+@pytest.mark.promise("B63")
+def test_a_receiver_with_credit_is_never_forgotten() -> None:
     async def play() -> None:
         for seed in range(SEEDS):
             chance = Random(seed)
@@ -149,8 +150,9 @@ def test_B63_a_receiver_with_credit_is_never_forgotten() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.promise("B63")
 @pytest.mark.parametrize("kind", ["amqp", "ws", "tls"])
-def test_B63_deliveries_resume_between_the_limits_of_the_write_buffer(kind: str) -> None:
+def test_deliveries_resume_between_the_limits_of_the_write_buffer(kind: str) -> None:
     async def play() -> None:
         _play(_model(kind), STOPS_BETWEEN_THE_LIMITS)
         for seed in range(SEEDS, SEEDS + 10):
@@ -159,7 +161,8 @@ def test_B63_deliveries_resume_between_the_limits_of_the_write_buffer(kind: str)
     asyncio.run(play())
 
 
-def test_B62_a_transport_that_does_not_call_back_for_lists_is_asked_to() -> None:
+@pytest.mark.promise("B62")
+def test_a_transport_that_does_not_call_back_for_lists_is_asked_to() -> None:
     async def play() -> None:
         model = _model("amqp", forgetful=True)
         _play(model, [("put", 12, MESSAGE_BYTES_MAX), ("grant", 100, 65_536)])

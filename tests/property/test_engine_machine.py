@@ -474,8 +474,9 @@ def walk(seed: int, steps: int) -> EngineMachine:
     return machine
 
 
+@pytest.mark.promise("B1", "B5", "B7", "B8", "B19", "B20", "B25", "B29", "B30", "B66")
 @pytest.mark.parametrize("seed", range(24))
-def test_B1_B5_B7_B8_B19_B20_B25_B29_B30_B66_long_lives_with_kills_and_compaction(seed: int) -> None:
+def test_long_lives_with_kills_and_compaction(seed: int) -> None:
     walk(seed, 200)
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus._pyamqp._encode import encode_payload
@@ -153,9 +154,10 @@ def created_at(payload: bytes) -> int:
     return sections.timestamp_of(items[9]) or 0
 
 
+@pytest.mark.promise("P8")
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(originals())
-def test_P8_restored_is_the_original_bit_for_bit(original: bytes) -> None:
+def test_restored_is_the_original_bit_for_bit(original: bytes) -> None:
     parked = parking.park(original, "Orders", PASSPORT)
 
     restored = parking.restore(parked, created_at(original))
@@ -166,9 +168,10 @@ def test_P8_restored_is_the_original_bit_for_bit(original: bytes) -> None:
     assert (restored.passport.factory, restored.passport.detour) == ("factory-1", 3)
 
 
+@pytest.mark.promise("P10")
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(originals())
-def test_P10_parked_values_do_not_act_in_the_backlog(original: bytes) -> None:
+def test_parked_values_do_not_act_in_the_backlog(original: bytes) -> None:
     sdk_reads(original)
 
     parked = decode_payload(memoryview(parking.park(original, "orders", PASSPORT)))
@@ -182,9 +185,10 @@ def test_P10_parked_values_do_not_act_in_the_backlog(original: bytes) -> None:
     )
 
 
+@pytest.mark.promise("P9")
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(originals())
-def test_P9_the_sdk_reads_the_same_original_after_the_detour(original: bytes) -> None:
+def test_the_sdk_reads_the_same_original_after_the_detour(original: bytes) -> None:
     before = sdk_reads(original)
     restored = parking.restore(parking.park(original, "orders", PASSPORT), created_at(original)).payload
 
@@ -193,7 +197,8 @@ def test_P9_the_sdk_reads_the_same_original_after_the_detour(original: bytes) ->
     assert before == after
 
 
-def test_P8_what_the_broker_adds_on_the_way_is_taken_off() -> None:
+@pytest.mark.promise("P8")
+def test_what_the_broker_adds_on_the_way_is_taken_off() -> None:
     raw = AmqpAnnotatedMessage(data_body=b"x", properties=AmqpMessageProperties(message_id=str(uuid.uuid4())))
     output = bytearray()
     encode_payload(output, PyamqpTransport.to_outgoing_amqp_message(raw))
@@ -213,9 +218,10 @@ def test_P8_what_the_broker_adds_on_the_way_is_taken_off() -> None:
     assert ServiceBusReceivedMessage.from_bytes(restored.payload).message_id == restored.message_id_text
 
 
+@pytest.mark.promise("P39")
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(originals(), st.data())
-def test_P39_whatever_a_backlog_message_holds_it_is_restored_or_refused(
+def test_whatever_a_backlog_message_holds_it_is_restored_or_refused(
     original: bytes, data: st.DataObject
 ) -> None:
     spoilt = bytearray(parking.park(original, "orders", PASSPORT))
@@ -226,6 +232,7 @@ def test_P39_whatever_a_backlog_message_holds_it_is_restored_or_refused(
         parking.restore(bytes(spoilt), 0, elapsed_ms=data.draw(st.integers(0, 10**9)))
 
 
+@pytest.mark.promise("P39")
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -240,7 +247,7 @@ def test_P39_whatever_a_backlog_message_holds_it_is_restored_or_refused(
         max_leaves=8,
     )
 )
-def test_P39_whatever_a_passport_says_the_message_is_restored_or_refused(value: object) -> None:
+def test_whatever_a_passport_says_the_message_is_restored_or_refused(value: object) -> None:
     items = [
         (sections.encode_text(parking.ALIAS_PATH), sections.encode_text("orders")),
         (sections.encode_text(parking.ALIAS_PARTITION), sections.encode_text("p")),

@@ -40,8 +40,9 @@ def outcome_of(compiled: SqlFilter, message: Message) -> str:
     return {True: "true", False: "false", None: "unknown"}[truth]
 
 
+@pytest.mark.promise("B55")
 @pytest.mark.parametrize("seed", range(8))
-def test_B55_filters_say_what_the_oracle_says(seed: int) -> None:
+def test_filters_say_what_the_oracle_says(seed: int) -> None:
     random = Random(seed)
     writer = Writer(random)
     seen: Counter[str] = Counter()
@@ -65,7 +66,8 @@ def test_B55_filters_say_what_the_oracle_says(seed: int) -> None:
     assert min(seen[kind] for kind in ("true", "false", "unknown", "error")) > 500, seen
 
 
-def test_B55_like_matches_what_the_oracle_matches() -> None:
+@pytest.mark.promise("B55")
+def test_like_matches_what_the_oracle_matches() -> None:
     random = Random(7)
     for _ in range(2_000):
         pattern = "".join(random.choice("aabb%__") for _ in range(random.randint(0, 9)))
@@ -79,8 +81,9 @@ def test_B55_like_matches_what_the_oracle_matches() -> None:
             assert outcome_of(compiled, message) == sql_oracle.outcome(tree, message), (pattern, message.user)
 
 
+@pytest.mark.promise("B58")
 @pytest.mark.parametrize("seed", range(4))
-def test_B58_any_text_is_compiled_or_refused(seed: int) -> None:
+def test_any_text_is_compiled_or_refused(seed: int) -> None:
     random = Random(seed)
     writer = Writer(random)
     accepted = 0
@@ -186,8 +189,9 @@ def plain_verdict(verdict: Verdict) -> tuple[bool, list[str], str | None]:
     return verdict.plain, [rule.name for rule in verdict.actions], failed.name if failed else None
 
 
+@pytest.mark.promise("B55")
 @pytest.mark.parametrize("seed", range(20))
-def test_B55_topics_find_exactly_the_subscriptions_whose_rules_match(seed: int) -> None:
+def test_topics_find_exactly_the_subscriptions_whose_rules_match(seed: int) -> None:
     random = Random(seed)
     writer = Writer(random)
     index: TopicIndex[str] = TopicIndex()

@@ -31,8 +31,29 @@ def live(seed: int, *, bugs: Bugs | None = None, inspects: bool = True) -> World
     return world
 
 
+@pytest.mark.promise(
+    "B1",
+    "B3",
+    "B5",
+    "B13",
+    "B14",
+    "B16",
+    "B19",
+    "B22",
+    "B25",
+    "B29",
+    "B31",
+    "B32",
+    "B41",
+    "B44",
+    "B47",
+    "B51",
+    "B53",
+    "B66",
+    "M5",
+)
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_B1_B3_B5_B13_B14_B16_B19_B22_B25_B29_B31_B32_B41_B44_B47_B51_B53_B66_M5_worlds(seed: int) -> None:
+def test_worlds_keep_every_promise_on_bad_days(seed: int) -> None:
     world = live(seed)
     if _SEED:
         print("\n".join(world.history))

@@ -14,8 +14,9 @@ _ONE = os.environ.get("PAIRBUS_SEED")
 _CHUNKS = [int(_ONE)] if _ONE else list(range(0, _WORLDS, CHUNK))
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("first", _CHUNKS)
-def test_P1_many_coroutines_share_a_sender_through_outages_cancellation_and_close(
+def test_many_coroutines_share_a_sender_through_outages_cancellation_and_close(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(first, first + (1 if _ONE else CHUNK)):

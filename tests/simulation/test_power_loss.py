@@ -16,8 +16,9 @@ _SEED = os.environ.get("PAIRBUS_SEED")
 _SEEDS = [int(_SEED)] if _SEED else range(WORLDS)
 
 
+@pytest.mark.promise("B1", "B5", "B9", "B13", "B17", "B19")
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_B1_B5_B9_B13_B17_B19_worlds_survive_power_loss(seed: int) -> None:
+def test_worlds_survive_power_loss(seed: int) -> None:
     world = World(seed)
     world.run()
     assert world.crashes >= STATES_PER_WORLD
@@ -36,14 +37,16 @@ def test_the_worlds_roll_recycle_compact_and_restart() -> None:
     assert sum(world.repaired for world in worlds) > 20
 
 
-def test_B10_a_lost_end_that_goes_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("B10")
+def test_a_lost_end_that_goes_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "find", lambda files, expects_mark: recovery.look(files, None))
     with pytest.raises(AssertionError, match="recovery gives none of"):
         for seed in range(5):
             World(seed).run()
 
 
-def test_B4_a_reply_before_the_sync_is_caught() -> None:
+@pytest.mark.promise("B4")
+def test_a_reply_before_the_sync_is_caught() -> None:
     """A simulator nobody has seen fail proves nothing."""
     with pytest.raises(AssertionError, match="recovery gives none of"):
         for seed in range(5):

@@ -133,6 +133,7 @@ def frame_with(body: bytes) -> bytes:
     return amqp_frame(0, body)
 
 
+@pytest.mark.promise("B59")
 @pytest.mark.parametrize(
     ("frame", "condition"),
     [
@@ -154,7 +155,7 @@ def frame_with(body: bytes) -> bytes:
         (amqp_frame(5000, Begin(0, 1, 1).encode()), "amqp:connection:framing-error"),
     ],
 )
-def test_B59_a_broken_frame_closes_the_connection_with_its_reason(frame: bytes, condition: str) -> None:
+def test_a_broken_frame_closes_the_connection_with_its_reason(frame: bytes, condition: str) -> None:
     wire = Wire().opened()
     wire.answers()
 
@@ -164,7 +165,8 @@ def test_B59_a_broken_frame_closes_the_connection_with_its_reason(frame: bytes, 
     assert wire.is_closed()
 
 
-def test_B59_a_frame_before_open_closes_with_open_and_close() -> None:
+@pytest.mark.promise("B59")
+def test_a_frame_before_open_closes_with_open_and_close() -> None:
     wire = Wire().authenticated()
 
     wire.say(Begin(0, 1, 1))
@@ -202,13 +204,15 @@ def test_frames_may_have_an_extended_header() -> None:
 # ---- sizes: B61 ----
 
 
-def test_B61_frames_below_the_smallest_maximum_are_refused() -> None:
+@pytest.mark.promise("B61")
+def test_frames_below_the_smallest_maximum_are_refused() -> None:
     wire = Wire().opened(max_frame_size=511)
 
     assert wire.closed_with() == "amqp:invalid-field"
 
 
-def test_B61_an_answer_that_cannot_fit_closes_instead() -> None:
+@pytest.mark.promise("B61")
+def test_an_answer_that_cannot_fit_closes_instead() -> None:
     wire = Wire().begun(max_frame_size=512)
     wire.answers()
 
@@ -219,7 +223,8 @@ def test_B61_an_answer_that_cannot_fit_closes_instead() -> None:
     assert wire.handler.of("link_detached") == [("n" * 600, False, "amqp:frame-size-too-small")]
 
 
-def test_B61_long_errors_shrink_to_the_clients_frames() -> None:
+@pytest.mark.promise("B61")
+def test_long_errors_shrink_to_the_clients_frames() -> None:
     wire = Wire().begun(max_frame_size=512)
     link = wire.attached(role=False)
     wire.connection.take_output()
@@ -234,7 +239,8 @@ def test_B61_long_errors_shrink_to_the_clients_frames() -> None:
     assert all(len(frame) <= 512 for frame in output)
 
 
-def test_B61_our_open_fits_before_sizes_are_agreed_on() -> None:
+@pytest.mark.promise("B61")
+def test_our_open_fits_before_sizes_are_agreed_on() -> None:
     settings = ConnectionSettings("broker")
     settings.properties = {"product": "p" * 600}
     wire = Wire(settings).authenticated()
@@ -257,7 +263,8 @@ def test_an_attach_of_absurd_size_is_refused() -> None:
 # ---- time: B64 ----
 
 
-def test_B64_a_silent_peer_is_closed_after_our_idle_timeout() -> None:
+@pytest.mark.promise("B64")
+def test_a_silent_peer_is_closed_after_our_idle_timeout() -> None:
     wire = Wire(now=1_000).opened()
     wire.answers()
 
@@ -270,7 +277,8 @@ def test_B64_a_silent_peer_is_closed_after_our_idle_timeout() -> None:
     assert wire.is_closed()
 
 
-def test_B64_an_empty_frame_keeps_a_peer_alive() -> None:
+@pytest.mark.promise("B64")
+def test_an_empty_frame_keeps_a_peer_alive() -> None:
     wire = Wire(now=0).opened()
     wire.now = 200 * SECOND
 
@@ -280,8 +288,9 @@ def test_B64_an_empty_frame_keeps_a_peer_alive() -> None:
     assert not wire.is_closed()
 
 
+@pytest.mark.promise("B64")
 @pytest.mark.parametrize(("asked", "expected"), [(60_000, 30_000), (10_000, 5_000), (4_294_967_295, 30_000)])
-def test_B64_we_speak_at_half_the_peers_timeout_and_every_thirty_seconds_at_least(
+def test_we_speak_at_half_the_peers_timeout_and_every_thirty_seconds_at_least(
     asked: int, expected: int
 ) -> None:
     wire = Wire(now=0).opened(idle_timeout_ms=asked)

@@ -51,15 +51,17 @@ HOSTILE = {
 }
 
 
+@pytest.mark.promise("B60")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_B60_allocation_is_linear_in_the_bytes_that_are_there(name: str) -> None:
+def test_allocation_is_linear_in_the_bytes_that_are_there(name: str) -> None:
     data = HOSTILE[name]
 
     assert allocated(data) <= BYTES_PER_BYTE * len(data) + BYTES_EVER
 
 
+@pytest.mark.promise("B60")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_B60_steps_are_linear_in_the_bytes_that_are_there(name: str) -> None:
+def test_steps_are_linear_in_the_bytes_that_are_there(name: str) -> None:
     data = HOSTILE[name]
 
     started = time.thread_time()
@@ -73,7 +75,8 @@ def test_B60_steps_are_linear_in_the_bytes_that_are_there(name: str) -> None:
     assert elapsed < 2.5 + len(data) * 100e-6
 
 
-def test_B60_nesting_is_capped() -> None:
+@pytest.mark.promise("B60")
+def test_nesting_is_capped() -> None:
     fits = b"\x40"
     for _ in range(DEPTH_MAX):
         fits = b"\xc0" + bytes((len(fits) + 1, 1)) + fits
@@ -84,21 +87,24 @@ def test_B60_nesting_is_capped() -> None:
         decode_value(too_deep)
 
 
-def test_B60_elements_without_width_are_counted() -> None:
+@pytest.mark.promise("B60")
+def test_elements_without_width_are_counted() -> None:
     decode_value(compound32(0xF0, ELEMENTS_SLACK, b"\x40"))
 
     with pytest.raises(RemoteProtocolError, match="claimed"):
         decode_value(compound32(0xF0, ELEMENTS_SLACK + 100, b"\x40"))
 
 
-def test_B60_elements_per_compound_are_capped() -> None:
+@pytest.mark.promise("B60")
+def test_elements_per_compound_are_capped() -> None:
     decode_value(compound32(0xD0, ELEMENTS_MAX, b"\x40" * ELEMENTS_MAX))
 
     with pytest.raises(RemoteProtocolError, match="more than"):
         decode_value(compound32(0xD0, ELEMENTS_MAX + 1, b"\x40" * (ELEMENTS_MAX + 1)))
 
 
-def test_B60_skipping_a_tower_of_descriptors_needs_no_stack() -> None:
+@pytest.mark.promise("B60")
+def test_skipping_a_tower_of_descriptors_needs_no_stack() -> None:
     tower = b"\x00" * 100_000 + b"\x40" * 100_001
 
     assert skip_value(tower, 0, len(tower)) == len(tower)

@@ -88,8 +88,9 @@ def test_bad_credentials_and_unknown_mechanisms_get_outcome_auth_and_the_door(
 
 
 # AMQP 1.0, 2.2: answer with the header that would have been taken, then close.
+@pytest.mark.promise("M6")
 @pytest.mark.parametrize("header", [b"AMQP\x02\x01\x00\x00", b"AMQP\x03\x01\x00\x01", b"GET / HT"])
-def test_M6_any_other_header_is_answered_with_the_sasl_header_and_closed(header: bytes) -> None:
+def test_any_other_header_is_answered_with_the_sasl_header_and_closed(header: bytes) -> None:
     wire = Wire().raw(header + amqp_frame(0, Open("client").encode()))
 
     assert output(wire) == SASL_HEADER
@@ -112,6 +113,7 @@ def test_wrong_header_after_sasl_is_answered_with_the_amqp_header_and_closed() -
     assert wire.connection.is_closed
 
 
+@pytest.mark.promise("M6")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -125,7 +127,7 @@ def test_wrong_header_after_sasl_is_answered_with_the_amqp_header_and_closed() -
         b"\x00\x00\x00\x09\x01\x01\x00\x00\x00",
     ],
 )
-def test_M6_before_authentication_only_sasl_init_is_read(frame: bytes) -> None:
+def test_before_authentication_only_sasl_init_is_read(frame: bytes) -> None:
     wire = Wire().raw(SASL_HEADER + frame)
 
     assert wire.connection.is_closed
@@ -141,7 +143,8 @@ def test_sasl_init_may_carry_its_name_as_descriptor() -> None:
     assert not wire.connection.is_closed
 
 
-def test_M6_bytes_before_authentication_are_limited() -> None:
+@pytest.mark.promise("M6")
+def test_bytes_before_authentication_are_limited() -> None:
     settings = ConnectionSettings("broker", pre_auth_bytes_max=200)
     fits = Wire(settings).raw(SASL_HEADER + SaslInit("ANONYMOUS", b"x" * 100, None).encode())
     too_much = Wire(settings).raw(SASL_HEADER + SaslInit("ANONYMOUS", b"x" * 200, None).encode()[:12])
@@ -150,7 +153,8 @@ def test_M6_bytes_before_authentication_are_limited() -> None:
     assert too_much.connection.is_closed
 
 
-def test_M6_a_huge_claim_before_authentication_holds_nothing() -> None:
+@pytest.mark.promise("M6")
+def test_a_huge_claim_before_authentication_holds_nothing() -> None:
     wire = Wire().raw(SASL_HEADER + b"\xff\xff\xff\xff\x02\x01\x00\x00")
 
     assert wire.connection.is_closed

@@ -498,7 +498,8 @@ def test_transfers_before_the_attach_is_answered_are_refused() -> None:
 
 
 # B61: the limit counts the whole delivery, and what exceeds it is not kept.
-def test_B61_a_delivery_over_the_links_limit_is_reported_and_not_kept() -> None:
+@pytest.mark.promise("B61")
+def test_a_delivery_over_the_links_limit_is_reported_and_not_kept() -> None:
     wire = Wire().begun()
     wire.attached(role=False)  # its limit is 4096
 
@@ -508,7 +509,8 @@ def test_B61_a_delivery_over_the_links_limit_is_reported_and_not_kept() -> None:
     assert wire.handler.of("transfer_too_large") == [("link", 1, False, 4097)]
 
 
-def test_B61_the_limit_holds_over_many_frames() -> None:
+@pytest.mark.promise("B61")
+def test_the_limit_holds_over_many_frames() -> None:
     wire = Wire().begun()
     wire.attached(role=False)
 
@@ -523,7 +525,8 @@ def test_B61_the_limit_holds_over_many_frames() -> None:
     assert len(wire.handler.of("transfer")) == 1
 
 
-def test_B62_unfinished_deliveries_are_bounded_over_all_links() -> None:
+@pytest.mark.promise("B62")
+def test_unfinished_deliveries_are_bounded_over_all_links() -> None:
     wire = Wire(ConnectionSettings("broker", partial_bytes_max=10_000)).begun()
     for handle in range(5):
         wire.attached(role=False, name=str(handle), handle=handle)
@@ -557,8 +560,9 @@ def test_a_delivery_goes_out_in_one_frame_with_all_its_fields() -> None:
     assert payload == b"one two"
 
 
+@pytest.mark.promise("B61")
 @pytest.mark.parametrize("tag", [TOKEN, b"short"])
-def test_B61_a_large_delivery_is_cut_into_the_clients_frames(tag: bytes) -> None:
+def test_a_large_delivery_is_cut_into_the_clients_frames(tag: bytes) -> None:
     wire = Wire().begun(max_frame_size=512)
     link = wire.attached(role=True)
     wire.connection.take_output()

@@ -474,7 +474,8 @@ def test_a_view_gives_the_bodys_bytes(body: object, kind: str, expected: bytes) 
     assert properties_view(viewed(message_id="m", body=body, body_kind=kind).blob).body_bytes() == expected
 
 
-def test_B58_a_view_never_raises_on_odd_bytes() -> None:
+@pytest.mark.promise("B58")
+def test_a_view_never_raises_on_odd_bytes() -> None:
     odd_text = encode_described(0x74, b"\xc1\x07\x02\xa1\x01k\xa1\x01\xff") + encode_described(0x77, b"\x40")
     view = properties_view(scan(odd_text).blob, changed=b"\x40")
 

@@ -259,7 +259,8 @@ def test_the_owner_may_take_deliveries_away_while_a_range_is_settled() -> None:
     assert wire.handler.links["link"].unsettled() == []
 
 
-def test_B59_a_range_over_all_ids_touches_only_what_is_there() -> None:
+@pytest.mark.promise("B59")
+def test_a_range_over_all_ids_touches_only_what_is_there() -> None:
     wire = Wire().begun()
     ids = sending(wire, 3)
 
@@ -268,7 +269,8 @@ def test_B59_a_range_over_all_ids_touches_only_what_is_there() -> None:
     assert [call[1] for call in wire.handler.of("settled")] == ids
 
 
-def test_B59_a_range_that_ends_before_it_begins_is_refused() -> None:
+@pytest.mark.promise("B59")
+def test_a_range_that_ends_before_it_begins_is_refused() -> None:
     wire = Wire().begun()
     sending(wire, 3)
 
@@ -277,7 +279,8 @@ def test_B59_a_range_that_ends_before_it_begins_is_refused() -> None:
     assert wire.closed_with() == "amqp:invalid-field"
 
 
-def test_B59_naming_deliveries_in_vain_for_ever_ends_the_connection() -> None:
+@pytest.mark.promise("B59")
+def test_naming_deliveries_in_vain_for_ever_ends_the_connection() -> None:
     wire = Wire().begun()
     sending(wire, 1)
     wire.handler.sessions[0].idle_steps = IDLE_STEPS_MAX

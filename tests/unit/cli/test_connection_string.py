@@ -78,7 +78,8 @@ def test_while_the_broker_runs_its_ready_file_is_right(tmp_path: Path) -> None:
     assert told["connection_string"] == ready_info("K").connection_string
 
 
-def test_B10_a_store_that_is_gone_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.promise("B10")
+def test_a_store_that_is_gone_is_noticed(tmp_path: Path) -> None:
     begun(tmp_path)
     write_ready_file(tmp_path / READY_FILE, ready_info("K"))
     for file in (tmp_path / "store").iterdir():

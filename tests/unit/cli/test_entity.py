@@ -153,7 +153,8 @@ def test_the_namespace_may_be_named_before_or_after_the_subcommand(bench: Bench,
         assert result.exit_code == 0, result.output
 
 
-def test_M11_repeating_says_no_unless_that_is_allowed(bench: Bench) -> None:
+@pytest.mark.promise("M11")
+def test_repeating_says_no_unless_that_is_allowed(bench: Bench) -> None:
     done(bench, "create", "queue", "q")
 
     assert run(bench, "create", "queue", "q").exit_code == 1
@@ -206,7 +207,8 @@ def test_without_a_namespace_the_way_out_is_told() -> None:
     assert "PAIRBUS_PRIMARY" in str(result.exception)
 
 
-def test_M7_keys_are_not_shown(bench: Bench) -> None:
+@pytest.mark.promise("M7")
+def test_keys_are_not_shown(bench: Bench) -> None:
     canary = "Y2FuYXJ5"
     client = ServiceBusAdministrationClient.from_connection_string(
         connection_string(), **bench.options("sync")
@@ -226,7 +228,8 @@ def test_M7_keys_are_not_shown(bench: Bench) -> None:
     assert canary not in shown
 
 
-def test_M8_what_others_wrote_does_not_steer_the_terminal(bench: Bench) -> None:
+@pytest.mark.promise("M8")
+def test_what_others_wrote_does_not_steer_the_terminal(bench: Bench) -> None:
     done(bench, "create", "queue", "q", "--set", "user_metadata=a\u009b31mb\u202ec\nforged")
 
     line = next(line for line in done(bench, "show", "q").splitlines() if line.startswith("user_metadata"))

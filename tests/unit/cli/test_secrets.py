@@ -35,11 +35,12 @@ def test_what_is_set_itself_wins(tmp_path: Path) -> None:
     assert environment["PAIRBUS_PRIMARY"] == "mine"
 
 
+@pytest.mark.promise("M7")
 @pytest.mark.parametrize(
     "content",
     [b"canary", b"", b"\xff\xfe", b"{", b'{"connection_string": 5}', b"[1]", f"{TEXT}\n{TEXT}".encode()],
 )
-def test_M7_a_file_that_holds_none_is_told_without_its_content(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_holds_none_is_told_without_its_content(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(content)
 

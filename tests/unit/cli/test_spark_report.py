@@ -38,6 +38,7 @@ def test_a_report_takes_a_quarter_of_the_memory_within_bounds(
     assert driver_memory() == f"{megabytes}m"
 
 
+@pytest.mark.promise("M15")
 @pytest.mark.parametrize(
     ("text", "kind", "says"),
     [
@@ -51,7 +52,7 @@ def test_a_report_takes_a_quarter_of_the_memory_within_bounds(
         ("Job aborted.\n\tat org.apache.spark", PairbusError, "Spark gave up: Job aborted."),
     ],
 )
-def test_M15_what_java_says_becomes_one_line(text: str, kind: type[PairbusError], says: str) -> None:
+def test_what_java_says_becomes_one_line(text: str, kind: type[PairbusError], says: str) -> None:
     error = plain(RuntimeError(text))
     assert type(error) is kind
     assert says in str(error)
@@ -82,7 +83,8 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
         check_outputs([], [str(tmp_path / "file")])
 
 
-def test_M15_a_master_that_is_none_is_told_without_starting_java() -> None:
+@pytest.mark.promise("M15")
+def test_a_master_that_is_none_is_told_without_starting_java() -> None:
     for master in (
         "local",
         "local[2]",

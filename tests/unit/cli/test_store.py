@@ -118,7 +118,8 @@ def test_check_for_a_person_names_every_entity(filled: tuple[Path, str]) -> None
     assert all(path in result.stdout for path in EXPECTED)
 
 
-def test_B10_check_names_file_and_offset_of_damage(tmp_path: Path) -> None:
+@pytest.mark.promise("B10")
+def test_check_names_file_and_offset_of_damage(tmp_path: Path) -> None:
     fill(tmp_path / "data")
     segment = min((tmp_path / "data" / "store").glob("*.segment"))
     content = bytearray(segment.read_bytes())
@@ -136,7 +137,8 @@ def test_B10_check_names_file_and_offset_of_damage(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_B10_a_lost_end_is_refused_by_check_and_broker_until_the_loss_is_accepted(tmp_path: Path) -> None:
+@pytest.mark.promise("B10")
+def test_a_lost_end_is_refused_by_check_and_broker_until_the_loss_is_accepted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with (
         Namespace("contoso", data=data, queues=["orders"]) as namespace,
@@ -193,8 +195,9 @@ def _spoil_header(store: Path) -> tuple[str, int]:
     return segment.name, 0
 
 
+@pytest.mark.promise("B10")
 @pytest.mark.parametrize("spoil", [_unlink_mark, _unlink_first, _cut_header, _spoil_header])
-def test_B10_check_names_the_file_whatever_the_damage_is(
+def test_check_names_the_file_whatever_the_damage_is(
     filled: tuple[Path, str], tmp_path: Path, spoil: Callable[[Path], tuple[str, int]]
 ) -> None:
     data = tmp_path / "data"
@@ -217,7 +220,8 @@ def test_check_and_repair_miss_the_format_file_of_data(filled: tuple[Path, str],
         )
 
 
-def test_B69_data_in_use_is_refused(tmp_path: Path) -> None:
+@pytest.mark.promise("B69")
+def test_data_in_use_is_refused(tmp_path: Path) -> None:
     with Namespace("contoso", data=tmp_path / "data", queues=["orders"]):
         for command in (["check"], ["compact"], ["repair"], ["export", tmp_path / "out"]):
             result = run(*command, "--data", tmp_path / "data")
@@ -253,7 +257,8 @@ def test_an_export_is_a_table_of_messages(filled: tuple[Path, str], tmp_path: Pa
     assert by_body[b"tomorrow"]["scheduled_time"] > by_body[b"tomorrow"]["enqueued_time"]
 
 
-def test_M7_keys_are_in_the_state_alone_and_for_the_owner_alone(
+@pytest.mark.promise("M7")
+def test_keys_are_in_the_state_alone_and_for_the_owner_alone(
     filled: tuple[Path, str], tmp_path: Path
 ) -> None:
     answer("export", tmp_path / "out", "--data", filled[0])
@@ -323,7 +328,8 @@ def test_an_import_of_a_damaged_export_leaves_nothing(
     assert not (tmp_path / "new" / "store.importing").exists()
 
 
-def test_B13_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.promise("B13")
+def test_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     patient = Queue("orders", lock_duration=timedelta(minutes=5))
     with Namespace("contoso", data=data, queues=[patient]) as namespace, namespace.client() as client:

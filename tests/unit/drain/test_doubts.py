@@ -33,7 +33,8 @@ def sent(kit: Kit) -> Counter[int]:
     return Counter(number for _, numbers in kit.outlet.sent for number in numbers)
 
 
-def test_P41_650_messages_in_doubt_take_one_question_a_batch(loop: VirtualLoop, tmp_path: Path) -> None:
+@pytest.mark.promise("P41")
+def test_650_messages_in_doubt_take_one_question_a_batch(loop: VirtualLoop, tmp_path: Path) -> None:
     ledger = after_a_kill(tmp_path, 650)
     done_ms: list[int] = []
 
@@ -58,8 +59,9 @@ def test_P41_650_messages_in_doubt_take_one_question_a_batch(loop: VirtualLoop, 
     assert len(ledger) == 0
 
 
+@pytest.mark.promise("P44")
 @pytest.mark.parametrize("seconds", [4.0, 1.5])
-def test_P44_a_stop_does_not_wait_for_questions_sends_or_links(
+def test_a_stop_does_not_wait_for_questions_sends_or_links(
     loop: VirtualLoop, tmp_path: Path, seconds: float
 ) -> None:
     ledger = after_a_kill(tmp_path, 300)
@@ -165,7 +167,8 @@ def test_a_destination_that_never_answers_questions_is_not_asked_for_ever(
     assert sorted(kit.inboxes[0].completed) == list(range(10))
 
 
-def test_P36_messages_of_the_retired_sdk_do_not_multiply_when_locks_are_lost(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P36")
+def test_messages_of_the_retired_sdk_do_not_multiply_when_locks_are_lost(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         inbox = kit.inboxes[0]
         inbox.lock_ms = 5_000
@@ -185,7 +188,8 @@ def test_P36_messages_of_the_retired_sdk_do_not_multiply_when_locks_are_lost(loo
     assert sorted(kit.inboxes[0].completed) == list(range(30))
 
 
-def test_P40_the_ledger_keeps_a_message_whose_lock_was_lost_after_the_send_for_the_next_run(
+@pytest.mark.promise("P40")
+def test_the_ledger_keeps_a_message_whose_lock_was_lost_after_the_send_for_the_next_run(
     loop: VirtualLoop, tmp_path: Path
 ) -> None:
     async def first(kit: Kit) -> None:
@@ -214,6 +218,7 @@ def test_P40_the_ledger_keeps_a_message_whose_lock_was_lost_after_the_send_for_t
     assert len(ledger) == 0
 
 
+@pytest.mark.promise("P36")
 @pytest.mark.parametrize(
     ("error", "is_in_doubt"),
     [
@@ -225,7 +230,7 @@ def test_P40_the_ledger_keeps_a_message_whose_lock_was_lost_after_the_send_for_t
         (sdk.MessagingEntityDisabledError(message="disabled"), False),
     ],
 )
-def test_P36_a_send_without_an_answer_is_asked_about_by_the_next_run_and_a_refused_one_is_sent(
+def test_a_send_without_an_answer_is_asked_about_by_the_next_run_and_a_refused_one_is_sent(
     loop: VirtualLoop, tmp_path: Path, error: Exception, is_in_doubt: bool
 ) -> None:
     async def first(kit: Kit) -> None:
@@ -248,7 +253,8 @@ def test_P36_a_send_without_an_answer_is_asked_about_by_the_next_run_and_a_refus
     assert two.inboxes[0].completed == [1]
 
 
-def test_P36_a_lock_lost_after_the_send_is_remembered_beyond_what_memory_holds(
+@pytest.mark.promise("P36")
+def test_a_lock_lost_after_the_send_is_remembered_beyond_what_memory_holds(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The in-memory list of acknowledged messages is bounded; behind it the ledger still knows, and asks."""
@@ -274,10 +280,11 @@ def test_P36_a_lock_lost_after_the_send_is_remembered_beyond_what_memory_holds(
     assert kit.outlet.questions == 1
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize(
     ("message_id", "enqueued_ms"), [("m0", 77), ("another", 0)], ids=["made-again", "another-message"]
 )
-def test_P1_a_ledger_of_a_queue_that_was_made_again_does_not_claim_its_new_messages(
+def test_a_ledger_of_a_queue_that_was_made_again_does_not_claim_its_new_messages(
     loop: VirtualLoop, tmp_path: Path, message_id: str, enqueued_ms: int
 ) -> None:
     """Sequence numbers start again, and so they do in another namespace of that name."""

@@ -40,6 +40,7 @@ def test_batches_are_bounded_in_letters_and_bytes() -> None:
     assert len(plan.next_batch("large", 0)) == 2
 
 
+@pytest.mark.promise("P38")
 @pytest.mark.parametrize(
     "failure",
     [
@@ -51,7 +52,7 @@ def test_batches_are_bounded_in_letters_and_bytes() -> None:
         Failure.UNAUTHORIZED,
     ],
 )
-def test_P38_what_may_pass_backs_off_and_sets_nothing_aside(failure: Failure) -> None:
+def test_what_may_pass_backs_off_and_sets_nothing_aside(failure: Failure) -> None:
     plan = filled()
     now = 0
     pauses = []
@@ -105,7 +106,8 @@ def test_the_window_bounds_what_is_held() -> None:
     assert plan.room("q0") == 0, "but the window holds for all"
 
 
-def test_P21_an_entity_that_the_factory_holds_for_failed_over_gets_no_data() -> None:
+@pytest.mark.promise("P21")
+def test_an_entity_that_the_factory_holds_for_failed_over_gets_no_data() -> None:
     plan = filled(is_blocked=lambda path: True)
 
     assert plan.next_batch("orders", 0) == []

@@ -38,8 +38,9 @@ CASES: list[tuple[int, Life, int, int | None]] = [
 ]
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(("life_ms", "life", "waited_ms", "left"), CASES)
-def test_P11_what_is_left_of_a_life(life_ms: int, life: Life, waited_ms: int, left: int | None) -> None:
+def test_what_is_left_of_a_life(life_ms: int, life: Life, waited_ms: int, left: int | None) -> None:
     now = 10 * HOUR_MS
     # The sender's clock says something else: only the secondary's stamp counts.
     payload = parked(life_ms, first_send_ms=now - 9 * HOUR_MS)
@@ -53,8 +54,9 @@ def test_P11_what_is_left_of_a_life(life_ms: int, life: Life, waited_ms: int, le
         assert restored.time_to_live_ms == left
 
 
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize(("life_ms", "life", "waited_ms", "left"), CASES)
-def test_P11_the_spark_task_follows_the_same_rule(
+def test_the_spark_task_follows_the_same_rule(
     life_ms: int, life: Life, waited_ms: int, left: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_700_000_000_000

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.ledger import Ledger
@@ -27,7 +28,8 @@ def test_an_idle_syphon_of_10_queues_costs_40_receives_an_hour_and_28800_in_30_d
     assert month.counters.receive_operations == 28_800
 
 
-def test_P34_messages_are_sent_and_then_completed(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P34")
+def test_messages_are_sent_and_then_completed(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         for number in range(250):
             kit.inboxes[0].put(number)
@@ -56,7 +58,8 @@ def test_a_detoured_message_is_four_charges(loop: VirtualLoop) -> None:
     assert parked + syphon + read_at_home == 4
 
 
-def test_P38_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_set_aside(
+@pytest.mark.promise("P38")
+def test_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_set_aside(
     loop: VirtualLoop,
 ) -> None:
     attempts: list[int] = []
@@ -91,7 +94,8 @@ def test_P38_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_se
     assert kit.inboxes[0].renewed > 50
 
 
-def test_P39_poison_in_a_batch_is_isolated(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P39")
+def test_poison_in_a_batch_is_isolated(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         def answer(path: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
             bad = any(message.sequence_number == 13 for message in messages)
@@ -108,7 +112,8 @@ def test_P39_poison_in_a_batch_is_isolated(loop: VirtualLoop) -> None:
     assert sorted(kit.inboxes[0].completed) == [number for number in range(30) if number != 13]
 
 
-def test_P40_a_lock_lost_after_the_send_is_counted_as_a_possible_duplicate(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P40")
+def test_a_lock_lost_after_the_send_is_counted_as_a_possible_duplicate(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         kit.inboxes[0].loses_locks = True
         kit.inboxes[0].put(1)

@@ -29,7 +29,8 @@ def away_until(kit: Kit, ms: int, path: str = "orders") -> None:
     kit.outlet.answer = answer
 
 
-def test_P41_a_ledger_on_a_full_disk_does_not_stop_the_drain(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P41")
+def test_a_ledger_on_a_full_disk_does_not_stop_the_drain(loop: VirtualLoop) -> None:
     with Path("/dev/full").open("a+", encoding="utf-8") as full:
         ledger = Ledger(full)
 
@@ -43,7 +44,8 @@ def test_P41_a_ledger_on_a_full_disk_does_not_stop_the_drain(loop: VirtualLoop) 
     assert kit.inboxes[0].completed == [0, 1, 2]
 
 
-def test_P11_deduct_reckons_the_life_of_a_letter_that_waited_here_for_its_destination(
+@pytest.mark.promise("P11")
+def test_deduct_reckons_the_life_of_a_letter_that_waited_here_for_its_destination(
     loop: VirtualLoop,
 ) -> None:
     async def work(kit: Kit) -> None:
@@ -57,7 +59,8 @@ def test_P11_deduct_reckons_the_life_of_a_letter_that_waited_here_for_its_destin
     assert kit.inboxes[0].aside == {"t1": "ExpiredInBacklog"}
 
 
-def test_P11_a_frozen_life_begins_when_the_letter_leaves_and_not_when_it_was_received(
+@pytest.mark.promise("P11")
+def test_a_frozen_life_begins_when_the_letter_leaves_and_not_when_it_was_received(
     loop: VirtualLoop,
 ) -> None:
     properties = [sections.NULL] * sections.PROPERTIES_COUNT
@@ -111,7 +114,8 @@ def test_the_oldest_age_is_that_of_what_waits_for_a_destination_that_is_away(loo
     assert ages == [600_000, None]
 
 
-def test_P40_what_was_sent_while_locks_were_renewed_is_completed_at_once(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P40")
+def test_what_was_sent_while_locks_were_renewed_is_completed_at_once(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         inbox = kit.inboxes[0]
         answered = asyncio.Event()
@@ -132,7 +136,8 @@ def test_P40_what_was_sent_while_locks_were_renewed_is_completed_at_once(loop: V
     run(loop, 1, work)
 
 
-def test_P36_a_syphon_that_stops_waits_for_the_answer_to_what_it_has_sent(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P36")
+def test_a_syphon_that_stops_waits_for_the_answer_to_what_it_has_sent(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         kit.outlet.slow_s = 1.0
         kit.inboxes[0].put(1)
@@ -147,7 +152,8 @@ def test_P36_a_syphon_that_stops_waits_for_the_answer_to_what_it_has_sent(loop: 
     assert kit.inboxes[0].completed == [1]
 
 
-def test_P44_a_syphon_that_stops_does_not_wait_for_a_silent_primary(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P44")
+def test_a_syphon_that_stops_does_not_wait_for_a_silent_primary(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         kit.outlet.slow_s = 600.0
         kit.inboxes[0].put(1)
@@ -161,7 +167,8 @@ def test_P44_a_syphon_that_stops_does_not_wait_for_a_silent_primary(loop: Virtua
     run(loop, 1, work)
 
 
-def test_P36_two_copies_in_two_backlog_queues_come_home_once(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P36")
+def test_two_copies_in_two_backlog_queues_come_home_once(loop: VirtualLoop) -> None:
     """A backlog queue that did not answer had stored the message, and another took it too."""
 
     async def work(kit: Kit) -> None:
@@ -176,7 +183,8 @@ def test_P36_two_copies_in_two_backlog_queues_come_home_once(loop: VirtualLoop) 
     assert (kit.counters.restored, kit.counters.repeats_dropped) == (1, 1)
 
 
-def test_P1_two_messages_with_one_id_are_not_taken_for_copies(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P1")
+def test_two_messages_with_one_id_are_not_taken_for_copies(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         for inbox, detour in zip(kit.inboxes, (5, 6), strict=True):
             inbox.put(7, detour=detour)
@@ -187,7 +195,8 @@ def test_P1_two_messages_with_one_id_are_not_taken_for_copies(loop: VirtualLoop)
     assert sum(len(numbers) for _, numbers in kit.outlet.sent) == 2
 
 
-def test_P36_a_lock_lost_after_the_send_costs_no_second_send(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P36")
+def test_a_lock_lost_after_the_send_costs_no_second_send(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         inbox = kit.inboxes[0]
         inbox.loses_locks = True
@@ -304,7 +313,8 @@ def test_a_cancelled_message_that_is_held_is_completed_and_goes_nowhere(loop: Vi
     assert kit.outlet.sent == []
 
 
-def test_P44_whoever_cancels_while_the_syphon_stops_is_answered(loop: VirtualLoop) -> None:
+@pytest.mark.promise("P44")
+def test_whoever_cancels_while_the_syphon_stops_is_answered(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         away_until(kit, 10_000_000)
         inbox = kit.inboxes[0]
@@ -326,6 +336,7 @@ def test_P44_whoever_cancels_while_the_syphon_stops_is_answered(loop: VirtualLoo
     run(loop, 1, work)
 
 
+@pytest.mark.promise("P39")
 @pytest.mark.parametrize(
     "passport",
     [
@@ -335,9 +346,7 @@ def test_P44_whoever_cancels_while_the_syphon_stops_is_answered(loop: VirtualLoo
         "[" * 100_000,
     ],
 )
-def test_P39_a_passport_that_makes_no_sense_does_not_block_its_queue(
-    loop: VirtualLoop, passport: str
-) -> None:
+def test_a_passport_that_makes_no_sense_does_not_block_its_queue(loop: VirtualLoop, passport: str) -> None:
     items = [
         (sections.encode_text(parking.ALIAS_PATH), sections.encode_text("orders")),
         (sections.encode_text(parking.ALIAS_PARTITION), sections.encode_text("p")),

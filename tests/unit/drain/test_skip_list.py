@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from pairbus.drain.plan import LOOK_MS, OTHERS_MS, SLOW_MS, BacklogMessage, DrainPlan
 from pairbus.drain.skip_list import LAPSE_MARGIN_MS, REST_MS_MAX, REST_MS_MIN, SKIPPED_MAX, SkipList
 from pairbus.sdk.failures import Failure
@@ -80,7 +82,8 @@ def test_each_destination_that_is_away_has_a_letter_to_be_asked_with() -> None:
     assert plan.room("q0", 0) == 4
 
 
-def test_P14_no_letter_overtakes_an_older_one_that_was_passed_over() -> None:
+@pytest.mark.promise("P14")
+def test_no_letter_overtakes_an_older_one_that_was_passed_over() -> None:
     plan = away()
     assert plan.should_skip(message(6), 0)
     plan.next_batch("orders", 1_000)

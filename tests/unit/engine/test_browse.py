@@ -13,7 +13,8 @@ from tests.unit.engine.engine_kit import SECOND, START, Bench
 SESSIONS = Settings(requires_session=True)
 
 
-def test_B33_peek_shows_every_state_and_changes_nothing() -> None:
+@pytest.mark.promise("B33")
+def test_peek_shows_every_state_and_changes_nothing() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(3):
@@ -59,7 +60,8 @@ def test_peek_can_look_at_one_session() -> None:
     assert [message.sequence_number for message in peek(queue, 1, 10, "b")] == [2, 4]
 
 
-def test_B34_deferred_messages_are_reached_by_number_only_also_after_a_restart() -> None:
+@pytest.mark.promise("B34")
+def test_deferred_messages_are_reached_by_number_only_also_after_a_restart() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -74,7 +76,8 @@ def test_B34_deferred_messages_are_reached_by_number_only_also_after_a_restart()
     assert not queue.messages
 
 
-def test_B34_an_abandoned_or_lapsed_deferred_message_stays_deferred() -> None:
+@pytest.mark.promise("B34")
+def test_an_abandoned_or_lapsed_deferred_message_stays_deferred() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -90,7 +93,8 @@ def test_B34_an_abandoned_or_lapsed_deferred_message_stays_deferred() -> None:
     assert queue.deferred_count == 1
 
 
-def test_B29_a_deferral_counts_as_a_delivery_and_the_count_is_durable() -> None:
+@pytest.mark.promise("B29")
+def test_a_deferral_counts_as_a_delivery_and_the_count_is_durable() -> None:
     bench = Bench()
     queue = bench.queue("q", Settings(max_delivery_count=2))
     bench.send(queue)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.engine.context import DUE_BURST_MAX
 from pairbus.model.entity import Settings
 from tests.unit.engine.engine_kit import SECOND, START, Bench
@@ -17,7 +19,8 @@ def _tick(bench: Bench) -> None:
     assert deadline <= bench.now, "the rest is asked for at once, without other traffic"
 
 
-def test_B43_B63_messages_that_expire_together_go_a_burst_at_a_time() -> None:
+@pytest.mark.promise("B43", "B63")
+def test_messages_that_expire_together_go_a_burst_at_a_time() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(dead_letter_on_expiration=True))
     for _ in range(COUNT):
@@ -31,7 +34,8 @@ def test_B43_B63_messages_that_expire_together_go_a_burst_at_a_time() -> None:
     assert queue.expired_count == COUNT
 
 
-def test_B41_what_is_left_for_the_next_burst_is_not_delivered() -> None:
+@pytest.mark.promise("B41")
+def test_what_is_left_for_the_next_burst_is_not_delivered() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(COUNT):
@@ -41,7 +45,8 @@ def test_B41_what_is_left_for_the_next_burst_is_not_delivered() -> None:
     assert bench.receives_nothing(queue)
 
 
-def test_B43_B63_a_receiver_passes_over_expired_messages_a_burst_at_a_time() -> None:
+@pytest.mark.promise("B43", "B63")
+def test_a_receiver_passes_over_expired_messages_a_burst_at_a_time() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(COUNT):
@@ -58,7 +63,8 @@ def test_B43_B63_a_receiver_passes_over_expired_messages_a_burst_at_a_time() -> 
     assert bench.outbox.numbers() == [alive]
 
 
-def test_B43_B63_the_holder_of_a_session_passes_over_expired_messages_a_burst_at_a_time() -> None:
+@pytest.mark.promise("B43", "B63")
+def test_the_holder_of_a_session_passes_over_expired_messages_a_burst_at_a_time() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(requires_session=True))
     for _ in range(COUNT):
@@ -74,7 +80,8 @@ def test_B43_B63_the_holder_of_a_session_passes_over_expired_messages_a_burst_at
     assert bench.outbox.numbers() == [alive]
 
 
-def test_B43_B63_a_receiver_that_waits_for_a_session_passes_over_expired_messages_a_burst_at_a_time() -> None:
+@pytest.mark.promise("B43", "B63")
+def test_a_receiver_that_waits_for_a_session_passes_over_expired_messages_a_burst_at_a_time() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(requires_session=True))
     for number in range(COUNT):
@@ -92,7 +99,8 @@ def test_B43_B63_a_receiver_that_waits_for_a_session_passes_over_expired_message
     assert waiting.session.session_id == "alive"
 
 
-def test_B45_B63_messages_that_fall_due_together_arrive_a_burst_at_a_time_and_in_order() -> None:
+@pytest.mark.promise("B45", "B63")
+def test_messages_that_fall_due_together_arrive_a_burst_at_a_time_and_in_order() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(COUNT):
@@ -106,7 +114,8 @@ def test_B45_B63_messages_that_fall_due_together_arrive_a_burst_at_a_time_and_in
     assert sorted(queue.messages) == list(range(COUNT + 1, 2 * COUNT + 1))
 
 
-def test_B31_B63_locks_that_expire_together_end_a_burst_at_a_time() -> None:
+@pytest.mark.promise("B31", "B63")
+def test_locks_that_expire_together_end_a_burst_at_a_time() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(lock_duration_ms=5 * SECOND))
     for _ in range(COUNT):

@@ -20,8 +20,9 @@ def stored(bench: Bench) -> int:
     return sum(1 for record in bench.journal.records if isinstance(record, MessageStored))
 
 
+@pytest.mark.promise("B12")
 @pytest.mark.parametrize("kind", [QUEUE, TOPIC, SUBSCRIPTION])
-def test_B12_a_disk_without_room_refuses_new_entities_in_words(kind: int) -> None:
+def test_a_disk_without_room_refuses_new_entities_in_words(kind: int) -> None:
     bench = Bench()
     bench.topic("t")
     path = {QUEUE: "new", TOPIC: "new", SUBSCRIPTION: "t/Subscriptions/new"}[kind]
@@ -38,7 +39,8 @@ def test_B12_a_disk_without_room_refuses_new_entities_in_words(kind: int) -> Non
     bench.namespace.create(kind, path, settings, bench.now)
 
 
-def test_B12_small_changes_of_settings_need_no_room_and_long_ones_do() -> None:
+@pytest.mark.promise("B12")
+def test_small_changes_of_settings_need_no_room_and_long_ones_do() -> None:
     bench = Bench()
     queue = bench.entity("q")
     bench.topic("t")
@@ -60,7 +62,8 @@ def test_B12_small_changes_of_settings_need_no_room_and_long_ones_do() -> None:
     bench.namespace.delete(subscription, bench.now)
 
 
-def test_B12_B45_scheduled_messages_wait_for_room_and_arrive_when_it_is_back() -> None:
+@pytest.mark.promise("B12", "B45")
+def test_scheduled_messages_wait_for_room_and_arrive_when_it_is_back() -> None:
     bench = Bench()
     queue = bench.queue()
     for number in range(3):
@@ -80,7 +83,8 @@ def test_B12_B45_scheduled_messages_wait_for_room_and_arrive_when_it_is_back() -
     assert (queue.scheduled_count, queue.active_count) == (0, 3)
 
 
-def test_B12_a_schedule_that_waits_for_room_holds_up_no_other_deadline() -> None:
+@pytest.mark.promise("B12")
+def test_a_schedule_that_waits_for_room_holds_up_no_other_deadline() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(lock_duration_ms=5 * SECOND))
     bench.send(queue, "locked")
@@ -94,8 +98,9 @@ def test_B12_a_schedule_that_waits_for_room_holds_up_no_other_deadline() -> None
     assert queue.scheduled_count == 1
 
 
+@pytest.mark.promise("B12", "B50")
 @pytest.mark.parametrize("target", ["queue", "topic"])
-def test_B12_B50_forwarding_waits_for_room_and_sets_nothing_aside(target: str) -> None:
+def test_forwarding_waits_for_room_and_sets_nothing_aside(target: str) -> None:
     bench = Bench()
     if target == "topic":
         bench.topic("target")
@@ -119,7 +124,8 @@ def test_B12_B50_forwarding_waits_for_room_and_sets_nothing_aside(target: str) -
     assert [place.counts().active for place in places] == [1] * len(list(places))
 
 
-def test_B12_B15_what_falls_due_at_a_topic_waits_for_room_for_all_copies() -> None:
+@pytest.mark.promise("B12", "B15")
+def test_what_falls_due_at_a_topic_waits_for_room_for_all_copies() -> None:
     bench = Bench()
     topic = bench.topic("t")
     for name in "abc":

@@ -63,7 +63,8 @@ def test_an_entity_is_found_in_any_spelling() -> None:
     assert list(bench.namespace.all_queues()) == list(entity.queues)
 
 
-def test_B16_configuration_survives_a_restart() -> None:
+@pytest.mark.promise("B16")
+def test_configuration_survives_a_restart() -> None:
     bench = Bench()
     entity = bench.entity("q")
     bench.namespace.update(entity, Settings(lock_duration_ms=7 * SECOND), bench.now + 5)
@@ -81,7 +82,8 @@ def test_B16_configuration_survives_a_restart() -> None:
     assert again.namespace.created_at == START
 
 
-def test_B16_a_deleted_entity_does_not_come_back_and_its_successor_is_empty() -> None:
+@pytest.mark.promise("B16")
+def test_a_deleted_entity_does_not_come_back_and_its_successor_is_empty() -> None:
     bench = Bench()
     settings = Settings(requires_session=True, requires_duplicate_detection=True)
     entity = bench.entity("q", settings=settings)
@@ -102,7 +104,8 @@ def test_B16_a_deleted_entity_does_not_come_back_and_its_successor_is_empty() ->
     assert bench.send(second, session_id="a", message_id="m") == 1
 
 
-def test_B16_deleting_a_topic_deletes_its_subscriptions() -> None:
+@pytest.mark.promise("B16")
+def test_deleting_a_topic_deletes_its_subscriptions() -> None:
     bench = Bench()
     topic = bench.topic()
     bench.subscription("t/Subscriptions/s")
@@ -158,7 +161,8 @@ def test_what_cannot_be_is_refused_and_leaves_no_record() -> None:
     assert len(bench.journal.records) == records
 
 
-def test_M12_entities_and_subscriptions_are_bounded() -> None:
+@pytest.mark.promise("M12")
+def test_entities_and_subscriptions_are_bounded() -> None:
     bench = Bench()
     for number in range(ENTITIES_MAX):
         bench.namespace.fold(EntityPut(number + 1, QUEUE, f"q{number}", "{}"))
@@ -210,7 +214,8 @@ def test_a_change_of_a_topic_ends_the_locks_of_its_subscriptions() -> None:
     assert again.message.delivery_count == 0, "nobody failed"
 
 
-def test_B27_locks_of_a_deleted_entity_are_lost_and_settling_changes_nothing() -> None:
+@pytest.mark.promise("B27")
+def test_locks_of_a_deleted_entity_are_lost_and_settling_changes_nothing() -> None:
     bench = Bench()
     topic = bench.topic()
     plain = bench.subscription("t/Subscriptions/plain")
@@ -232,7 +237,8 @@ def test_B27_locks_of_a_deleted_entity_are_lost_and_settling_changes_nothing() -
     assert topic.size_bytes == 0
 
 
-def test_B66_counts_and_size_equal_an_enumeration() -> None:
+@pytest.mark.promise("B66")
+def test_counts_and_size_equal_an_enumeration() -> None:
     bench = Bench()
     entity = bench.entity("q")
     bench.queue("target")
@@ -292,7 +298,8 @@ def test_an_entity_that_shall_live_on_is_not_deleted() -> None:
     assert not entity.is_deleted
 
 
-def test_B1_a_restart_does_not_take_an_entity_in_use_for_an_idle_one() -> None:
+@pytest.mark.promise("B1")
+def test_a_restart_does_not_take_an_entity_in_use_for_an_idle_one() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=IDLE)
     for _ in range(10):
@@ -309,7 +316,8 @@ def test_B1_a_restart_does_not_take_an_entity_in_use_for_an_idle_one() -> None:
 # -- the fold
 
 
-def test_B16_a_compacted_topics_subscription_does_not_join_the_topics_successor() -> None:
+@pytest.mark.promise("B16")
+def test_a_compacted_topics_subscription_does_not_join_the_topics_successor() -> None:
     subscription = Settings(rules=(TRUE_RULE,)).to_json()
     bench = fold_all(
         [
@@ -327,7 +335,8 @@ def test_B16_a_compacted_topics_subscription_does_not_join_the_topics_successor(
     assert bench.find("t").subscriptions == {}
 
 
-def test_B9_records_may_stand_before_their_entitys() -> None:
+@pytest.mark.promise("B9")
+def test_records_may_stand_before_their_entitys() -> None:
     """Compaction moves an entity's own record on; its messages stay where they are."""
     subscription = Settings(rules=(TRUE_RULE,)).to_json()
     bench = fold_all(
@@ -406,7 +415,8 @@ def test_restating_tells_what_is_still_true_and_nothing_else() -> None:
     assert not restate(bench, message_record)
 
 
-def test_B19_ids_of_entities_are_kept_by_restating_the_namespace() -> None:
+@pytest.mark.promise("B19")
+def test_ids_of_entities_are_kept_by_restating_the_namespace() -> None:
     bench = Bench()
     bench.namespace.set_access_rules((), bench.now)
     bench.namespace.delete(bench.entity("q"), bench.now)
@@ -458,7 +468,8 @@ def test_every_stored_message_is_listed_for_the_store() -> None:
 # -- time
 
 
-def test_B62_timers_follow_what_is_waited_for() -> None:
+@pytest.mark.promise("B62")
+def test_timers_follow_what_is_waited_for() -> None:
     """A far deadline behind many near ones must not be asked for again and again."""
     bench = Bench()
     queue = bench.queue()

@@ -17,7 +17,8 @@ from tests.unit.engine.engine_kit import SECOND, Bench
 MINUTE = 60 * SECOND
 
 
-def test_B21_one_consumer_gets_messages_in_order() -> None:
+@pytest.mark.promise("B21")
+def test_one_consumer_gets_messages_in_order() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(5):
@@ -28,7 +29,8 @@ def test_B21_one_consumer_gets_messages_in_order() -> None:
     assert bench.outbox.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_B35_no_more_is_delivered_than_there_is_credit() -> None:
+@pytest.mark.promise("B35")
+def test_no_more_is_delivered_than_there_is_credit() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(5):
@@ -54,7 +56,8 @@ def test_consumers_take_turns() -> None:
     assert [consumer for consumer, _, _ in bench.outbox.delivered] == [one, two, one, two]
 
 
-def test_B63_a_suspended_consumer_gets_nothing_and_delays_nobody() -> None:
+@pytest.mark.promise("B63")
+def test_a_suspended_consumer_gets_nothing_and_delays_nobody() -> None:
     bench = Bench()
     queue = bench.queue()
     slow, other = bench.receiver(queue, 10), bench.receiver(queue, 10)
@@ -86,7 +89,8 @@ def test_a_detached_consumer_gets_nothing() -> None:
     assert not queue.rotation
 
 
-def test_B25_a_locked_message_goes_to_nobody_else() -> None:
+@pytest.mark.promise("B25")
+def test_a_locked_message_goes_to_nobody_else() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -95,7 +99,8 @@ def test_B25_a_locked_message_goes_to_nobody_else() -> None:
     assert bench.receives_nothing(queue)
 
 
-def test_B26_a_lock_lasts_for_the_lock_duration() -> None:
+@pytest.mark.promise("B26")
+def test_a_lock_lasts_for_the_lock_duration() -> None:
     bench = Bench()
     queue = bench.queue("q", Settings(lock_duration_ms=30 * SECOND))
     bench.send(queue)
@@ -108,7 +113,8 @@ def test_B26_a_lock_lasts_for_the_lock_duration() -> None:
     assert bench.receive(queue).message is lock.message
 
 
-def test_B31_an_expired_lock_frees_the_message_without_other_traffic() -> None:
+@pytest.mark.promise("B31")
+def test_an_expired_lock_frees_the_message_without_other_traffic() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -119,7 +125,8 @@ def test_B31_an_expired_lock_frees_the_message_without_other_traffic() -> None:
     assert bench.outbox.numbers() == [1, 1]
 
 
-def test_B5_a_completed_message_is_gone_also_after_a_restart() -> None:
+@pytest.mark.promise("B5")
+def test_a_completed_message_is_gone_also_after_a_restart() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -129,8 +136,9 @@ def test_B5_a_completed_message_is_gone_also_after_a_restart() -> None:
     assert not bench.restart().find("q").main.messages
 
 
+@pytest.mark.promise("B27")
 @pytest.mark.parametrize("how", ["complete", "abandon", "release", "defer", "dead_letter", "renew"])
-def test_B27_a_stale_token_does_nothing(how: str) -> None:
+def test_a_stale_token_does_nothing(how: str) -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -153,7 +161,8 @@ def test_B27_a_stale_token_does_nothing(how: str) -> None:
     assert queue.messages[1].state == ACTIVE
 
 
-def test_B27_a_used_token_is_stale() -> None:
+@pytest.mark.promise("B27")
+def test_a_used_token_is_stale() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -174,7 +183,8 @@ def test_a_lock_is_found_by_its_token_and_no_other() -> None:
     assert queue.find_lock(lock.token + 1, None) is None
 
 
-def test_B28_renewing_only_extends_and_keeps_the_order_of_expiry() -> None:
+@pytest.mark.promise("B28")
+def test_renewing_only_extends_and_keeps_the_order_of_expiry() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -192,7 +202,8 @@ def test_B28_renewing_only_extends_and_keeps_the_order_of_expiry() -> None:
     assert not first.is_held
 
 
-def test_B29_the_count_rises_with_abandon_and_expiry_and_nothing_else() -> None:
+@pytest.mark.promise("B29")
+def test_the_count_rises_with_abandon_and_expiry_and_nothing_else() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -209,7 +220,8 @@ def test_B29_the_count_rises_with_abandon_and_expiry_and_nothing_else() -> None:
     assert bench.restart().find("q").main.messages[1].delivery_count == 2
 
 
-def test_B29_a_change_of_the_entity_ends_locks_without_counting() -> None:
+@pytest.mark.promise("B29")
+def test_a_change_of_the_entity_ends_locks_without_counting() -> None:
     bench = Bench()
     entity = bench.entity("q")
     bench.send(entity)
@@ -221,7 +233,8 @@ def test_B29_a_change_of_the_entity_ends_locks_without_counting() -> None:
     assert bench.receive(entity.main).message.sequence_number == 1
 
 
-def test_B30_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fixed_reason() -> None:
+@pytest.mark.promise("B30")
+def test_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fixed_reason() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(max_delivery_count=2))
     bench.send(entity)
@@ -236,7 +249,8 @@ def test_B30_the_last_allowed_failure_moves_to_the_dead_letter_queue_with_the_fi
     assert dead.delivery_count == 2
 
 
-def test_B30_a_lowered_limit_counts_for_what_has_failed_already() -> None:
+@pytest.mark.promise("B30")
+def test_a_lowered_limit_counts_for_what_has_failed_already() -> None:
     bench = Bench()
     entity = bench.entity("q")
     for _ in range(3):
@@ -255,7 +269,8 @@ def test_B30_a_lowered_limit_counts_for_what_has_failed_already() -> None:
         assert life.find("q").counts().dead_letter == 1
 
 
-def test_B29_a_dead_letter_keeps_its_delivery_count_and_is_counted_no_more() -> None:
+@pytest.mark.promise("B29")
+def test_a_dead_letter_keeps_its_delivery_count_and_is_counted_no_more() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(max_delivery_count=9, lock_duration_ms=5_000))
     bench.send(entity)
@@ -277,8 +292,9 @@ def test_B29_a_dead_letter_keeps_its_delivery_count_and_is_counted_no_more() -> 
         assert dead.extra.changed_properties
 
 
+@pytest.mark.promise("B30")
 @pytest.mark.parametrize("how", ["abandon", "expiry"])
-def test_B30_the_last_failure_itself_is_counted_and_durable(how: str) -> None:
+def test_the_last_failure_itself_is_counted_and_durable(how: str) -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(max_delivery_count=2, lock_duration_ms=5_000))
     bench.send(entity)
@@ -296,7 +312,8 @@ def test_B30_the_last_failure_itself_is_counted_and_durable(how: str) -> None:
         assert "2 delivery attempts" in str(dead.extra.dead_letter_description)
 
 
-def test_B32_receive_and_delete_removes_in_the_same_breath() -> None:
+@pytest.mark.promise("B32")
+def test_receive_and_delete_removes_in_the_same_breath() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -308,7 +325,8 @@ def test_B32_receive_and_delete_removes_in_the_same_breath() -> None:
     assert not queue.messages
 
 
-def test_B23_what_comes_back_is_delivered_before_what_came_later() -> None:
+@pytest.mark.promise("B23")
+def test_what_comes_back_is_delivered_before_what_came_later() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(4):
@@ -335,7 +353,8 @@ def test_changed_properties_stay_with_the_message() -> None:
     assert message.state == DEFERRED
 
 
-def test_B38_B39_dead_lettering_keeps_number_time_and_bytes() -> None:
+@pytest.mark.promise("B38", "B39")
+def test_dead_lettering_keeps_number_time_and_bytes() -> None:
     bench = Bench()
     entity = bench.entity("q")
     bench.send(entity, "hello")
@@ -354,7 +373,8 @@ def test_B38_B39_dead_lettering_keeps_number_time_and_bytes() -> None:
         assert life.find("q").counts().total == 0
 
 
-def test_B40_a_dead_letter_neither_dies_again_nor_expires() -> None:
+@pytest.mark.promise("B40")
+def test_a_dead_letter_neither_dies_again_nor_expires() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(default_ttl_ms=10 * SECOND, max_delivery_count=1))
     bench.send(entity)
@@ -369,8 +389,9 @@ def test_B40_a_dead_letter_neither_dies_again_nor_expires() -> None:
         place.dead_letter(bench.receive(place), None, None, b"", bench.now)
 
 
+@pytest.mark.promise("B40")
 @pytest.mark.parametrize("how", ["abandon", "release", "lock expiry", "change of settings"])
-def test_B40_a_dead_letter_whose_time_is_over_survives_every_end_of_a_delivery(how: str) -> None:
+def test_a_dead_letter_whose_time_is_over_survives_every_end_of_a_delivery(how: str) -> None:
     bench = Bench()
     settings = Settings(
         default_ttl_ms=10 * SECOND, dead_letter_on_expiration=True, lock_duration_ms=5 * SECOND
@@ -418,7 +439,8 @@ def test_receiving_is_refused_where_nothing_may_leave() -> None:
 # -- expiry
 
 
-def test_B41_nothing_is_delivered_at_or_after_expiry() -> None:
+@pytest.mark.promise("B41")
+def test_nothing_is_delivered_at_or_after_expiry() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue, ttl_ms=10 * SECOND)
@@ -429,7 +451,8 @@ def test_B41_nothing_is_delivered_at_or_after_expiry() -> None:
     assert queue.expired_count == 1
 
 
-def test_B42_nothing_expires_early() -> None:
+@pytest.mark.promise("B42")
+def test_nothing_expires_early() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue, ttl_ms=10 * SECOND)
@@ -439,7 +462,8 @@ def test_B42_nothing_expires_early() -> None:
     assert not queue.messages
 
 
-def test_B43_expiry_without_dead_lettering_drops_and_counts() -> None:
+@pytest.mark.promise("B43")
+def test_expiry_without_dead_lettering_drops_and_counts() -> None:
     bench = Bench()
     entity = bench.entity("q")
     bench.send(entity, ttl_ms=SECOND)
@@ -450,7 +474,8 @@ def test_B43_expiry_without_dead_lettering_drops_and_counts() -> None:
     assert bench.restart().find("q").counts().total == 0
 
 
-def test_B43_expiry_with_dead_lettering_moves_with_the_reason() -> None:
+@pytest.mark.promise("B43")
+def test_expiry_with_dead_lettering_moves_with_the_reason() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(dead_letter_on_expiration=True))
     bench.send(entity, ttl_ms=SECOND)
@@ -461,7 +486,8 @@ def test_B43_expiry_with_dead_lettering_moves_with_the_reason() -> None:
     assert dead.extra.dead_letter_reason == REASON_EXPIRED
 
 
-def test_B41_a_message_locked_before_its_expiry_may_still_be_settled() -> None:
+@pytest.mark.promise("B41")
+def test_a_message_locked_before_its_expiry_may_still_be_settled() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue, ttl_ms=10 * SECOND)
@@ -473,8 +499,9 @@ def test_B41_a_message_locked_before_its_expiry_may_still_be_settled() -> None:
     assert queue.expired_count == 0
 
 
+@pytest.mark.promise("B41")
 @pytest.mark.parametrize("end", ["abandon", "release", "lapse", "change"])
-def test_B41_a_lock_that_ends_unsettled_after_expiry_lets_the_message_expire_at_once(end: str) -> None:
+def test_a_lock_that_ends_unsettled_after_expiry_lets_the_message_expire_at_once(end: str) -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(dead_letter_on_expiration=True))
     queue = entity.main
@@ -497,7 +524,8 @@ def test_B41_a_lock_that_ends_unsettled_after_expiry_lets_the_message_expire_at_
     assert list(entity.dead_letter.messages) == [1]
 
 
-def test_B34_a_deferred_message_does_not_expire() -> None:
+@pytest.mark.promise("B34")
+def test_a_deferred_message_does_not_expire() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue, ttl_ms=10 * SECOND)
@@ -508,7 +536,8 @@ def test_B34_a_deferred_message_does_not_expire() -> None:
     assert bench.receives_nothing(queue)
 
 
-def test_B8_stored_ever_equals_what_left_and_what_is_left() -> None:
+@pytest.mark.promise("B8")
+def test_stored_ever_equals_what_left_and_what_is_left() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(max_delivery_count=1))
     queue = entity.main
@@ -524,7 +553,8 @@ def test_B8_stored_ever_equals_what_left_and_what_is_left() -> None:
     assert queue.stored_ever == queue.removed_count + moved + len(queue.messages) == 6
 
 
-def test_B62_indexes_follow_what_is_stored() -> None:
+@pytest.mark.promise("B62")
+def test_indexes_follow_what_is_stored() -> None:
     bench = Bench()
     queue = bench.queue()
     kept = bench.send(queue)

@@ -16,7 +16,8 @@ MINUTE = 60 * SECOND
 DETECTING = Settings(requires_duplicate_detection=True, duplicate_window_ms=MINUTE)
 
 
-def test_B44_a_scheduled_message_is_not_delivered_before_its_time() -> None:
+@pytest.mark.promise("B44")
+def test_a_scheduled_message_is_not_delivered_before_its_time() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue, scheduled_at=START + MINUTE)
@@ -29,7 +30,8 @@ def test_B44_a_scheduled_message_is_not_delivered_before_its_time() -> None:
     assert len(bench.outbox.delivered) == 1
 
 
-def test_B24_activation_counts_as_arrival_with_a_new_number() -> None:
+@pytest.mark.promise("B24")
+def test_activation_counts_as_arrival_with_a_new_number() -> None:
     bench = Bench()
     queue = bench.queue()
     scheduled = bench.send(queue, scheduled_at=START + MINUTE)
@@ -54,7 +56,8 @@ def test_time_to_live_counts_from_activation() -> None:
     assert queue.active_count == 0
 
 
-def test_B44_B45_a_schedule_survives_a_restart_and_is_kept_late_but_not_lost() -> None:
+@pytest.mark.promise("B44", "B45")
+def test_a_schedule_survives_a_restart_and_is_kept_late_but_not_lost() -> None:
     bench = Bench()
     bench.send(bench.queue(), scheduled_at=START + MINUTE)
 
@@ -69,7 +72,8 @@ def test_B44_B45_a_schedule_survives_a_restart_and_is_kept_late_but_not_lost() -
     assert late.find("q").main.active_count == 1
 
 
-def test_B46_a_cancelled_message_is_never_delivered() -> None:
+@pytest.mark.promise("B46")
+def test_a_cancelled_message_is_never_delivered() -> None:
     bench = Bench()
     queue = bench.queue()
     numbers = [bench.send(queue, scheduled_at=START + MINUTE) for _ in range(2)]
@@ -80,8 +84,9 @@ def test_B46_a_cancelled_message_is_never_delivered() -> None:
     assert not bench.restart().find("q").main.messages
 
 
+@pytest.mark.promise("B46")
 @pytest.mark.parametrize("numbers", [[1, 99], [1, 1], [1, 2]])
-def test_B46_cancel_is_all_or_nothing(numbers: list[int]) -> None:
+def test_cancel_is_all_or_nothing(numbers: list[int]) -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue, scheduled_at=START + MINUTE)
@@ -93,7 +98,8 @@ def test_B46_cancel_is_all_or_nothing(numbers: list[int]) -> None:
     assert queue.scheduled_count == 1
 
 
-def test_B46_after_activation_there_is_nothing_to_cancel() -> None:
+@pytest.mark.promise("B46")
+def test_after_activation_there_is_nothing_to_cancel() -> None:
     bench = Bench()
     queue = bench.queue()
     number = bench.send(queue, scheduled_at=START + MINUTE)
@@ -106,7 +112,8 @@ def test_B46_after_activation_there_is_nothing_to_cancel() -> None:
 # -- duplicates
 
 
-def test_B47_of_equal_ids_within_the_window_one_is_stored_and_all_are_accepted() -> None:
+@pytest.mark.promise("B47")
+def test_of_equal_ids_within_the_window_one_is_stored_and_all_are_accepted() -> None:
     bench = Bench()
     queue = bench.queue("q", DETECTING)
 
@@ -114,7 +121,8 @@ def test_B47_of_equal_ids_within_the_window_one_is_stored_and_all_are_accepted()
     assert len(queue.messages) == 1
 
 
-def test_B47_scheduled_messages_take_part() -> None:
+@pytest.mark.promise("B47")
+def test_scheduled_messages_take_part() -> None:
     bench = Bench()
     queue = bench.queue("q", DETECTING)
     bench.send(queue, message_id="m", scheduled_at=START + 10 * MINUTE)
@@ -122,7 +130,8 @@ def test_B47_scheduled_messages_take_part() -> None:
     assert bench.send(queue, message_id="m") == 0
 
 
-def test_B48_the_history_outlives_the_message_and_the_process() -> None:
+@pytest.mark.promise("B48")
+def test_the_history_outlives_the_message_and_the_process() -> None:
     bench = Bench()
     queue = bench.queue("q", DETECTING)
     bench.send(queue, message_id="m")
@@ -133,7 +142,8 @@ def test_B48_the_history_outlives_the_message_and_the_process() -> None:
     assert again.send(again.find("q"), message_id="m") == 0
 
 
-def test_B49_other_ids_other_entities_and_later_ones_are_stored() -> None:
+@pytest.mark.promise("B49")
+def test_other_ids_other_entities_and_later_ones_are_stored() -> None:
     bench = Bench()
     queue = bench.queue("q", DETECTING)
     other = bench.queue("other", DETECTING)
@@ -147,14 +157,16 @@ def test_B49_other_ids_other_entities_and_later_ones_are_stored() -> None:
     assert bench.send(queue, message_id="m")
 
 
-def test_B49_without_detection_equal_ids_are_stored() -> None:
+@pytest.mark.promise("B49")
+def test_without_detection_equal_ids_are_stored() -> None:
     bench = Bench()
     queue = bench.queue()
     assert bench.send(queue, message_id="m")
     assert bench.send(queue, message_id="m")
 
 
-def test_B62_the_history_forgets_what_left_the_window() -> None:
+@pytest.mark.promise("B62")
+def test_the_history_forgets_what_left_the_window() -> None:
     history = DuplicateHistory()
     for at in range(100):
         history.add(b"%d" % at, at)
@@ -164,7 +176,8 @@ def test_B62_the_history_forgets_what_left_the_window() -> None:
     assert history.accepted_at(b"41") == 41
 
 
-def test_B48_an_id_told_again_with_an_earlier_time_keeps_the_later() -> None:
+@pytest.mark.promise("B48")
+def test_an_id_told_again_with_an_earlier_time_keeps_the_later() -> None:
     history = DuplicateHistory()
     history.add(b"m", 50)
     history.add(b"m", 20)
@@ -174,7 +187,8 @@ def test_B48_an_id_told_again_with_an_earlier_time_keeps_the_later() -> None:
     assert history.accepted_at(b"m") == 70
 
 
-def test_B9_a_message_that_compaction_told_several_times_is_there_once() -> None:
+@pytest.mark.promise("B9")
+def test_a_message_that_compaction_told_several_times_is_there_once() -> None:
     """Recovery may read a message and its restatements, while later ones have taken their place."""
     bench = Bench()
     queue = bench.queue()
@@ -194,7 +208,8 @@ def test_B9_a_message_that_compaction_told_several_times_is_there_once() -> None
     assert consumer.credit == 7
 
 
-def test_B34_a_restated_deferred_or_scheduled_message_keeps_its_state() -> None:
+@pytest.mark.promise("B34")
+def test_a_restated_deferred_or_scheduled_message_keeps_its_state() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)

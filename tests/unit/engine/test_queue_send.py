@@ -22,7 +22,8 @@ from pairbus.model.message import HEADER_BYTES_MAX, SCHEDULED
 from tests.unit.engine.engine_kit import SECOND, START, Bench, incoming, ping
 
 
-def test_B19_numbers_rise_by_acceptance_and_are_never_reused() -> None:
+@pytest.mark.promise("B19")
+def test_numbers_rise_by_acceptance_and_are_never_reused() -> None:
     bench = Bench()
     queue = bench.queue()
     assert [bench.send(queue) for _ in range(3)] == [1, 2, 3]
@@ -32,7 +33,8 @@ def test_B19_numbers_rise_by_acceptance_and_are_never_reused() -> None:
     assert bench.send(queue) == 4
 
 
-def test_B19_numbers_go_on_after_a_restart_although_every_message_is_gone() -> None:
+@pytest.mark.promise("B19")
+def test_numbers_go_on_after_a_restart_although_every_message_is_gone() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -43,14 +45,16 @@ def test_B19_numbers_go_on_after_a_restart_although_every_message_is_gone() -> N
     assert again.send(again.find("q")) == 2
 
 
-def test_B19_each_entity_counts_for_itself() -> None:
+@pytest.mark.promise("B19")
+def test_each_entity_counts_for_itself() -> None:
     bench = Bench()
     one, two = bench.queue("one"), bench.queue("two")
 
     assert [bench.send(one), bench.send(two), bench.send(one)] == [1, 1, 2]
 
 
-def test_B20_B65_enqueued_time_does_not_run_back_after_a_restart_with_an_earlier_clock() -> None:
+@pytest.mark.promise("B20", "B65")
+def test_enqueued_time_does_not_run_back_after_a_restart_with_an_earlier_clock() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -62,7 +66,8 @@ def test_B20_B65_enqueued_time_does_not_run_back_after_a_restart_with_an_earlier
     assert times == [START, START]
 
 
-def test_B20_a_scheduled_message_holds_the_time_as_well() -> None:
+@pytest.mark.promise("B20")
+def test_a_scheduled_message_holds_the_time_as_well() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue, scheduled_at=START + 60 * SECOND)
@@ -73,7 +78,8 @@ def test_B20_a_scheduled_message_holds_the_time_as_well() -> None:
     assert again.find("q").main.messages[number].enqueued_at == START
 
 
-def test_B3_a_refused_send_leaves_no_record() -> None:
+@pytest.mark.promise("B3")
+def test_a_refused_send_leaves_no_record() -> None:
     bench = Bench()
     queue = bench.queue("q", Settings(max_message_kb=1))
     records = len(bench.journal.records)
@@ -97,14 +103,16 @@ def test_an_entity_that_only_sends_nothing_out_still_takes_messages() -> None:
     assert bench.send(bench.queue("q", Settings(status=RECEIVE_DISABLED))) == 1
 
 
-def test_B52_an_entity_with_sessions_wants_a_session_id() -> None:
+@pytest.mark.promise("B52")
+def test_an_entity_with_sessions_wants_a_session_id() -> None:
     bench = Bench()
     queue = bench.queue("q", Settings(requires_session=True))
     with pytest.raises(NotAllowed, match="SessionId was not set"):
         bench.send(queue)
 
 
-def test_B52_an_entity_without_sessions_ignores_a_session_id() -> None:
+@pytest.mark.promise("B52")
+def test_an_entity_without_sessions_ignores_a_session_id() -> None:
     bench = Bench()
     queue = bench.queue()
     number = bench.send(queue, session_id="s")
@@ -112,7 +120,8 @@ def test_B52_an_entity_without_sessions_ignores_a_session_id() -> None:
     assert queue.messages[number].session_id is None
 
 
-def test_B52_a_ping_needs_no_session_and_is_never_seen() -> None:
+@pytest.mark.promise("B52")
+def test_a_ping_needs_no_session_and_is_never_seen() -> None:
     bench = Bench()
     queue = bench.queue("q", Settings(requires_session=True))
 
@@ -158,7 +167,8 @@ def test_the_quota_counts_the_messages_before_in_the_same_batch() -> None:
         bench.namespace.check_send(entity, incoming(), 1_048_576)
 
 
-def test_B12_a_disk_without_room_refuses_sends_and_nothing_else() -> None:
+@pytest.mark.promise("B12")
+def test_a_disk_without_room_refuses_sends_and_nothing_else() -> None:
     bench = Bench()
     queue = bench.queue()
     bench.send(queue)
@@ -172,7 +182,8 @@ def test_B12_a_disk_without_room_refuses_sends_and_nothing_else() -> None:
     assert bench.send(queue) == 2
 
 
-def test_B12_a_topic_needs_room_for_every_copy() -> None:
+@pytest.mark.promise("B12")
+def test_a_topic_needs_room_for_every_copy() -> None:
     bench = Bench()
     topic = bench.topic()
     for name in "abc":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.engine.queues.ready import GONE, Ready
 from pairbus.model.message import Message
 
@@ -10,7 +12,8 @@ def message(number: int) -> Message:
     return Message(number, 0, 0, 0, None)
 
 
-def test_B21_first_in_first_out_with_what_returned_in_its_old_place() -> None:
+@pytest.mark.promise("B21")
+def test_first_in_first_out_with_what_returned_in_its_old_place() -> None:
     ready = Ready()
     ones = [message(number) for number in range(1, 5)]
     for one in ones:
@@ -60,7 +63,8 @@ def test_what_returned_and_left_leaves_the_fresh_ones() -> None:
     assert ready.first() is None
 
 
-def test_B9_entries_of_one_number_do_not_disturb_each_other() -> None:
+@pytest.mark.promise("B9")
+def test_entries_of_one_number_do_not_disturb_each_other() -> None:
     ready = Ready()
     ready.add(message(9))
     for _ in range(3):
@@ -73,7 +77,8 @@ def test_B9_entries_of_one_number_do_not_disturb_each_other() -> None:
     assert ready.first() is now
 
 
-def test_B62_trimming_forgets_what_left() -> None:
+@pytest.mark.promise("B62")
+def test_trimming_forgets_what_left() -> None:
     ready = Ready()
     for number in range(2_000, 0, -1):
         one = message(number)

@@ -26,7 +26,8 @@ def _restated(bench: Bench, records: list[Record]) -> list[Record]:
     return bench.journal.records[before:]
 
 
-def test_B15_publish_with_an_unsigned_property_and_an_action_reaches_every_subscription() -> None:
+@pytest.mark.promise("B15")
+def test_publish_with_an_unsigned_property_and_an_action_reaches_every_subscription() -> None:
     bench = Bench()
     topic = bench.topic()
     plain = bench.subscription("t/Subscriptions/a")
@@ -38,7 +39,8 @@ def test_B15_publish_with_an_unsigned_property_and_an_action_reaches_every_subsc
     assert acting.main.active_count == 1
 
 
-def test_B59_scheduled_message_with_an_unsigned_property_does_not_stop_the_pump() -> None:
+@pytest.mark.promise("B59")
+def test_scheduled_message_with_an_unsigned_property_does_not_stop_the_pump() -> None:
     bench = Bench()
     topic = bench.topic()
     acting = bench.subscription("t/Subscriptions/b", rules=[rule("r", "1=1", "SET copy = wide")])
@@ -49,7 +51,8 @@ def test_B59_scheduled_message_with_an_unsigned_property_does_not_stop_the_pump(
     assert acting.main.active_count == 1
 
 
-def test_B58_more_fresh_ids_than_two_bytes_count_do_not_stop_a_publish() -> None:
+@pytest.mark.promise("B58")
+def test_more_fresh_ids_than_two_bytes_count_do_not_stop_a_publish() -> None:
     bench = Bench()
     topic = bench.topic()
     many = {"expression": "; ".join(f"SET p{i} = newid()" for i in range(32)), "parameters": {}}
@@ -65,7 +68,8 @@ def test_B58_more_fresh_ids_than_two_bytes_count_do_not_stop_a_publish() -> None
     assert all(s.main.active_count == 70 for s in topic.subscriptions.values())
 
 
-def test_M11_a_refused_subscription_leaves_nothing_and_the_broker_starts_again() -> None:
+@pytest.mark.promise("M11")
+def test_a_refused_subscription_leaves_nothing_and_the_broker_starts_again() -> None:
     bench = Bench()
     bench.topic()
     full = [rule(f"r{i}", f"a = {i}") for i in range(2_000)]
@@ -84,7 +88,8 @@ def test_M11_a_refused_subscription_leaves_nothing_and_the_broker_starts_again()
     assert after.find("t/Subscriptions/other").settings.rules == other.settings.rules
 
 
-def test_B62_messages_that_expire_behind_a_waiting_one_leave_nothing_in_their_session() -> None:
+@pytest.mark.promise("B62")
+def test_messages_that_expire_behind_a_waiting_one_leave_nothing_in_their_session() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(requires_session=True))
     bench.send(queue, "first", session_id="s")
@@ -99,7 +104,8 @@ def test_B62_messages_that_expire_behind_a_waiting_one_leave_nothing_in_their_se
     assert len(held._fresh) + len(held._returned) < 2_500
 
 
-def test_B62_deleted_entities_leave_no_timers_behind() -> None:
+@pytest.mark.promise("B62")
+def test_deleted_entities_leave_no_timers_behind() -> None:
     bench = Bench()
     for _ in range(2_000):
         queue = bench.queue(settings=Settings(auto_delete_on_idle_ms=10**12))
@@ -110,7 +116,8 @@ def test_B62_deleted_entities_leave_no_timers_behind() -> None:
     assert len(bench.namespace.context._armed) == 0
 
 
-def test_B62_old_settings_of_an_entity_are_not_written_anew() -> None:
+@pytest.mark.promise("B62")
+def test_old_settings_of_an_entity_are_not_written_anew() -> None:
     bench = Bench()
     entity = bench.entity("q")
     for number in range(50):
@@ -126,7 +133,8 @@ def test_B62_old_settings_of_an_entity_are_not_written_anew() -> None:
     assert '"49"' in kept[0].settings
 
 
-def test_B62_old_access_rules_of_the_namespace_are_not_written_anew() -> None:
+@pytest.mark.promise("B62")
+def test_old_access_rules_of_the_namespace_are_not_written_anew() -> None:
     bench = Bench()
     for number in range(20):
         key = f"key-{number}"
@@ -141,7 +149,8 @@ def test_B62_old_access_rules_of_the_namespace_are_not_written_anew() -> None:
     assert "key-19" in kept[0].settings
 
 
-def test_B62_an_id_that_comes_again_and_again_is_restated_once() -> None:
+@pytest.mark.promise("B62")
+def test_an_id_that_comes_again_and_again_is_restated_once() -> None:
     window = 20 * SECOND
     bench = Bench()
     settings = Settings(requires_duplicate_detection=True, duplicate_window_ms=window)
@@ -159,7 +168,8 @@ def test_B62_an_id_that_comes_again_and_again_is_restated_once() -> None:
     assert bench.send(queue, "x", message_id="again") == 0
 
 
-def test_B12_session_state_leaves_the_reserve_of_a_full_disk_alone() -> None:
+@pytest.mark.promise("B12")
+def test_session_state_leaves_the_reserve_of_a_full_disk_alone() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(requires_session=True))
     holder = bench.holder(queue, "s")
@@ -174,7 +184,8 @@ def test_B12_session_state_leaves_the_reserve_of_a_full_disk_alone() -> None:
     session_ops.set_state(queue, holder.session, None, bench.now)
 
 
-def test_B62_session_states_count_against_the_size_of_their_entity() -> None:
+@pytest.mark.promise("B62")
+def test_session_states_count_against_the_size_of_their_entity() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(requires_session=True, max_size_mb=1))
     state = bytes(200_000)
@@ -198,7 +209,8 @@ def test_B62_session_states_count_against_the_size_of_their_entity() -> None:
     session_ops.set_state(again, holder.session, state, after.now)
 
 
-def test_M12_session_id_of_a_receiver_is_as_short_as_that_of_a_message() -> None:
+@pytest.mark.promise("M12")
+def test_session_id_of_a_receiver_is_as_short_as_that_of_a_message() -> None:
     bench = Bench()
     queue = bench.queue(settings=Settings(requires_session=True))
 
@@ -209,7 +221,8 @@ def test_M12_session_id_of_a_receiver_is_as_short_as_that_of_a_message() -> None
     assert not queue.sessions.sessions
 
 
-def test_B1_topic_whose_subscriptions_are_used_is_not_deleted_as_idle() -> None:
+@pytest.mark.promise("B1")
+def test_topic_whose_subscriptions_are_used_is_not_deleted_as_idle() -> None:
     bench = Bench()
     topic = bench.topic(settings=Settings(auto_delete_on_idle_ms=300 * SECOND))
     subscription = bench.subscription("t/Subscriptions/s")

@@ -35,7 +35,8 @@ def with_costly_filters(bench: Bench, count: int = SUBSCRIPTIONS) -> Entity:
     return topic
 
 
-def test_B58_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no_trace() -> None:
+@pytest.mark.promise("B58")
+def test_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no_trace() -> None:
     bench = Bench()
     topic = with_costly_filters(bench)
     bench.subscription("t/Subscriptions/all")
@@ -53,7 +54,8 @@ def test_B58_a_publish_that_the_rules_take_too_long_for_is_refused_and_leaves_no
     assert bench.find("t/Subscriptions/all").counts().active == 1
 
 
-def test_B58_the_messages_of_a_batch_share_one_budget() -> None:
+@pytest.mark.promise("B58")
+def test_the_messages_of_a_batch_share_one_budget() -> None:
     bench = Bench()
     topic = with_costly_filters(bench, 20)
     message = incoming(properties={"p": LONG})
@@ -67,8 +69,9 @@ def test_B58_the_messages_of_a_batch_share_one_budget() -> None:
     bench.namespace.check_send(topic, message, 0)  # the next publish has a budget of its own
 
 
+@pytest.mark.promise("B58")
 @pytest.mark.parametrize(("length", "is_taken"), [(2_000, True), (30_000, False)])
-def test_B58_actions_count_too(length: int, is_taken: bool) -> None:
+def test_actions_count_too(length: int, is_taken: bool) -> None:
     bench = Bench()
     topic = bench.topic()
     for number in range(500):
@@ -97,7 +100,8 @@ def test_many_ordinary_filters_are_no_reason_to_refuse() -> None:
     assert bench.find("t/Subscriptions/s8").counts().total == 0
 
 
-def test_B58_what_comes_by_itself_is_set_aside_where_filters_were_not_asked() -> None:
+@pytest.mark.promise("B58")
+def test_what_comes_by_itself_is_set_aside_where_filters_were_not_asked() -> None:
     """A scheduled message cannot be refused any more; nothing is lost, and the pump is not held for long."""
     bench = Bench()
     topic = bench.topic()
@@ -118,7 +122,8 @@ def test_B58_what_comes_by_itself_is_set_aside_where_filters_were_not_asked() ->
     assert f"more than {PUBLISH_STEPS_MAX} steps" in str(extra.dead_letter_description)
 
 
-def test_B63_forwarding_into_a_costly_topic_goes_on_in_the_next_burst() -> None:
+@pytest.mark.promise("B63")
+def test_forwarding_into_a_costly_topic_goes_on_in_the_next_burst() -> None:
     bench = Bench()
     with_costly_filters(bench, 40)
     source = bench.queue("source", Settings(forward_to="t"))
@@ -142,10 +147,9 @@ def naive(pattern: str, text: str) -> bool:
     return re.fullmatch(written, text, re.DOTALL) is not None
 
 
+@pytest.mark.promise("B58")
 @given(PATTERNS, TEXTS, st.integers(1, 200))
-def test_B58_a_filter_takes_no_more_steps_than_it_says_beforehand(
-    pattern: str, text: str, times: int
-) -> None:
+def test_a_filter_takes_no_more_steps_than_it_says_beforehand(pattern: str, text: str, times: int) -> None:
     asked = compile_filter(f"p LIKE '{pattern}' OR p LIKE q")
     index: TopicIndex[int] = TopicIndex()
     index.put(1, RuleSet([Rule("r", asked)]))

@@ -66,7 +66,8 @@ def test_correlation_filter_refuses_values_that_cannot_be_equal(value: object) -
 # ---- rule sets
 
 
-def test_B55_plain_rules_ask_for_one_copy_and_actions_for_one_each() -> None:
+@pytest.mark.promise("B55")
+def test_plain_rules_ask_for_one_copy_and_actions_for_one_each() -> None:
     rules = RuleSet(
         [
             sql("a", "size = 3"),
@@ -99,7 +100,8 @@ def test_new_subscription_takes_everything() -> None:
     assert (found.name, found.created_at) == (DEFAULT_RULE_NAME, 5)
 
 
-def test_B58_failing_rule_is_told_beside_what_the_others_say() -> None:
+@pytest.mark.promise("B58")
+def test_failing_rule_is_told_beside_what_the_others_say() -> None:
     rules = RuleSet([Rule("all", TrueFilter()), sql("bad", "size = 'x'"), sql("worse", "1/0 = 1")])
 
     verdict = rules.judge(RED)
@@ -109,7 +111,8 @@ def test_B58_failing_rule_is_told_beside_what_the_others_say() -> None:
     assert verdict.failure is not None
 
 
-def test_B57_changing_a_set_makes_another() -> None:
+@pytest.mark.promise("B57")
+def test_changing_a_set_makes_another() -> None:
     first = RuleSet([sql("a", "1=1")])
 
     second = first.with_rule(sql("B", "1=0"))
@@ -173,7 +176,8 @@ def test_topic_shares_filters_of_one_text_but_not_with_parameters() -> None:
     assert keys(index, RED) == ["p0", "s1", "p1", "s2", "p2", "s3"]
 
 
-def test_B58_failure_in_one_subscription_leaves_the_others_alone() -> None:
+@pytest.mark.promise("B58")
+def test_failure_in_one_subscription_leaves_the_others_alone() -> None:
     index: TopicIndex[str] = TopicIndex()
     index.put("bad", RuleSet([sql("r", "color = 5")]))
     index.put("worse", RuleSet([sql("r", "1/0 = 1")]))

@@ -45,8 +45,9 @@ def _queue_of_others(bench: Bench) -> Counted:
     return counted
 
 
+@pytest.mark.promise("B63")
 @pytest.mark.parametrize("place", ["main", "dead letters"])
-def test_B63_peek_at_one_session_looks_at_no_message_of_others(place: str) -> None:
+def test_peek_at_one_session_looks_at_no_message_of_others(place: str) -> None:
     bench = Bench()
     counted = _queue_of_others(bench)
     queue = bench.find("q").main
@@ -65,7 +66,8 @@ def test_B63_peek_at_one_session_looks_at_no_message_of_others(place: str) -> No
     assert counted.looks <= 8
 
 
-def test_B63_deleting_from_one_session_looks_at_no_message_of_others() -> None:
+@pytest.mark.promise("B63")
+def test_deleting_from_one_session_looks_at_no_message_of_others() -> None:
     bench = Bench()
     counted = _queue_of_others(bench)
     queue = bench.find("q").main
@@ -86,7 +88,8 @@ def test_a_place_without_sessions_shows_nothing_of_any() -> None:
     assert delete_batch(queue, 10, FAR, "s") == 0
 
 
-def test_B62_order_by_session_follows_what_is_stored() -> None:
+@pytest.mark.promise("B62")
+def test_order_by_session_follows_what_is_stored() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     assert queue.session_order is not None
@@ -102,7 +105,8 @@ def test_B62_order_by_session_follows_what_is_stored() -> None:
     assert numbers(peek(after.find("q").main, 1, 10, "long")) == [stays]
 
 
-def test_B63_peek_walks_over_messages_that_left_once() -> None:
+@pytest.mark.promise("B63")
+def test_peek_walks_over_messages_that_left_once() -> None:
     bench = Bench()
     queue = bench.queue()
     gone = 2 * STALE_WALK_MAX
@@ -120,7 +124,8 @@ def test_B63_peek_walks_over_messages_that_left_once() -> None:
     assert counted.looks - first <= STALE_WALK_MAX
 
 
-def test_B62_B63_what_is_consumed_in_order_leaves_no_trace_in_the_order() -> None:
+@pytest.mark.promise("B62", "B63")
+def test_what_is_consumed_in_order_leaves_no_trace_in_the_order() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(20_000):
@@ -138,8 +143,9 @@ def _naive(table: SessionTable) -> int:
     return min(ends, default=0)
 
 
+@pytest.mark.promise("B31")
 @pytest.mark.parametrize("seed", range(30))
-def test_B31_the_next_end_is_the_earliest_whatever_was_held_renewed_or_left(seed: int) -> None:
+def test_the_next_end_is_the_earliest_whatever_was_held_renewed_or_left(seed: int) -> None:
     chance = random.Random(seed)
     table = SessionTable()
     now = 1_000
@@ -166,7 +172,8 @@ def test_B31_the_next_end_is_the_earliest_whatever_was_held_renewed_or_left(seed
     assert table.next_deadline() == _naive(table)
 
 
-def test_B62_ends_of_holds_and_waits_do_not_pile_up() -> None:
+@pytest.mark.promise("B62")
+def test_ends_of_holds_and_waits_do_not_pile_up() -> None:
     table = SessionTable()
     for number in range(5_000):
         session = table.get(f"s{number}")
@@ -182,7 +189,8 @@ def test_B62_ends_of_holds_and_waits_do_not_pile_up() -> None:
     assert table.next_deadline() == 0
 
 
-def test_B51_B63_holds_that_end_together_are_lost_a_burst_at_a_time() -> None:
+@pytest.mark.promise("B51", "B63")
+def test_holds_that_end_together_are_lost_a_burst_at_a_time() -> None:
     bench = Bench()
     queue = bench.queue("q", Settings(requires_session=True, lock_duration_ms=5 * SECOND))
     for number in range(1_500):

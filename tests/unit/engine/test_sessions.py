@@ -14,7 +14,8 @@ MINUTE = 60 * SECOND
 SESSIONS = Settings(requires_session=True)
 
 
-def test_B51_a_held_session_is_refused_to_others() -> None:
+@pytest.mark.promise("B51")
+def test_a_held_session_is_refused_to_others() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     holder = bench.holder(queue, "a")
@@ -26,7 +27,8 @@ def test_B51_a_held_session_is_refused_to_others() -> None:
     assert len(bench.outbox.accepted) == 2
 
 
-def test_B51_all_deliveries_of_a_session_go_to_its_holder() -> None:
+@pytest.mark.promise("B51")
+def test_all_deliveries_of_a_session_go_to_its_holder() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     one, two = bench.holder(queue, "a", 10), bench.holder(queue, "b", 10)
@@ -40,7 +42,8 @@ def test_B51_all_deliveries_of_a_session_go_to_its_holder() -> None:
     assert got == {id(one): [1, 4], id(two): [2, 3]}
 
 
-def test_B22_B23_a_session_stays_in_order_over_abandon() -> None:
+@pytest.mark.promise("B22", "B23")
+def test_a_session_stays_in_order_over_abandon() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     for _ in range(3):
@@ -77,7 +80,8 @@ def test_a_session_without_credit_or_with_a_full_socket_waits() -> None:
     assert bench.outbox.numbers() == [1]
 
 
-def test_B54_accept_next_serves_sessions_in_turn() -> None:
+@pytest.mark.promise("B54")
+def test_accept_next_serves_sessions_in_turn() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     for session_id in "abc":
@@ -139,7 +143,8 @@ def test_accept_next_passes_over_sessions_whose_messages_have_expired() -> None:
     assert queue.expired_count == 1
 
 
-def test_B41_a_held_session_delivers_nothing_expired() -> None:
+@pytest.mark.promise("B41")
+def test_a_held_session_delivers_nothing_expired() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     bench.send(queue, session_id="a", ttl_ms=SECOND)
@@ -151,7 +156,8 @@ def test_B41_a_held_session_delivers_nothing_expired() -> None:
     assert bench.outbox.numbers() == [2]
 
 
-def test_B29_closing_a_session_does_not_raise_the_count() -> None:
+@pytest.mark.promise("B29")
+def test_closing_a_session_does_not_raise_the_count() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     bench.send(queue, session_id="a")
@@ -167,7 +173,8 @@ def test_B29_closing_a_session_does_not_raise_the_count() -> None:
     assert bench.outbox.numbers() == [1, 1]
 
 
-def test_B29_a_session_lock_that_expires_raises_the_count_and_detaches() -> None:
+@pytest.mark.promise("B29")
+def test_a_session_lock_that_expires_raises_the_count_and_detaches() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     bench.send(queue, session_id="a")
@@ -183,7 +190,8 @@ def test_B29_a_session_lock_that_expires_raises_the_count_and_detaches() -> None
     assert not queue.rotation
 
 
-def test_B30_a_session_lock_that_expires_too_often_dead_letters() -> None:
+@pytest.mark.promise("B30")
+def test_a_session_lock_that_expires_too_often_dead_letters() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(requires_session=True, max_delivery_count=1))
     bench.send(entity, session_id="a")
@@ -195,7 +203,8 @@ def test_B30_a_session_lock_that_expires_too_often_dead_letters() -> None:
     assert not entity.main.sessions.sessions  # type: ignore[union-attr]
 
 
-def test_B29_a_change_of_the_entity_loses_sessions_without_counting() -> None:
+@pytest.mark.promise("B29")
+def test_a_change_of_the_entity_loses_sessions_without_counting() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=SESSIONS)
     bench.send(entity, session_id="a")
@@ -210,7 +219,8 @@ def test_B29_a_change_of_the_entity_loses_sessions_without_counting() -> None:
     assert bench.outbox.numbers() == [1, 1]
 
 
-def test_B51_an_expired_hold_is_taken_over_even_before_a_tick() -> None:
+@pytest.mark.promise("B51")
+def test_an_expired_hold_is_taken_over_even_before_a_tick() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     bench.send(queue, session_id="a")
@@ -224,7 +234,8 @@ def test_B51_an_expired_hold_is_taken_over_even_before_a_tick() -> None:
     assert queue.messages[1].delivery_count == 1
 
 
-def test_B28_renewing_a_session_extends_it() -> None:
+@pytest.mark.promise("B28")
+def test_renewing_a_session_extends_it() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     bench.send(queue, session_id="a")
@@ -241,7 +252,8 @@ def test_B28_renewing_a_session_extends_it() -> None:
     assert bench.outbox.detached
 
 
-def test_B53_state_is_kept_for_the_next_holder_also_without_messages() -> None:
+@pytest.mark.promise("B53")
+def test_state_is_kept_for_the_next_holder_also_without_messages() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     holder = bench.holder(queue, "a")
@@ -259,7 +271,8 @@ def test_B53_state_is_kept_for_the_next_holder_also_without_messages() -> None:
     assert not again.restart().find("q").main.sessions.sessions  # type: ignore[union-attr]
 
 
-def test_B53_state_has_a_size_limit() -> None:
+@pytest.mark.promise("B53")
+def test_state_has_a_size_limit() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     holder = bench.holder(queue, "a")
@@ -268,7 +281,8 @@ def test_B53_state_has_a_size_limit() -> None:
         session_ops.set_state(queue, holder.session, bytes(300_000), bench.now)
 
 
-def test_B53_only_the_holder_is_given_the_session() -> None:
+@pytest.mark.promise("B53")
+def test_only_the_holder_is_given_the_session() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     holder = bench.holder(queue, "a")
@@ -281,7 +295,8 @@ def test_B53_only_the_holder_is_given_the_session() -> None:
         session_ops.held_session(queue, holder, "a", bench.now + MINUTE)
 
 
-def test_B52_an_entity_without_sessions_gives_none() -> None:
+@pytest.mark.promise("B52")
+def test_an_entity_without_sessions_gives_none() -> None:
     bench = Bench()
     with pytest.raises(NotAllowed, match="does not require sessions"):
         bench.holder(bench.queue(), "a")
@@ -304,7 +319,8 @@ def test_sessions_are_listed_by_messages_or_by_state_written_since() -> None:
     assert session_ops.list_sessions(queue, START, 0, 10) == ["new"]
 
 
-def test_B62_a_session_with_nothing_left_is_forgotten() -> None:
+@pytest.mark.promise("B62")
+def test_a_session_with_nothing_left_is_forgotten() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     bench.send(queue, session_id="a")

@@ -146,6 +146,7 @@ def test_parameters_serve_actions_too() -> None:
     assert changes_of("SET a = @X", {"@x": 5}).user_properties({}) == {"a": 5}
 
 
+@pytest.mark.promise("B58")
 @pytest.mark.parametrize(
     "expression",
     [
@@ -155,7 +156,7 @@ def test_parameters_serve_actions_too() -> None:
         "SET sys.MessageId = sys.MessageId + sys.MessageId",
     ],
 )
-def test_B58_action_fails_on_values_it_cannot_work_on(expression: str) -> None:
+def test_action_fails_on_values_it_cannot_work_on(expression: str) -> None:
     with pytest.raises(FilterFailed):
         changes_of(expression)
 
@@ -190,7 +191,8 @@ def test_action_may_have_32_statements_and_no_more() -> None:
         compile_action(";".join(["SET a = 1"] * (STATEMENTS_MAX + 1)))
 
 
-def test_B56_an_action_leaves_the_message_alone() -> None:
+@pytest.mark.promise("B56")
+def test_an_action_leaves_the_message_alone() -> None:
     before = dict(USER)
 
     changes = changes_of("SET color = 'blue'; REMOVE size")

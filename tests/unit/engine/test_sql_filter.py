@@ -168,6 +168,7 @@ def test_filter_is_false(expression: str) -> None:
     assert truth(expression) is False
 
 
+@pytest.mark.promise("B58")
 @pytest.mark.parametrize(
     "expression",
     [
@@ -215,7 +216,7 @@ def test_filter_is_false(expression: str) -> None:
         "missing and 1/0 = 1",
     ],
 )
-def test_B58_filter_fails_on_values_it_cannot_work_on(expression: str) -> None:
+def test_filter_fails_on_values_it_cannot_work_on(expression: str) -> None:
     with pytest.raises(FilterFailed):
         truth(expression)
 
@@ -394,13 +395,15 @@ def test_expression_may_nest_32_deep_and_no_more() -> None:
             compile_filter(begin * (NESTING_MAX + 1) + "size" + end * (NESTING_MAX + 1) + " = 1")
 
 
-def test_B58_long_flat_expressions_need_no_deep_stack() -> None:
+@pytest.mark.promise("B58")
+def test_long_flat_expressions_need_no_deep_stack() -> None:
     assert truth("1" + "+1" * 500 + " = 501") is True
     assert truth("NOT " * 254 + "flag") is True
     assert truth(f"size in ({','.join(['1'] * 400)}, 10)") is True
 
 
-def test_B58_like_takes_no_more_than_its_budget() -> None:
+@pytest.mark.promise("B58")
+def test_like_takes_no_more_than_its_budget() -> None:
     text = MappingView({"text": "a" * 200_000, "pattern": "%" + "a_" * 100 + "b%"})
 
     with pytest.raises(FilterFailed, match=f"more than {STEPS_MAX} steps"):
@@ -412,7 +415,8 @@ def test_B58_like_takes_no_more_than_its_budget() -> None:
     assert not compile_filter("text LIKE '%a%a%ab%'").matches(text)
 
 
-def test_B58_budget_is_one_filters_own() -> None:
+@pytest.mark.promise("B58")
+def test_budget_is_one_filters_own() -> None:
     evaluation = Evaluation(MappingView({"text": "a" * 15_000}))
     costly = compile_filter("text LIKE '%a_a_b%'")
 
@@ -420,7 +424,8 @@ def test_B58_budget_is_one_filters_own() -> None:
         assert costly.truth(evaluation) is False
 
 
-def test_B58_joined_texts_do_not_grow_for_ever() -> None:
+@pytest.mark.promise("B58")
+def test_joined_texts_do_not_grow_for_ever() -> None:
     view = MappingView({"text": "x" * 20_000})
 
     with pytest.raises(FilterFailed, match="40000 characters"):
@@ -429,7 +434,8 @@ def test_B58_joined_texts_do_not_grow_for_ever() -> None:
         compile_filter("text LIKE text").matches(view)
 
 
-def test_B58_integers_beyond_every_double_fail() -> None:
+@pytest.mark.promise("B58")
+def test_integers_beyond_every_double_fail() -> None:
     with pytest.raises(FilterFailed, match="double"):
         compile_filter("huge + 0.5 > 1").matches(MappingView({"huge": 10**400}))
 

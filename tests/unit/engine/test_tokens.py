@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from pairbus.engine.tokens import BLOCK_TOKENS, TokenStream
 from tests.unit.engine.engine_kit import Bench
 
@@ -35,7 +37,8 @@ def test_a_token_tells_nothing_of_the_next() -> None:
         assert 800 < ones < 1_200, f"bit {bit} is 1 in {ones} of {len(tokens)}"
 
 
-def test_B27_a_token_of_the_message_before_opens_nothing() -> None:
+@pytest.mark.promise("B27")
+def test_a_token_of_the_message_before_opens_nothing() -> None:
     bench = Bench()
     queue = bench.queue()
     for _ in range(2):

@@ -32,7 +32,8 @@ def bodies(bench: Bench, entity: Entity, dead: bool = False) -> list[object]:
     return [body_of(bench, message) for message in queue.messages.values()]
 
 
-def test_B15_every_matching_subscription_holds_its_copy_in_one_commit() -> None:
+@pytest.mark.promise("B15")
+def test_every_matching_subscription_holds_its_copy_in_one_commit() -> None:
     bench = Bench()
     topic = bench.topic()
     all_of_it = bench.subscription("t/Subscriptions/all")
@@ -48,7 +49,8 @@ def test_B15_every_matching_subscription_holds_its_copy_in_one_commit() -> None:
         assert life.find("t").counts().total == 0
 
 
-def test_B19_a_copy_has_its_own_number_and_tells_the_topics() -> None:
+@pytest.mark.promise("B19")
+def test_a_copy_has_its_own_number_and_tells_the_topics() -> None:
     bench = Bench()
     topic = bench.topic()
     bench.send(topic)
@@ -62,7 +64,8 @@ def test_B19_a_copy_has_its_own_number_and_tells_the_topics() -> None:
     assert again.send(again.find("t")) == 3
 
 
-def test_B20_a_topics_time_does_not_run_back() -> None:
+@pytest.mark.promise("B20")
+def test_a_topics_time_does_not_run_back() -> None:
     bench = Bench()
     topic = bench.topic()
     subscription = bench.subscription("t/Subscriptions/s")
@@ -73,7 +76,8 @@ def test_B20_a_topics_time_does_not_run_back() -> None:
     assert [m.enqueued_at for m in again.find(subscription.path).main.messages.values()] == [START, START]
 
 
-def test_B47_a_topic_detects_duplicates() -> None:
+@pytest.mark.promise("B47")
+def test_a_topic_detects_duplicates() -> None:
     bench = Bench()
     topic = bench.topic("t", Settings(requires_duplicate_detection=True))
     subscription = bench.subscription("t/Subscriptions/s")
@@ -93,7 +97,8 @@ def test_a_ping_to_a_topic_is_never_seen() -> None:
     assert not subscription.main.messages
 
 
-def test_B44_a_message_scheduled_at_a_topic_is_judged_when_it_is_due() -> None:
+@pytest.mark.promise("B44")
+def test_a_message_scheduled_at_a_topic_is_judged_when_it_is_due() -> None:
     bench = Bench()
     topic = bench.topic()
     bench.send(topic, scheduled_at=START + MINUTE)
@@ -128,7 +133,8 @@ def test_time_to_live_is_the_shortest_of_message_topic_and_subscription() -> Non
     assert [m.expires_at - START for m in long.main.messages.values()] == [20 * SECOND, 5 * SECOND]
 
 
-def test_B55_B56_one_copy_per_rule_with_an_action_and_one_for_all_others() -> None:
+@pytest.mark.promise("B55", "B56")
+def test_one_copy_per_rule_with_an_action_and_one_for_all_others() -> None:
     bench = Bench()
     topic = bench.topic()
     rules = [
@@ -152,7 +158,8 @@ def test_B55_B56_one_copy_per_rule_with_an_action_and_one_for_all_others() -> No
     assert len(plain.main.messages) == 1
 
 
-def test_B58_a_filter_that_fails_affects_its_own_subscription_only() -> None:
+@pytest.mark.promise("B58")
+def test_a_filter_that_fails_affects_its_own_subscription_only() -> None:
     bench = Bench()
     topic = bench.topic()
     bad = [rule("bad", "n / 0 = 1")]
@@ -174,7 +181,8 @@ def test_B58_a_filter_that_fails_affects_its_own_subscription_only() -> None:
         assert extra.dead_letter_source == entity.path
 
 
-def test_B52_a_subscription_with_sessions_sets_aside_what_has_none() -> None:
+@pytest.mark.promise("B52")
+def test_a_subscription_with_sessions_sets_aside_what_has_none() -> None:
     bench = Bench()
     topic = bench.topic()
     subscription = bench.subscription("t/Subscriptions/s", Settings(requires_session=True))
@@ -187,7 +195,8 @@ def test_B52_a_subscription_with_sessions_sets_aside_what_has_none() -> None:
     assert extra.dead_letter_reason == REASON_NO_SESSION
 
 
-def test_B57_a_message_is_judged_by_the_rules_of_its_moment() -> None:
+@pytest.mark.promise("B57")
+def test_a_message_is_judged_by_the_rules_of_its_moment() -> None:
     bench = Bench()
     topic = bench.topic()
     subscription = bench.subscription("t/Subscriptions/s", rules=[])
@@ -229,7 +238,8 @@ def test_rules_see_what_the_broker_knows_of_a_message() -> None:
 # -- forwarding
 
 
-def test_B50_a_message_goes_to_where_its_queue_forwards() -> None:
+@pytest.mark.promise("B50")
+def test_a_message_goes_to_where_its_queue_forwards() -> None:
     bench = Bench()
     bench.queue("target")
     source = bench.entity("source", settings=Settings(forward_to="TARGET"))
@@ -246,7 +256,8 @@ def test_B50_a_message_goes_to_where_its_queue_forwards() -> None:
         assert (extra.hops, extra.enqueue_sequence_number) == (1, 1)
 
 
-def test_B50_a_chain_ends_at_the_hop_limit_in_the_dead_letter_queue() -> None:
+@pytest.mark.promise("B50")
+def test_a_chain_ends_at_the_hop_limit_in_the_dead_letter_queue() -> None:
     bench = Bench()
     bench.queue("q5")
     for number in range(4, -1, -1):
@@ -262,7 +273,8 @@ def test_B50_a_chain_ends_at_the_hop_limit_in_the_dead_letter_queue() -> None:
     assert extra.dead_letter_reason == REASON_HOPS
 
 
-def test_B50_dead_letters_that_may_not_go_on_are_set_aside() -> None:
+@pytest.mark.promise("B50")
+def test_dead_letters_that_may_not_go_on_are_set_aside() -> None:
     bench = Bench()
     bench.queue("q5")
     for number in range(4, -1, -1):
@@ -274,7 +286,8 @@ def test_B50_dead_letters_that_may_not_go_on_are_set_aside() -> None:
     assert bench.find(f"q{HOPS_MAX}").counts().transfer_dead_letter == 1
 
 
-def test_B8_B38_dead_letters_are_forwarded_with_their_reason() -> None:
+@pytest.mark.promise("B8", "B38")
+def test_dead_letters_are_forwarded_with_their_reason() -> None:
     bench = Bench()
     target = bench.entity("target")
     source = bench.entity("source", settings=Settings(forward_dead_letters_to="target"))
@@ -288,8 +301,9 @@ def test_B8_B38_dead_letters_are_forwarded_with_their_reason() -> None:
     assert extra.dead_letter_reason == "tired"
 
 
+@pytest.mark.promise("B50")
 @pytest.mark.parametrize("trouble", ["gone", "disabled", "sessions"])
-def test_B50_what_the_target_refuses_is_set_aside_with_the_reason(trouble: str) -> None:
+def test_what_the_target_refuses_is_set_aside_with_the_reason(trouble: str) -> None:
     bench = Bench()
     settings = {"disabled": Settings(status=SEND_DISABLED), "sessions": Settings(requires_session=True)}
     target = bench.entity("target", settings=settings.get(trouble))
@@ -338,7 +352,8 @@ def _retry_chain(bench: Bench) -> Entity:
     )
 
 
-def test_B40_a_forwarded_dead_letter_does_not_regain_its_time_to_live_at_a_later_hop() -> None:
+@pytest.mark.promise("B40")
+def test_a_forwarded_dead_letter_does_not_regain_its_time_to_live_at_a_later_hop() -> None:
     bench = Bench()
     first = _retry_chain(bench)
     bench.send(first, ttl_ms=SECOND)
@@ -354,7 +369,8 @@ def test_B40_a_forwarded_dead_letter_does_not_regain_its_time_to_live_at_a_later
     assert message.extra.dead_letter_source == "first"
 
 
-def test_B40_the_time_to_live_of_an_entity_counts_for_a_forwarded_dead_letter() -> None:
+@pytest.mark.promise("B40")
+def test_the_time_to_live_of_an_entity_counts_for_a_forwarded_dead_letter() -> None:
     bench = Bench()
     first = _retry_chain(bench)
     last = bench.find("last")
@@ -368,7 +384,8 @@ def test_B40_the_time_to_live_of_an_entity_counts_for_a_forwarded_dead_letter() 
     assert last.main.expired_count == 1
 
 
-def test_B40_a_rule_action_gives_a_forwarded_dead_letter_no_time_to_live() -> None:
+@pytest.mark.promise("B40")
+def test_a_rule_action_gives_a_forwarded_dead_letter_no_time_to_live() -> None:
     bench = Bench()
     bench.topic()
     subscription = bench.subscription("t/Subscriptions/s", rules=[rule("mark", "1 = 1", "SET mark = 'seen'")])
@@ -395,7 +412,8 @@ def test_what_expired_is_not_forwarded() -> None:
     assert bench.find("target").counts().total == 0
 
 
-def test_B50_forwarding_that_begins_later_moves_what_lies_there_a_burst_at_a_time() -> None:
+@pytest.mark.promise("B50")
+def test_forwarding_that_begins_later_moves_what_lies_there_a_burst_at_a_time() -> None:
     bench = Bench()
     bench.queue("target")
     source = bench.entity("source")
@@ -423,7 +441,8 @@ def test_a_blob_is_read_back_as_it_was_sent() -> None:
     )
 
 
-def test_B50_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_nothing() -> None:
+@pytest.mark.promise("B50")
+def test_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_nothing() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(requires_duplicate_detection=True))
     bench.namespace.update(entity, replace(entity.settings, forward_to="Q"), bench.now)
@@ -438,7 +457,8 @@ def test_B50_a_queue_that_forwards_to_itself_ends_at_the_hop_limit_and_loses_not
     assert dead.dead_letter_reason == REASON_HOPS
 
 
-def test_B50_dead_letters_that_go_back_to_their_queue_end_at_the_hop_limit() -> None:
+@pytest.mark.promise("B50")
+def test_dead_letters_that_go_back_to_their_queue_end_at_the_hop_limit() -> None:
     bench = Bench()
     entity = bench.entity("q", settings=Settings(requires_duplicate_detection=True, max_delivery_count=1))
     bench.namespace.update(entity, replace(entity.settings, forward_dead_letters_to="q"), bench.now)
@@ -451,7 +471,8 @@ def test_B50_dead_letters_that_go_back_to_their_queue_end_at_the_hop_limit() -> 
     assert entity.counts().total == 1
 
 
-def test_B50_a_queue_with_sessions_forwards_each_session_in_its_order() -> None:
+@pytest.mark.promise("B50")
+def test_a_queue_with_sessions_forwards_each_session_in_its_order() -> None:
     bench = Bench()
     target = bench.entity("target", settings=Settings(requires_session=True))
     source = bench.entity("source", settings=Settings(requires_session=True))
@@ -472,7 +493,8 @@ def test_B50_a_queue_with_sessions_forwards_each_session_in_its_order() -> None:
         bench.holder(source.main, "a")
 
 
-def test_B12_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for() -> None:
+@pytest.mark.promise("B12")
+def test_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for() -> None:
     bench = Bench()
     target = bench.entity("target")
     source = bench.entity("source", settings=Settings(requires_session=True, forward_to="target"))
@@ -487,8 +509,9 @@ def test_B12_a_queue_with_sessions_keeps_what_the_disk_has_no_room_for() -> None
     assert bodies(bench, target) == ["0", "1"]
 
 
+@pytest.mark.promise("B56")
 @pytest.mark.parametrize("plain", [True, False])
-def test_B56_what_changes_in_one_copy_does_not_show_in_its_sibling(plain: bool) -> None:
+def test_what_changes_in_one_copy_does_not_show_in_its_sibling(plain: bool) -> None:
     """A subscription may hold several copies of one message; each is settled by itself."""
     bench = Bench()
     topic = bench.topic()
@@ -520,7 +543,8 @@ def test_B56_what_changes_in_one_copy_does_not_show_in_its_sibling(plain: bool) 
         assert message.extra.dead_letter_reason is None
 
 
-def test_B56_siblings_in_two_subscriptions_share_nothing() -> None:
+@pytest.mark.promise("B56")
+def test_siblings_in_two_subscriptions_share_nothing() -> None:
     bench = Bench()
     topic = bench.topic()
     one = bench.subscription("t/Subscriptions/one", rules=[rule("r", "1 = 1", "SET x = 1")])
@@ -534,7 +558,8 @@ def test_B56_siblings_in_two_subscriptions_share_nothing() -> None:
     assert message.extra.changed_properties == b""
 
 
-def test_B56_an_action_may_give_a_copy_its_session_or_take_it_away() -> None:
+@pytest.mark.promise("B56")
+def test_an_action_may_give_a_copy_its_session_or_take_it_away() -> None:
     bench = Bench()
     topic = bench.topic()
     moved = bench.subscription(
@@ -561,7 +586,8 @@ def test_B56_an_action_may_give_a_copy_its_session_or_take_it_away() -> None:
         assert incoming_of(life.journal.read(other.location, other.size)).session_id == "mine"
 
 
-def test_B58_an_action_cannot_make_a_header_that_no_sender_could_send() -> None:
+@pytest.mark.promise("B58")
+def test_an_action_cannot_make_a_header_that_no_sender_could_send() -> None:
     bench = Bench()
     topic = bench.topic()
     subscription = bench.subscription(

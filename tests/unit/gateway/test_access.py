@@ -23,6 +23,7 @@ def allows(bench: WireBench, text: str, path: str, right: str) -> bool:
     return bench.broker.access.allows(grant, path, right, bench.now)
 
 
+@pytest.mark.promise("M2")
 @pytest.mark.parametrize(
     ("scope", "path", "expected"),
     [
@@ -35,10 +36,11 @@ def allows(bench: WireBench, text: str, path: str, right: str) -> bool:
         ("a/b", "a/bc", False),
     ],
 )
-def test_M2_scope_is_by_whole_segments(scope: str, path: str, expected: bool) -> None:
+def test_scope_is_by_whole_segments(scope: str, path: str, expected: bool) -> None:
     assert covers(scope, path) is expected
 
 
+@pytest.mark.promise("M2")
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
@@ -51,11 +53,12 @@ def test_M2_scope_is_by_whole_segments(scope: str, path: str, expected: bool) ->
         ("b", False),
     ],
 )
-def test_M2_a_token_covers_its_path_and_below_in_any_spelling(path: str, expected: bool) -> None:
+def test_a_token_covers_its_path_and_below_in_any_spelling(path: str, expected: bool) -> None:
     bench = WireBench()
     assert allows(bench, token("root", "root-1", "A"), path, SEND) is expected
 
 
+@pytest.mark.promise("M2")
 @pytest.mark.parametrize(
     "quoted",
     [
@@ -68,12 +71,13 @@ def test_M2_a_token_covers_its_path_and_below_in_any_spelling(path: str, expecte
         "sb%3A%2F%2Flocalhost%2F%2561",
     ],
 )
-def test_M2_a_scope_that_is_not_a_plain_path_is_refused(quoted: str) -> None:
+def test_a_scope_that_is_not_a_plain_path_is_refused(quoted: str) -> None:
     bench = WireBench()
     with pytest.raises(Unauthorized, match="not a plain path"):
         bench.broker.access.verify(token("root", "root-1", quoted=quoted), bench.now)
 
 
+@pytest.mark.promise("M2")
 @pytest.mark.parametrize(
     "quoted",
     [
@@ -84,15 +88,16 @@ def test_M2_a_scope_that_is_not_a_plain_path_is_refused(quoted: str) -> None:
         "localhost%2Fa",
     ],
 )
-def test_M2_the_ways_in_which_clients_write_a_scope_mean_the_same(quoted: str) -> None:
+def test_the_ways_in_which_clients_write_a_scope_mean_the_same(quoted: str) -> None:
     bench = WireBench()
     text = token("root", "root-1", quoted=quoted)
     assert allows(bench, text, "a", SEND)
     assert not allows(bench, text, "b", SEND)
 
 
+@pytest.mark.promise("M3")
 @pytest.mark.parametrize("expiry", ["", "soon", "-1", "1e9", "٣", "9" * 20, "253402300800"])
-def test_M3_an_expiry_that_is_no_instant_is_refused(expiry: str) -> None:
+def test_an_expiry_that_is_no_instant_is_refused(expiry: str) -> None:
     bench = WireBench()
     good = token("root", "root-1")
     text = good.replace(f"se={(START + HOUR) // 1000}", f"se={expiry}")
@@ -100,6 +105,7 @@ def test_M3_an_expiry_that_is_no_instant_is_refused(expiry: str) -> None:
         bench.broker.access.verify(text, bench.now)
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -113,13 +119,14 @@ def test_M3_an_expiry_that_is_no_instant_is_refused(expiry: str) -> None:
         "SharedAccessSignature " + "x" * 9_000,
     ],
 )
-def test_M1_what_is_no_token_is_refused(text: str) -> None:
+def test_what_is_no_token_is_refused(text: str) -> None:
     bench = WireBench()
     with pytest.raises(Unauthorized):
         bench.broker.access.verify(text, bench.now)
 
 
-def test_M1_signatures_with_strange_letters_are_refused_not_broken_on() -> None:
+@pytest.mark.promise("M1")
+def test_signatures_with_strange_letters_are_refused_not_broken_on() -> None:
     bench = WireBench()
     good = token("root", "root-1")
     head, _, tail = good.partition("&sig=")
@@ -127,7 +134,8 @@ def test_M1_signatures_with_strange_letters_are_refused_not_broken_on() -> None:
         bench.broker.access.verify(f"{head}&sig=%C3%A9&{tail.partition('&')[2]}", bench.now)
 
 
-def test_M1_a_rule_of_an_entity_does_not_reach_beyond_it() -> None:
+@pytest.mark.promise("M1")
+def test_a_rule_of_an_entity_does_not_reach_beyond_it() -> None:
     bench = WireBench()
     bench.queue("a", Settings(access_rules=(rule("own", LISTEN),)))
     bench.queue("b")
@@ -138,13 +146,15 @@ def test_M1_a_rule_of_an_entity_does_not_reach_beyond_it() -> None:
         bench.broker.access.verify(token("own", "own-1", ""), bench.now)
 
 
-def test_M1_a_topics_rule_covers_its_subscriptions() -> None:
+@pytest.mark.promise("M1")
+def test_a_topics_rule_covers_its_subscriptions() -> None:
     bench = WireBench()
     bench.namespace.create(TOPIC, "t", Settings(access_rules=(rule("own", LISTEN),)), bench.now)
     assert allows(bench, token("own", "own-1", "t/Subscriptions/s"), "t/Subscriptions/s", LISTEN)
 
 
-def test_M5_both_keys_work_and_a_replaced_one_fails_at_once() -> None:
+@pytest.mark.promise("M5")
+def test_both_keys_work_and_a_replaced_one_fails_at_once() -> None:
     bench = WireBench()
     one, two = token("root", "root-1"), token("root", "root-2")
     assert allows(bench, one, "q", MANAGE)
@@ -158,7 +168,8 @@ def test_M5_both_keys_work_and_a_replaced_one_fails_at_once() -> None:
     assert allows(bench, token("root", "new"), "q", MANAGE)
 
 
-def test_M5_a_rule_or_its_entity_that_is_gone_grants_nothing() -> None:
+@pytest.mark.promise("M5")
+def test_a_rule_or_its_entity_that_is_gone_grants_nothing() -> None:
     bench = WireBench()
     entity = bench.queue("a", Settings(access_rules=(rule("own", LISTEN),)))
     of_entity = bench.broker.access.verify(token("own", "own-1", "a"), bench.now)
@@ -170,7 +181,8 @@ def test_M5_a_rule_or_its_entity_that_is_gone_grants_nothing() -> None:
     assert not bench.broker.access.allows(of_namespace, "a", LISTEN, bench.now)
 
 
-def test_M7_a_grant_shows_no_key() -> None:
+@pytest.mark.promise("M7")
+def test_a_grant_shows_no_key() -> None:
     bench = WireBench()
     grant = bench.broker.access.verify(token("root", "root-1"), bench.now)
     assert "root-1" not in repr(grant)
@@ -179,7 +191,8 @@ def test_M7_a_grant_shows_no_key() -> None:
 # -- over the wire
 
 
-def test_M6_nothing_is_attached_before_a_token() -> None:
+@pytest.mark.promise("M6")
+def test_nothing_is_attached_before_a_token() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer(user=None)
@@ -201,7 +214,8 @@ def test_a_wrong_password_is_refused_and_noted() -> None:
     assert bench.audits == [("login", "", "root", "refused", "127.0.0.1:50000")]
 
 
-def test_M3_expiry_ends_links_and_operations() -> None:
+@pytest.mark.promise("M3")
+def test_expiry_ends_links_and_operations() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer(user=None)
@@ -221,7 +235,8 @@ def test_M3_expiry_ends_links_and_operations() -> None:
     assert receiver.error.condition == "amqp:unauthorized-access"
 
 
-def test_M3_a_new_token_in_time_keeps_links() -> None:
+@pytest.mark.promise("M3")
+def test_a_new_token_in_time_keeps_links() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer(user=None)
@@ -236,7 +251,8 @@ def test_M3_a_new_token_in_time_keeps_links() -> None:
     assert sender.outcomes[delivery_id].code == ACCEPTED_CODE
 
 
-def test_M4_a_weaker_token_weakens_existing_links() -> None:
+@pytest.mark.promise("M4")
+def test_a_weaker_token_weakens_existing_links() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer(user=None)
@@ -249,7 +265,8 @@ def test_M4_a_weaker_token_weakens_existing_links() -> None:
     assert receiver.is_attached
 
 
-def test_M4_a_token_that_ends_earlier_shortens_the_time_of_existing_links() -> None:
+@pytest.mark.promise("M4")
+def test_a_token_that_ends_earlier_shortens_the_time_of_existing_links() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer(user=None)
@@ -265,7 +282,8 @@ def test_M4_a_token_that_ends_earlier_shortens_the_time_of_existing_links() -> N
     assert sender.detached
 
 
-def test_M5_a_replaced_key_ends_its_links_and_no_others() -> None:
+@pytest.mark.promise("M5")
+def test_a_replaced_key_ends_its_links_and_no_others() -> None:
     bench = WireBench()
     bench.queue()
     old, new = bench.peer(user=None), bench.peer(user=None)
@@ -296,8 +314,9 @@ def test_tokens_are_refused_with_the_reason_and_noted() -> None:
     assert all("root-1" not in part for event in bench.audits for part in event)
 
 
+@pytest.mark.promise("M6")
 @pytest.mark.parametrize("path", ["", "q"])
-def test_M6_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str) -> None:
+def test_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str) -> None:
     """Whoever has no key learns no rule's name, the namespace's or an entity's."""
     bench = WireBench()
     bench.queue("q", Settings(access_rules=(rule("own", MANAGE),)))
@@ -313,7 +332,8 @@ def test_M6_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str
     assert len(answers) == 1
 
 
-def test_M6_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("M6")
+def test_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = WireBench()
     compared = 0
 
@@ -335,7 +355,8 @@ def test_M6_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch
         compared = 0
 
 
-def test_M1_the_stand_in_for_a_missing_rule_opens_nothing() -> None:
+@pytest.mark.promise("M1")
+def test_the_stand_in_for_a_missing_rule_opens_nothing() -> None:
     bench = WireBench()
     for key in ("0" * 44, "1" * 44):
         assert bench.broker.access.log_in("nobody-knows", key) is None

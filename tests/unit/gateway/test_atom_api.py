@@ -242,7 +242,8 @@ def test_a_queue_with_sessions_may_forward_and_any_may_forward_to_itself(bench: 
     assert f"<ForwardTo>sb://{HOST}/q</ForwardTo>" in text_of(response)
 
 
-def test_M8_a_host_that_is_no_host_is_not_repeated(bench: Bench) -> None:
+@pytest.mark.promise("M8")
+def test_a_host_that_is_no_host_is_not_repeated(bench: Bench) -> None:
     bench.ask("PUT", f"/q?{VERSION}", queue_entry())
 
     strange = bench.ask("GET", f"/q?{VERSION}", headers={"host": 'a"><canary>'})
@@ -269,8 +270,9 @@ def test_if_match_knows_any_version_only(bench: Bench) -> None:
     assert bench.ask("PUT", f"/q?{VERSION}", queue_entry()).status == 409
 
 
+@pytest.mark.promise("M10")
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PATCH", "OPTIONS"])
-def test_M10_other_methods_do_nothing(bench: Bench, method: str) -> None:
+def test_other_methods_do_nothing(bench: Bench, method: str) -> None:
     response = bench.ask(method, f"/q?{VERSION}", queue_entry())
 
     assert response.status == 405
@@ -294,6 +296,7 @@ def test_lists_can_only_be_read(bench: Bench, target: str) -> None:
     assert bench.ask("DELETE", target).status == 400
 
 
+@pytest.mark.promise("M11")
 @pytest.mark.parametrize(
     "body",
     [
@@ -325,7 +328,7 @@ def test_lists_can_only_be_read(bench: Bench, target: str) -> None:
         queue_entry("<AuthorizationRules>" + "<AuthorizationRule/>" * 13 + "</AuthorizationRules>"),
     ],
 )
-def test_M11_a_refused_create_leaves_no_trace(bench: Bench, body: bytes) -> None:
+def test_a_refused_create_leaves_no_trace(bench: Bench, body: bytes) -> None:
     before = list(bench.journal.records)
 
     response = bench.ask("PUT", f"/q?{VERSION}", body)
@@ -343,7 +346,8 @@ def test_descriptions_must_fit_the_path(bench: Bench, target: str) -> None:
     assert bench.ask("PUT", f"{target}?{VERSION}", queue_entry()).status == 400
 
 
-def test_M12_large_bodies_are_refused(bench: Bench) -> None:
+@pytest.mark.promise("M12")
+def test_large_bodies_are_refused(bench: Bench) -> None:
     assert bench.ask("PUT", f"/q?{VERSION}", b" " * (BODY_BYTES_MAX + 1)).status == 413
 
 
@@ -373,8 +377,9 @@ def test_an_update_without_the_unchangeable_settings_keeps_them(bench: Bench) ->
     assert (queue.settings.requires_session, queue.settings.requires_duplicate_detection) == (True, True)
 
 
+@pytest.mark.promise("M2")
 @pytest.mark.parametrize("target", ["//q", "/q//", "/./q", "/x/../q", "/q/$DeadLetterQueue", "/%71%2571"])
-def test_M2_only_the_plain_path_reaches_an_entity(bench: Bench, target: str) -> None:
+def test_only_the_plain_path_reaches_an_entity(bench: Bench, target: str) -> None:
     bench.ask("PUT", f"/q?{VERSION}", queue_entry())
 
     for method in ("GET", "DELETE"):
@@ -394,7 +399,8 @@ def test_errors_are_xml_with_a_tracking_id_of_their_own(bench: Bench) -> None:
     assert len({found.group(1) for found in ids if found is not None}) == 2
 
 
-def test_M8_names_in_errors_are_text(bench: Bench) -> None:
+@pytest.mark.promise("M8")
+def test_names_in_errors_are_text(bench: Bench) -> None:
     assert "<script>" in detail_of(bench.ask("GET", f"/%3Cscript%3E?{VERSION}"))
     assert b"<script>" not in bench.ask("GET", f"/%3Cscript%3E?{VERSION}").body
 
@@ -425,7 +431,8 @@ def test_tokens_are_judged_by_the_address_they_were_made_for(bench: Bench, acces
     ]
 
 
-def test_M1_forwarding_needs_the_right_to_send_to_the_destination(bench: Bench, access: Allowing) -> None:
+@pytest.mark.promise("M1")
+def test_forwarding_needs_the_right_to_send_to_the_destination(bench: Bench, access: Allowing) -> None:
     bench.ask("PUT", f"/dest?{VERSION}", queue_entry())
     bench.ask("PUT", f"/grave?{VERSION}", queue_entry())
     access.asked.clear()
@@ -449,11 +456,12 @@ class Refusing:
         raise Unauthorized("InvalidSignature: The token has an invalid signature.")
 
 
+@pytest.mark.promise("M6")
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST"])
 @pytest.mark.parametrize(
     "target", ["/q", "/", "/$Resources/queues", "/t/subscriptions/s/rules/r", "/q?api-version=bad"]
 )
-def test_M6_strangers_learn_nothing(method: str, target: str) -> None:
+def test_strangers_learn_nothing(method: str, target: str) -> None:
     bench = Bench(Refusing())
     before = list(bench.journal.records)
 
@@ -465,7 +473,8 @@ def test_M6_strangers_learn_nothing(method: str, target: str) -> None:
     assert [(audit[2], audit[3]) for audit in bench.audits] == [("", "401")]
 
 
-def test_M7_keys_appear_in_no_error_and_no_audit_event(bench: Bench) -> None:
+@pytest.mark.promise("M7")
+def test_keys_appear_in_no_error_and_no_audit_event(bench: Bench) -> None:
     canary = "Y2FuYXJ5LWtleQ=="
     rule = (
         "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Sing</AccessRights></Rights><KeyName>k</KeyName>"
@@ -479,7 +488,8 @@ def test_M7_keys_appear_in_no_error_and_no_audit_event(bench: Bench) -> None:
     assert canary not in repr(bench.audits)
 
 
-def test_M1_an_entity_key_manages_its_entity_only() -> None:
+@pytest.mark.promise("M1")
+def test_an_entity_key_manages_its_entity_only() -> None:
     bench = Bench()
     root = bench.namespace.access_rules[0]
     mine = AccessRule(

@@ -74,7 +74,8 @@ def test_empty_lists_are_empty(admin: Admin) -> None:
     assert admin.list_topics() == []
 
 
-def test_M1_wrong_key_is_refused_before_anything_is_told(admin: Admin, bench: Bench) -> None:
+@pytest.mark.promise("M1")
+def test_wrong_key_is_refused_before_anything_is_told(admin: Admin, bench: Bench) -> None:
     stranger = admin.with_connection_string(connection_string(key="d3Jvbmc="))
     admin.create_queue("q")
 
@@ -90,7 +91,8 @@ def test_M1_wrong_key_is_refused_before_anything_is_told(admin: Admin, bench: Be
     assert [queue.name for queue in admin.list_queues()] == ["q"]
 
 
-def test_M13_every_request_leaves_one_audit_event(admin: Admin, bench: Bench) -> None:
+@pytest.mark.promise("M13")
+def test_every_request_leaves_one_audit_event(admin: Admin, bench: Bench) -> None:
     admin.create_topic("t")
     admin.create_subscription("t", "s")
     rule = admin.create_rule("t", "s", "r")

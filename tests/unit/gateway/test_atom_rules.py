@@ -46,6 +46,7 @@ def test_an_empty_field_is_tested_and_a_missing_one_is_not() -> None:
     assert "<Label></Label>" in rule_content(rule)
 
 
+@pytest.mark.promise("M11")
 @pytest.mark.parametrize(
     "inside",
     [
@@ -63,7 +64,7 @@ def test_an_empty_field_is_tested_and_a_missing_one_is_not() -> None:
         '<Filter i:type="CorrelationFilter"><Properties><KeyValueOfstringanyType/></Properties></Filter>',
     ],
 )
-def test_M11_what_is_no_rule_is_refused(inside: str) -> None:
+def test_what_is_no_rule_is_refused(inside: str) -> None:
     with pytest.raises(InvalidRule):
         read(inside)
 

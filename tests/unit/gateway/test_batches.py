@@ -36,7 +36,8 @@ def send_batch(bench: WireBench, path: str, count: int) -> tuple[int, str]:
     return outcome.code, outcome.error.condition if outcome.error is not None else ""
 
 
-def test_B13_a_batch_that_exceeds_the_quota_together_is_refused_whole() -> None:
+@pytest.mark.promise("B13")
+def test_a_batch_that_exceeds_the_quota_together_is_refused_whole() -> None:
     bench = WireBench()
     queue = bench.queue("q", Settings(max_size_mb=1))
     queue.space.stored_bytes = 1_048_576 - FIVE
@@ -47,7 +48,8 @@ def test_B13_a_batch_that_exceeds_the_quota_together_is_refused_whole() -> None:
     assert queue.counts().active == 5
 
 
-def test_B12_B13_a_batch_that_the_disk_has_no_room_for_together_is_refused_whole(
+@pytest.mark.promise("B12", "B13")
+def test_a_batch_that_the_disk_has_no_room_for_together_is_refused_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = WireBench()
@@ -59,7 +61,8 @@ def test_B12_B13_a_batch_that_the_disk_has_no_room_for_together_is_refused_whole
     assert send_batch(bench, "q", 5) == (ACCEPTED_CODE, "")
 
 
-def test_B12_B15_a_batch_to_a_topic_needs_room_for_every_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("B12", "B15")
+def test_a_batch_to_a_topic_needs_room_for_every_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = WireBench()
     topic = bench.namespace.create(TOPIC, "t", Settings(), bench.now)
     for name in "ab":
@@ -74,7 +77,8 @@ def test_B12_B15_a_batch_to_a_topic_needs_room_for_every_copy(monkeypatch: pytes
         check_room(topic, FIVE)
 
 
-def test_B13_messages_scheduled_together_are_judged_together() -> None:
+@pytest.mark.promise("B13")
+def test_messages_scheduled_together_are_judged_together() -> None:
     bench = WireBench()
     queue = bench.queue("q", Settings(max_size_mb=1))
     queue.space.stored_bytes = 1_048_576 - FIVE
@@ -87,7 +91,8 @@ def test_B13_messages_scheduled_together_are_judged_together() -> None:
     assert queue.counts().scheduled == 5
 
 
-def test_B58_a_publish_that_filters_take_too_long_for_is_refused_and_the_link_lives() -> None:
+@pytest.mark.promise("B58")
+def test_a_publish_that_filters_take_too_long_for_is_refused_and_the_link_lives() -> None:
     bench = WireBench()
     bench.namespace.create(TOPIC, "t", Settings(), bench.now)
     for number in range(100):

@@ -59,7 +59,8 @@ def test_what_is_no_fault_is_refused(request_: dict[str, object]) -> None:
     assert not faults.is_on
 
 
-def test_M12_the_number_of_faults_is_bounded() -> None:
+@pytest.mark.promise("M12")
+def test_the_number_of_faults_is_bounded() -> None:
     faults = Faults()
     for _ in range(FAULTS_MAX):
         faults.add({"kind": "refuse"}, START)

@@ -36,7 +36,8 @@ def completed(token: bytes) -> dict[str, object]:
     return {"disposition-status": "completed", "lock-tokens": Array([Uuid(token)])}
 
 
-def test_B27_nobody_settles_with_a_token_he_reckons_from_his_own() -> None:
+@pytest.mark.promise("B27")
+def test_nobody_settles_with_a_token_he_reckons_from_his_own() -> None:
     bench = WireBench()
     bench.queue("q")
     mine, theirs = bench.peer(), bench.peer()
@@ -62,8 +63,9 @@ def test_the_delivery_tag_is_the_token_in_the_order_of_a_guid() -> None:
         assert tag == token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
 
 
+@pytest.mark.promise("B27")
 @pytest.mark.parametrize("operation", ["update-disposition", "renew-lock"])
-def test_B27_a_token_of_an_earlier_life_is_void(operation: str) -> None:
+def test_a_token_of_an_earlier_life_is_void(operation: str) -> None:
     bench = WireBench()
     bench.queue("q")
     peer = bench.peer()

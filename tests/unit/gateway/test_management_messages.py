@@ -45,7 +45,8 @@ def bodies(answer: dict[str, object]) -> list[object]:
     return [decode_message(entry["message"]).body for entry in entries]
 
 
-def test_B33_peek_shows_messages_in_order_and_none_is_no_content() -> None:
+@pytest.mark.promise("B33")
+def test_peek_shows_messages_in_order_and_none_is_no_content() -> None:
     bench, peer = with_messages(3)
     body = {"from-sequence-number": Long(2), "message-count": Int(10)}
     assert bodies(peer.answer("q", "peek-message", body)) == ["m1", "m2"]
@@ -94,8 +95,9 @@ def test_a_message_that_was_scheduled_says_so_when_it_is_received() -> None:
     assert [delivery.annotation("x-opt-message-state") for delivery in deliveries] == [None, 2]
 
 
+@pytest.mark.promise("B29")
 @pytest.mark.parametrize("way", ["link", "management"])
-def test_B29_a_deferred_message_shows_one_delivery_more_each_time(way: str) -> None:
+def test_a_deferred_message_shows_one_delivery_more_each_time(way: str) -> None:
     bench, peer = with_messages(1)
     receiver, deliveries = receive(bench, peer, 1)
     if way == "link":
@@ -113,7 +115,8 @@ def test_B29_a_deferred_message_shows_one_delivery_more_each_time(way: str) -> N
         peer.answer("q", "update-disposition", again)
 
 
-def test_B28_locks_are_renewed_all_or_none() -> None:
+@pytest.mark.promise("B28")
+def test_locks_are_renewed_all_or_none() -> None:
     bench, peer = with_messages(2)
     _, deliveries = receive(bench, peer, 2)
     tokens = [lock_token(delivery) for delivery in deliveries]
@@ -168,7 +171,8 @@ def test_settlement_of_several_is_all_or_none() -> None:
     assert bench.namespace.find("q").counts().active == 0  # type: ignore[union-attr]
 
 
-def test_B44_B46_schedule_and_cancel() -> None:
+@pytest.mark.promise("B44", "B46")
+def test_schedule_and_cancel() -> None:
     bench, peer = with_messages(0)
     payload = message(
         "later", message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(START + 60_000)}
@@ -185,7 +189,8 @@ def test_B44_B46_schedule_and_cancel() -> None:
     assert [delivery.message.body for delivery in receiver.deliveries] == ["later"]
 
 
-def test_B34_deferred_messages_by_number() -> None:
+@pytest.mark.promise("B34")
+def test_deferred_messages_by_number() -> None:
     bench, peer = with_messages(2)
     receiver, deliveries = receive(bench, peer, 2)
     for delivery in deliveries:
@@ -214,6 +219,7 @@ def test_old_messages_are_deleted() -> None:
     assert bench.namespace.find("q").counts().total == 0  # type: ignore[union-attr]
 
 
+@pytest.mark.promise("M11")
 @pytest.mark.parametrize(
     ("operation", "body"),
     [
@@ -235,7 +241,7 @@ def test_old_messages_are_deleted() -> None:
         ("batch-delete-messages", {"message-count": Int(1), "enqueued-time-utc": 5}),
     ],
 )
-def test_M11_a_request_that_makes_no_sense_is_refused(operation: str, body: object) -> None:
+def test_a_request_that_makes_no_sense_is_refused(operation: str, body: object) -> None:
     bench, peer = with_messages(1)
     assert peer.refusal("q", operation, body)[0] == 400
     assert bench.namespace.find("q").counts().active == 1  # type: ignore[union-attr]

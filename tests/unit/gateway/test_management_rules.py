@@ -32,7 +32,8 @@ def active(bench: WireBench) -> int:
     return entity.counts().active
 
 
-def test_B57_a_rule_counts_from_its_acknowledgement_on() -> None:
+@pytest.mark.promise("B57")
+def test_a_rule_counts_from_its_acknowledgement_on() -> None:
     bench, peer = with_subscription()
     sender = peer.session.sender("t")
     bench.settle()
@@ -78,6 +79,7 @@ def test_a_page_beyond_the_last_rule_is_no_content() -> None:
     assert status == 204
 
 
+@pytest.mark.promise("M11")
 @pytest.mark.parametrize(
     "body",
     [
@@ -90,7 +92,7 @@ def test_a_page_beyond_the_last_rule_is_no_content() -> None:
         {"rule-name": 5, "rule-description": {}},
     ],
 )
-def test_M11_a_rule_that_cannot_be_is_refused_and_leaves_nothing(body: dict[str, object]) -> None:
+def test_a_rule_that_cannot_be_is_refused_and_leaves_nothing(body: dict[str, object]) -> None:
     bench, peer = with_subscription()
     entity = bench.namespace.find(PATH)
     assert entity is not None

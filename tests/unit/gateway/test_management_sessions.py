@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
 from pairbus.gateway.management.sessions import ALL_SESSIONS_MS
 from pairbus.model.entity import Settings
@@ -29,7 +31,8 @@ def accept(bench: WireBench, peer: Peer, session_id: str | None) -> ClientReceiv
     return receiver
 
 
-def test_B53_the_holder_writes_and_reads_the_state() -> None:
+@pytest.mark.promise("B53")
+def test_the_holder_writes_and_reads_the_state() -> None:
     bench, peer, receiver = with_session()
     assert peer.answer("q", "get-session-state", {"session-id": "a"}, receiver.name) == {
         "session-state": None
@@ -47,7 +50,8 @@ def test_B53_the_holder_writes_and_reads_the_state() -> None:
     )
 
 
-def test_B53_nobody_but_the_holder_touches_a_session() -> None:
+@pytest.mark.promise("B53")
+def test_nobody_but_the_holder_touches_a_session() -> None:
     bench, peer, receiver = with_session()
     stranger = bench.peer()
     for link in ("", receiver.name, "another"):
@@ -57,7 +61,8 @@ def test_B53_nobody_but_the_holder_touches_a_session() -> None:
     assert peer.answer("q", "get-session-state", {"session-id": "a"}) == {"session-state": None}
 
 
-def test_B53_a_receiver_that_holds_another_session_touches_only_its_own() -> None:
+@pytest.mark.promise("B53")
+def test_a_receiver_that_holds_another_session_touches_only_its_own() -> None:
     bench, peer, receiver = with_session()
     other = bench.peer()
     theirs = accept(bench, other, "b")
@@ -77,7 +82,8 @@ def test_B53_a_receiver_that_holds_another_session_touches_only_its_own() -> Non
     }
 
 
-def test_B51_B53_who_lost_a_session_cannot_write_over_its_successor() -> None:
+@pytest.mark.promise("B51", "B53")
+def test_who_lost_a_session_cannot_write_over_its_successor() -> None:
     bench, peer, receiver = with_session()
     bench.wait(60_000)
     assert receiver.error is not None
@@ -95,7 +101,8 @@ def test_B51_B53_who_lost_a_session_cannot_write_over_its_successor() -> None:
     }
 
 
-def test_B28_a_session_is_renewed() -> None:
+@pytest.mark.promise("B28")
+def test_a_session_is_renewed() -> None:
     bench, peer, receiver = with_session()
     bench.now += 30_000
     answer = peer.answer("q", "renew-session-lock", {"session-id": "a"}, receiver.name)
@@ -106,7 +113,8 @@ def test_B28_a_session_is_renewed() -> None:
     assert receiver.detached
 
 
-def test_B51_a_held_session_is_refused_to_others() -> None:
+@pytest.mark.promise("B51")
+def test_a_held_session_is_refused_to_others() -> None:
     bench, _, _ = with_session()
     second = accept(bench, bench.peer(), "a")
     assert second.error is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.amqp.encode import encode_described, encode_value
 from pairbus.amqp.message.whole import encode_batch, encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, Outcome
@@ -29,7 +31,8 @@ def _message(size: int) -> bytes:
     return payload
 
 
-def test_B61_a_message_of_just_the_limit_is_taken_and_one_byte_more_is_not() -> None:
+@pytest.mark.promise("B61")
+def test_a_message_of_just_the_limit_is_taken_and_one_byte_more_is_not() -> None:
     assert _sent(_message(LIMIT)).code == ACCEPTED_CODE
 
     refused = _sent(_message(LIMIT + 1))
@@ -51,7 +54,8 @@ def _batch(inner_bytes: int, envelope: bytes = b"") -> bytes:
     return envelope + encode_batch([_message(inner_bytes - 8 - 105), _message(100)])
 
 
-def test_B61_the_envelope_of_a_batch_is_not_counted() -> None:
+@pytest.mark.promise("B61")
+def test_the_envelope_of_a_batch_is_not_counted() -> None:
     envelope = encode_described(0x73, encode_value(["i" * 128, *[None] * 9, "s" * 128]))
 
     assert _sent(_batch(LIMIT, envelope), BATCH_FORMAT).code == ACCEPTED_CODE
@@ -59,7 +63,8 @@ def test_B61_the_envelope_of_a_batch_is_not_counted() -> None:
     assert _sent(_batch(2 * LIMIT), BATCH_FORMAT).code == REJECTED_CODE
 
 
-def test_B61_an_envelope_cannot_be_of_any_size() -> None:
+@pytest.mark.promise("B61")
+def test_an_envelope_cannot_be_of_any_size() -> None:
     envelope = encode_described(0x73, encode_value(["i" * 10_000]))
 
     assert _sent(_batch(LIMIT, envelope), BATCH_FORMAT).code == REJECTED_CODE

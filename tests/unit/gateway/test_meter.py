@@ -84,11 +84,12 @@ def message(size: int = 1, **properties: object) -> bytes:
 # --- the tally and the minutes -------------------------------------------------------------------------
 
 
+@pytest.mark.promise("D6")
 @pytest.mark.parametrize(
     ("size", "units"),
     [(0, 1), (1, 1), (UNIT_BYTES, 1), (UNIT_BYTES + 1, 2), (3 * UNIT_BYTES, 3), (3 * UNIT_BYTES + 1, 4)],
 )
-def test_D6_an_operation_is_billed_for_every_64_kb_begun(size: int, units: int) -> None:
+def test_an_operation_is_billed_for_every_64_kb_begun(size: int, units: int) -> None:
     tally = Tally("orders", "send", [])
 
     tally.add(size)
@@ -294,10 +295,11 @@ def basic(user: str, key: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{key}".encode()).decode()
 
 
+@pytest.mark.promise("M6")
 @pytest.mark.parametrize(
     "authorization", [None, "", "Basic", "Basic !", basic(RULE, "wrong"), basic("nobody", KEY), "Bearer x"]
 )
-def test_M6_metrics_are_for_those_who_hold_a_right(authorization: str | None) -> None:
+def test_metrics_are_for_those_who_hold_a_right(authorization: str | None) -> None:
     told: list[tuple[str, ...]] = []
     bench = Bench()
     bench.broker._on_audit = lambda *fields: told.append(fields)
@@ -318,7 +320,8 @@ def test_metrics_are_given_for_a_rules_name_and_key(user: str, key: str) -> None
     assert key not in body  # M7
 
 
-def test_B66_metrics_agree_with_what_happened() -> None:
+@pytest.mark.promise("B66")
+def test_metrics_agree_with_what_happened() -> None:
     bench = Bench()
     session = bench.client.session()
     sender, receiver = session.sender("orders"), session.receiver("orders")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.gateway.rate import BURST, STRANGER_BURST, RateLimit
 from tests.unit.gateway.wire_bench import WireBench, token
 
 
-def test_M12_bucket_gives_its_burst_then_the_rate_and_fills_up_again() -> None:
+@pytest.mark.promise("M12")
+def test_bucket_gives_its_burst_then_the_rate_and_fills_up_again() -> None:
     limit = RateLimit(per_second=10, burst=3)
 
     taken = [limit.takes(now) for now in (1_000, 1_000, 1_000, 1_000, 1_099, 1_100, 1_100, 60_000)]
@@ -14,13 +17,15 @@ def test_M12_bucket_gives_its_burst_then_the_rate_and_fills_up_again() -> None:
     assert taken == [True, True, True, False, False, True, False, True]
 
 
-def test_M12_clock_that_stands_still_or_steps_back_gives_nothing_more() -> None:
+@pytest.mark.promise("M12")
+def test_clock_that_stands_still_or_steps_back_gives_nothing_more() -> None:
     limit = RateLimit(per_second=10, burst=1)
 
     assert [limit.takes(now) for now in (5_000, 5_000, 4_000)] == [True, False, False]
 
 
-def test_M12_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait() -> None:
+@pytest.mark.promise("M12")
+def test_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait() -> None:
     bench = WireBench()
     target = "/$Resources/queues?api-version=2021-05"
     good = token("root", "root-1")
@@ -34,7 +39,8 @@ def test_M12_requests_beyond_the_limit_get_server_busy_and_a_moment_to_wait() ->
     assert bench.http("GET", target, good).status == 200
 
 
-def test_M12_strangers_use_up_nothing_of_what_callers_with_a_key_get() -> None:
+@pytest.mark.promise("M12")
+def test_strangers_use_up_nothing_of_what_callers_with_a_key_get() -> None:
     bench = WireBench()
     target = "/$Resources/queues?api-version=2021-05"
     strangers = (None, "SharedAccessSignature nonsense", token("root", "wrong"), "Basic cm9vdDp3cm9uZw==")
@@ -48,7 +54,8 @@ def test_M12_strangers_use_up_nothing_of_what_callers_with_a_key_get() -> None:
     assert known == [200] * BURST
 
 
-def test_M12_a_caller_who_waits_is_served_whatever_known_callers_do() -> None:
+@pytest.mark.promise("M12")
+def test_a_caller_who_waits_is_served_whatever_known_callers_do() -> None:
     bench = WireBench()
     target = "/$Resources/queues?api-version=2021-05"
     for _ in range(BURST + 1):

@@ -28,7 +28,8 @@ def _set_window(session: ClientSession, window: int) -> None:
 # -- memory that one peer could claim ------------------------------------------------------------
 
 
-def test_B62_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on() -> None:
+@pytest.mark.promise("B62")
+def test_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on() -> None:
     bench = WireBench()
     bench.queue(settings=Settings(max_size_mb=1024))
     peer = bench.peer()
@@ -61,7 +62,8 @@ def test_B62_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go
     assert numbers == list(range(1, 201))
 
 
-def test_B62_requests_in_one_burst_cannot_make_answers_without_bound() -> None:
+@pytest.mark.promise("B62")
+def test_requests_in_one_burst_cannot_make_answers_without_bound() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer()
@@ -85,7 +87,8 @@ def test_B62_requests_in_one_burst_cannot_make_answers_without_bound() -> None:
     assert set(statuses) == {200, 503}
 
 
-def test_M6_stranger_who_asks_and_never_takes_answers_is_shown_the_door() -> None:
+@pytest.mark.promise("M6")
+def test_stranger_who_asks_and_never_takes_answers_is_shown_the_door() -> None:
     bench = WireBench()
     stranger = bench.peer(None)
     node = stranger.session.request_link("$cbs")
@@ -103,7 +106,8 @@ def test_M6_stranger_who_asks_and_never_takes_answers_is_shown_the_door() -> Non
     assert stranger.gateway.amqp.closing
 
 
-def test_M6_token_request_is_short() -> None:
+@pytest.mark.promise("M6")
+def test_token_request_is_short() -> None:
     bench = WireBench()
     stranger = bench.peer(None)
     node = stranger.session.request_link("$cbs")
@@ -113,7 +117,8 @@ def test_M6_token_request_is_short() -> None:
     assert 0 < node.sender.answer.max_message_size <= 65_536
 
 
-def test_M6_stranger_gets_few_links() -> None:
+@pytest.mark.promise("M6")
+def test_stranger_gets_few_links() -> None:
     bench = WireBench()
     stranger = bench.peer(None)
     for _ in range(200):
@@ -126,7 +131,8 @@ def test_M6_stranger_gets_few_links() -> None:
     assert stranger.gateway.amqp.link_count < 100
 
 
-def test_B67_connections_that_have_gone_are_not_held_by_a_timer() -> None:
+@pytest.mark.promise("B67")
+def test_connections_that_have_gone_are_not_held_by_a_timer() -> None:
     bench = WireBench()
     for _ in range(3_000):
         gone = bench.broker.connect("127.0.0.1:1", secure=True, loopback=True, now=bench.now)
@@ -135,8 +141,9 @@ def test_B67_connections_that_have_gone_are_not_held_by_a_timer() -> None:
     assert len(bench.broker._timers) < 1_000
 
 
+@pytest.mark.promise("B67")
 @pytest.mark.uncompiled
-def test_B67_a_connection_has_one_timer_however_often_its_deadline_came_nearer() -> None:
+def test_a_connection_has_one_timer_however_often_its_deadline_came_nearer() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer(None)
@@ -160,7 +167,8 @@ def test_B67_a_connection_has_one_timer_however_often_its_deadline_came_nearer()
     assert ticks < 100
 
 
-def test_B62_transactions_hold_no_more_than_their_share_of_memory() -> None:
+@pytest.mark.promise("B62")
+def test_transactions_hold_no_more_than_their_share_of_memory() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer()
@@ -180,7 +188,8 @@ def test_B62_transactions_hold_no_more_than_their_share_of_memory() -> None:
     assert refused > 0
 
 
-def test_B62_deferred_messages_of_one_request_are_bounded() -> None:
+@pytest.mark.promise("B62")
+def test_deferred_messages_of_one_request_are_bounded() -> None:
     bench = WireBench()
     bench.queue(settings=Settings(max_message_kb=20_480))
     peer = bench.peer()
@@ -204,7 +213,8 @@ def test_B62_deferred_messages_of_one_request_are_bounded() -> None:
 # -- tokens and rights ---------------------------------------------------------------------------
 
 
-def test_M3_expiry_with_thousands_of_digits_is_refused_and_audited() -> None:
+@pytest.mark.promise("M3")
+def test_expiry_with_thousands_of_digits_is_refused_and_audited() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer(None)
@@ -217,8 +227,9 @@ def test_M3_expiry_with_thousands_of_digits_is_refused_and_audited() -> None:
     assert answer.status == 401
 
 
+@pytest.mark.promise("M12")
 @pytest.mark.uncompiled
-def test_M12_token_with_a_very_long_resource_costs_little() -> None:
+def test_token_with_a_very_long_resource_costs_little() -> None:
     bench = WireBench()
     resource = "sb%3a%2f%2flocalhost%2f" + "a/" * 3_900
     text = token("nobody-knows", "key", quoted=resource)
@@ -237,7 +248,8 @@ def test_M12_token_with_a_very_long_resource_costs_little() -> None:
     assert looked < 100
 
 
-def test_M2_token_for_a_dead_letter_queue_neither_schedules_nor_cancels_in_the_queue_itself() -> None:
+@pytest.mark.promise("M2")
+def test_token_for_a_dead_letter_queue_neither_schedules_nor_cancels_in_the_queue_itself() -> None:
     bench = WireBench()
     entity = bench.queue()
     owner = bench.peer()
@@ -256,7 +268,8 @@ def test_M2_token_for_a_dead_letter_queue_neither_schedules_nor_cancels_in_the_q
     assert entity.main.scheduled_count == 1
 
 
-def test_M2_token_for_a_dead_letter_queue_does_not_change_the_rules_of_its_subscription() -> None:
+@pytest.mark.promise("M2")
+def test_token_for_a_dead_letter_queue_does_not_change_the_rules_of_its_subscription() -> None:
     bench = WireBench()
     bench.namespace.create(TOPIC, "t", Settings(), START)
     path = "t/Subscriptions/s"
@@ -270,7 +283,8 @@ def test_M2_token_for_a_dead_letter_queue_does_not_change_the_rules_of_its_subsc
     assert len(subscription.settings.rules) == 1
 
 
-def test_M13_rules_changed_over_amqp_are_audited_like_those_over_http() -> None:
+@pytest.mark.promise("M13")
+def test_rules_changed_over_amqp_are_audited_like_those_over_http() -> None:
     bench = WireBench()
     bench.namespace.create(TOPIC, "t", Settings(), START)
     path = "t/Subscriptions/s"
@@ -290,7 +304,8 @@ def test_M13_rules_changed_over_amqp_are_audited_like_those_over_http() -> None:
 # -- settlement ----------------------------------------------------------------------------------
 
 
-def test_B59_changed_property_that_no_long_can_hold_is_refused_or_kept_and_costs_no_connection() -> None:
+@pytest.mark.promise("B59")
+def test_changed_property_that_no_long_can_hold_is_refused_or_kept_and_costs_no_connection() -> None:
     bench = WireBench()
     bench.queue()
     peer = bench.peer()
@@ -317,8 +332,9 @@ def _rfc(tag: bytes) -> bytes:
     return tag[3::-1] + tag[5:3:-1] + tag[7:5:-1] + tag[8:]
 
 
+@pytest.mark.promise("B63")
 @pytest.mark.uncompiled
-def test_B63_tokens_for_many_entities_on_one_connection_are_checked_one_by_one() -> None:
+def test_tokens_for_many_entities_on_one_connection_are_checked_one_by_one() -> None:
     bench = WireBench()
     count = 40
     for number in range(count):
@@ -343,7 +359,8 @@ def test_B63_tokens_for_many_entities_on_one_connection_are_checked_one_by_one()
     assert all(link.is_attached for link in peer.session.links.values() if link.name.startswith("s"))
 
 
-def test_B12_changed_properties_leave_the_reserve_of_a_full_disk_alone() -> None:
+@pytest.mark.promise("B12")
+def test_changed_properties_leave_the_reserve_of_a_full_disk_alone() -> None:
     bench = WireBench()
     entity = bench.queue()
     peer = bench.peer()

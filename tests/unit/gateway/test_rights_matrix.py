@@ -185,8 +185,9 @@ def allows(bench: WireBench, operation: str, path: str, text: str | None) -> boo
     return amqp_allows(bench, operation, path, text)
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize("operation", TABLE)
-def test_M1_rights_and_scopes_are_as_the_table_says(operation: str) -> None:
+def test_rights_and_scopes_are_as_the_table_says(operation: str) -> None:
     path = path_for(operation)
     wrong = []
     for right in RULES:
@@ -199,8 +200,9 @@ def test_M1_rights_and_scopes_are_as_the_table_says(operation: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.promise("M2")
 @pytest.mark.parametrize("operation", TABLE)
-def test_M2_a_key_of_an_entity_opens_none_whose_name_begins_with_its_own(operation: str) -> None:
+def test_a_key_of_an_entity_opens_none_whose_name_begins_with_its_own(operation: str) -> None:
     """``q/below`` is another entity than ``q``. A key of the namespace for the scope ``q`` opens both (whole segments)."""
     is_rule = operation.endswith(("-rule", "-rules"))
     path = "q/below/Subscriptions/s" if is_rule else "q/below"
@@ -221,8 +223,9 @@ def test_M2_a_key_of_an_entity_opens_none_whose_name_begins_with_its_own(operati
     assert wrong == []
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize("operation", TABLE)
-def test_M1_a_token_that_is_not_good_gives_nothing(operation: str) -> None:
+def test_a_token_that_is_not_good_gives_nothing(operation: str) -> None:
     path = path_for(operation)
     bench, renewed = make_bench(path), make_bench(path)
     replace_keys(renewed)
@@ -237,8 +240,9 @@ def test_M1_a_token_that_is_not_good_gives_nothing(operation: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize("operation", TABLE)
-def test_M1_authorization_comes_before_existence(operation: str) -> None:
+def test_authorization_comes_before_existence(operation: str) -> None:
     """Who may not touch an entity does not learn whether it is there."""
     bench = make_bench("q")
     missing = path_for(operation).replace("q", "missing").replace("t/", "missing/")
@@ -246,10 +250,11 @@ def test_M1_authorization_comes_before_existence(operation: str) -> None:
         assert not allows(bench, operation, missing, text)
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize(
     "target", ["/$Resources/queues", "/$Resources/topics", "/$namespaceinfo", "/t/subscriptions"]
 )
-def test_M1_lists_need_manage_on_all_they_show(target: str) -> None:
+def test_lists_need_manage_on_all_they_show(target: str) -> None:
     bench = make_bench("q")
     for right, name in RULES.items():
         status = bench.http("GET", f"{target}?api-version=2021-05", token(name, f"{name}-1")).status
@@ -261,7 +266,8 @@ def test_M1_lists_need_manage_on_all_they_show(target: str) -> None:
     assert bench.http("GET", f"{target}?api-version=2021-05", None).status == 401
 
 
-def test_M1_the_switchboard_needs_manage_on_the_namespace() -> None:
+@pytest.mark.promise("M1")
+def test_the_switchboard_needs_manage_on_the_namespace() -> None:
     bench = make_bench("q")
     bench.broker.offers_faults = True
     for right, name in RULES.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from pairbus.amqp.types import Symbol, UInt
 from pairbus.gateway.connection import NO_LINK_MS
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
@@ -51,7 +53,8 @@ def _looked_at(bench: WireBench) -> int:
     return sum(1 for context in links if context.allowed_until)
 
 
-def test_B63_new_entities_and_filters_do_not_have_every_link_looked_at() -> None:
+@pytest.mark.promise("B63")
+def test_new_entities_and_filters_do_not_have_every_link_looked_at() -> None:
     bench = WireBench()
     entity = bench.queue("q")
     for _ in range(3):

@@ -166,8 +166,9 @@ def _declared(bench: WireBench, peer: Peer) -> tuple[ClientSender, bytes]:
     return coordinator, declared_txn_id(_send(bench, coordinator, message(Described(0x31, [None]))))
 
 
+@pytest.mark.promise("B14")
 @pytest.mark.parametrize("fails", [False, True])
-def test_B14_in_a_transaction_it_is_transferred_at_the_commit_or_not_at_all(fails: bool) -> None:
+def test_in_a_transaction_it_is_transferred_at_the_commit_or_not_at_all(fails: bool) -> None:
     bench = _bench()
     peer = bench.peer()
     sender = _sender(bench, peer)
@@ -181,8 +182,9 @@ def test_B14_in_a_transaction_it_is_transferred_at_the_commit_or_not_at_all(fail
     assert _bodies(bench, peer, "destination") == ([] if fails else ["x"])
 
 
+@pytest.mark.promise("M3")
 @pytest.mark.parametrize("covered", ["via", "destination"])
-def test_M3_send_is_needed_on_both(covered: str) -> None:
+def test_send_is_needed_on_both(covered: str) -> None:
     bench = _bench()
     peer = bench.peer(user=None)
     assert peer.put_token(token("sender", "sender-1", covered), covered) == 202
@@ -195,7 +197,8 @@ def test_M3_send_is_needed_on_both(covered: str) -> None:
     assert "Send" in sender.error.description
 
 
-def test_M5_the_link_ends_when_the_right_on_the_destination_goes() -> None:
+@pytest.mark.promise("M5")
+def test_the_link_ends_when_the_right_on_the_destination_goes() -> None:
     bench = _bench()
     via, destination = bench.namespace.find("via"), bench.namespace.find("destination")
     assert via is not None
@@ -243,7 +246,8 @@ def test_a_management_node_with_a_destination_is_refused() -> None:
     assert sender.error.condition == "amqp:not-implemented"
 
 
-def test_B01_the_transfer_survives_a_restart() -> None:
+@pytest.mark.promise("B1")
+def test_the_transfer_survives_a_restart() -> None:
     bench = _bench()
     peer = bench.peer()
     sender = _sender(bench, peer)

@@ -41,8 +41,9 @@ def _receivers(peer: Peer, count: int, window: int, links: int = 1) -> list[Clie
     return found
 
 
+@pytest.mark.promise("B62")
 @pytest.mark.parametrize(("sessions", "links"), [(60, 1), (1, 60), (10, 6)])
-def test_B62_deliveries_that_wait_for_windows_are_bounded_per_connection(sessions: int, links: int) -> None:
+def test_deliveries_that_wait_for_windows_are_bounded_per_connection(sessions: int, links: int) -> None:
     bench = WireBench()
     queue = bench.queue("q").main
     _fill(bench, 60)
@@ -60,7 +61,8 @@ def test_B62_deliveries_that_wait_for_windows_are_bounded_per_connection(session
     assert _waiting(peer) == 0
 
 
-def test_B62_deliveries_that_wait_for_windows_are_bounded_over_all_connections() -> None:
+@pytest.mark.promise("B62")
+def test_deliveries_that_wait_for_windows_are_bounded_over_all_connections() -> None:
     bench = WireBench()
     bench.broker.connection_settings.waiting_bytes_total_max = 2 * MIB
     queue = bench.queue("q").main
@@ -81,7 +83,8 @@ def test_B62_deliveries_that_wait_for_windows_are_bounded_over_all_connections()
     assert total.size == 0
 
 
-def test_B63_a_session_with_a_window_gets_messages_while_others_are_shut() -> None:
+@pytest.mark.promise("B63")
+def test_a_session_with_a_window_gets_messages_while_others_are_shut() -> None:
     bench = WireBench()
     bench.queue("q")
     _fill(bench, 30)
@@ -96,7 +99,8 @@ def test_B63_a_session_with_a_window_gets_messages_while_others_are_shut() -> No
     assert len(reader.deliveries) == 10
 
 
-def test_B63_a_session_that_opens_its_window_wide_gets_messages_while_others_are_shut() -> None:
+@pytest.mark.promise("B63")
+def test_a_session_that_opens_its_window_wide_gets_messages_while_others_are_shut() -> None:
     bench = WireBench()
     bench.queue("q")
     _fill(bench, 60)
@@ -112,7 +116,8 @@ def test_B63_a_session_that_opens_its_window_wide_gets_messages_while_others_are
     assert len(waiting[0].deliveries) == 10
 
 
-def test_B62_what_waited_is_free_again_when_the_peer_has_gone() -> None:
+@pytest.mark.promise("B62")
+def test_what_waited_is_free_again_when_the_peer_has_gone() -> None:
     bench = WireBench()
     bench.queue("q")
     _fill(bench, 30)
@@ -129,7 +134,8 @@ def test_B62_what_waited_is_free_again_when_the_peer_has_gone() -> None:
     assert not bench.broker.window_limited
 
 
-def test_M6_answers_that_wait_for_windows_are_bounded_per_connection() -> None:
+@pytest.mark.promise("M6")
+def test_answers_that_wait_for_windows_are_bounded_per_connection() -> None:
     bench = WireBench()
     bench.queue("q")
     _fill(bench, 5)

@@ -120,8 +120,9 @@ def leave(bench: WireBench, connection: GatewayConnection) -> None:
     bench.broker.take_dirty()
 
 
+@pytest.mark.promise("B62")
 @pytest.mark.parametrize("name", FLOODS)
-def test_B62_what_a_stranger_sends_is_not_held_many_times_over(name: str) -> None:
+def test_what_a_stranger_sends_is_not_held_many_times_over(name: str) -> None:
     bench = WireBench()
     data = opening() + FLOODS[name]
     leave(bench, visit(bench, data))  # what is made once, such as caches of the interpreter
@@ -136,8 +137,9 @@ def test_B62_what_a_stranger_sends_is_not_held_many_times_over(name: str) -> Non
     assert left <= LEFT_BYTES_MAX
 
 
+@pytest.mark.promise("B62")
 @pytest.mark.parametrize("user", ["listener", "sender"])
-def test_B62_a_client_with_one_right_keeps_no_decoded_attaches(user: str) -> None:
+def test_a_client_with_one_right_keeps_no_decoded_attaches(user: str) -> None:
     """255 links on one session: what is kept of each is a few names, not the attach."""
     bench = WireBench()
     bench.queue("q")
@@ -182,8 +184,9 @@ def use(bench: WireBench, user: str | None) -> None:
     bench.peers.remove(peer)
 
 
+@pytest.mark.promise("B67")
 @pytest.mark.parametrize("user", ["root", "listener", "sender", None])
-def test_B67_a_client_that_has_gone_leaves_nothing_to_the_garbage_collector(user: str | None) -> None:
+def test_a_client_that_has_gone_leaves_nothing_to_the_garbage_collector(user: str | None) -> None:
     bench = WireBench()
     bench.queue("q")
     peer_before = bench.peer()
@@ -204,7 +207,8 @@ def test_B67_a_client_that_has_gone_leaves_nothing_to_the_garbage_collector(user
         gc.enable()
 
 
-def test_B60_a_performative_is_read_in_time_that_its_fields_need() -> None:
+@pytest.mark.promise("B60")
+def test_a_performative_is_read_in_time_that_its_fields_need() -> None:
     """A flow of 60,000 one-byte values is refused before the values are looked at."""
     bench = WireBench()
     connection = visit(bench, opening("listener") + BEGUN)
@@ -228,7 +232,8 @@ def lasts_ms(bench: WireBench, peer: Peer) -> int:
     return bench.now - start
 
 
-def test_M6_a_connection_without_a_token_is_closed_after_20_seconds() -> None:
+@pytest.mark.promise("M6")
+def test_a_connection_without_a_token_is_closed_after_20_seconds() -> None:
     bench = WireBench()
     peer = bench.peer(None)
     peer.session.request_link("$cbs")
@@ -239,7 +244,8 @@ def test_M6_a_connection_without_a_token_is_closed_after_20_seconds() -> None:
     assert "No valid token was put for 20000 milliseconds" in peer.client.error.description
 
 
-def test_M6_refused_tokens_do_not_make_a_connection_last() -> None:
+@pytest.mark.promise("M6")
+def test_refused_tokens_do_not_make_a_connection_last() -> None:
     bench = WireBench()
     peer = bench.peer(None)
     bench.wait(15_000)
@@ -248,7 +254,8 @@ def test_M6_refused_tokens_do_not_make_a_connection_last() -> None:
     assert lasts_ms(bench, peer) == 5_000
 
 
-def test_M3_a_connection_whose_last_token_has_ended_is_closed_20_seconds_later() -> None:
+@pytest.mark.promise("M3")
+def test_a_connection_whose_last_token_has_ended_is_closed_20_seconds_later() -> None:
     bench = WireBench()
     peer = bench.peer(None)
     assert peer.put_token(token("root", "root-1", expires_at=bench.now + 60_000), "") == 202
@@ -265,7 +272,8 @@ def test_a_new_connection_has_60_seconds_for_its_first_link() -> None:
     assert "60000 milliseconds" in peer.client.error.description
 
 
-def test_M12_a_connection_that_shows_nothing_but_refused_tokens_is_closed() -> None:
+@pytest.mark.promise("M12")
+def test_a_connection_that_shows_nothing_but_refused_tokens_is_closed() -> None:
     bench = WireBench()
     peer = bench.peer(None)
     for _ in range(STRANGER_REFUSALS_MAX):
@@ -277,7 +285,8 @@ def test_M12_a_connection_that_shows_nothing_but_refused_tokens_is_closed() -> N
     assert peer.client.error.condition == "amqp:unauthorized-access"
 
 
-def test_M12_a_client_with_a_valid_token_may_have_others_refused() -> None:
+@pytest.mark.promise("M12")
+def test_a_client_with_a_valid_token_may_have_others_refused() -> None:
     bench = WireBench()
     peer = bench.peer(None)
     assert peer.put_token(token("root", "root-1"), "") == 202
@@ -287,7 +296,8 @@ def test_M12_a_client_with_a_valid_token_may_have_others_refused() -> None:
     assert not peer.client.closed
 
 
-def test_M6_a_client_with_the_key_may_wait_for_its_entity() -> None:
+@pytest.mark.promise("M6")
+def test_a_client_with_the_key_may_wait_for_its_entity() -> None:
     """A valid token for an entity that is not there yet proves the key: neither the count nor the time of strangers applies."""
     bench = WireBench()
     peer = bench.peer(None)
@@ -304,7 +314,8 @@ def test_M6_a_client_with_the_key_may_wait_for_its_entity() -> None:
     assert not sender.detached
 
 
-def test_M3_a_token_for_a_missing_entity_proves_the_key_only_until_it_ends() -> None:
+@pytest.mark.promise("M3")
+def test_a_token_for_a_missing_entity_proves_the_key_only_until_it_ends() -> None:
     bench = WireBench()
     peer = bench.peer(None)
     assert peer.put_token(token("root", "root-1", expires_at=bench.now + 60_000), "late") == 404
@@ -314,7 +325,8 @@ def test_M3_a_token_for_a_missing_entity_proves_the_key_only_until_it_ends() -> 
     assert "No valid token" in peer.client.error.description
 
 
-def test_M12_wrong_tokens_for_a_missing_entity_are_refused_tokens() -> None:
+@pytest.mark.promise("M12")
+def test_wrong_tokens_for_a_missing_entity_are_refused_tokens() -> None:
     bench = WireBench()
     peer = bench.peer(None)
     assert [peer.put_token(token("root", "wrong"), "late") for _ in range(STRANGER_REFUSALS_MAX)] == [
@@ -324,7 +336,8 @@ def test_M12_wrong_tokens_for_a_missing_entity_are_refused_tokens() -> None:
     assert peer.client.closed
 
 
-def test_M6_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
+@pytest.mark.promise("M6")
+def test_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
     """A client that does not wait for answers may send more with its log-in than a stranger may send at all."""
     bench = WireBench()
     attaches = b"".join(attach_frame(i, f"l{i}", "$cbs", wide(200)) for i in range(200))
@@ -335,7 +348,8 @@ def test_M6_what_follows_a_valid_password_in_one_piece_is_read_whole() -> None:
     assert len(connection.links) == 200
 
 
-def test_M13_what_callers_without_the_right_try_is_recorded_apart_from_actions() -> None:
+@pytest.mark.promise("M13")
+def test_what_callers_without_the_right_try_is_recorded_apart_from_actions() -> None:
     bench = WireBench()
     refused: list[tuple[str, ...]] = []
     bench.broker._on_refusal = lambda *record: refused.append(record)
@@ -354,8 +368,9 @@ def test_M13_what_callers_without_the_right_try_is_recorded_apart_from_actions()
     ]
 
 
+@pytest.mark.promise("B60")
 @pytest.mark.parametrize("values_max", [tokens.VALUES_MAX, transactions.VALUES_MAX, management.VALUES_MAX])
-def test_B60_requests_to_nodes_are_decoded_within_a_number_of_values(values_max: int) -> None:
+def test_requests_to_nodes_are_decoded_within_a_number_of_values(values_max: int) -> None:
     """Megabytes of one-byte values in one request would take seconds, for everybody."""
     body = [[None] * 60_000] * 20
     payload = encode_message(correlation_id_raw=b"", application_properties={}, body=body)

@@ -7,6 +7,8 @@ import hashlib
 import hmac
 from urllib.parse import quote
 
+import pytest
+
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.connection import NO_LINK_MS
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
@@ -62,7 +64,8 @@ def token(path: str, seconds: int) -> str:
     return f"SharedAccessSignature sr={resource}&sig={quote(signature)}&se={seconds}&skn={ROOT_RULE}"
 
 
-def test_B64_peer_that_asked_for_an_idle_timeout_hears_something_in_time() -> None:
+@pytest.mark.promise("B64")
+def test_peer_that_asked_for_an_idle_timeout_hears_something_in_time() -> None:
     bench = Bench(idle_timeout_ms=60_000)
     bench.client.session().sender("orders")
     bench.exchange(START)
@@ -72,7 +75,8 @@ def test_B64_peer_that_asked_for_an_idle_timeout_hears_something_in_time() -> No
     assert said > 0
 
 
-def test_B64_silent_peer_is_closed_and_a_talking_one_is_not() -> None:
+@pytest.mark.promise("B64")
+def test_silent_peer_is_closed_and_a_talking_one_is_not() -> None:
     silent, talking = Bench(), Bench()
     for bench in (silent, talking):
         bench.client.session().sender("orders")
@@ -103,7 +107,8 @@ def test_connection_without_links_is_closed() -> None:
     assert bench.client.error.condition == "amqp:connection:forced"
 
 
-def test_M3_receiver_that_says_nothing_loses_its_link_when_its_token_ends() -> None:
+@pytest.mark.promise("M3")
+def test_receiver_that_says_nothing_loses_its_link_when_its_token_ends() -> None:
     bench = Bench(user=None)
     session = bench.client.session()
     tokens = session.request_link("$cbs")

@@ -47,7 +47,8 @@ class Desk:
         return self.entity.counts().active
 
 
-def test_B14_nothing_is_visible_before_the_commit_and_all_is_after() -> None:
+@pytest.mark.promise("B14")
+def test_nothing_is_visible_before_the_commit_and_all_is_after() -> None:
     desk = Desk()
     txn_id = desk.declare()
     for _ in range(2):
@@ -58,7 +59,8 @@ def test_B14_nothing_is_visible_before_the_commit_and_all_is_after() -> None:
     assert desk.active == 2
 
 
-def test_B14_a_rollback_leaves_nothing() -> None:
+@pytest.mark.promise("B14")
+def test_a_rollback_leaves_nothing() -> None:
     desk = Desk()
     txn_id = desk.declare()
     desk.send(txn_id)
@@ -66,8 +68,9 @@ def test_B14_a_rollback_leaves_nothing() -> None:
     assert desk.active == 0
 
 
+@pytest.mark.promise("B14")
 @pytest.mark.parametrize("end", ["connection", "controller"])
-def test_B14_the_end_of_the_connection_or_the_controller_rolls_back(end: str) -> None:
+def test_the_end_of_the_connection_or_the_controller_rolls_back(end: str) -> None:
     desk = Desk()
     desk.send(desk.declare())
     if end == "connection":
@@ -81,7 +84,8 @@ def test_B14_the_end_of_the_connection_or_the_controller_rolls_back(end: str) ->
     assert not desk.peer.gateway.transactions
 
 
-def test_B14_settlements_and_sends_happen_together() -> None:
+@pytest.mark.promise("B14")
+def test_settlements_and_sends_happen_together() -> None:
     desk = Desk()
     desk.sender.send(message("work"))
     receiver = desk.peer.session.receiver("q", credit=1)
@@ -97,7 +101,8 @@ def test_B14_settlements_and_sends_happen_together() -> None:
     assert [m.sequence_number for m in desk.entity.main.messages.values()] == [2]
 
 
-def test_B14_a_lock_lost_before_the_commit_rolls_everything_back() -> None:
+@pytest.mark.promise("B14")
+def test_a_lock_lost_before_the_commit_rolls_everything_back() -> None:
     desk = Desk()
     desk.sender.send(message("work"))
     receiver = desk.peer.session.receiver("q", credit=1)
@@ -113,7 +118,8 @@ def test_B14_a_lock_lost_before_the_commit_rolls_everything_back() -> None:
     assert list(desk.entity.main.messages) == [1]
 
 
-def test_B14_a_refused_part_spoils_the_whole() -> None:
+@pytest.mark.promise("B14")
+def test_a_refused_part_spoils_the_whole() -> None:
     desk = Desk()
     txn_id = desk.declare()
     desk.send(txn_id)
@@ -125,7 +131,8 @@ def test_B14_a_refused_part_spoils_the_whole() -> None:
     assert desk.active == 0
 
 
-def test_B14_a_settlement_twice_in_one_transaction_is_refused() -> None:
+@pytest.mark.promise("B14")
+def test_a_settlement_twice_in_one_transaction_is_refused() -> None:
     desk = Desk()
     desk.sender.send(message("work"))
     receiver = desk.peer.session.receiver("q", credit=1)
@@ -159,7 +166,8 @@ def test_an_id_is_good_once_and_on_its_connection_only() -> None:
         assert error.condition == "amqp:transaction:unknown-id"
 
 
-def test_M12_transactions_and_their_work_are_bounded() -> None:
+@pytest.mark.promise("M12")
+def test_transactions_and_their_work_are_bounded() -> None:
     desk = Desk()
     txn_id = desk.declare()
     for _ in range(WORK_MAX):

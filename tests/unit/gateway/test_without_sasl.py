@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.amqp.states import ACCEPTED_CODE
 from tests.unit.gateway.wire_bench import WireBench, message, token
 
@@ -20,7 +22,8 @@ def test_a_token_opens_what_it_covers() -> None:
     assert sender.outcomes[sent].code == ACCEPTED_CODE
 
 
-def test_M6_without_a_token_nothing_opens() -> None:
+@pytest.mark.promise("M6")
+def test_without_a_token_nothing_opens() -> None:
     bench = WireBench()
     bench.queue("q")
     peer = bench.peer(user=None, skips_sasl=True)

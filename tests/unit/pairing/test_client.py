@@ -48,7 +48,8 @@ def hosting(**options: Any) -> tuple[Bench, Hosting]:
     return bench, bench.client
 
 
-def test_P30_a_client_whose_pumps_do_not_start_is_not_paired_and_can_be_paired_again(stage: Stage) -> None:
+@pytest.mark.promise("P30")
+def test_a_client_whose_pumps_do_not_start_is_not_paired_and_can_be_paired_again(stage: Stage) -> None:
     async def act() -> None:
         _, client = hosting()
         client.failure = PermissionError("no place for a ledger")
@@ -67,7 +68,8 @@ def test_P30_a_client_whose_pumps_do_not_start_is_not_paired_and_can_be_paired_a
     stage.play(act)
 
 
-def test_P44_a_client_that_is_closed_while_it_pairs_starts_no_pumps(stage: Stage) -> None:
+@pytest.mark.promise("P44")
+def test_a_client_that_is_closed_while_it_pairs_starts_no_pumps(stage: Stage) -> None:
     async def act() -> None:
         _, client = hosting()
         pairing = asyncio.ensure_future(client.pair())
@@ -84,7 +86,8 @@ def test_P44_a_client_that_is_closed_while_it_pairs_starts_no_pumps(stage: Stage
     stage.play(act)
 
 
-def test_P44_close_returns_in_time_with_many_senders_whose_peer_is_gone(stage: Stage) -> None:
+@pytest.mark.promise("P44")
+def test_close_returns_in_time_with_many_senders_whose_peer_is_gone(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()
@@ -102,7 +105,8 @@ def test_P44_close_returns_in_time_with_many_senders_whose_peer_is_gone(stage: S
     stage.play(act)
 
 
-def test_P44_a_close_that_is_cancelled_gives_the_options_free(stage: Stage) -> None:
+@pytest.mark.promise("P44")
+def test_a_close_that_is_cancelled_gives_the_options_free(stage: Stage) -> None:
     async def act() -> None:
         _, client = hosting()
         await client.pair()
@@ -148,7 +152,8 @@ def test_closing_the_primary_side_stops_pings_and_pumps_and_sends_are_refused(st
     stage.play(act)
 
 
-def test_P43_the_five_seconds_and_an_error_of_its_own_for_each_who_meets_the_fault(stage: Stage) -> None:
+@pytest.mark.promise("P43")
+def test_the_five_seconds_and_an_error_of_its_own_for_each_who_meets_the_fault(stage: Stage) -> None:
     async def act() -> None:
         bench, client = hosting()
         await client.pair()
@@ -172,7 +177,8 @@ def test_P43_the_five_seconds_and_an_error_of_its_own_for_each_who_meets_the_fau
     stage.play(act)
 
 
-def test_P43_nothing_is_faulted_when_both_sides_are_closed_within_the_time(stage: Stage) -> None:
+@pytest.mark.promise("P43")
+def test_nothing_is_faulted_when_both_sides_are_closed_within_the_time(stage: Stage) -> None:
     async def act() -> None:
         _, client = hosting()
         await client.pair()
@@ -186,7 +192,8 @@ def test_P43_nothing_is_faulted_when_both_sides_are_closed_within_the_time(stage
     stage.play(act)
 
 
-def test_P26_an_entity_recovers_though_the_journal_and_the_listener_fail(stage: Stage) -> None:
+@pytest.mark.promise("P26")
+def test_an_entity_recovers_though_the_journal_and_the_listener_fail(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()
@@ -207,7 +214,8 @@ def test_P26_an_entity_recovers_though_the_journal_and_the_listener_fail(stage: 
     stage.play(act)
 
 
-def test_P26_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
+@pytest.mark.promise("P26")
+def test_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()
@@ -231,7 +239,8 @@ def test_P26_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
     stage.play(act)
 
 
-def test_P26_a_primary_that_takes_longer_to_answer_than_the_interval_recovers(stage: Stage) -> None:
+@pytest.mark.promise("P26")
+def test_a_primary_that_takes_longer_to_answer_than_the_interval_recovers(stage: Stage) -> None:
     """Opening a link over TLS takes a second and more; each ping opens one."""
 
     async def act() -> None:
@@ -248,7 +257,8 @@ def test_P26_a_primary_that_takes_longer_to_answer_than_the_interval_recovers(st
     stage.play(act)
 
 
-def test_P22_one_ping_per_interval_and_one_in_flight_also_when_none_is_answered(stage: Stage) -> None:
+@pytest.mark.promise("P22")
+def test_one_ping_per_interval_and_one_in_flight_also_when_none_is_answered(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
 from pairbus.pairing.rules.closing import Partnership, Side
 
 
-def test_P43_the_partner_is_faulted_after_five_seconds_and_not_before() -> None:
+@pytest.mark.promise("P43")
+def test_the_partner_is_faulted_after_five_seconds_and_not_before() -> None:
     subject = Partnership(is_hosting_syphon=True)
     subject.ended(Side.PRIMARY, 1_000)
 
@@ -13,7 +16,8 @@ def test_P43_the_partner_is_faulted_after_five_seconds_and_not_before() -> None:
     assert subject.tick(6_001) is None
 
 
-def test_P43_nothing_is_faulted_when_both_close_in_time() -> None:
+@pytest.mark.promise("P43")
+def test_nothing_is_faulted_when_both_close_in_time() -> None:
     subject = Partnership(is_hosting_syphon=True)
     subject.ended(Side.SECONDARY, 1_000)
     subject.ended(Side.PRIMARY, 5_000)
@@ -22,7 +26,8 @@ def test_P43_nothing_is_faulted_when_both_close_in_time() -> None:
     assert subject.tick(99_000) is None
 
 
-def test_P43_a_second_notice_does_not_start_the_time_again() -> None:
+@pytest.mark.promise("P43")
+def test_a_second_notice_does_not_start_the_time_again() -> None:
     subject = Partnership(is_hosting_syphon=True)
     subject.ended(Side.PRIMARY, 1_000)
     subject.ended(Side.PRIMARY, 4_000)
@@ -30,7 +35,8 @@ def test_P43_a_second_notice_does_not_start_the_time_again() -> None:
     assert subject.next_deadline() == 6_000
 
 
-def test_P43_without_a_syphon_each_side_lives_its_own_life() -> None:
+@pytest.mark.promise("P43")
+def test_without_a_syphon_each_side_lives_its_own_life() -> None:
     subject = Partnership(is_hosting_syphon=False)
     subject.ended(Side.PRIMARY, 0)
 

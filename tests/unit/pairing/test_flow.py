@@ -36,12 +36,14 @@ def make(
     return SendFlow(health, rotation, Choice(), trigger, timeout, holds_while_suspect=holds), health, rotation
 
 
-def test_P18_the_primary_gets_all_the_time_when_no_detour_is_possible_and_half_when_one_is() -> None:
+@pytest.mark.promise("P18")
+def test_the_primary_gets_all_the_time_when_no_detour_is_possible_and_half_when_one_is() -> None:
     assert make(interval=60_000)[0].next_step(0) == TryPrimary(10_000)
     assert make(interval=0)[0].next_step(0) == TryPrimary(5_000)
 
 
-def test_P17_with_interval_zero_the_failing_send_itself_is_detoured() -> None:
+@pytest.mark.promise("P17")
+def test_with_interval_zero_the_failing_send_itself_is_detoured() -> None:
     flow, health, _ = make(interval=0)
     flow.primary_failed(5_000, TIMEOUT)
 
@@ -84,7 +86,8 @@ def test_while_suspect_wait_ends_with_the_callers_timeout() -> None:
     assert isinstance(step, Fail)
 
 
-def test_P32_no_queue_is_tried_twice_and_each_failure_evicts_for_all() -> None:
+@pytest.mark.promise("P32")
+def test_no_queue_is_tried_twice_and_each_failure_evicts_for_all() -> None:
     flow, health, rotation = make()
     health.fail_over(0)
     tried = []
@@ -97,7 +100,8 @@ def test_P32_no_queue_is_tried_twice_and_each_failure_evicts_for_all() -> None:
     assert isinstance(step, Fail)
 
 
-def test_P6_both_down_gives_the_last_backlog_error_with_the_primarys_as_cause() -> None:
+@pytest.mark.promise("P6")
+def test_both_down_gives_the_last_backlog_error_with_the_primarys_as_cause() -> None:
     flow, _, _ = make(interval=0, queues=1)
     primary, backlog = sdk.OperationTimeoutError(message="primary"), sdk.ServiceBusConnectionError()
     flow.primary_failed(10, primary)
@@ -108,7 +112,8 @@ def test_P6_both_down_gives_the_last_backlog_error_with_the_primarys_as_cause() 
     assert flow.next_step(20) == Fail(backlog, primary, is_in_doubt=True)
 
 
-def test_P33_the_next_send_tries_again_and_brings_the_queue_back() -> None:
+@pytest.mark.promise("P33")
+def test_the_next_send_tries_again_and_brings_the_queue_back() -> None:
     flow, health, rotation = make(queues=1)
     health.fail_over(0)
     rotation.refused("q0", 0, "down")
@@ -117,6 +122,7 @@ def test_P33_the_next_send_tries_again_and_brings_the_queue_back() -> None:
     assert flow.backlog_accepted("q0", 1)
 
 
+@pytest.mark.promise("P13")
 @pytest.mark.parametrize(
     "error",
     [
@@ -128,7 +134,7 @@ def test_P33_the_next_send_tries_again_and_brings_the_queue_back() -> None:
     ],
     ids=repr,
 )
-def test_P13_a_fault_of_the_message_evicts_nothing_and_reaches_the_caller(error: Exception) -> None:
+def test_a_fault_of_the_message_evicts_nothing_and_reaches_the_caller(error: Exception) -> None:
     flow, health, rotation = make()
     health.fail_over(0)
     step = flow.next_step(0)
@@ -139,7 +145,8 @@ def test_P13_a_fault_of_the_message_evicts_nothing_and_reaches_the_caller(error:
     assert flow.next_step(1) == Fail(error, None, is_in_doubt=False)
 
 
-def test_P16_after_server_busy_the_send_waits_ten_seconds_before_it_tries_again() -> None:
+@pytest.mark.promise("P16")
+def test_after_server_busy_the_send_waits_ten_seconds_before_it_tries_again() -> None:
     flow, health, _ = make(timeout=30_000)
     flow.primary_failed(0, sdk.ServiceBusServerBusyError())
 
@@ -148,7 +155,8 @@ def test_P16_after_server_busy_the_send_waits_ten_seconds_before_it_tries_again(
     assert health.state is Health.HEALTHY
 
 
-def test_P16_server_busy_without_time_to_wait_reaches_the_caller() -> None:
+@pytest.mark.promise("P16")
+def test_server_busy_without_time_to_wait_reaches_the_caller() -> None:
     flow, _, _ = make(timeout=5_000)
     error = sdk.ServiceBusServerBusyError()
     flow.primary_failed(0, error)
@@ -167,7 +175,8 @@ def test_an_entity_that_is_gone_refuses_and_nothing_is_parked() -> None:
     assert isinstance(step.error, EntityGoneError)
 
 
-def test_P5_a_refusal_is_a_fail_and_no_doubt() -> None:
+@pytest.mark.promise("P5")
+def test_a_refusal_is_a_fail_and_no_doubt() -> None:
     flow, _, _ = make()
     flow.primary_failed(0, sdk.ServiceBusAuthorizationError())
 
@@ -221,7 +230,8 @@ def test_one_send_makes_one_trial_however_many_queues_are_out() -> None:
     assert sum(trials_each) < 30, "and most sends make none"
 
 
-def test_P32_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> None:
+@pytest.mark.promise("P32")
+def test_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> None:
     flow, health, rotation = make()
     health.fail_over(0)
     step = flow.next_step(0)
@@ -236,6 +246,7 @@ def test_P32_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> 
     assert step.queue not in rotation.usable
 
 
+@pytest.mark.promise("P18")
 @pytest.mark.parametrize(
     ("timeout", "interval", "holds", "share"),
     [
@@ -252,13 +263,14 @@ def test_P32_a_queue_that_refuses_for_any_other_reason_leaves_the_rotation() -> 
         (1, 0, False, 1),
     ],
 )
-def test_P18_the_first_attempt_leaves_time_when_the_entity_may_fail_over_meanwhile(
+def test_the_first_attempt_leaves_time_when_the_entity_may_fail_over_meanwhile(
     timeout: int, interval: int, *, holds: bool, share: int
 ) -> None:
     assert first_attempt_ms(timeout, interval, holds_while_suspect=holds) == share
 
 
-def test_P32_a_send_whose_time_is_spent_asks_no_queue_and_blames_none() -> None:
+@pytest.mark.promise("P32")
+def test_a_send_whose_time_is_spent_asks_no_queue_and_blames_none() -> None:
     flow, health, rotation = make(interval=0, timeout=1_000)
     flow.primary_failed(1_000, TIMEOUT)
 
@@ -267,7 +279,8 @@ def test_P32_a_send_whose_time_is_spent_asks_no_queue_and_blames_none() -> None:
     assert len(rotation.usable) == 3
 
 
-def test_P6_a_send_that_never_had_time_says_so() -> None:
+@pytest.mark.promise("P6")
+def test_a_send_that_never_had_time_says_so() -> None:
     flow, health, _ = make(timeout=1_000)
     health.fail_over(0)
 
@@ -279,7 +292,8 @@ def test_P6_a_send_that_never_had_time_says_so() -> None:
     assert not step.is_in_doubt
 
 
-def test_P32_a_queue_that_had_hardly_any_time_to_answer_stays_in_the_rotation() -> None:
+@pytest.mark.promise("P32")
+def test_a_queue_that_had_hardly_any_time_to_answer_stays_in_the_rotation() -> None:
     flow, health, rotation = make(timeout=100, queues=1)
     health.fail_over(0)
     step = flow.next_step(0)
@@ -290,7 +304,8 @@ def test_P32_a_queue_that_had_hardly_any_time_to_answer_stays_in_the_rotation() 
     assert flow.next_step(100) == Fail(TIMEOUT, None, is_in_doubt=True)
 
 
-def test_P5_an_earlier_attempt_without_an_answer_leaves_a_refusal_in_doubt() -> None:
+@pytest.mark.promise("P5")
+def test_an_earlier_attempt_without_an_answer_leaves_a_refusal_in_doubt() -> None:
     flow, _, _ = make()
     flow.primary_failed(0, sdk.ServiceBusAuthorizationError(), is_in_doubt=True)
 
@@ -300,7 +315,8 @@ def test_P5_an_earlier_attempt_without_an_answer_leaves_a_refusal_in_doubt() -> 
     assert step.is_in_doubt
 
 
-def test_P16_server_busy_waits_also_under_a_rule_of_the_applications_own() -> None:
+@pytest.mark.promise("P16")
+def test_server_busy_waits_also_under_a_rule_of_the_applications_own() -> None:
     flow, _, _ = make(timeout=30_000, trigger=lambda error: False)
     flow.primary_failed(0, sdk.ServiceBusServerBusyError())
 
@@ -321,7 +337,8 @@ def test_the_refusal_of_a_gone_entity_has_the_pings_answer_for_its_cause() -> No
     assert health.gone_error is None
 
 
-def test_P6_a_send_that_begins_after_the_failover_names_the_primarys_error_too() -> None:
+@pytest.mark.promise("P6")
+def test_a_send_that_begins_after_the_failover_names_the_primarys_error_too() -> None:
     first, health, rotation = make(interval=0, queues=1)
     first.primary_failed(100, sdk.ServiceBusConnectionError(message="refused"))
     later = SendFlow(health, rotation, Choice(), "documented", 10_000, holds_while_suspect=False)
@@ -352,7 +369,8 @@ def test_a_silent_primary_delays_the_first_send_by_seconds_not_by_its_whole_time
     assert now <= 21_000
 
 
-def test_P38_a_send_that_waits_for_a_failover_due_this_moment_does_not_spin() -> None:
+@pytest.mark.promise("P38")
+def test_a_send_that_waits_for_a_failover_due_this_moment_does_not_spin() -> None:
     flow, _, _ = make(interval=1_000, timeout=1_050, holds=True)
     flow.primary_failed(0, TIMEOUT)
     flow.primary_failed(950, TIMEOUT)

@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from itertools import pairwise
 
+import pytest
+
 from pairbus.pairing.rules.health import EntityHealth, Health
 
 
@@ -17,7 +19,8 @@ def failed_over(pings: int = 1) -> EntityHealth:
     return subject
 
 
-def test_P17_entity_fails_over_once_the_interval_has_passed_and_not_before() -> None:
+@pytest.mark.promise("P17")
+def test_entity_fails_over_once_the_interval_has_passed_and_not_before() -> None:
     subject = entity()
     subject.send_failed(1_000, "timeout")
 
@@ -29,7 +32,8 @@ def test_P17_entity_fails_over_once_the_interval_has_passed_and_not_before() -> 
     assert subject.tick(1_501) == []
 
 
-def test_P17_later_failures_do_not_restart_the_timer() -> None:
+@pytest.mark.promise("P17")
+def test_later_failures_do_not_restart_the_timer() -> None:
     subject = entity()
     subject.send_failed(1_000, "timeout")
     subject.send_failed(1_400, "timeout")
@@ -40,7 +44,8 @@ def test_P17_later_failures_do_not_restart_the_timer() -> None:
     assert subject.state is Health.FAILED_OVER
 
 
-def test_P17_any_success_resets_to_healthy() -> None:
+@pytest.mark.promise("P17")
+def test_any_success_resets_to_healthy() -> None:
     subject = entity()
     subject.send_failed(1_000, "timeout")
     subject.send_succeeded(1_400)
@@ -50,7 +55,8 @@ def test_P17_any_success_resets_to_healthy() -> None:
     assert subject.next_deadline() is None
 
 
-def test_P17_with_interval_zero_the_first_failure_switches() -> None:
+@pytest.mark.promise("P17")
+def test_with_interval_zero_the_first_failure_switches() -> None:
     subject = entity(0)
 
     changes = subject.send_failed(1_000, "timeout")
@@ -58,7 +64,8 @@ def test_P17_with_interval_zero_the_first_failure_switches() -> None:
     assert [change.after for change in changes] == [Health.SUSPECT, Health.FAILED_OVER]
 
 
-def test_P22_the_first_ping_goes_out_at_failover_then_one_per_interval_and_one_in_flight() -> None:
+@pytest.mark.promise("P22")
+def test_the_first_ping_goes_out_at_failover_then_one_per_interval_and_one_in_flight() -> None:
     subject = failed_over()
 
     assert subject.ping_is_due(1_000)
@@ -70,7 +77,8 @@ def test_P22_the_first_ping_goes_out_at_failover_then_one_per_interval_and_one_i
     assert subject.ping_is_due(2_000)
 
 
-def test_P22_24_hours_of_an_outage_are_1440_pings_and_the_first() -> None:
+@pytest.mark.promise("P22")
+def test_24_hours_of_an_outage_are_1440_pings_and_the_first() -> None:
     subject = EntityHealth("orders", 0, 60_000)
     subject.send_failed(0, "timeout")
     now, day_ms = 0, 24 * 3_600_000
@@ -83,7 +91,8 @@ def test_P22_24_hours_of_an_outage_are_1440_pings_and_the_first() -> None:
     assert subject.pings.sent == 1_440 + 1
 
 
-def test_P22_after_a_suspend_there_is_one_ping_and_no_burst() -> None:
+@pytest.mark.promise("P22")
+def test_after_a_suspend_there_is_one_ping_and_no_burst() -> None:
     subject = failed_over()
     subject.pings.sending(1_000)
     subject.ping_failed(1_001, "refused", entity_is_gone=False)
@@ -97,7 +106,8 @@ def test_P22_after_a_suspend_there_is_one_ping_and_no_burst() -> None:
     assert subject.pings.sent == 2
 
 
-def test_P22_a_changed_interval_is_used_by_the_next_ping() -> None:
+@pytest.mark.promise("P22")
+def test_a_changed_interval_is_used_by_the_next_ping() -> None:
     subject = failed_over()
     subject.pings.sending(1_000)
     subject.ping_failed(1_001, "refused", entity_is_gone=False)
@@ -106,7 +116,8 @@ def test_P22_a_changed_interval_is_used_by_the_next_ping() -> None:
     assert subject.next_deadline() == 6_000
 
 
-def test_P25_a_good_ping_heals_and_no_ping_follows() -> None:
+@pytest.mark.promise("P25")
+def test_a_good_ping_heals_and_no_ping_follows() -> None:
     subject = failed_over()
     subject.pings.sending(1_000)
 
@@ -167,7 +178,8 @@ def test_after_a_failover_by_hand_the_next_one_is_judged_as_ever() -> None:
     assert [change.after for change in subject.send_succeeded(3_100)] == [Health.HEALTHY]
 
 
-def test_P27_a_flapping_entity_is_not_pinged_more_often_than_the_interval() -> None:
+@pytest.mark.promise("P27")
+def test_a_flapping_entity_is_not_pinged_more_often_than_the_interval() -> None:
     subject = entity(0)
     sent = []
     for now in range(1_000, 11_000, 50):

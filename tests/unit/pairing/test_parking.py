@@ -43,7 +43,8 @@ def test_aliases_are_added_only_for_what_is_set() -> None:
     ]
 
 
-def test_P9_the_users_own_names_survive_in_any_letter_case() -> None:
+@pytest.mark.promise("P9")
+def test_the_users_own_names_survive_in_any_letter_case() -> None:
     message = ServiceBusMessage(b"x", application_properties={"X-MS-Path": "mine", "x-pairbus-user-y": 1})
     parked = parking.park(message_bytes.encoded(message), "orders", PASSPORT)
 
@@ -71,7 +72,8 @@ def test_a_message_that_names_no_primary_belongs_to_the_drain_of_its_queue() -> 
     assert parking.restore(backlog(PATH), 0, primary=primary).path == "orders"
 
 
-def test_P11_a_frozen_life_begins_anew_and_a_deducted_one_does_not() -> None:
+@pytest.mark.promise("P11")
+def test_a_frozen_life_begins_anew_and_a_deducted_one_does_not() -> None:
     message = message_bytes.encoded(ServiceBusMessage(b"x", time_to_live=timedelta(seconds=100)))
     parked = parking.park(message, "orders", PASSPORT)
 
@@ -149,7 +151,8 @@ def test_the_callers_object_is_never_changed() -> None:
     assert (repr(message), dict(message.application_properties or {})) == before
 
 
-def test_P3_an_id_is_given_once_to_a_copy() -> None:
+@pytest.mark.promise("P3")
+def test_an_id_is_given_once_to_a_copy() -> None:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
     raw = AmqpAnnotatedMessage(data_body=b"x")

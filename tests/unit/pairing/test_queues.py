@@ -73,7 +73,8 @@ def test_a_queue_that_cannot_be_drained_is_used_and_told_of() -> None:
     assert "cannot drain" in found.dangers[0]
 
 
-def test_P29_the_census_sorts_used_missing_and_extra() -> None:
+@pytest.mark.promise("P29")
+def test_the_census_sorts_used_missing_and_extra() -> None:
     found = [BacklogQueue(index, f"q{index}") for index in (9, 0, 2, 7)]
 
     census = take_census(found, 4)

@@ -4,6 +4,8 @@ import itertools
 import random
 from collections import Counter
 
+import pytest
+
 from pairbus.pairing.rules.rotation import TRIAL_INTERVALS_MAX, Rotation
 
 QUEUES = [f"q{index}" for index in range(10)]
@@ -13,7 +15,8 @@ def rotation(seed: int = 1) -> Rotation:
     return Rotation(QUEUES, 1_000, random.Random(seed))
 
 
-def test_P31_the_choice_is_random_seedable_and_uniform() -> None:
+@pytest.mark.promise("P31")
+def test_the_choice_is_random_seedable_and_uniform() -> None:
     counts = Counter(rotation(seed).pick(()) for seed in range(5_000))
 
     assert rotation(7).pick(()) == rotation(7).pick(())
@@ -22,7 +25,8 @@ def test_P31_the_choice_is_random_seedable_and_uniform() -> None:
     assert min(counts.values()) > 0.7 * 500
 
 
-def test_P32_a_queue_that_refused_is_out_for_everybody_until_it_accepts() -> None:
+@pytest.mark.promise("P32")
+def test_a_queue_that_refused_is_out_for_everybody_until_it_accepts() -> None:
     subject = rotation()
 
     assert subject.refused("q3", 0, "full")
@@ -36,7 +40,8 @@ def test_P32_a_queue_that_refused_is_out_for_everybody_until_it_accepts() -> Non
     assert "q3" in subject.usable
 
 
-def test_P33_with_an_empty_rotation_each_queue_is_tried_once_per_send() -> None:
+@pytest.mark.promise("P33")
+def test_with_an_empty_rotation_each_queue_is_tried_once_per_send() -> None:
     subject = rotation()
     for now, queue in enumerate(QUEUES):
         subject.refused(queue, now, "down")

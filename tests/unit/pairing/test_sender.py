@@ -18,7 +18,8 @@ from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeSender, Stage, refuse
 REFUSED = sdk.ServiceBusConnectionError()
 
 
-def test_P18_a_silent_primary_leaves_time_for_the_backlog_when_others_made_the_entity_fail_over(
+@pytest.mark.promise("P18")
+def test_a_silent_primary_leaves_time_for_the_backlog_when_others_made_the_entity_fail_over(
     stage: Stage,
 ) -> None:
     async def act() -> None:
@@ -73,7 +74,8 @@ def test_while_suspect_wait_ends_when_the_primary_answers(stage: Stage) -> None:
     stage.play(act)
 
 
-def test_P32_a_caller_without_patience_takes_no_queue_from_the_others(stage: Stage) -> None:
+@pytest.mark.promise("P32")
+def test_a_caller_without_patience_takes_no_queue_from_the_others(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()
@@ -90,7 +92,8 @@ def test_P32_a_caller_without_patience_takes_no_queue_from_the_others(stage: Sta
     stage.play(act)
 
 
-def test_P16_server_busy_is_not_tried_again_by_the_sdk_and_ten_seconds_pass(stage: Stage) -> None:
+@pytest.mark.promise("P16")
+def test_server_busy_is_not_tried_again_by_the_sdk_and_ten_seconds_pass(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench(failover_interval=timedelta(minutes=1))
         client = bench.paired()
@@ -115,7 +118,8 @@ def test_P16_server_busy_is_not_tried_again_by_the_sdk_and_ten_seconds_pass(stag
     stage.play(act)
 
 
-def test_P5_an_attempt_in_doubt_before_the_last_one_makes_a_refusal_unknown(stage: Stage) -> None:
+@pytest.mark.promise("P5")
+def test_an_attempt_in_doubt_before_the_last_one_makes_a_refusal_unknown(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench(failover_interval=timedelta(minutes=1))
         client = bench.paired()
@@ -141,7 +145,8 @@ def test_P5_an_attempt_in_doubt_before_the_last_one_makes_a_refusal_unknown(stag
     stage.play(act)
 
 
-def test_P13_what_a_large_secondary_takes_is_parked_also_by_the_first_send(stage: Stage) -> None:
+@pytest.mark.promise("P13")
+def test_what_a_large_secondary_takes_is_parked_also_by_the_first_send(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         bench.secondary.limit = 1_048_576
@@ -174,7 +179,8 @@ def test_a_silent_primary_does_not_hold_create_message_batch(stage: Stage) -> No
     stage.play(act)
 
 
-def test_P30_before_pairing_a_failure_changes_no_state(stage: Stage) -> None:
+@pytest.mark.promise("P30")
+def test_before_pairing_a_failure_changes_no_state(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         bench.primary.answer = refuse(REFUSED)
@@ -248,7 +254,8 @@ def test_the_refusal_of_an_entity_that_is_gone_carries_its_cause(stage: Stage) -
     stage.play(act)
 
 
-def test_P45_a_cancelled_send_is_counted_and_its_torn_link_is_not_used_again(stage: Stage) -> None:
+@pytest.mark.promise("P45")
+def test_a_cancelled_send_is_counted_and_its_torn_link_is_not_used_again(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench(failover_interval=timedelta(minutes=1))
         client = bench.paired()
@@ -315,7 +322,8 @@ def test_a_sender_that_nobody_keeps_is_forgotten_and_its_counts_stay(stage: Stag
     stage.play(act)
 
 
-def test_P20_a_send_in_flight_that_fails_after_the_failover_is_detoured(stage: Stage) -> None:
+@pytest.mark.promise("P20")
+def test_a_send_in_flight_that_fails_after_the_failover_is_detoured(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench(failover_interval=timedelta(minutes=1))
         client = bench.paired()
@@ -387,7 +395,8 @@ def test_a_timeout_that_is_none_is_refused_like_the_sdk_does(stage: Stage) -> No
     stage.play(act)
 
 
-def test_P45_statistics_add_up_though_the_client_closes_while_sends_are_under_way(stage: Stage) -> None:
+@pytest.mark.promise("P45")
+def test_statistics_add_up_though_the_client_closes_while_sends_are_under_way(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()
@@ -414,7 +423,8 @@ def test_P45_statistics_add_up_though_the_client_closes_while_sends_are_under_wa
     stage.play(act)
 
 
-def test_P5_a_send_on_what_is_closed_already_is_a_fail(stage: Stage) -> None:
+@pytest.mark.promise("P5")
+def test_a_send_on_what_is_closed_already_is_a_fail(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()

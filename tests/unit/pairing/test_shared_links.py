@@ -116,8 +116,9 @@ def test_the_first_detour_of_a_refused_connection_takes_about_a_second(scene: Sc
     scene.play(act)
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize("retries", [0, 3])
-def test_P5_a_refused_connection_is_a_fail_and_a_lost_one_is_unknown(scene: Scene, retries: int) -> None:
+def test_a_refused_connection_is_a_fail_and_a_lost_one_is_unknown(scene: Scene, retries: int) -> None:
     async def act() -> None:
         client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
         client.primary._config.retry_total = retries
@@ -197,8 +198,9 @@ def test_a_slow_primary_serves_many_at_a_time(scene: Scene) -> None:
     scene.play(act)
 
 
+@pytest.mark.promise("P44")
 @pytest.mark.parametrize("after_s", [0.001, 0.02, 1.0])
-def test_P44_who_waits_when_the_sender_is_closed_is_told_so_and_nothing_is_left(
+def test_who_waits_when_the_sender_is_closed_is_told_so_and_nothing_is_left(
     scene: Scene, after_s: float
 ) -> None:
     async def act() -> None:
@@ -285,7 +287,8 @@ def test_who_is_cancelled_in_the_moment_of_getting_the_link_leaves_it_to_the_nex
     scene.play(act)
 
 
-def test_P5_a_message_whose_caller_gave_up_before_it_was_written_is_not_written_later(scene: Scene) -> None:
+@pytest.mark.promise("P5")
+def test_a_message_whose_caller_gave_up_before_it_was_written_is_not_written_later(scene: Scene) -> None:
     async def act() -> None:
         client = scene.client(failover_interval=timedelta(minutes=5), while_suspect="raise")
         client.primary._config.retry_total = 0

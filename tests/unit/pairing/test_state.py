@@ -51,7 +51,8 @@ def test_an_entity_has_one_record_however_its_path_is_written() -> None:
     assert list(state.reports()) == ["Orders"]
 
 
-def test_P45_changes_are_told_once_and_in_order() -> None:
+@pytest.mark.promise("P45")
+def test_changes_are_told_once_and_in_order() -> None:
     told: list[Event] = []
     state = make(told.append)
     state.fail_over("orders")
@@ -80,7 +81,8 @@ def test_asking_about_an_unknown_entity_makes_no_record() -> None:
     assert state.reports() == {}
 
 
-def test_P45_counts_of_many_senders_add_up() -> None:
+@pytest.mark.promise("P45")
+def test_counts_of_many_senders_add_up() -> None:
     state = make()
     tallies = [state.new_tally() for _ in range(4)]
 
@@ -129,7 +131,8 @@ def test_each_detour_has_a_number_and_names_its_factory() -> None:
     assert (first.passport.factory, first.passport.detour, second.passport.detour) == ("f", 1, 2)
 
 
-def test_P13_the_size_error_names_the_overhead() -> None:
+@pytest.mark.promise("P13")
+def test_the_size_error_names_the_overhead() -> None:
     with pytest.raises(MessageTooLargeForBacklogError) as caught:
         check_size([b"x" * 300], [b"x" * 100], 320)
 
@@ -147,7 +150,8 @@ def test_each_message_of_a_batch_has_a_number_of_its_own() -> None:
     assert parking.passport_of(payload) is None
 
 
-def test_P36_a_forked_process_does_not_number_like_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("P36")
+def test_a_forked_process_does_not_number_like_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     state = make()
     monkeypatch.setattr("os.getpid", lambda: -1)
     state.park([], "orders", "timeout")

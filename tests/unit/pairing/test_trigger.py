@@ -52,8 +52,9 @@ TABLE = {
 }
 
 
+@pytest.mark.promise("P16")
 @pytest.mark.parametrize("failure", list(Failure))
-def test_P16_the_table_says_which_errors_count(failure: Failure) -> None:
+def test_the_table_says_which_errors_count(failure: Failure) -> None:
     error = ERRORS[failure]
 
     assert classify(error) is failure
@@ -64,7 +65,8 @@ def test_P16_the_table_says_which_errors_count(failure: Failure) -> None:
     ) == TABLE[failure]
 
 
-def test_P16_not_found_counts_only_after_an_accepted_send() -> None:
+@pytest.mark.promise("P16")
+def test_not_found_counts_only_after_an_accepted_send() -> None:
     assert not counts(sdk.MessagingEntityNotFoundError(), "documented", has_accepted=False)
 
 
@@ -107,6 +109,7 @@ def test_a_callable_that_raises_does_not_count() -> None:
     assert not counts(sdk.OperationTimeoutError(), broken, has_accepted=True)
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize(
     "error",
     [
@@ -116,7 +119,7 @@ def test_a_callable_that_raises_does_not_count() -> None:
         RuntimeError("odd"),
     ],
 )
-def test_P5_an_error_that_is_no_answer_leaves_the_message_in_doubt(error: Exception) -> None:
+def test_an_error_that_is_no_answer_leaves_the_message_in_doubt(error: Exception) -> None:
     assert classify(error) in IN_DOUBT
 
 

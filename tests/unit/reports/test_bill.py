@@ -34,6 +34,7 @@ def bill_of(**usage: int) -> dict[str, Decimal | None]:
     return {meter: bill.of(meter) for meter in (BASE, OPERATIONS, CONNECTIONS, DATA_OUT)}
 
 
+@pytest.mark.promise("D7")
 @pytest.mark.parametrize(
     ("operations", "amount"),
     [
@@ -46,7 +47,7 @@ def bill_of(**usage: int) -> dict[str, Decimal | None]:
         (2_500_000_010, "1269.600002"),  # + 10 × 0.20 / million
     ],
 )
-def test_D7_operations_are_billed_in_the_published_bands(operations: int, amount: str) -> None:
+def test_operations_are_billed_in_the_published_bands(operations: int, amount: str) -> None:
     assert bill_of(operations=operations)[OPERATIONS] == Decimal(amount)
 
 

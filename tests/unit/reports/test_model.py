@@ -32,7 +32,8 @@ def test_ten_queues_idle_make_40_receives_an_hour_960_a_day_28800_in_30_days() -
     assert told.operations == told.pairing_operations == 28_800
 
 
-def test_D6_a_detoured_message_counts_four_operations() -> None:
+@pytest.mark.promise("D6")
+def test_a_detoured_message_counts_four_operations() -> None:
     assert model.DETOUR_OPERATIONS == 4
     told = estimate(
         Scenario(queues=0, days=1, outage_ms=model.HOUR_MS, rate_per_1000s=1_000, failover_interval_ms=0)
@@ -81,10 +82,9 @@ def test_every_operation_has_one_purpose(purposes: tuple[str, ...]) -> None:
             assert (found in purposes) == (stage == model.BACKLOG or operation == model.PING)
 
 
+@pytest.mark.promise("D6")
 @given(st.integers(0, 10**24), st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
-def test_D6_shares_add_up_exactly_and_are_within_a_quantum_of_their_due(
-    whole: int, weights: list[int]
-) -> None:
+def test_shares_add_up_exactly_and_are_within_a_quantum_of_their_due(whole: int, weights: list[int]) -> None:
     amount = from_quanta(whole)
     given_ = shares(amount, weights)
     weight = sum(weights)
@@ -94,7 +94,8 @@ def test_D6_shares_add_up_exactly_and_are_within_a_quantum_of_their_due(
             assert abs(quanta(share) * weight - whole * own) < weight
 
 
-def test_D7_amounts_are_decimal_text_of_a_stated_scale() -> None:
+@pytest.mark.promise("D7")
+def test_amounts_are_decimal_text_of_a_stated_scale() -> None:
     assert parsed("0.80", "x") == Decimal("0.80")
     for wrong in (0.8, 1, None, "0.8e", "-1", "NaN", "1e-11", "1e16"):
         with pytest.raises(UsageError):

@@ -98,7 +98,8 @@ def bill(names: tuple[str, ...] = ("orders",), days: int = 1, operations: int = 
     )  # fmt: skip
 
 
-def test_M8_hostile_names_are_text_on_both_pages() -> None:
+@pytest.mark.promise("M8")
+def test_hostile_names_are_text_on_both_pages() -> None:
     for page in (certificate(HOSTILE).as_html(), bill(HOSTILE).as_html()):
         assert_inert(page)
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page

@@ -55,7 +55,8 @@ def test_a_client_reaches_its_namespace_as_the_one_it_was_made_after() -> None:
     assert other.fully_qualified_namespace == client.fully_qualified_namespace
 
 
-def test_P16_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> None:
+@pytest.mark.promise("P16")
+def test_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> None:
     sender: Any = ServiceBusClient.from_connection_string(TEXT).get_queue_sender("orders")
     noticed: list[BaseException] = []
     handlers.watch_attempts(sender, noticed.append)
@@ -79,7 +80,8 @@ def test_P16_server_busy_ends_the_sdks_own_attempts_and_others_are_told() -> Non
     assert len(noticed) == 2
 
 
-def test_P32_a_definite_answer_of_a_backlog_queue_is_not_asked_for_again() -> None:
+@pytest.mark.promise("P32")
+def test_a_definite_answer_of_a_backlog_queue_is_not_asked_for_again() -> None:
     sender: Any = ServiceBusClient.from_connection_string(TEXT).get_queue_sender("backlog")
     handlers.set_retries(sender, 1, backoff_s=0.0)
     handlers.watch_attempts(sender, lambda error: None, is_refusal)
@@ -102,7 +104,8 @@ def test_P32_a_definite_answer_of_a_backlog_queue_is_not_asked_for_again() -> No
     assert attempts(sdk.ServiceBusConnectionError()) == 2, "a connection that died while idle is opened anew"
 
 
-async def test_P16_server_busy_ends_the_asynchronous_sdks_own_attempts() -> None:
+@pytest.mark.promise("P16")
+async def test_server_busy_ends_the_asynchronous_sdks_own_attempts() -> None:
     sender: Any = AsyncClient.from_connection_string(TEXT).get_queue_sender("orders")
     noticed: list[BaseException] = []
     handlers.watch_attempts(sender, noticed.append)

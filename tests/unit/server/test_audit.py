@@ -11,7 +11,8 @@ from pairbus.server.logs import audit as audit_module
 from pairbus.server.logs.audit import REFUSALS_PER_MINUTE, AuditLog
 
 
-def test_M11_a_full_disk_does_not_turn_a_done_action_into_an_error(
+@pytest.mark.promise("M11")
+def test_a_full_disk_does_not_turn_a_done_action_into_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = AuditLog(tmp_path)
@@ -36,7 +37,8 @@ def refusals(directory: Path) -> int:
     return sum(int(str(record.get("count", 1))) for record in records(directory, "refused"))
 
 
-def test_M13_refusals_never_push_out_the_record_of_an_action(
+@pytest.mark.promise("M13")
+def test_refusals_never_push_out_the_record_of_an_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FILE_BYTES_MAX", "REFUSED_FILE_BYTES_MAX"):
@@ -60,7 +62,8 @@ def test_M13_refusals_never_push_out_the_record_of_an_action(
     assert max(sizes) <= 2_000
 
 
-def test_M13_a_flood_of_refusals_is_counted_and_every_count_is_kept(tmp_path: Path) -> None:
+@pytest.mark.promise("M13")
+def test_a_flood_of_refusals_is_counted_and_every_count_is_kept(tmp_path: Path) -> None:
     now = 1_700_000_000_000
 
     def clock() -> int:

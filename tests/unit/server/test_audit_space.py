@@ -41,7 +41,8 @@ class SmallDisk:
         return SimpleNamespace(f_bavail=self.free_bytes, f_frsize=1)
 
 
-def test_B12_with_an_audit_a_full_disk_refuses_sends_and_takes_settlements(
+@pytest.mark.promise("B12")
+def test_with_an_audit_a_full_disk_refuses_sends_and_takes_settlements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SmallDisk(tmp_path, 4 * RESERVE, monkeypatch)
@@ -71,7 +72,8 @@ def test_B12_with_an_audit_a_full_disk_refuses_sends_and_takes_settlements(
     assert (len(sent), len(completed)) == (41, 40)
 
 
-def test_B12_a_broker_that_starts_on_a_full_disk_settles_and_refuses_sends(
+@pytest.mark.promise("B12")
+def test_a_broker_that_starts_on_a_full_disk_settles_and_refuses_sends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = MemoryDisk()
@@ -93,7 +95,8 @@ def test_B12_a_broker_that_starts_on_a_full_disk_settles_and_refuses_sends(
     assert balance(tmp_path) == (["m0"], ["m0"])
 
 
-def test_B11_a_reserve_that_is_used_up_ends_acknowledging_and_no_row_is_left_out(
+@pytest.mark.promise("B11")
+def test_a_reserve_that_is_used_up_ends_acknowledging_and_no_row_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SmallDisk(tmp_path, 4 * RESERVE, monkeypatch)

@@ -47,7 +47,8 @@ def test_another_name_is_not_trusted(tmp_path: Path) -> None:
         shake(files, "evil.example.com")
 
 
-def test_M7_all_files_are_the_owners_alone(tmp_path: Path) -> None:
+@pytest.mark.promise("M7")
+def test_all_files_are_the_owners_alone(tmp_path: Path) -> None:
     ensure_certificates(tmp_path / "tls", [], NOW)
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "tls").iterdir()}

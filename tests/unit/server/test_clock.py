@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,8 @@ def test_clock_follows_an_undisturbed_wall_clock_exactly() -> None:
     assert clock() == times.wall // MS
 
 
-def test_B65_forward_step_is_adopted_at_once() -> None:
+@pytest.mark.promise("B65")
+def test_forward_step_is_adopted_at_once() -> None:
     times = Times()
     clock = times.clock()
 
@@ -39,7 +41,8 @@ def test_B65_forward_step_is_adopted_at_once() -> None:
     assert clock() == times.wall // MS
 
 
-def test_B20_backward_step_never_takes_the_clock_back_nor_stops_it() -> None:
+@pytest.mark.promise("B20")
+def test_backward_step_never_takes_the_clock_back_nor_stops_it() -> None:
     times = Times()
     clock = times.clock()
     before = clock()
@@ -50,7 +53,8 @@ def test_B20_backward_step_never_takes_the_clock_back_nor_stops_it() -> None:
     assert clock() == before + 900
 
 
-def test_B65_clock_meets_the_wall_again_after_a_backward_step() -> None:
+@pytest.mark.promise("B65")
+def test_clock_meets_the_wall_again_after_a_backward_step() -> None:
     times = Times()
     clock = times.clock()
     times.wall -= 60_000 * MS
@@ -62,8 +66,9 @@ def test_B65_clock_meets_the_wall_again_after_a_backward_step() -> None:
     assert clock() == times.wall // MS
 
 
+@pytest.mark.promise("B20")
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(-(10**7), 10**7)), max_size=50))
-def test_B20_clock_never_goes_back_and_never_stops_whatever_the_wall_does(
+def test_clock_never_goes_back_and_never_stops_whatever_the_wall_does(
     steps: list[tuple[int, int]],
 ) -> None:
     times = Times()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,7 +76,8 @@ class World:
         return [Speech(self.mouth, words, False)] if words else []
 
 
-def test_B4_words_wait_for_the_commit_that_covers_them() -> None:
+@pytest.mark.promise("B4")
+def test_words_wait_for_the_commit_that_covers_them() -> None:
     world = World()
     world.command("a")
 
@@ -118,7 +120,8 @@ def test_words_that_rest_on_nothing_new_are_said_at_once_unless_a_commit_runs() 
     assert world.mouth.said == ["read", "a", "read"]
 
 
-def test_B11_nothing_is_said_after_a_failed_commit() -> None:
+@pytest.mark.promise("B11")
+def test_nothing_is_said_after_a_failed_commit() -> None:
     world = World()
     world.command("a")
     world.turn()
@@ -146,8 +149,9 @@ def test_uncommitted_bytes_are_counted_until_their_commit_ends() -> None:
     assert world.queue.uncommitted_bytes == 0
 
 
+@pytest.mark.promise("B4", "B11")
 @given(st.lists(st.sampled_from(["command", "turn", "sync", "fail"]), max_size=60))
-def test_B4_B11_whatever_the_order_nothing_is_said_early_and_order_holds(steps: list[str]) -> None:
+def test_whatever_the_order_nothing_is_said_early_and_order_holds(steps: list[str]) -> None:
     world = World()
     sent: list[str] = []
 
@@ -195,7 +199,8 @@ def test_commit_thread_commits_and_reports() -> None:
     assert store.synced == ["a"]
 
 
-def test_B11_commit_thread_reports_any_failure_as_a_failed_store() -> None:
+@pytest.mark.promise("B11")
+def test_commit_thread_reports_any_failure_as_a_failed_store() -> None:
     for error in (disk_error(), OSError(28, "No space left on device"), ZeroDivisionError()):
         store = FakeStore()
         store.fails = error

@@ -269,7 +269,8 @@ def test_converting_again_after_a_crash_changes_nothing(tmp_path: Path) -> None:
     assert balance(tmp_path) == (["m0"], [])
 
 
-def test_B11_an_audit_that_cannot_be_written_stops_acknowledging(
+@pytest.mark.promise("B11")
+def test_an_audit_that_cannot_be_written_stops_acknowledging(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = Life(MemoryDisk(), tmp_path, 1)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
+import pytest
 from websockets.frames import Frame, Opcode
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
@@ -117,7 +118,8 @@ def _take_steps(*strangers: SocketConnection) -> None:
             pass
 
 
-async def test_B62_peer_that_pings_and_never_reads_is_not_read_any_more() -> None:
+@pytest.mark.promise("B62")
+async def test_peer_that_pings_and_never_reads_is_not_read_any_more() -> None:
     hall = _hall()
     connection, transport = _connected(hall)
     connection.data_received(UPGRADE)
@@ -133,7 +135,8 @@ async def test_B62_peer_that_pings_and_never_reads_is_not_read_any_more() -> Non
     hall.close()
 
 
-async def test_B62_peer_that_reads_again_is_read_again() -> None:
+@pytest.mark.promise("B62")
+async def test_peer_that_reads_again_is_read_again() -> None:
     hall = _hall()
     connection, transport = _connected(hall)
     connection.data_received(UPGRADE)
@@ -148,7 +151,8 @@ async def test_B62_peer_that_reads_again_is_read_again() -> None:
     hall.close()
 
 
-async def test_M6_requests_of_strangers_that_never_end_hold_little_memory_together() -> None:
+@pytest.mark.promise("M6")
+async def test_requests_of_strangers_that_never_end_hold_little_memory_together() -> None:
     hall = _hall(Limits(http_held_bytes_max=2_000_000))
     slow = []
     for _ in range(10):

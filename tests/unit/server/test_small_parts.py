@@ -39,8 +39,9 @@ def test_json_log_lines_hold_the_event_and_its_data() -> None:
     assert line["amqp"] == "127.0.0.1:5672"
 
 
+@pytest.mark.promise("M8")
 @given(st.text(), st.text())
-def test_M8_foreign_text_never_makes_a_second_log_line(message: str, value: str) -> None:
+def test_foreign_text_never_makes_a_second_log_line(message: str, value: str) -> None:
     made = record("x", event="e", peer=value)
     made.msg = message
 
@@ -159,7 +160,8 @@ def test_the_first_names_of_ready_files_cannot_be_foreseen(
     assert all(flags & os.O_EXCL and flags & os.O_NOFOLLOW for _, flags in ours)
 
 
-def test_M13_audit_records_are_appended_and_survive_a_reopening(tmp_path: Path) -> None:
+@pytest.mark.promise("M13")
+def test_audit_records_are_appended_and_survive_a_reopening(tmp_path: Path) -> None:
     for number in range(2):
         log = AuditLog(tmp_path / "audit", lambda: 1_700_000_000_000)
         log.write("create", f"q{number}\n", "RootManageSharedAccessKey", "201")
@@ -172,7 +174,8 @@ def test_M13_audit_records_are_appended_and_survive_a_reopening(tmp_path: Path) 
     assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
 
 
-def test_M12_the_audit_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("M12")
+def test_the_audit_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "FILE_BYTES_MAX", 300)
     log = AuditLog(tmp_path)
     for number in range(200):
@@ -276,8 +279,9 @@ def test_http_answers_are_the_same_however_the_bytes_are_cut(cuts: list[int]) ->
     assert whole.is_ended
 
 
+@pytest.mark.promise("B59")
 @given(st.binary(max_size=300))
-def test_B59_any_bytes_are_an_http_request_or_refused(data: bytes) -> None:
+def test_any_bytes_are_an_http_request_or_refused(data: bytes) -> None:
     http = layer()
 
     http.receive(b"GET / " + data)

@@ -33,23 +33,26 @@ def _drop_by_drop(data: bytes) -> Tongue | None:
     return None
 
 
+@pytest.mark.promise("B59")
 @given(
     st.one_of(
         st.binary(min_size=1), st.sampled_from([b"AMQP\x00", b"POST /", b"PO", b"\x16", b"\x16\x03", b"PUX"])
     )
 )
-def test_B59_chunking_never_matters_and_few_bytes_decide(data: bytes) -> None:
+def test_chunking_never_matters_and_few_bytes_decide(data: bytes) -> None:
     whole = tongue_of(data)
 
     assert _drop_by_drop(data) is whole
     assert whole is not None or len(data) < PREFIX_BYTES_MAX
 
 
+@pytest.mark.promise("M14")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1"])
-def test_M14_loopback_peers_are_at_home(host: str) -> None:
+def test_loopback_peers_are_at_home(host: str) -> None:
     assert is_loopback(host)
 
 
+@pytest.mark.promise("M14")
 @pytest.mark.parametrize(
     "host",
     [
@@ -64,7 +67,7 @@ def test_M14_loopback_peers_are_at_home(host: str) -> None:
         "127.0.0.1.evil",
     ],
 )
-def test_M14_other_peers_are_not(host: str) -> None:
+def test_other_peers_are_not(host: str) -> None:
     assert not is_loopback(host)
 
 

@@ -48,7 +48,8 @@ class Busy:
         self.evicted = reason
 
 
-async def test_B63_a_stranger_gets_one_slice_then_everybody_else_has_a_turn() -> None:
+@pytest.mark.promise("B63")
+async def test_a_stranger_gets_one_slice_then_everybody_else_has_a_turn() -> None:
     room = Room()
     flood = Busy(room, "flood", 1_000)
     room.strangers.arrived(flood)
@@ -61,7 +62,8 @@ async def test_B63_a_stranger_gets_one_slice_then_everybody_else_has_a_turn() ->
     room.strangers.close()
 
 
-async def test_B63_strangers_take_turns_whoever_sends_most() -> None:
+@pytest.mark.promise("B63")
+async def test_strangers_take_turns_whoever_sends_most() -> None:
     room = Room()
     flood = Busy(room, "flood", 1_000)
     quiet = [Busy(room, f"quiet {number}", 1) for number in range(3)]
@@ -75,7 +77,8 @@ async def test_B63_strangers_take_turns_whoever_sends_most() -> None:
     room.strangers.close()
 
 
-async def test_B63_while_known_clients_are_busy_strangers_get_a_third_of_the_time() -> None:
+@pytest.mark.promise("B63")
+async def test_while_known_clients_are_busy_strangers_get_a_third_of_the_time() -> None:
     room = Room()
     flood = Busy(room, "flood", 1_000)
     room.known_bytes += 1
@@ -93,7 +96,8 @@ async def test_B63_while_known_clients_are_busy_strangers_get_a_third_of_the_tim
     room.strangers.close()
 
 
-def test_M12_of_silent_strangers_the_oldest_goes_first_and_one_that_is_known_does_not() -> None:
+@pytest.mark.promise("M12")
+def test_of_silent_strangers_the_oldest_goes_first_and_one_that_is_known_does_not() -> None:
     room = Room()
     crowd = [Busy(room, str(number), 1) for number in range(4)]
     for one in crowd:
@@ -112,7 +116,8 @@ def crowd_of(room: Room, count: int) -> list[Busy]:
     return crowd
 
 
-async def test_M12_who_has_come_further_outlasts_any_number_of_silent_peers() -> None:
+@pytest.mark.promise("M12")
+async def test_who_has_come_further_outlasts_any_number_of_silent_peers() -> None:
     room = Room()
     client, opened = crowd_of(room, 2)
     room.strangers.has_work(client)
@@ -126,7 +131,8 @@ async def test_M12_who_has_come_further_outlasts_any_number_of_silent_peers() ->
     assert [bool(one.evicted) for one in silent] == [True] * 100 + [False] * 6
 
 
-async def test_M12_of_those_who_have_spoken_who_opened_stays() -> None:
+@pytest.mark.promise("M12")
+async def test_of_those_who_have_spoken_who_opened_stays() -> None:
     room = Room()
     opened, *others = crowd_of(room, 3)
     for one in others:
@@ -137,7 +143,8 @@ async def test_M12_of_those_who_have_spoken_who_opened_stays() -> None:
     assert [one.evicted for one in (opened, *others)] == ["", "strangers_max", ""]
 
 
-def test_M12_peers_that_opened_and_wait_keep_no_newcomer_out() -> None:
+@pytest.mark.promise("M12")
+def test_peers_that_opened_and_wait_keep_no_newcomer_out() -> None:
     room = Room()
     waiting = crowd_of(room, 8)
     for one in waiting:
@@ -151,7 +158,8 @@ def test_M12_peers_that_opened_and_wait_keep_no_newcomer_out() -> None:
     assert not any(one.evicted for one in newcomers)
 
 
-def test_M12_a_peer_whose_bytes_are_still_in_the_socket_is_not_silent() -> None:
+@pytest.mark.promise("M12")
+def test_a_peer_whose_bytes_are_still_in_the_socket_is_not_silent() -> None:
     room = Room()
     client, *silent = crowd_of(room, 4)
     client.unread = True
@@ -160,7 +168,8 @@ def test_M12_a_peer_whose_bytes_are_still_in_the_socket_is_not_silent() -> None:
     assert [bool(one.evicted) for one in (client, *silent)] == [False, True, False, False]
 
 
-def test_B62_silent_peers_are_not_cut_for_the_bytes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("B62")
+def test_silent_peers_are_not_cut_for_the_bytes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strangers_module, "HELD_BYTES_MAX", 1_000)
     room = Room()
     silent = crowd_of(room, 5)
@@ -172,7 +181,8 @@ def test_B62_silent_peers_are_not_cut_for_the_bytes_of_others(monkeypatch: pytes
     assert room.strangers.held_bytes == 600
 
 
-def test_B62_what_all_strangers_hold_together_has_a_limit_and_comes_back(
+@pytest.mark.promise("B62")
+def test_what_all_strangers_hold_together_has_a_limit_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(strangers_module, "HELD_BYTES_MAX", 1_000)
@@ -196,7 +206,8 @@ class Ring:
         self.me = self
 
 
-def test_B67_garbage_among_many_frozen_objects_is_collected() -> None:
+@pytest.mark.promise("B67")
+def test_garbage_among_many_frozen_objects_is_collected() -> None:
     thresholds = gc.get_threshold()
     try:
         policy = CollectorPolicy()
@@ -246,7 +257,8 @@ def test_a_full_collection_takes_at_most_a_thousandth_of_the_time() -> None:
     assert collections == [600, 1_600]
 
 
-def test_B67_freed_memory_is_given_back_when_there_is_clearly_more_of_it() -> None:
+@pytest.mark.promise("B67")
+def test_freed_memory_is_given_back_when_there_is_clearly_more_of_it() -> None:
     free = 10 * GROWTH_BYTES
     trims: list[int] = []
 

@@ -82,7 +82,8 @@ def test_each_hour_has_a_part_of_its_own(tmp_path: Path) -> None:
     assert total(tmp_path) == 3
 
 
-def test_D6_a_new_life_adds_a_part_and_counts_nothing_twice(tmp_path: Path) -> None:
+@pytest.mark.promise("D6")
+def test_a_new_life_adds_a_part_and_counts_nothing_twice(tmp_path: Path) -> None:
     for life in range(3):
         made = writer(tmp_path, f"boot{life}")
         for _ in range(5):
@@ -93,7 +94,8 @@ def test_D6_a_new_life_adds_a_part_and_counts_nothing_twice(tmp_path: Path) -> N
     assert total(tmp_path) == 15
 
 
-def test_D6_what_a_crash_left_half_written_is_not_read_and_goes(tmp_path: Path) -> None:
+@pytest.mark.promise("D6")
+def test_what_a_crash_left_half_written_is_not_read_and_goes(tmp_path: Path) -> None:
     directory = tmp_path / hour_name(START)
     directory.mkdir()
     (directory / ".part-dead.parquet.tmp").write_bytes(b"PAR1 half")
@@ -195,7 +197,8 @@ class World:
             speech.speaker.speak(speech.chunks, speech.is_last)
 
 
-def test_D6_counts_reach_the_file_only_with_the_commit_that_covers_them(tmp_path: Path) -> None:
+@pytest.mark.promise("D6")
+def test_counts_reach_the_file_only_with_the_commit_that_covers_them(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.command()
     first = world.begin()
@@ -206,7 +209,8 @@ def test_D6_counts_reach_the_file_only_with_the_commit_that_covers_them(tmp_path
     assert total(tmp_path) == 1
 
 
-def test_D6_what_a_failed_commit_undid_is_not_counted(tmp_path: Path) -> None:
+@pytest.mark.promise("D6")
+def test_what_a_failed_commit_undid_is_not_counted(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.command()
     commit = world.begin()

@@ -83,7 +83,8 @@ def test_an_hour_is_cut_into_files_of_a_fair_size(tmp_path: Path) -> None:
     assert seen(tmp_path) == list(range(400))
 
 
-def test_D1_a_batch_that_may_be_written_again_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.promise("D1")
+def test_a_batch_that_may_be_written_again_is_left_alone(tmp_path: Path) -> None:
     for number in (2, 3, 4):
         write_batch(tmp_path, number, range(number * 10, number * 10 + 10))
     write_batch(tmp_path, 1, range(90, 95), query="5f0c6c0e-0000-4000-8000-000000000002")
@@ -146,8 +147,9 @@ compaction.compact_directory(Path(sys.argv[1]), FINAL, joining)
 """
 
 
+@pytest.mark.promise("D2")
 @pytest.mark.parametrize("place", ["written", "before exchange", "after exchange", "while removing"])
-def test_D2_killed_anywhere_a_reader_finds_every_message_once_before_and_after_the_next_try(
+def test_killed_anywhere_a_reader_finds_every_message_once_before_and_after_the_next_try(
     tmp_path: Path, place: str
 ) -> None:
     for number in range(4):

@@ -29,8 +29,9 @@ def test_runs_hold_exactly_their_numbers(numbers: list[int]) -> None:
     assert size_of(runs) == len(numbers)
 
 
+@pytest.mark.promise("D4")
 @given(NUMBERS, st.integers(1, 20))
-def test_D4_any_number_of_pieces_holds_every_number_once_and_in_order(numbers: list[int], parts: int) -> None:
+def test_any_number_of_pieces_holds_every_number_once_and_in_order(numbers: list[int], parts: int) -> None:
     pieces = split(runs_of(numbers), parts)
 
     assert [number for piece in pieces for number in numbers_of(piece)] == numbers

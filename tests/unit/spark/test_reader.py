@@ -127,7 +127,8 @@ def test_messages_that_are_deferred_or_scheduled_are_passed_over_and_never_settl
     assert set(entity.messages) == {2}
 
 
-def test_D2_messages_are_settled_only_when_their_batch_is_the_start_of_the_next() -> None:
+@pytest.mark.promise("D2")
+def test_messages_are_settled_only_when_their_batch_is_the_start_of_the_next() -> None:
     entity = FakeEntity(messages(*range(1, 6)))
     reading = stream(entity, maxMessagesPerTrigger="3")
 
@@ -222,7 +223,8 @@ def test_another_consumer_that_takes_messages_is_named_and_an_expired_one_is_non
     assert anew.reportLatestOffset()["taken"] == 0
 
 
-def test_D10_a_debt_without_end_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("D10")
+def test_a_debt_without_end_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     entity = FakeEntity(messages(1, 3, 5, 7))
     entity.held = {1, 3, 5, 7}
     reading = stream(entity)

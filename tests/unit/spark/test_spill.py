@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,9 @@ RECORDS = st.builds(
 )
 
 
+@pytest.mark.promise("D4")
 @given(st.lists(st.lists(RECORDS, max_size=20), max_size=6))
-def test_D4_runs_come_back_as_one_in_order_and_equal_ones_as_they_came(runs: list[list[Record]]) -> None:
+def test_runs_come_back_as_one_in_order_and_equal_ones_as_they_came(runs: list[list[Record]]) -> None:
     def order(record: Record) -> tuple[str, int]:
         return record.session, record.number
 

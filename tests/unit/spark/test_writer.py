@@ -86,8 +86,9 @@ def in_order() -> dict[str | None, list[int]]:
     return found
 
 
+@pytest.mark.promise("D4")
 @pytest.mark.parametrize("at_once", [10_000, 100, 7, 1])
-def test_D4_sessions_are_sent_in_order_whatever_the_order_of_rows_and_however_few_fit_in_memory(
+def test_sessions_are_sent_in_order_whatever_the_order_of_rows_and_however_few_fit_in_memory(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(writer, "ROWS_AT_ONCE", at_once)
@@ -97,7 +98,8 @@ def test_D4_sessions_are_sent_in_order_whatever_the_order_of_rows_and_however_fe
     assert in_order() == {f"s{s}": list(range(s, 300, 11)) for s in range(11)}
 
 
-def test_D10_memory_is_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("D10")
+def test_memory_is_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "BYTES_AT_ONCE", 2_000)
     rows = [Row(body=b"x" * 500, session_id="s", sequence_number=n) for n in reversed(range(40))]
 
@@ -134,7 +136,8 @@ def test_a_busy_broker_is_asked_again_and_a_task_that_got_no_answer_fails() -> N
         write([Row(body=b"x", message_id="m1")], onError="quarantine", quarantinePath="/nowhere")
 
 
-def test_D5_a_poisoned_row_fails_the_task_or_is_kept_with_its_reason(tmp_path: Path) -> None:
+@pytest.mark.promise("D5")
+def test_a_poisoned_row_fails_the_task_or_is_kept_with_its_reason(tmp_path: Path) -> None:
     REFUSED["m1"] = MessageSizeExceededError(message="256 KB is the limit")
     rows = [Row(body=b"x", message_id=f"m{n}", subject=None if n else 5) for n in range(4)]
 
@@ -150,7 +153,8 @@ def test_D5_a_poisoned_row_fails_the_task_or_is_kept_with_its_reason(tmp_path: P
     assert json.loads(kept["m1"][1])["body"] == {"base64": "eA=="}
 
 
-def test_D5_a_row_refused_after_it_was_on_disk_is_kept_whole(
+@pytest.mark.promise("D5")
+def test_a_row_refused_after_it_was_on_disk_is_kept_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "ROWS_AT_ONCE", 2)
@@ -164,7 +168,8 @@ def test_D5_a_row_refused_after_it_was_on_disk_is_kept_whole(
     assert raw == b"x"
 
 
-def test_D1_D3_a_task_that_is_run_again_quarantines_nothing_twice(tmp_path: Path) -> None:
+@pytest.mark.promise("D1", "D3")
+def test_a_task_that_is_run_again_quarantines_nothing_twice(tmp_path: Path) -> None:
     rows = [Row(body=b"x", message_id=f"m{n}", subject=5) for n in range(4)]
 
     for again in (rows, rows[::-1]):
@@ -174,7 +179,8 @@ def test_D1_D3_a_task_that_is_run_again_quarantines_nothing_twice(tmp_path: Path
     assert len(_quarantined(tmp_path)) == 4
 
 
-def test_D5_equal_rows_of_two_parts_or_batches_are_kept_apart(
+@pytest.mark.promise("D5")
+def test_equal_rows_of_two_parts_or_batches_are_kept_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for task in (("", 0), ("", 1), ("query-0-0", 0), ("query-1-0", 0), ("query-1-0", 0)):
@@ -198,7 +204,8 @@ def sent_ids() -> list[str]:
     return sorted(found)
 
 
-def test_D3_a_task_that_is_run_again_gives_its_rows_the_same_ids_whatever_their_order() -> None:
+@pytest.mark.promise("D3")
+def test_a_task_that_is_run_again_gives_its_rows_the_same_ids_whatever_their_order() -> None:
     """Its first attempt may have sent some of them: a destination with duplicate detection keeps one of each."""
     rows = [Row(body=f"{n % 7}".encode(), subject="same") for n in range(20)]
     given = {"connectionString": CONNECTION, "queue": "out"}
@@ -217,7 +224,8 @@ def test_D3_a_task_that_is_run_again_gives_its_rows_the_same_ids_whatever_their_
     assert not set(sent_ids()) & set(attempts[0])
 
 
-def test_D10_ids_for_many_rows_need_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("D10")
+def test_ids_for_many_rows_need_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "COUNTED_MAX", 5)
 
     write([Row(body=f"{n % 11}".encode()) for n in range(50)])
@@ -240,7 +248,8 @@ def test_an_id_made_of_the_source_tells_an_entity_from_the_one_that_replaced_it(
 # --- what is judged before anything is sent -------------------------------------------------------
 
 
-def test_D5_properties_of_a_type_that_cannot_be_sent_are_quarantined(tmp_path: Path) -> None:
+@pytest.mark.promise("D5")
+def test_properties_of_a_type_that_cannot_be_sent_are_quarantined(tmp_path: Path) -> None:
     rows = [Row(body=b"x", message_id="good", application_properties={"a": "b"})]
     rows += [
         Row(body=b"x", message_id=f"p{n}", application_properties={"a": value})
@@ -311,7 +320,8 @@ def test_a_column_option_in_another_letter_case_is_used() -> None:
     assert b"secret" not in SENT[0][0].payload
 
 
-def test_D5_a_quarantined_row_is_json_whatever_its_numbers_are(tmp_path: Path) -> None:
+@pytest.mark.promise("D5")
+def test_a_quarantined_row_is_json_whatever_its_numbers_are(tmp_path: Path) -> None:
     def refuse(text: str) -> None:
         raise AssertionError(text)
 

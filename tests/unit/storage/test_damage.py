@@ -35,7 +35,8 @@ def read_all(disk: SimulatedDisk) -> list[int]:
         store.close()
 
 
-def test_B10_every_flipped_bit_of_an_acknowledged_frame_is_noticed() -> None:
+@pytest.mark.promise("B10")
+def test_every_flipped_bit_of_an_acknowledged_frame_is_noticed() -> None:
     disk, places = written(frames=8, size=120)
     assert len({name for name, _, _ in places}) == 1
     for name, start, end in places:
@@ -46,7 +47,8 @@ def test_B10_every_flipped_bit_of_an_acknowledged_frame_is_noticed() -> None:
                 read_all(damaged)
 
 
-def test_B10_flipped_bits_are_noticed_in_every_segment() -> None:
+@pytest.mark.promise("B10")
+def test_flipped_bits_are_noticed_in_every_segment() -> None:
     disk, places = written(frames=40)
     assert len({name for name, _, _ in places}) > 3
     for name, start, end in places:
@@ -57,7 +59,8 @@ def test_B10_flipped_bits_are_noticed_in_every_segment() -> None:
                 read_all(damaged)
 
 
-def test_B10_a_flipped_bit_in_a_segment_header_is_noticed() -> None:
+@pytest.mark.promise("B10")
+def test_a_flipped_bit_in_a_segment_header_is_noticed() -> None:
     disk, places = written()
     for name in sorted({name for name, _, _ in places}):
         for bit in range(0, SEGMENT_HEADER_BYTES * 8, 13):
@@ -67,7 +70,8 @@ def test_B10_a_flipped_bit_in_a_segment_header_is_noticed() -> None:
                 read_all(damaged)
 
 
-def test_B10_a_missing_segment_is_noticed() -> None:
+@pytest.mark.promise("B10")
+def test_a_missing_segment_is_noticed() -> None:
     disk, places = written(frames=40)
     for name in sorted({name for name, _, _ in places}):
         damaged = disk.killed()
@@ -76,7 +80,8 @@ def test_B10_a_missing_segment_is_noticed() -> None:
             read_all(damaged)
 
 
-def test_B10_losing_all_segments_is_noticed() -> None:
+@pytest.mark.promise("B10")
+def test_losing_all_segments_is_noticed() -> None:
     disk, _ = written()
     for name in disk.names():
         if name.endswith(".segment"):
@@ -85,7 +90,8 @@ def test_B10_losing_all_segments_is_noticed() -> None:
         open_log(disk)
 
 
-def test_B10_a_segment_under_anothers_name_is_noticed() -> None:
+@pytest.mark.promise("B10")
+def test_a_segment_under_anothers_name_is_noticed() -> None:
     disk, places = written(frames=40)
     names = sorted({name for name, _, _ in places})
     disk.rename(names[0], names[1])
@@ -93,7 +99,8 @@ def test_B10_a_segment_under_anothers_name_is_noticed() -> None:
         read_all(disk)
 
 
-def test_B10_a_segment_of_another_log_is_noticed() -> None:
+@pytest.mark.promise("B10")
+def test_a_segment_of_another_log_is_noticed() -> None:
     """It is intact in itself and as long as the lost one, and its log's first two messages take the place of one: only the numbers
     of its frames tell.
     """
@@ -113,7 +120,8 @@ def test_B10_a_segment_of_another_log_is_noticed() -> None:
         read_all(disk)
 
 
-def test_B10_a_shortened_segment_is_noticed() -> None:
+@pytest.mark.promise("B10")
+def test_a_shortened_segment_is_noticed() -> None:
     disk, places = written(frames=40)
     name, start, _ = places[2]
     for length in (0, 100, SEGMENT_HEADER_BYTES, start + 10):
@@ -126,7 +134,8 @@ def test_B10_a_shortened_segment_is_noticed() -> None:
             read_all(damaged)
 
 
-def test_B10_damage_changes_nothing_on_disk() -> None:
+@pytest.mark.promise("B10")
+def test_damage_changes_nothing_on_disk() -> None:
     disk, places = written()
     disk.flip(places[3][0], places[3][1] * 8 + 80)
     before = {name: disk.contents(name) for name in disk.names()}
@@ -135,7 +144,8 @@ def test_B10_damage_changes_nothing_on_disk() -> None:
     assert {name: disk.contents(name) for name in disk.names()} == before
 
 
-def test_B10_a_torn_last_frame_is_dropped_whatever_is_missing_of_it() -> None:
+@pytest.mark.promise("B10")
+def test_a_torn_last_frame_is_dropped_whatever_is_missing_of_it() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     for number in range(1, 4):
@@ -158,7 +168,8 @@ def test_B10_a_torn_last_frame_is_dropped_whatever_is_missing_of_it() -> None:
         assert read_all(torn) == [1, 2, 3], cut
 
 
-def test_B10_a_torn_frame_is_overwritten_and_never_comes_back() -> None:
+@pytest.mark.promise("B10")
+def test_a_torn_frame_is_overwritten_and_never_comes_back() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     send(store, 1)

@@ -25,8 +25,9 @@ def settle_all(store: LogStore, taken: list[Message]) -> None:
         commit(store)
 
 
+@pytest.mark.promise("B12")
 @pytest.mark.parametrize("capacity_bytes", range(60_000, 160_000, 7_919))
-def test_B12_long_messages_of_one_burst_are_refused_before_the_disk_is_too_small(capacity_bytes: int) -> None:
+def test_long_messages_of_one_burst_are_refused_before_the_disk_is_too_small(capacity_bytes: int) -> None:
     disk = SimulatedDisk(capacity_bytes=capacity_bytes)
     store = ready_log(disk, reserve_bytes=RESERVE)
     taken: list[Message] = []
@@ -40,8 +41,9 @@ def test_B12_long_messages_of_one_burst_are_refused_before_the_disk_is_too_small
     settle_all(store, taken)
 
 
+@pytest.mark.promise("B12")
 @pytest.mark.parametrize("size", [100, 500, 1_900, 3_300])
-def test_B12_a_burst_of_ordinary_messages_is_refused_before_the_disk_is_too_small(size: int) -> None:
+def test_a_burst_of_ordinary_messages_is_refused_before_the_disk_is_too_small(size: int) -> None:
     disk = SimulatedDisk(capacity_bytes=60_000)
     store = ready_log(disk, reserve_bytes=RESERVE)
     taken: list[Message] = []
@@ -56,8 +58,9 @@ def test_B12_a_burst_of_ordinary_messages_is_refused_before_the_disk_is_too_smal
     assert store.has_room(size), "draining makes room"
 
 
+@pytest.mark.promise("B12")
 @pytest.mark.parametrize("seed", range(60))
-def test_B12_whatever_the_sizes_and_batches_room_that_was_promised_is_there(seed: int) -> None:
+def test_whatever_the_sizes_and_batches_room_that_was_promised_is_there(seed: int) -> None:
     chance = random.Random(seed)
     disk = SimulatedDisk(capacity_bytes=chance.randrange(50_000, 200_000))
     store = ready_log(disk, reserve_bytes=RESERVE)
@@ -84,7 +87,8 @@ def test_B12_whatever_the_sizes_and_batches_room_that_was_promised_is_there(seed
     assert store.has_room(500)
 
 
-def test_B12_when_space_returns_long_messages_are_taken_again_without_a_restart() -> None:
+@pytest.mark.promise("B12")
+def test_when_space_returns_long_messages_are_taken_again_without_a_restart() -> None:
     disk = SimulatedDisk(capacity_bytes=70_000)
     store = ready_log(disk, reserve_bytes=RESERVE)
     count = 0
@@ -101,7 +105,8 @@ def test_B12_when_space_returns_long_messages_are_taken_again_without_a_restart(
     assert numbers(replay(open_log(disk.killed()))) == list(range(1, count + 2))
 
 
-def test_B12_space_that_somebody_else_took_meanwhile_leaves_no_partial_record() -> None:
+@pytest.mark.promise("B12")
+def test_space_that_somebody_else_took_meanwhile_leaves_no_partial_record() -> None:
     disk = SimulatedDisk(capacity_bytes=80_000)
     store = ready_log(disk, reserve_bytes=RESERVE)
     send(store, 1)
@@ -119,7 +124,8 @@ def test_B12_space_that_somebody_else_took_meanwhile_leaves_no_partial_record() 
     assert numbers(replay(open_log(disk.killed()))) == [1]
 
 
-def test_B12_another_fault_while_a_long_message_gets_its_space_ends_the_store() -> None:
+@pytest.mark.promise("B12")
+def test_another_fault_while_a_long_message_gets_its_space_ends_the_store() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     send(store, 1, 20_000)
@@ -129,7 +135,8 @@ def test_B12_another_fault_while_a_long_message_gets_its_space_ends_the_store() 
         commit(store)
 
 
-def test_B12_housekeeping_moves_nothing_that_a_full_disk_has_no_place_for() -> None:
+@pytest.mark.promise("B12")
+def test_housekeeping_moves_nothing_that_a_full_disk_has_no_place_for() -> None:
     """Messages that stay lie at the front, garbage behind them outweighs them: the front cannot be moved."""
     disk = SimulatedDisk(capacity_bytes=90_000)
     store = ready_log(disk, reserve_bytes=RESERVE)

@@ -58,7 +58,8 @@ def test_segments_roll_and_dead_ones_are_used_again() -> None:
     assert len(records) < 40
 
 
-def test_B19_the_last_number_survives_when_its_segment_goes() -> None:
+@pytest.mark.promise("B19")
+def test_the_last_number_survives_when_its_segment_goes() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     remove(store, send(store, 77, queue_id=8), queue_id=8)
@@ -206,7 +207,8 @@ def test_a_record_longer_than_a_segment_gets_its_own() -> None:
     assert sum(disk.size(name) for name in disk.names()) <= (2 + READY_MAX) * 4096 + MARK_BYTES + 200
 
 
-def test_B13_a_batch_over_several_segments_counts_only_when_its_last_part_is_there() -> None:
+@pytest.mark.promise("B13")
+def test_a_batch_over_several_segments_counts_only_when_its_last_part_is_there() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     send(store, 1)
@@ -277,7 +279,8 @@ def test_a_run_of_removals_is_packed_together() -> None:
     assert [r.queue_id for r in found[1000:]] == [QUEUE, QUEUE + 1] * 5
 
 
-def test_B62_the_cache_is_bounded_and_old_messages_are_read_by_blocks() -> None:
+@pytest.mark.promise("B62")
+def test_the_cache_is_bounded_and_old_messages_are_read_by_blocks() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk, segment_bytes=1 << 20, cache_bytes=600_000)
     messages = [send(store, number, 1000) for number in range(3000)]
@@ -299,7 +302,8 @@ def test_what_is_staged_stays_readable_however_small_the_cache() -> None:
     assert all(store.read(m.location, m.size) == bytes([m.sequence_number]) * 900 for m in messages)
 
 
-def test_B17_closing_writes_nothing_but_the_mark() -> None:
+@pytest.mark.promise("B17")
+def test_closing_writes_nothing_but_the_mark() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     for number in range(1, 30):
@@ -312,7 +316,8 @@ def test_B17_closing_writes_nothing_but_the_mark() -> None:
     assert disk.operations == operations + 2  # one write, one sync
 
 
-def test_B69_a_second_owner_is_refused_until_the_first_is_gone() -> None:
+@pytest.mark.promise("B69")
+def test_a_second_owner_is_refused_until_the_first_is_gone() -> None:
     disk = SimulatedDisk()
     store = open_log(disk)
     with pytest.raises(StoreUnavailable, match="in use"):
@@ -402,7 +407,8 @@ def test_check_tells_of_a_torn_write() -> None:
     assert check("simulated", file_system=disk.killed()).is_torn
 
 
-def test_B63_housekeeping_moves_long_messages_a_few_at_a_time() -> None:
+@pytest.mark.promise("B63")
+def test_housekeeping_moves_long_messages_a_few_at_a_time() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk, segment_bytes=4 << 20)
     kept = [send(store, number, 300_000) for number in range(1, 12)]

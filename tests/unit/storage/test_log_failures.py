@@ -13,6 +13,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
 
 
+@pytest.mark.promise("B11")
 @pytest.mark.parametrize(
     ("operation", "number"),
     [
@@ -23,9 +24,7 @@ from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_l
         ("sync", errno.ENOSPC),
     ],
 )
-def test_B11_after_a_failed_write_or_sync_nothing_is_acknowledged_any_more(
-    operation: str, number: int
-) -> None:
+def test_after_a_failed_write_or_sync_nothing_is_acknowledged_any_more(operation: str, number: int) -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     send(store, 1)
@@ -44,7 +43,8 @@ def test_B11_after_a_failed_write_or_sync_nothing_is_acknowledged_any_more(
     commit(store)
 
 
-def test_B9_B11_what_a_failed_sync_left_in_memory_is_made_certain_before_it_is_served() -> None:
+@pytest.mark.promise("B9", "B11")
+def test_what_a_failed_sync_left_in_memory_is_made_certain_before_it_is_served() -> None:
     """After a failed sync Linux may call lost pages clean: they can be read until the power goes."""
     import random
 
@@ -62,7 +62,8 @@ def test_B9_B11_what_a_failed_sync_left_in_memory_is_made_certain_before_it_is_s
         assert numbers(replay(open_log(after))) == [1]
 
 
-def test_B11_a_mark_that_cannot_be_written_ends_the_store_at_the_next_commit() -> None:
+@pytest.mark.promise("B11")
+def test_a_mark_that_cannot_be_written_ends_the_store_at_the_next_commit() -> None:
     for number in (errno.EIO, 0):
         disk = SimulatedDisk()
         store = ready_log(disk)
@@ -75,7 +76,8 @@ def test_B11_a_mark_that_cannot_be_written_ends_the_store_at_the_next_commit() -
         assert numbers(replay(open_log(disk.killed()))) == [1]
 
 
-def test_B11_no_new_segment_no_acknowledgement() -> None:
+@pytest.mark.promise("B11")
+def test_no_new_segment_no_acknowledgement() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
     disk.fail("create", errno.EIO)
@@ -104,7 +106,8 @@ def full_store(capacity_bytes: int = 60_000) -> tuple[SimulatedDisk, LogStore, l
     return disk, store, fill(store)
 
 
-def test_B12_a_full_disk_refuses_sends_and_takes_settlements() -> None:
+@pytest.mark.promise("B12")
+def test_a_full_disk_refuses_sends_and_takes_settlements() -> None:
     disk, store, taken = full_store()
     assert len(taken) > 30
     assert store.statistics().is_full
@@ -122,7 +125,8 @@ def test_B12_a_full_disk_refuses_sends_and_takes_settlements() -> None:
     assert len(records) < len(taken) * 2
 
 
-def test_B12_when_space_returns_sends_work_again_without_a_restart() -> None:
+@pytest.mark.promise("B12")
+def test_when_space_returns_sends_work_again_without_a_restart() -> None:
     disk, store, taken = full_store()
     assert not store.has_room(500)
     disk.capacity_bytes = 200_000
@@ -135,7 +139,8 @@ def test_B12_when_space_returns_sends_work_again_without_a_restart() -> None:
     assert len(numbers(replay(open_log(disk)))) == len(taken) + 50
 
 
-def test_B12_a_message_longer_than_the_room_is_refused() -> None:
+@pytest.mark.promise("B12")
+def test_a_message_longer_than_the_room_is_refused() -> None:
     disk = SimulatedDisk(capacity_bytes=60_000 + MARK_BYTES)
     store = ready_log(disk, reserve_bytes=1000)
     assert not store.has_room(58_000)
@@ -145,7 +150,8 @@ def test_B12_a_message_longer_than_the_room_is_refused() -> None:
     assert numbers(replay(open_log(disk.killed()))) == [1]
 
 
-def test_B12_on_a_full_disk_a_sparse_oldest_segment_is_restated_for_its_space() -> None:
+@pytest.mark.promise("B12")
+def test_on_a_full_disk_a_sparse_oldest_segment_is_restated_for_its_space() -> None:
     from pairbus.engine.records import MessageRemoved, MessageStored
 
     _, store, taken = full_store()
@@ -157,7 +163,8 @@ def test_B12_on_a_full_disk_a_sparse_oldest_segment_is_restated_for_its_space() 
     assert next(r.message.sequence_number for r in records if isinstance(r, MessageStored)) == kept[0]
 
 
-def test_B12_a_reserve_that_is_used_up_ends_the_store_in_words() -> None:
+@pytest.mark.promise("B12")
+def test_a_reserve_that_is_used_up_ends_the_store_in_words() -> None:
     _, store, _ = full_store()
     with pytest.raises(StoreFailed, match="disk is full and the reserve is used up"):
         for number in range(5000, 6000):

@@ -58,7 +58,8 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def test_B69_a_second_process_is_refused_and_told_who_owns_the_data(
+@pytest.mark.promise("B69")
+def test_a_second_process_is_refused_and_told_who_owns_the_data(
     writer: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     assert writer.stdout is not None
@@ -69,7 +70,8 @@ def test_B69_a_second_process_is_refused_and_told_who_owns_the_data(
         check(tmp_path)
 
 
-def test_B1_nothing_acknowledged_is_lost_when_the_process_is_killed(
+@pytest.mark.promise("B1")
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
     writer: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     assert writer.stdout is not None
@@ -111,7 +113,8 @@ def test_segments_are_made_ready_beside_the_others(tmp_path: Path) -> None:
     store.close()
 
 
-def test_B67_closing_leaves_no_handle_open(tmp_path: Path) -> None:
+@pytest.mark.promise("B67")
+def test_closing_leaves_no_handle_open(tmp_path: Path) -> None:
     def handles() -> set[str]:
         found = set()
         for entry in os.listdir("/proc/self/fd"):
@@ -163,7 +166,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(directory)], check=True)
 
 
-def test_B12_a_really_full_disk_refuses_sends_and_recovers(small_disk: Path) -> None:
+@pytest.mark.promise("B12")
+def test_a_really_full_disk_refuses_sends_and_recovers(small_disk: Path) -> None:
     store = LogStore.open(small_disk / "data", segment_bytes=64 * 1024, reserve_bytes=32 * 1024)
     replay(store)
     number = 0

@@ -111,8 +111,9 @@ def lose(disk: SimulatedDisk, names: tuple[str, ...]) -> None:
         disk.lose(name)
 
 
+@pytest.mark.promise("B10")
 @pytest.mark.parametrize("is_closed", [False, True], ids=["killed", "closed"])
-def test_B10_whatever_is_cut_zeroed_or_deleted_is_noticed_or_costs_nothing(is_closed: bool) -> None:
+def test_whatever_is_cut_zeroed_or_deleted_is_noticed_or_costs_nothing(is_closed: bool) -> None:
     disk, places = written(is_closed=is_closed)
     assert len({name for name, _, _ in places}) >= 3
     refused = harmless = 0
@@ -132,8 +133,9 @@ def test_B10_whatever_is_cut_zeroed_or_deleted_is_noticed_or_costs_nothing(is_cl
     assert harmless > 3
 
 
+@pytest.mark.promise("B10")
 @pytest.mark.parametrize("seed", range(8))
-def test_B10_after_a_loss_of_power_files_that_are_cut_or_deleted_are_noticed(seed: int) -> None:
+def test_after_a_loss_of_power_files_that_are_cut_or_deleted_are_noticed(seed: int) -> None:
     disk, places = written(is_closed=False)
     disk = disk.crashed(random.Random(seed))
     assert outcome(disk.killed()) == all_numbers()
@@ -145,7 +147,8 @@ def test_B10_after_a_loss_of_power_files_that_are_cut_or_deleted_are_noticed(see
             assert isinstance(found, str) or found == all_numbers(), what
 
 
-def test_B10_a_lost_end_is_refused_with_file_offset_and_both_frames() -> None:
+@pytest.mark.promise("B10")
+def test_a_lost_end_is_refused_with_file_offset_and_both_frames() -> None:
     disk, places = written(is_closed=False)
     name, start, _ = places[-2]
     disk.zero(name, start)
@@ -331,7 +334,8 @@ def test_segments_used_again_are_guarded_too() -> None:
         assert f"{name}: damage at offset" in str(outcome(damaged))
 
 
-def test_B10_a_mark_whose_sync_failed_is_written_again_before_the_one_that_is_durable() -> None:
+@pytest.mark.promise("B10")
+def test_a_mark_whose_sync_failed_is_written_again_before_the_one_that_is_durable() -> None:
     """After a failed sync the newest mark may be in memory only: a loss of power during the next start must leave the one before."""
     disk = SimulatedDisk()
     make_mark(disk, 1, 100)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pairbus.engine.records import MessageRemoved
 from pairbus.model.message import Message
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, ready_log, send
 
 
-def test_B12_disk_is_not_called_full_for_ever_when_old_segments_are_used_again() -> None:
+@pytest.mark.promise("B12")
+def test_disk_is_not_called_full_for_ever_when_old_segments_are_used_again() -> None:
     disk = SimulatedDisk(capacity_bytes=60_000)
     store = ready_log(disk, reserve_bytes=4_000)
     taken: list[Message] = []

@@ -150,7 +150,8 @@ def test_redrive_of_a_subscription_goes_to_it_alone(bench: Bench) -> None:
     assert (entity(bench, path).counts().active, entity(bench, path).counts().dead_letter) == (1, 0)
 
 
-def test_M11_a_redrive_that_cannot_be_whole_changes_nothing(bench: Bench) -> None:
+@pytest.mark.promise("M11")
+def test_a_redrive_that_cannot_be_whole_changes_nothing(bench: Bench) -> None:
     bench.store("orders")
     bench.kill_all("orders")
     queue = entity(bench)
@@ -244,7 +245,8 @@ def test_purging_takes_what_is_scheduled_and_deferred_too(bench: Bench) -> None:
     assert entity(bench).counts().total == 0
 
 
-def test_M12_one_request_deletes_a_bounded_number_and_says_what_is_left(bench: Bench) -> None:
+@pytest.mark.promise("M12")
+def test_one_request_deletes_a_bounded_number_and_says_what_is_left(bench: Bench) -> None:
     for _ in range(PURGE_MAX + 3):
         bench.store("orders")
     wish = {"path": "orders", "confirm": "orders"}

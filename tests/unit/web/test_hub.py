@@ -109,7 +109,8 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
-def test_M1_a_rule_of_one_entity_sees_nothing_of_the_pair() -> None:
+@pytest.mark.promise("M1")
+def test_a_rule_of_one_entity_sees_nothing_of_the_pair() -> None:
     async def story() -> None:
         async with staged() as stage:
             for side in stage.sides.values():
@@ -124,8 +125,9 @@ def test_M1_a_rule_of_one_entity_sees_nothing_of_the_pair() -> None:
     run(story)
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize(("rights", "sees", "sends"), [(["Listen"], 200, 403), (["Send"], 200, 200), (ALL, 200, 200)])  # fmt: skip
-def test_M1_the_pair_is_used_with_rights_in_both_namespaces(rights: list[str], sees: int, sends: int) -> None:
+def test_the_pair_is_used_with_rights_in_both_namespaces(rights: list[str], sees: int, sends: int) -> None:
     async def story() -> None:
         async with staged() as stage:
             stage.sides["primary"].rights["team"] = ALL
@@ -138,7 +140,8 @@ def test_M1_the_pair_is_used_with_rights_in_both_namespaces(rights: list[str], s
     run(story)
 
 
-def test_M1_a_rule_of_one_side_sees_that_side_only() -> None:
+@pytest.mark.promise("M1")
+def test_a_rule_of_one_side_sees_that_side_only() -> None:
     async def story() -> None:
         async with staged() as stage:
             stage.sides["primary"].rights["team"] = ALL
@@ -166,7 +169,8 @@ def test_who_owns_the_pair_signs_in_and_sends_while_a_side_is_away() -> None:
     run(story)
 
 
-def test_M5_a_key_that_was_replaced_ends_what_it_opened() -> None:
+@pytest.mark.promise("M5")
+def test_a_key_that_was_replaced_ends_what_it_opened() -> None:
     async def story() -> None:
         async with staged() as stage:
             primary, secondary = stage.sides.values()
@@ -184,7 +188,8 @@ def test_M5_a_key_that_was_replaced_ends_what_it_opened() -> None:
     run(story)
 
 
-def test_M10_signing_out_needs_the_token() -> None:
+@pytest.mark.promise("M10")
+def test_signing_out_needs_the_token() -> None:
     async def story() -> None:
         async with staged() as stage:
             stage.sides["primary"].rights["team"] = ALL
@@ -197,11 +202,12 @@ def test_M10_signing_out_needs_the_token() -> None:
     run(story)
 
 
+@pytest.mark.promise("M12")
 @pytest.mark.parametrize(
     ("body", "status"),
     [(b"[" * 200_000, 400), (b'{"key": "\\ud800"}', 400), (b"[]", 400), (b"{", 400), (b'{"a":"' + b"x" * 1_100_000 + b'"}', 413)],
 )  # fmt: skip
-def test_M12_bodies_that_are_none_are_refused(body: bytes, status: int) -> None:
+def test_bodies_that_are_none_are_refused(body: bytes, status: int) -> None:
     async def story() -> None:
         async with staged() as stage:
             assert (await stage.ask("POST", "sign-in", body))[0] == status
@@ -209,7 +215,8 @@ def test_M12_bodies_that_are_none_are_refused(body: bytes, status: int) -> None:
     run(story)
 
 
-def test_M12_wrong_keys_are_limited() -> None:
+@pytest.mark.promise("M12")
+def test_wrong_keys_are_limited() -> None:
     async def story() -> None:
         async with staged() as stage:
             answers = [await stage.sign_in("nobody") for _ in range(FAILURES_MAX + 1)]
@@ -218,7 +225,8 @@ def test_M12_wrong_keys_are_limited() -> None:
     run(story)
 
 
-def test_M12_many_pages_look_at_the_pairing_once() -> None:
+@pytest.mark.promise("M12")
+def test_many_pages_look_at_the_pairing_once() -> None:
     begun, go_on = threading.Event(), threading.Event()
     looks: list[int] = []
 
@@ -241,7 +249,8 @@ def test_M12_many_pages_look_at_the_pairing_once() -> None:
     run(story)
 
 
-def test_M12_test_sends_that_wait_do_not_pile_up() -> None:
+@pytest.mark.promise("M12")
+def test_test_sends_that_wait_do_not_pile_up() -> None:
     waiting = threading.Semaphore(0)
     go_on = threading.Event()
 

@@ -93,8 +93,9 @@ def test_the_page_has_no_inline_script_no_outside_host_and_parses_no_markup(benc
     assert b"<script>" not in bench.ask("GET", "/").body
 
 
+@pytest.mark.promise("M6")
 @pytest.mark.parametrize("name", READS)
-def test_M6_nothing_is_told_before_sign_in(bench: Bench, name: str) -> None:
+def test_nothing_is_told_before_sign_in(bench: Bench, name: str) -> None:
     bench.store("orders", b"canary")
     for headers in (
         {},
@@ -108,8 +109,9 @@ def test_M6_nothing_is_told_before_sign_in(bench: Bench, name: str) -> None:
         assert b"contoso" not in answer.body
 
 
+@pytest.mark.promise("M10")
 @pytest.mark.parametrize("name", WRITES)
-def test_M10_a_change_needs_the_anti_forgery_token(bench: Bench, name: str) -> None:
+def test_a_change_needs_the_anti_forgery_token(bench: Bench, name: str) -> None:
     visitor = bench.sign_in()
     bench.store("orders")
     for headers in ({"cookie": visitor.cookie}, {"cookie": visitor.cookie, "x-pairbus-token": "guess"}, {}):
@@ -118,8 +120,9 @@ def test_M10_a_change_needs_the_anti_forgery_token(bench: Bench, name: str) -> N
     assert not bench.broker.faults.is_on
 
 
+@pytest.mark.promise("M10")
 @pytest.mark.parametrize("name", WRITES)
-def test_M10_get_changes_nothing(bench: Bench, name: str) -> None:
+def test_get_changes_nothing(bench: Bench, name: str) -> None:
     visitor = bench.sign_in()
     bench.store("orders")
     before = visitor.read(f"{API}/overview")
@@ -134,9 +137,10 @@ def test_M10_get_changes_nothing(bench: Bench, name: str) -> None:
     assert visitor.read(f"{API}/overview")["entities"] == before["entities"]
 
 
+@pytest.mark.promise("M1")
 @pytest.mark.parametrize("rule", ALLOWED)
 @pytest.mark.parametrize("name", [*READS, *(f"POST {name}" for name in WRITES)])
-def test_M1_a_rule_may_do_on_the_page_what_it_may_do_elsewhere(bench: Bench, rule: str, name: str) -> None:
+def test_a_rule_may_do_on_the_page_what_it_may_do_elsewhere(bench: Bench, rule: str, name: str) -> None:
     visitor = bench.sign_in(rule)
     bench.store("orders")
     short = name.removeprefix("POST ").partition("?")[0]
@@ -150,12 +154,14 @@ def test_M1_a_rule_may_do_on_the_page_what_it_may_do_elsewhere(bench: Bench, rul
         assert answer.status == 403
 
 
-def test_M1_settings_are_for_who_may_manage(bench: Bench) -> None:
+@pytest.mark.promise("M1")
+def test_settings_are_for_who_may_manage(bench: Bench) -> None:
     assert bench.sign_in("manager").read(f"{API}/entity?path=orders")["settings"] is not None
     assert bench.sign_in("listener").read(f"{API}/entity?path=orders")["settings"] is None
 
 
-def test_M1_the_key_of_an_entity_opens_that_entity_alone(bench: Bench) -> None:
+@pytest.mark.promise("M1")
+def test_the_key_of_an_entity_opens_that_entity_alone(bench: Bench) -> None:
     bench.store("other", b"canary")
     visitor = bench.sign_in("own", ENTITY_KEY, "orders")
 
@@ -169,7 +175,8 @@ def test_M1_the_key_of_an_entity_opens_that_entity_alone(bench: Bench) -> None:
     assert visitor.post(f"{API}/send", {"path": "orders", "body": "x"}).status == 200
 
 
-def test_M3_M5_a_session_ends_with_its_life_and_with_its_key(bench: Bench) -> None:
+@pytest.mark.promise("M3", "M5")
+def test_a_session_ends_with_its_life_and_with_its_key(bench: Bench) -> None:
     visitor = bench.sign_in()
     bench.now += LIFE_MS - 1
     assert visitor.get(f"{API}/overview").status == 200
@@ -202,7 +209,8 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(bench: Bench) -> 
     assert "Secure" not in plain
 
 
-def test_M12_wrong_keys_are_limited_and_M13_written_down(bench: Bench) -> None:
+@pytest.mark.promise("M12", "M13")
+def test_wrong_keys_are_limited_and_recorded(bench: Bench) -> None:
     wish = {"rule": "manager", "key": "wrong-canary"}
     answers = [bench.ask("POST", "/$page/sign-in", wish).status for _ in range(FAILURES_MAX + 1)]
 
@@ -221,7 +229,8 @@ def test_wrong_keys_are_refused_alike(bench: Bench, wish: dict[str, str]) -> Non
     )
 
 
-def test_M12_the_number_of_sessions_is_bounded(bench: Bench) -> None:
+@pytest.mark.promise("M12")
+def test_the_number_of_sessions_is_bounded(bench: Bench) -> None:
     first = bench.sign_in()
     for _ in range(SESSIONS_MAX):
         bench.sign_in()
@@ -229,7 +238,8 @@ def test_M12_the_number_of_sessions_is_bounded(bench: Bench) -> None:
     assert first.get(f"{API}/overview").status == 401
 
 
-def test_M7_no_answer_holds_a_key(bench: Bench) -> None:
+@pytest.mark.promise("M7")
+def test_no_answer_holds_a_key(bench: Bench) -> None:
     visitor = bench.sign_in()
     seen = b"".join(visitor.get(f"{API}/{name}").body for name in READS)
     for key in (*KEYS.values(), ENTITY_KEY):
@@ -259,7 +269,8 @@ def test_a_body_that_is_no_json_object_is_refused(bench: Bench, body: bytes) -> 
     assert answer.status == 400
 
 
-def test_M13_every_change_is_written_down_once(bench: Bench) -> None:
+@pytest.mark.promise("M13")
+def test_every_change_is_written_down_once(bench: Bench) -> None:
     visitor = bench.sign_in()
     bench.audits.clear()
     visitor.post(f"{API}/send", {"path": "orders", "body": "x"})
@@ -292,6 +303,7 @@ def test_numbers_that_are_none_are_refused(bench: Bench, target: str) -> None:
     assert bench.sign_in().get(f"{API}/{target}").status == 400
 
 
+@pytest.mark.promise("M12")
 @pytest.mark.parametrize(
     "body",
     [
@@ -304,14 +316,15 @@ def test_numbers_that_are_none_are_refused(bench: Bench, target: str) -> None:
         b"1" * 10_000,
     ],
 )
-def test_M12_a_body_that_would_break_the_broker_is_refused_before_sign_in(bench: Bench, body: bytes) -> None:
+def test_a_body_that_would_break_the_broker_is_refused_before_sign_in(bench: Bench, body: bytes) -> None:
     headers = {"content-type": "application/json"}
     answer = bench.page(HttpRequest("POST", "/$page/sign-in", headers, body, "127.0.0.1:1", False), NOW)
     assert answer is not None
     assert answer.status == 400
 
 
-def test_M10_signing_out_needs_the_token_too(bench: Bench) -> None:
+@pytest.mark.promise("M10")
+def test_signing_out_needs_the_token_too(bench: Bench) -> None:
     visitor = bench.sign_in()
     assert bench.ask("POST", "/$page/sign-out", {}, {"cookie": visitor.cookie}).status == 401
     assert visitor.get(f"{API}/overview").status == 200
@@ -326,7 +339,8 @@ def test_a_token_of_strange_bytes_is_only_wrong(bench: Bench) -> None:
     assert bench.ask("POST", f"{API}/send", {"path": "orders"}, headers).status == 401
 
 
-def test_M8_the_policy_allows_nothing_inline_and_no_text_to_become_script(bench: Bench) -> None:
+@pytest.mark.promise("M8")
+def test_the_policy_allows_nothing_inline_and_no_text_to_become_script(bench: Bench) -> None:
     for target in ("/", "/$page/app.js", "/$page/app.css", f"{API}/overview"):
         policy = dict(bench.ask("GET", target).headers)["Content-Security-Policy"]
         assert "unsafe" not in policy, target
@@ -355,7 +369,8 @@ def test_no_file_of_the_page_names_another_host_or_builds_markup(bench: Bench) -
             assert word not in text, name
 
 
-def test_M12_an_overview_of_many_entities_is_made_once_for_many_pages(bench: Bench) -> None:
+@pytest.mark.promise("M12")
+def test_an_overview_of_many_entities_is_made_once_for_many_pages(bench: Bench) -> None:
     for number in range(SHARED_FROM):
         bench.broker.namespace.create(QUEUE, f"q{number}", Settings(), NOW)
     pages = [bench.sign_in() for _ in range(3)]
@@ -370,7 +385,8 @@ def test_M12_an_overview_of_many_entities_is_made_once_for_many_pages(bench: Ben
     assert next(row for row in shown if row["path"] == "orders")["active"] == 1
 
 
-def test_M12_requests_to_the_page_have_a_rate_limit(bench: Bench) -> None:
+@pytest.mark.promise("M12")
+def test_requests_to_the_page_have_a_rate_limit(bench: Bench) -> None:
     signed_in = bench.sign_in()
     answers = [bench.ask("GET", f"{API}/overview") for _ in range(STRANGER_BURST)]  # one went to signing in
     assert {answer.status for answer in answers[:-1]} == {401}

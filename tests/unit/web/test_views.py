@@ -42,7 +42,8 @@ def managed(bench: Bench, path: str) -> dict[str, int]:
     return {name.decode(): int(number) for name, number in found}
 
 
-def test_M15_counts_are_those_of_the_management_api(bench: Bench) -> None:
+@pytest.mark.promise("M15")
+def test_counts_are_those_of_the_management_api(bench: Bench) -> None:
     later = {"x-opt-scheduled-enqueue-time": Timestamp(NOW + 60_000)}
     for _ in range(5):
         bench.store("orders")
@@ -104,7 +105,8 @@ def test_peeking_pages_through_everything_once_and_changes_nothing(bench: Bench)
     assert len(visitor.read(f"{API}/messages?path=orders&count=200")["messages"]) == 45 <= PAGE_MAX
 
 
-def test_M8_foreign_text_leaves_as_inert_json(bench: Bench) -> None:
+@pytest.mark.promise("M8")
+def test_foreign_text_leaves_as_inert_json(bench: Bench) -> None:
     bench.store(
         "orders", CANARY.encode(), subject=CANARY, message_id=CANARY, application_properties={CANARY: CANARY}
     )
@@ -198,7 +200,8 @@ def test_settings_are_written_for_people(bench: Bench) -> None:
     assert values["Max size"] == "1,024 MB"
 
 
-def test_M12_a_large_body_is_shown_whole_when_asked_for_one_at_a_time(bench: Bench) -> None:
+@pytest.mark.promise("M12")
+def test_a_large_body_is_shown_whole_when_asked_for_one_at_a_time(bench: Bench) -> None:
     settings = replace(Settings(), max_message_kb=2_048)
     bench.broker.namespace.create(QUEUE, "large", settings, NOW)
     bench.store("large", b"a" * 200_000)

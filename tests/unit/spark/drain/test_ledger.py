@@ -67,7 +67,8 @@ def test_what_the_driver_itself_moved_is_added_and_never_replaced(tmp_path: Path
     assert len(list((tmp_path / "run=r1" / "slice=000003-watch").glob("part-*.parquet"))) == 2
 
 
-def test_D10_the_driver_takes_in_no_more_than_its_bound() -> None:
+@pytest.mark.promise("D10")
+def test_the_driver_takes_in_no_more_than_its_bound() -> None:
     here = LedgerBook("/data/ledger", "r1")
 
     assert here.messages_max(50_000, 2) == 50_000

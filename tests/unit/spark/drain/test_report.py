@@ -16,7 +16,8 @@ from pairbus.spark.drain.rows import (
 )
 
 
-def test_P45_the_report_counts_what_slices_did() -> None:
+@pytest.mark.promise("P45")
+def test_the_report_counts_what_slices_did() -> None:
     report = Report()
     report.add(
         [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +13,9 @@ BACKLOGS = st.dictionaries(
 )
 
 
+@pytest.mark.promise("P41")
 @given(BACKLOGS, st.integers(1, 16))
-def test_P41_every_queue_is_in_some_share_and_no_task_has_a_queue_twice(
+def test_every_queue_is_in_some_share_and_no_task_has_a_queue_twice(
     backlog: dict[str, int | None], tasks: int
 ) -> None:
     shares = share_out(backlog, tasks)

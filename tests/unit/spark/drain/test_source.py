@@ -31,11 +31,13 @@ def test_the_first_attempt_pumps(monkeypatch: pytest.MonkeyPatch, is_speculated:
     assert rows_of(monkeypatch, is_speculated=is_speculated, attempt=0) == (1, [])
 
 
-def test_D3_a_second_try_pumps_where_no_copies_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("D3")
+def test_a_second_try_pumps_where_no_copies_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows_of(monkeypatch, is_speculated=False, attempt=1) == (1, [])
 
 
-def test_D3_what_may_be_a_copy_lets_the_first_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("D3")
+def test_what_may_be_a_copy_lets_the_first_end(monkeypatch: pytest.MonkeyPatch) -> None:
     moved, waited = rows_of(monkeypatch, is_speculated=True, attempt=1)
 
     assert moved == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
+
 from pairbus.reports.bill.marginal import standard_table
 from pairbus.stage.demo.bill import billed, made
 
@@ -18,7 +20,8 @@ COUNTS = {
 }
 
 
-def test_D6_a_detoured_message_is_four_operations_and_settling_none() -> None:
+@pytest.mark.promise("D6")
+def test_a_detoured_message_is_four_operations_and_settling_none() -> None:
     found = billed(
         {
             ("backlog", "send"): 1,
@@ -33,7 +36,8 @@ def test_D6_a_detoured_message_is_four_operations_and_settling_none() -> None:
     assert found.total() == 4
 
 
-def test_D6_the_lines_add_up_to_what_the_operations_cost() -> None:
+@pytest.mark.promise("D6")
+def test_the_lines_add_up_to_what_the_operations_cost() -> None:
     table = standard_table()
     bill = made(COUNTS, table)
 

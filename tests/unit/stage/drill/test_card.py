@@ -85,7 +85,8 @@ def test_a_broken_promise_fails(broken: dict[str, Any], name: str) -> None:
     assert not card.passed
 
 
-def test_P36_a_copy_is_allowed_for_each_attempt_in_doubt() -> None:
+@pytest.mark.promise("P36")
+def test_a_copy_is_allowed_for_each_attempt_in_doubt() -> None:
     doubtful = facts(probes=(probe(1, copies={1, 2, 3}, doubts=2),))
     other = facts(probes=(probe(1, copies={1, 2, 3}, doubts=1), probe(2, doubts=5)))
 
@@ -97,7 +98,8 @@ def test_P36_a_copy_is_allowed_for_each_attempt_in_doubt() -> None:
     assert verdicts(judge(again, OPTIONS, OUTAGES["refuse"]))["duplicates"] == "pass"
 
 
-def test_P36_another_syphon_may_have_resent_in_doubt_what_was_parked() -> None:
+@pytest.mark.promise("P36")
+def test_another_syphon_may_have_resent_in_doubt_what_was_parked() -> None:
     parked, direct = (facts(probes=(probe(1, copies={1, 2}, is_parked=way),)) for way in (True, False))
 
     assert verdicts(judge(parked, OPTIONS, OUTAGES["black-hole"]))["duplicates"] == "told"

@@ -36,7 +36,8 @@ def test_what_cannot_be_a_drill_is_refused_with_the_way_out(changes: dict[str, A
         options(**changes)
 
 
-def test_M7_options_do_not_show_their_keys() -> None:
+@pytest.mark.promise("M7")
+def test_options_do_not_show_their_keys() -> None:
     assert "canary" not in repr(options())
 
 

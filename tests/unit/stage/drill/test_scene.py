@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from pairbus.pairing.events import Event, Kind
@@ -27,7 +28,8 @@ def card(verdict: str) -> Card:
     return Card(drill="d", outage="refuse", is_early=False, lines=(line,), lost=(HOSTILE,))
 
 
-def test_M8_names_and_errors_are_shown_as_text() -> None:
+@pytest.mark.promise("M8")
+def test_names_and_errors_are_shown_as_text() -> None:
     shown, scene = console(), Scene()
     with Screen(shown, scene):
         scene.event(Event(Kind.FAILED_OVER, HOSTILE, "x", 0))

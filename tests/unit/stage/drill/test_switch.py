@@ -77,7 +77,8 @@ def test_the_cloud_is_not_asked() -> None:
     assert not Switchboard(CLOUD).is_offered()
 
 
-def test_M7_a_primary_that_is_away_is_told_without_its_key() -> None:
+@pytest.mark.promise("M7")
+def test_a_primary_that_is_away_is_told_without_its_key() -> None:
     with pytest.raises(PairingError, match="could not be reached") as caught:
         Switchboard(NOBODY).is_offered()
 
