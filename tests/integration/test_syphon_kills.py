@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.drain.browsing import browse
 from pairbus.pairing import parking
 from pairbus.sdk import sections
+from pairbus.sdk.browsing import browse
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing_kit import options, paired, wait_until
 from tests.integration.syphon_process import SyphonProcess, backlog_queue, fill, wait_for_home, waiting

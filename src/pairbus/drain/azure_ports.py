@@ -13,14 +13,14 @@ from azure.servicebus.exceptions import (
     MessageNotFoundError,
 )
 
-from pairbus.drain.browsing import PAGE, DestinationIndex, browses_without_link, page_of
+from pairbus.drain.destination_index import DestinationIndex
 from pairbus.drain.plan import BATCH_BYTES, LOCK_MS_DEFAULT, BacklogMessage
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
-from pairbus.drain.settling import settle_all
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PATH
-from pairbus.sdk import handlers, message_bytes, receivers
+from pairbus.sdk import handlers, message_bytes, receivers, settling
+from pairbus.sdk.browsing import PAGE, open_without_link_async, page_of
 from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ class AzureInbox:
         """Remove messages with as few frames as their numbers allow. Returns those that are gone."""
         receiver = self._receiver
         # A lock belongs to the link it came on; after a reconnect the message is received again.
-        held = [message for message in messages if _receiver_of(message.token) is receiver]
+        held = [message for message in messages if settling.is_received_by(message.token, receiver)]
         if receiver is None or not held:
             return []
         tokens: list[Any] = [message.token for message in held]
-        done = await settle_all(receiver, tokens)
+        done = await settling.settle_all(receiver, tokens)
         return [message for message, is_done in zip(held, done, strict=True) if is_done]
 
     async def dead_letter(self, token: object, reason: str, description: str) -> None:
@@ -104,8 +104,10 @@ class AzureInbox:
         """Let others have the messages."""
         receiver = self._receiver
         if receiver is not None:
-            await settle_all(
-                receiver, [token for token in tokens if _receiver_of(token) is receiver], released=True
+            await settling.settle_all(
+                receiver,
+                [token for token in tokens if settling.is_received_by(token, receiver)],
+                released=True,
             )
 
     async def renew(self, message: BacklogMessage) -> int:
@@ -147,7 +149,7 @@ class AzureInbox:
                     await receiver.close()
 
     async def _open(self) -> ServiceBusReceiver:
-        if self._receiver is None or not self._receiver._running:
+        if self._receiver is None or not receivers.is_open(self._receiver):
             await self.close()
             receiver = self._client.get_queue_receiver(self.queue)
             # Reopening is ours to do: the hooks below belong to one link.
@@ -162,7 +164,7 @@ class AzureInbox:
     async def _settled(self, operation: str, token: Any, **details: Any) -> None:
         receiver = self._receiver
         # The lock belongs to the link it came on; after a reconnect the message is received again.
-        if receiver is None or token._receiver is not receiver:
+        if receiver is None or not settling.is_received_by(token, receiver):
             raise LockLost
         try:
             await getattr(receiver, operation)(token, **details)
@@ -239,8 +241,8 @@ class AzureOutlet:
         """The largest message, in bytes, that a destination takes; 0 when it does not tell. Opens the link."""
         sender: Any = self._link(entity_key(path), path)
         async with asyncio.timeout(OPEN_SECONDS):
-            await sender._open_with_retry()
-        return int(sender._max_message_size_on_link or 0)
+            await handlers.open_with_retries(sender)
+        return handlers.largest_message(sender)
 
     async def already_delivered(
         self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
@@ -265,7 +267,7 @@ class AzureOutlet:
         return index.take(messages)
 
     async def _look(self, index: DestinationIndex, path: str, ids: frozenset[str], now: int) -> None:
-        receiver = browses_without_link(self._client.get_queue_receiver(path))
+        receiver = open_without_link_async(self._client.get_queue_receiver(path))
         handlers.set_retries(receiver, 0)
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -285,10 +287,6 @@ async def _close(handler: Any) -> None:
     with suppress(Exception):
         async with asyncio.timeout(CLOSE_SECONDS):
             await handler.close()
-
-
-def _receiver_of(token: Any) -> Any:
-    return token._receiver
 
 
 def _milliseconds(when: datetime | None) -> int | None:

@@ -14,7 +14,6 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.drain.browsing import Browsed, page_of
 from pairbus.drain.hosting import build, close_clients
 from pairbus.drain.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
 from pairbus.drain.restoring import Life
@@ -25,6 +24,7 @@ from pairbus.pairing._async.management import Management, NoManageRight
 from pairbus.pairing.state import BACKLOG_LIMIT_BYTES
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import client_settings, handlers, message_bytes, receivers
+from pairbus.sdk.browsing import Browsed, page_of
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.trust import reaching

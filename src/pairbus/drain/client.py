@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pairbus.drain.hosting import DrainThread, asynchronous, build
+from pairbus.drain.hosting import DrainThread, build
 from pairbus.drain.shell import Syphon
 from pairbus.drain.told import KINDS
 from pairbus.pairing._sync.client import PairedServiceBusClient as _Paired
 from pairbus.pairing.errors import ScheduledMessageGoneError
 from pairbus.pairing.events import Kind
+from pairbus.sdk.async_client import asynchronous
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient as AsyncClient

@@ -6,6 +6,9 @@ This is the only room that may import ``azure.*._*`` or reach into private attri
 - ``trust``: certificate authorities, and options that reach a namespace on another port than the usual one
 - ``client_settings``: what an SDK client knows about its namespace
 - ``message_bytes``, ``sections``: messages and batches as bytes
+- ``browsing``, ``settling``: entities browsed as bytes; many deliveries settled with few frames
+- ``links``: senders and receivers that open at once
+- ``async_client``: an asynchronous client made from a synchronous one
 - ``handlers``, ``receivers``: retries, attempts, sharing and ending of senders and receivers
 - ``plain_http``, ``plain_http_aio``: the administration client without TLS
 """

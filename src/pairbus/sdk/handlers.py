@@ -89,6 +89,11 @@ def open_with_retries(sender: Any) -> Any:
     return sender._open_with_retry()
 
 
+def largest_message(sender: Any) -> int:
+    """The largest message, in bytes, that an open sender's link takes; 0 when it does not say."""
+    return int(sender._max_message_size_on_link or 0)
+
+
 def can_pipeline(sender: Any) -> bool:
     """Whether the parts below the sender are those that ``transfer`` and ``work`` know."""
     return getattr(sender._amqp_transport, "KIND", "") == "pyamqp" and hasattr(sender, "_create_handler")

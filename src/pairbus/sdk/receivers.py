@@ -55,6 +55,11 @@ def _settling_part(payload: bytes) -> bytes:
     return sections.join(parts)
 
 
+def is_open(receiver: Any) -> bool:
+    """Whether the link of a receiver is open, as far as the SDK knows."""
+    return bool(receiver._running)
+
+
 def payload_of(message: Any) -> bytes | None:
     """The bytes of a received message; None when they were not kept."""
     payload = getattr(message, "_pairbus_payload", None)

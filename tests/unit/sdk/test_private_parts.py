@@ -45,11 +45,6 @@ NOT_YET = {
     "pairing/_sync/runtime.py",
     "pairing/rules/trigger.py",
     "spark/connector/entity.py",
-    "spark/connector/sdk.py",
-    "drain/browsing.py",
-    "drain/hosting.py",
-    "drain/azure_ports.py",
-    "drain/settling.py",
 }
 """Modules that still do, to be emptied."""
 

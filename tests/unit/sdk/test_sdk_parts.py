@@ -14,10 +14,10 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
-from pairbus.drain.hosting import asynchronous
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.sdk import client_settings, handlers, message_bytes, sections
+from pairbus.sdk.async_client import asynchronous
 from pairbus.sdk.failures import is_refusal
 
 TEXT = "Endpoint=sb://p.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"

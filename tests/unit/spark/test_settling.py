@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pairbus.spark.connector import entity, sdk
+from pairbus.sdk import settling as sdk_settling
+from pairbus.spark.connector import entity
 from pairbus.spark.connector.offsets import mark_of
 
 LAST_MS = 5_000
@@ -41,7 +42,7 @@ def locked(number: int, enqueued_ms: int) -> Any:
 async def settled(monkeypatch: pytest.MonkeyPatch, page: list[Any]) -> tuple[FakeReceiver, Any]:
     """Settle a batch that had seen the messages 1 to 3, each enqueued at its number in seconds."""
     receiver = FakeReceiver(page)
-    monkeypatch.setattr(sdk, "settle_all", FakeReceiver.settle_all)
+    monkeypatch.setattr(sdk_settling, "settle_all", FakeReceiver.settle_all)
     due = {number: mark_of(number * 1_000, f"m{number}".encode()) for number in (1, 2, 3)}
     settling = entity._Settling(due, LAST_MS)
     await entity._complete(receiver, settling, len(due))

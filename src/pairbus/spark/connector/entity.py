@@ -16,13 +16,12 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
-from pairbus.sdk import handlers
+from pairbus.sdk import browsing, handlers, links
+from pairbus.sdk import settling as sdk_settling
 from pairbus.sdk.failures import Failure, classify
-from pairbus.spark.connector import sdk
 from pairbus.spark.connector.access_errors import lasting_refusal
 from pairbus.spark.connector.entity_kind import refuse_topic
 from pairbus.spark.connector.offsets import Run, mark_of, numbers_of, runs_of
-from pairbus.spark.drain.census import Browser
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
@@ -90,13 +89,13 @@ class Entity:
 
     def highest(self, known: int = 0) -> int | None:
         """The highest sequence number now, from ``known`` on; None when there is none."""
-        return Browser(self._open()).highest(known)
+        return browsing.Browser(self._open()).highest(known)
 
     def browse(self, first: int, last: int | None = None) -> Iterator[Browsed]:
         """Messages with numbers from ``first`` to ``last``, in order."""
         number = first
         while last is None or number <= last:
-            page = sdk.browse(self._open(), number, PAGE)
+            page = browsing.browse(self._open(), number, PAGE)
             if not page:
                 return
             for payload in page:
@@ -139,10 +138,10 @@ class Entity:
 
     def _open(self) -> Any:
         if self._receiver is None:
-            self._client = sdk.client_of(**self._options.access.connection(), retry_total=RETRIES)
+            self._client = links.client_of(**self._options.access.connection(), retry_total=RETRIES)
             self._receiver = receiver_of(self._client, self._options)
             # Browsing needs no receiving link; without one, entities with sessions can be looked at as a whole.
-            sdk.open_without_link(self._receiver)
+            browsing.open_without_link(self._receiver)
             self._check_access(self._receiver)
         return self._receiver
 
@@ -154,7 +153,7 @@ class Entity:
         """
         handlers.set_retries(receiver, 0)
         try:
-            first = sdk.browse(receiver, 1, 1)
+            first = browsing.browse(receiver, 1, 1)
             # A topic holds no active message: only what looks like one is asked what it is.
             if not self._is_task and not (first and _browsed(first[0]).is_active):
                 refuse_topic(self._options)
@@ -178,7 +177,7 @@ class Entity:
 def receiver_of(client: Any, options: SourceOptions, **settings: Any) -> Any:
     """A receiver of the entity that the options name."""
     if options.sub_queue:
-        settings["sub_queue"] = sdk.SUB_QUEUES[options.sub_queue]
+        settings["sub_queue"] = links.SUB_QUEUES[options.sub_queue]
     if options.queue:
         return client.get_queue_receiver(options.queue, **settings)
     return client.get_subscription_receiver(options.topic, options.subscription, **settings)
@@ -254,7 +253,7 @@ async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequenc
         **options.access.connection(), retry_total=2
     ) as client:
         try:
-            async with sdk.at_once(receiver_of(client, options)) as receiver:
+            async with links.at_once(receiver_of(client, options)) as receiver:
                 await _complete(receiver, settling, len(sessions))
             return
         except ServiceBusError as error:
@@ -267,7 +266,7 @@ async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequenc
                 by_session[session] = by_session.get(session, 0) + 1
         for session, count in by_session.items():
             with suppress(ServiceBusError):  # somebody holds the session: its messages stay owed
-                async with sdk.at_once(receiver_of(client, options, session_id=session)) as receiver:
+                async with links.at_once(receiver_of(client, options, session_id=session)) as receiver:
                     await _complete(receiver, settling, count)
 
 
@@ -292,7 +291,7 @@ async def _complete(receiver: Any, settling: _Settling, wanted: int) -> None:
             (mine if settling.wants(message) else passed).append(message)
         others += passed
         # One foreign message means that the entity was replaced: none of its messages is known.
-        done = await sdk.settle_all(receiver, mine) if mine and not settling.foreign else []
+        done = await sdk_settling.settle_all(receiver, mine) if mine and not settling.foreign else []
         if settling.foreign:
             others += mine
             break
@@ -301,4 +300,4 @@ async def _complete(receiver: Any, settling: _Settling, wanted: int) -> None:
         wanted -= len(settled)
         empty = 0 if settled or passed else empty + 1
     if others:
-        await sdk.settle_all(receiver, others, released=True)
+        await sdk_settling.settle_all(receiver, others, released=True)

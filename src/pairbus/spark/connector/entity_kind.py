@@ -17,9 +17,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import UsageError
-from pairbus.sdk import handlers
+from pairbus.sdk import handlers, links
 from pairbus.sdk.failures import Failure, classify
-from pairbus.spark.connector import sdk
 
 if TYPE_CHECKING:
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -102,7 +101,7 @@ async def _is_refused_as_topic(options: SourceOptions) -> bool:
 
 
 async def _is_receiver_refused(options: SourceOptions, session_id: str | None) -> bool:
-    settings: dict[str, Any] = {"sub_queue": sdk.SUB_QUEUES[options.sub_queue]} if options.sub_queue else {}
+    settings: dict[str, Any] = {"sub_queue": links.SUB_QUEUES[options.sub_queue]} if options.sub_queue else {}
     if session_id is not None:
         settings["session_id"] = session_id
     try:
@@ -110,7 +109,7 @@ async def _is_receiver_refused(options: SourceOptions, session_id: str | None) -
             asyncio.timeout(LINK_SECONDS),
             ServiceBusClient.from_connection_string(**options.access.connection(), retry_total=0) as client,
         ):
-            receiver = sdk.at_once(client.get_queue_receiver(options.queue, **settings))
+            receiver = links.at_once(client.get_queue_receiver(options.queue, **settings))
             handlers.set_retries(receiver, 0)
             async with receiver:
                 return False

@@ -21,10 +21,10 @@ from pairbus.drain.plan import BATCH_BYTES, BacklogMessage, forbidden
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.links import SendersAtOnce
 from pairbus.spark.connector.access_errors import lasting_refusal
 from pairbus.spark.connector.quarantine import as_json, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of
-from pairbus.spark.connector.sdk import SendersAtOnce
 from pairbus.spark.connector.spill import Record, Spill
 
 if TYPE_CHECKING:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pairbus.amqp.message.whole import decode_message
-from pairbus.amqp.types import Symbol
-
-ACTIVE = 0
+from pairbus.sdk.browsing import Browsed
 
 
 def in_order(browsed: Sequence[bytes], mine: Collection[int], numbers: Sequence[int]) -> int:
@@ -19,23 +16,9 @@ def in_order(browsed: Sequence[bytes], mine: Collection[int], numbers: Sequence[
         numbers: The sequence numbers just locked, ascending.
     """
     held = {*mine, *numbers}
-    foreign = [number for number in map(active_number, browsed) if number is not None and number not in held]
+    shown = (Browsed.of(payload) for payload in browsed)
+    foreign = [one.sequence_number for one in shown if one.is_active and one.sequence_number not in held]
     barrier = min(foreign, default=None)
     if barrier is None:
         return len(numbers)
     return sum(1 for number in numbers if number < barrier)
-
-
-def active_number(payload: bytes) -> int | None:
-    """A browsed message's sequence number; None when it is deferred or scheduled."""
-    annotations = decode_message(payload).message_annotations
-    number = annotations.get(Symbol("x-opt-sequence-number"))
-    state = annotations.get(Symbol("x-opt-message-state"), ACTIVE)
-    return number if isinstance(number, int) and state == ACTIVE else None
-
-
-def sequence_number(payload: bytes) -> int:
-    """A browsed message's sequence number."""
-    number = decode_message(payload).message_annotations.get(Symbol("x-opt-sequence-number"))
-    assert isinstance(number, int), number
-    return number

@@ -26,10 +26,9 @@ from pairbus.drain.plan import BacklogMessage, DeadLetter, DrainPlan, NotFoundPo
 from pairbus.drain.restoring import Life, restore_to_send
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.sdk import handlers, receivers
+from pairbus.sdk import browsing, handlers, receivers, settling
 from pairbus.sdk.failures import classify
 from pairbus.sdk.trust import reaching, trusting
-from pairbus.spark.connector import sdk
 from pairbus.spark.drain.order import in_order
 from pairbus.spark.drain.report import TIME_IS_UP
 from pairbus.spark.drain.rows import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
@@ -204,11 +203,11 @@ class TaskPump:
         """Give back what came before its turn: an older message is locked by somebody else, a dead task perhaps."""
         mine = set(self._plan_numbers(lane))
         numbers = [int(message.sequence_number or 0) for message in messages]
-        browsed = await sdk.browse_async(lane.receiver, 1, len(mine) + len(numbers) + 1)
+        browsed = await browsing.browse_async(lane.receiver, 1, len(mine) + len(numbers) + 1)
         turn = in_order(browsed, mine, numbers)
         early = messages[turn:]
         if early:
-            await sdk.settle_all(lane.receiver, early, released=True)
+            await settling.settle_all(lane.receiver, early, released=True)
             lane.quiet_until = time.monotonic() + PAUSE_SECONDS
             await asyncio.sleep(BUSY_SECONDS)
         return messages[:turn]
@@ -261,7 +260,9 @@ class TaskPump:
         accepted, lane.accepted = lane.accepted, []
         if accepted:
             try:
-                confirmed = await sdk.settle_all(lane.receiver, [_message(letter) for letter in accepted])
+                confirmed = await settling.settle_all(
+                    lane.receiver, [_message(letter) for letter in accepted]
+                )
             except Exception:  # noqa: BLE001 - whatever the transport raises, nothing was confirmed
                 confirmed = [False] * len(accepted)
             for letter, is_done in zip(accepted, confirmed, strict=True):
@@ -298,7 +299,7 @@ class TaskPump:
         rest = self._plan.drop_queue(lane.queue)
         with suppress(Exception):
             if rest:
-                await sdk.settle_all(lane.receiver, [_message(letter) for letter in rest], released=True)
+                await settling.settle_all(lane.receiver, [_message(letter) for letter in rest], released=True)
             for letter in rest:
                 self._note_letter(
                     letter, WAITING, self._reasons.get(letter.path.strip("/").lower(), TIME_IS_UP)

@@ -26,7 +26,7 @@ async def settle_all(
     *,
     released: bool = False,
 ) -> list[bool]:
-    """Complete (or give back) deliveries of one receiver with as few frames as their numbers allow.
+    """Complete (or release) deliveries of one receiver with as few frames as their numbers allow.
 
     Returns for each whether the broker confirmed it; a message that is not confirmed may have lost its lock, and
     then comes again (P40).
@@ -54,6 +54,11 @@ async def settle_all(
         for number in numbers:
             pending.pop(number, None)
     return [_delivery_number(message) in confirmed for message in messages]
+
+
+def is_received_by(message: Any, receiver: object) -> bool:
+    """Whether a message was delivered by this receiver. Its lock belongs to that link."""
+    return message._receiver is receiver
 
 
 def _delivery_number(message: ServiceBusReceivedMessage) -> int:
