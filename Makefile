@@ -128,6 +128,7 @@ demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the way h
 
 docs: $(STAMP) ## Write the generated pages, check the documents: links hold, commands run
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/promises.py
 	$(PYTEST) tests/integration/test_docs.py
 
 site: $(DOCS_STAMP) ## Build the documents as a site into build/site, strictly
@@ -136,7 +137,7 @@ site: $(DOCS_STAMP) ## Build the documents as a site into build/site, strictly
 dist: $(STAMP) ## Build the wheel and the source distribution into dist/
 	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
 
-lock: $(STAMP) ## Write requirements/*.lock anew
+lock: $(STAMP) ## Write requirements/*.lock again
 	tools/lock.sh --upgrade
 
 clean: ## Remove what the targets made, but for .venv

@@ -1,6 +1,6 @@
 """What the official administration client can rely on: one suite, run in process and over HTTPS.
 
-Sources: service-bus-protocol §11 (management REST), §10.1 (settings), §9 (rules).
+They follow the service's public REST reference and what the client's source needs.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ _numbers = count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "spec(section, claim): where the behaviour is written down")
+    config.addinivalue_line(
+        "markers",
+        "spec(behaviour, source): the behaviour of Service Bus that a test checks, and where it is described",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

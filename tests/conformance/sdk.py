@@ -42,9 +42,9 @@ FACES = ("sync", "async")
 TRANSPORTS = ("tcp", "tls", "ws", "wss")
 
 
-def spec(section: str, claim: str) -> pytest.MarkDecorator:
-    """Cite where a behaviour is written down, and the claim in a few words."""
-    return pytest.mark.spec(section, claim)
+def spec(behaviour: str, source: str = "Azure Service Bus documentation") -> pytest.MarkDecorator:
+    """State the behaviour of Service Bus that a test checks, and the public source that describes it."""
+    return pytest.mark.spec(behaviour, source)
 
 
 class Portal:
@@ -123,7 +123,7 @@ class Endpoint:
 
 
 def endpoint_for(transport: str, connection_string: str, ca_file: str) -> Endpoint:
-    """The way the official client wants each transport asked for (service-bus-protocol §1.2).
+    """The way the official client wants each transport asked for.
 
     The connection string is the plain one, with the emulator flag. Only a custom endpoint keeps a port for TLS
     and for WebSocket; its presence with the emulator flag gives ``ws``, without it ``wss``.
@@ -239,7 +239,7 @@ class Bus:
 def take(receiver: Any, count: int, seconds: float = RECEIVE_SECONDS_MAX) -> list[Any]:
     """Receive exactly ``count`` messages, in as many calls as it needs.
 
-    The client returns 0.2 s after the first message with whatever it has (§4.2), so one call may bring fewer.
+    The client returns 0.2 s after the first message with whatever it has, so one call may bring fewer.
     """
     messages: list[Any] = []
     deadline = time.monotonic() + seconds

@@ -40,7 +40,7 @@ def modules() -> Path:
     return cache
 
 
-@spec("service-bus-protocol §13", "what the JavaScript client needs")
+@spec("what the JavaScript client needs")
 def test_javascript_client(namespace: Any, make_queue: Callable[..., str], modules: Path) -> None:
     plain = namespace.connection_string
     endpoint = connection_part(plain, "Endpoint")

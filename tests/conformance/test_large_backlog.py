@@ -31,9 +31,7 @@ def _receive_all(receiver: Any, count: int, batch: int) -> list[str]:
     return found
 
 
-@spec(
-    "service-bus-protocol §4.2", "credit is used up as long as there are messages, whatever the socket takes"
-)
+@spec("credit is used up as long as there are messages, whatever the socket takes")
 def test_a_backlog_of_large_messages_is_received_in_batches(bus: Bus, queue: str) -> None:
     count = 300
     with bus.sender(queue) as sender:
@@ -46,7 +44,7 @@ def test_a_backlog_of_large_messages_is_received_in_batches(bus: Bus, queue: str
 
 
 @pytest.mark.slow
-@spec("service-bus-protocol §4.2", "prefetch through a slow network brings every message")
+@spec("prefetch through a slow network brings every message")
 def test_a_backlog_is_prefetched_through_a_slow_network(namespace: Any, queue: str) -> None:
     count = 6_000
     bus = Bus("sync", Endpoint(namespace.connection_string, {}))

@@ -122,7 +122,7 @@ def sdk(namespace: Any) -> Iterator[Bus]:
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §7, invariants B14", "declare, work, discharge: visible together at the commit")
+@spec("declare, work, discharge: visible together at the commit")
 def test_commit_makes_all_sends_visible_together(
     connection: Any, controller: Controller, sdk: Bus, make_queue: Callable[..., str]
 ) -> None:
@@ -142,7 +142,7 @@ def test_commit_makes_all_sends_visible_together(
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §7, invariants B14", "discharge with fail: nothing of it happened")
+@spec("discharge with fail: nothing of it happened")
 def test_abort_leaves_no_trace(connection: Any, controller: Controller, sdk: Bus, queue: str) -> None:
     sender = connection.create_sender(queue)
     transaction = controller.declare()
@@ -156,7 +156,7 @@ def test_abort_leaves_no_trace(connection: Any, controller: Controller, sdk: Bus
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §7", "a settlement and a send in one transaction: take here, put there")
+@spec("a settlement and a send in one transaction: take here, put there")
 @pytest.mark.parametrize("settle_before_discharge", [False, True])
 def test_take_and_put_in_one_transaction(
     connection: Any,
@@ -182,7 +182,7 @@ def test_take_and_put_in_one_transaction(
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §7", "after a rollback the message is still locked, and can still be settled")
+@spec("after a rollback the message is still locked, and can still be settled")
 def test_aborted_settlement_leaves_the_message_where_it_was(
     connection: Any, controller: Controller, sdk: Bus, make_queue: Callable[..., str]
 ) -> None:
@@ -201,7 +201,7 @@ def test_aborted_settlement_leaves_the_message_where_it_was(
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §4.6, §7", "every outcome can be part of a transaction")
+@spec("every outcome can be part of a transaction")
 def test_dead_letter_release_and_complete_in_one_transaction(
     connection: Any, controller: Controller, sdk: Bus, queue: str
 ) -> None:
@@ -222,7 +222,7 @@ def test_dead_letter_release_and_complete_in_one_transaction(
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §7, invariants B14", "a lost connection before the commit means rollback")
+@spec("a lost connection before the commit means rollback")
 def test_connection_that_closes_rolls_back(namespace: Any, sdk: Bus, make_queue: Callable[..., str]) -> None:
     source, target = make_queue(lock_duration="PT5S"), make_queue()
     doomed = connect(namespace)
@@ -241,7 +241,7 @@ def test_connection_that_closes_rolls_back(namespace: Any, sdk: Bus, make_queue:
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §7", "closing the controller link rolls back what it declared")
+@spec("closing the controller link rolls back what it declared")
 def test_controller_link_that_closes_rolls_back(
     connection: Any, controller: Controller, sdk: Bus, queue: str
 ) -> None:
@@ -257,7 +257,7 @@ def test_controller_link_that_closes_rolls_back(
 
 
 @pytest.mark.promise("B14")
-@spec("service-bus-protocol §7", "a part that is refused fails the whole; discharge says rollback")
+@spec("a part that is refused fails the whole; discharge says rollback")
 def test_refused_part_fails_the_whole(
     connection: Any, controller: Controller, sdk: Bus, queue: str, session_queue: str
 ) -> None:
@@ -272,7 +272,7 @@ def test_refused_part_fails_the_whole(
     assert sdk.peek(queue) == []
 
 
-@spec("service-bus-protocol §7", "an id that was discharged is unknown")
+@spec("an id that was discharged is unknown")
 def test_discharged_id_is_unknown(connection: Any, controller: Controller, sdk: Bus, queue: str) -> None:
     sender = connection.create_sender(queue)
     transaction = controller.declare()
@@ -286,7 +286,7 @@ def test_discharged_id_is_unknown(connection: Any, controller: Controller, sdk: 
     assert sdk.peek(queue) == []
 
 
-@spec("service-bus-protocol §7", "at most 100 messages in one transaction")
+@spec("at most 100 messages in one transaction")
 def test_hundred_and_first_message_is_refused(
     connection: Any, controller: Controller, sdk: Bus, queue: str
 ) -> None:
@@ -302,7 +302,7 @@ def test_hundred_and_first_message_is_refused(
 
 
 @pytest.mark.promise("B14", "B15")
-@spec("service-bus-protocol §7, §9.2", "a transaction publishes to a topic like any sender")
+@spec("a transaction publishes to a topic like any sender")
 def test_publish_in_a_transaction(namespace: Any, connection: Any, controller: Controller, sdk: Bus) -> None:
     with namespace.administration_client() as admin:
         admin.create_topic("transacted")
@@ -320,8 +320,8 @@ def test_publish_in_a_transaction(namespace: Any, connection: Any, controller: C
     assert (seen("one"), seen("two")) == (["x"], ["x"])
 
 
-@pytest.mark.promise("B14")
-@spec("invariants B14, B16", "an entity that is deleted before the commit fails the whole")
+@pytest.mark.promise("B14", "B16")
+@spec("an entity that is deleted before the commit fails the whole")
 def test_entity_that_is_deleted_before_the_commit(
     namespace: Any, connection: Any, controller: Controller, sdk: Bus, make_queue: Callable[..., str]
 ) -> None:
@@ -340,7 +340,7 @@ def test_entity_that_is_deleted_before_the_commit(
     assert sdk.peek(other) == []
 
 
-@spec("service-bus-protocol §7", "a transaction lives two minutes")
+@spec("a transaction lives two minutes")
 def test_transaction_ends_after_two_minutes() -> None:
     from pairbus.testing import Namespace, VirtualClock
 

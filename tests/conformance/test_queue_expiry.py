@@ -14,9 +14,7 @@ SECOND = dt.timedelta(seconds=1)
 
 
 @pytest.mark.promise("B43")
-@spec(
-    "service-bus-protocol §10.4, invariants B43", "expired with dead-lettering on: in the DLQ with the reason"
-)
+@spec("expired with dead-lettering on: in the DLQ with the reason")
 def test_expired_message_is_dead_lettered(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(dead_lettering_on_message_expiration=True)
     bus.send(queue, ServiceBusMessage("short", time_to_live=SECOND), ServiceBusMessage("long"))
@@ -29,7 +27,7 @@ def test_expired_message_is_dead_lettered(bus: Bus, make_queue: Callable[..., st
 
 
 @pytest.mark.promise("B43")
-@spec("service-bus-protocol §10.4, invariants B43", "expired without dead-lettering: gone")
+@spec("expired without dead-lettering: gone")
 def test_expired_message_is_dropped(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("short", time_to_live=SECOND), ServiceBusMessage("long"))
 
@@ -39,7 +37,7 @@ def test_expired_message_is_dropped(bus: Bus, queue: str) -> None:
     assert bus.peek(queue, sub_queue="deadletter") == []
 
 
-@spec("service-bus-protocol §10.4", "the entity's default applies where the message sets none or more")
+@spec("the entity's default applies where the message sets none or more")
 def test_default_time_to_live_shortens(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(default_message_time_to_live=SECOND, dead_lettering_on_message_expiration=True)
     bus.send(queue, ServiceBusMessage("none"), ServiceBusMessage("more", time_to_live=dt.timedelta(hours=1)))
@@ -50,7 +48,7 @@ def test_default_time_to_live_shortens(bus: Bus, make_queue: Callable[..., str])
 
 
 @pytest.mark.promise("B41")
-@spec("service-bus-protocol §10.4, invariants B41", "a locked message does not expire, it may be settled")
+@spec("a locked message does not expire, it may be settled")
 def test_locked_message_outlives_its_time(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(dead_lettering_on_message_expiration=True)
     for seconds in (2, 10, 30):  # on a busy machine the first may expire before it is taken
@@ -74,7 +72,7 @@ def test_locked_message_outlives_its_time(bus: Bus, make_queue: Callable[..., st
 
 
 @pytest.mark.promise("B47")
-@spec("service-bus-protocol §10.5, invariants B47", "duplicates are accepted and dropped")
+@spec("duplicates are accepted and dropped")
 def test_duplicate_is_accepted_and_dropped(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(requires_duplicate_detection=True)
     bus.send(queue, *(ServiceBusMessage(text, message_id=text[0]) for text in ("a1", "b1", "a2", "c1", "b2")))
@@ -83,10 +81,8 @@ def test_duplicate_is_accepted_and_dropped(bus: Bus, make_queue: Callable[..., s
     assert bus.peek(queue) == []
 
 
-@pytest.mark.promise("B48")
-@spec(
-    "service-bus-protocol §10.5, invariants B47, B48", "inside batches, for scheduled ones, after completion"
-)
+@pytest.mark.promise("B47", "B48")
+@spec("inside batches, for scheduled ones, after completion")
 def test_duplicates_are_known_after_completion(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(requires_duplicate_detection=True)
     bus.send(queue, ServiceBusMessage("first", message_id="x"))
@@ -106,7 +102,7 @@ def test_duplicates_are_known_after_completion(bus: Bus, make_queue: Callable[..
 
 
 @pytest.mark.promise("B49")
-@spec("service-bus-protocol §10.5, invariants B49", "without detection equal ids are stored")
+@spec("without detection equal ids are stored")
 def test_equal_ids_are_kept_without_detection(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a", message_id="x"), ServiceBusMessage("b", message_id="x"))
 

@@ -28,9 +28,7 @@ def now() -> dt.datetime:
 
 
 @pytest.mark.promise("B28")
-@spec(
-    "service-bus-protocol §6.2 renew-lock, invariants B28", "locked until = now + lock duration; only extends"
-)
+@spec("locked until = now + lock duration; only extends")
 def test_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
 
@@ -44,11 +42,8 @@ def test_renewed_lock_lasts_longer(bus: Bus, queue: str) -> None:
         receiver.complete_message(message)
 
 
-@pytest.mark.promise("B31")
-@spec(
-    "service-bus-protocol §4.7, invariants B31, B27",
-    "expiry: available again, count +1, the old token does nothing",
-)
+@pytest.mark.promise("B27", "B31")
+@spec("expiry: available again, count +1, the old token does nothing")
 def test_expired_lock_frees_the_message_and_its_token_is_void(
     bus: Bus, make_queue: Callable[..., str]
 ) -> None:
@@ -80,10 +75,7 @@ def test_expired_lock_frees_the_message_and_its_token_is_void(
 
 
 @pytest.mark.promise("B26")
-@spec(
-    "service-bus-protocol §6.2 renew-lock",
-    "a renewed message is still ours after its first lock would have ended",
-)
+@spec("a renewed message is still ours after its first lock would have ended")
 def test_auto_renewed_message_outlives_its_first_lock(bus: Bus, make_queue: Callable[..., str]) -> None:
     def scenario(duration: dt.timedelta) -> None:
         queue = make_queue(lock_duration=duration)
@@ -105,10 +97,7 @@ def test_auto_renewed_message_outlives_its_first_lock(bus: Bus, make_queue: Call
 
 
 @pytest.mark.promise("B27")
-@spec(
-    "service-bus-protocol §4.6, invariants B27",
-    "a token settled elsewhere is lost: on the link and by management",
-)
+@spec("a token settled elsewhere is lost: on the link and by management")
 def test_token_settled_elsewhere_is_lost(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"), ServiceBusMessage("b"))
 
@@ -127,7 +116,7 @@ def test_token_settled_elsewhere_is_lost(bus: Bus, queue: str) -> None:
 
 
 @pytest.mark.promise("B30")
-@spec("service-bus-protocol §10.3, invariants B30", "lock expiry counts towards the maximum")
+@spec("lock expiry counts towards the maximum")
 def test_expired_lock_counts_towards_the_maximum(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(lock_duration=dt.timedelta(seconds=LOCK_SECONDS[0]), max_delivery_count=1)
     bus.send(queue, ServiceBusMessage("a"))
@@ -144,7 +133,7 @@ def bus_take_dead(bus: Bus, queue: str) -> Any:
         return take(receiver, 1, seconds=LOCK_END_SECONDS_MAX)[0]
 
 
-@spec("service-bus-protocol §6.2", "the lock of a deferred message expires too and leaves it deferred")
+@spec("the lock of a deferred message expires too and leaves it deferred")
 def test_deferred_message_stays_deferred_when_its_lock_expires(
     bus: Bus, make_queue: Callable[..., str]
 ) -> None:

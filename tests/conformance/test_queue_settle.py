@@ -17,7 +17,7 @@ def settle(request: pytest.FixtureRequest, bus: Bus, queue: str) -> Callable[...
     """Receive one message and settle it, either on its own link or from a second receiver.
 
     The client settles on the link that delivered a message; from any other receiver it goes through the
-    management link (§4.6).
+    management link.
     """
 
     def run(operation: str, **details: Any) -> Any:
@@ -34,7 +34,7 @@ def settle(request: pytest.FixtureRequest, bus: Bus, queue: str) -> Callable[...
 
 
 @pytest.mark.promise("B5")
-@spec("service-bus-protocol §4.6, §6.2, invariants B5", "accepted / completed deletes")
+@spec("accepted / completed deletes")
 def test_completed_message_is_gone(bus: Bus, queue: str, settle: Callable[..., Any]) -> None:
     bus.send(queue, ServiceBusMessage("a"), ServiceBusMessage("b"))
 
@@ -44,7 +44,7 @@ def test_completed_message_is_gone(bus: Bus, queue: str, settle: Callable[..., A
     assert texts(bus.take(queue, 1)) == ["b"]
 
 
-@spec("service-bus-protocol §4.6, §4.7", "abandon: back to its place, delivery count +1")
+@spec("abandon: back to its place, delivery count +1")
 def test_abandoned_message_returns_first_with_a_higher_count(
     bus: Bus, queue: str, settle: Callable[..., Any]
 ) -> None:
@@ -59,10 +59,7 @@ def test_abandoned_message_returns_first_with_a_higher_count(
 
 
 @pytest.mark.promise("B34")
-@spec(
-    "service-bus-protocol §4.6, §10.6, invariants B34",
-    "defer: only by sequence number, state 1, visible to peek",
-)
+@spec("defer: only by sequence number, state 1, visible to peek")
 def test_deferred_message_is_reached_by_its_number_only(
     bus: Bus, queue: str, settle: Callable[..., Any]
 ) -> None:
@@ -86,7 +83,7 @@ def test_deferred_message_is_reached_by_its_number_only(
 
 
 @pytest.mark.promise("B39")
-@spec("service-bus-protocol §4.6, §10.3, invariants B39", "dead-letter: reason and description as properties")
+@spec("dead-letter: reason and description as properties")
 def test_dead_lettered_message_keeps_its_content(bus: Bus, queue: str, settle: Callable[..., Any]) -> None:
     sent = ServiceBusMessage("a", message_id="id", subject="s", application_properties={"p": "v"})
     bus.send(queue, sent)
@@ -105,7 +102,7 @@ def test_dead_lettered_message_keeps_its_content(bus: Bus, queue: str, settle: C
     assert dead.delivery_count == 0
 
 
-@spec("service-bus-protocol §6.2", "empty strings for unset dead-letter details are unset")
+@spec("empty strings for unset dead-letter details are unset")
 def test_dead_letter_without_reason(bus: Bus, queue: str, settle: Callable[..., Any]) -> None:
     bus.send(queue, ServiceBusMessage("a"))
 
@@ -115,7 +112,8 @@ def test_dead_letter_without_reason(bus: Bus, queue: str, settle: Callable[..., 
     assert (dead.dead_letter_reason, dead.dead_letter_error_description) == (None, None)
 
 
-@spec("service-bus-protocol §10.3, invariants B40", "a dead letter can be abandoned, deferred and completed")
+@pytest.mark.promise("B40")
+@spec("a dead letter can be abandoned, deferred and completed")
 def test_dead_letter_queue_settles_like_any_queue(bus: Bus, queue: str) -> None:
     bus.send(queue, *(ServiceBusMessage(text) for text in ("a", "b", "c")))
     with bus.receiver(queue) as receiver:
@@ -137,7 +135,7 @@ def test_dead_letter_queue_settles_like_any_queue(bus: Bus, queue: str) -> None:
 
 
 @pytest.mark.promise("B40")
-@spec("service-bus-protocol §10.3, invariants B40", "dead-lettering inside a dead-letter queue is refused")
+@spec("dead-lettering inside a dead-letter queue is refused")
 def test_dead_letter_cannot_be_dead_lettered_again(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
     with bus.receiver(queue) as receiver:
@@ -152,10 +150,7 @@ def test_dead_letter_cannot_be_dead_lettered_again(bus: Bus, queue: str) -> None
 
 
 @pytest.mark.promise("B30")
-@spec(
-    "service-bus-protocol §4.6, §10.3, invariants B30",
-    "the last abandon moves it to the dead-letter queue, once",
-)
+@spec("the last abandon moves it to the dead-letter queue, once")
 def test_max_delivery_count_dead_letters(bus: Bus, make_queue: Callable[..., str]) -> None:
     queue = make_queue(max_delivery_count=3)
     bus.send(queue, ServiceBusMessage("poison"), ServiceBusMessage("next"))
@@ -174,7 +169,7 @@ def test_max_delivery_count_dead_letters(bus: Bus, make_queue: Callable[..., str
     assert dead.dead_letter_error_description
 
 
-@spec("service-bus-protocol §4.7", "abandoned messages are seen again before younger ones, in order")
+@spec("abandoned messages are seen again before younger ones, in order")
 def test_order_after_abandoning_in_reverse(bus: Bus, queue: str) -> None:
     bus.send(queue, *(ServiceBusMessage(str(i)) for i in range(5)))
     with bus.receiver(queue) as receiver:
@@ -184,7 +179,7 @@ def test_order_after_abandoning_in_reverse(bus: Bus, queue: str) -> None:
     assert texts(bus.take(queue, 5)) == ["0", "1", "2", "3", "4"]
 
 
-@spec("service-bus-protocol §4.6", "messages of one link may be settled in any order")
+@spec("messages of one link may be settled in any order")
 def test_settlement_in_any_order_on_one_link(bus: Bus, queue: str) -> None:
     bus.send(queue, [ServiceBusMessage(str(i)) for i in range(12)])
 
@@ -200,7 +195,10 @@ def test_settlement_in_any_order_on_one_link(bus: Bus, queue: str) -> None:
     assert sorted(texts(bus.take(queue, 4, sub_queue="deadletter"))) == ["0", "3", "6", "9"]
 
 
-@spec("azure-servicebus receiver_mixins._check_message_alive", "a second settlement is refused by the client")
+@spec(
+    "a second settlement is refused by the client",
+    source="azure-servicebus receiver_mixins._check_message_alive",
+)
 def test_settling_twice_is_refused(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
 
@@ -211,7 +209,7 @@ def test_settling_twice_is_refused(bus: Bus, queue: str) -> None:
             receiver.complete_message(message)
 
 
-@spec("service-bus-protocol §6.2", "several deferred at once, each with a lock of its own")
+@spec("several deferred at once, each with a lock of its own")
 def test_several_deferred_messages_at_once(bus: Bus, queue: str) -> None:
     bus.send(queue, *(ServiceBusMessage(str(i)) for i in range(4)))
     with bus.receiver(queue) as receiver:
@@ -230,7 +228,7 @@ def test_several_deferred_messages_at_once(bus: Bus, queue: str) -> None:
     assert (str(dead), dead.dead_letter_reason, dead.dead_letter_error_description) == ("0", "late", "very")
 
 
-@spec("service-bus-protocol §6.2", "abandoning a deferred message leaves it deferred; defer again as well")
+@spec("abandoning a deferred message leaves it deferred; defer again as well")
 def test_deferred_message_stays_deferred_after_abandon_and_defer(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
     with bus.receiver(queue) as receiver:
@@ -245,7 +243,7 @@ def test_deferred_message_stays_deferred_after_abandon_and_defer(bus: Bus, queue
     assert bus.peek(queue) == []
 
 
-@spec("service-bus-protocol §6.2", "receiver-settle-mode 0 deletes a deferred message with the answer")
+@spec("receiver-settle-mode 0 deletes a deferred message with the answer")
 def test_deferred_message_can_be_received_and_deleted(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
     with bus.receiver(queue) as receiver:
@@ -257,7 +255,7 @@ def test_deferred_message_can_be_received_and_deleted(bus: Bus, queue: str) -> N
     assert bus.peek(queue) == []
 
 
-@spec("service-bus-protocol §6.2", "any number missing or locked: message-not-found, and nothing is locked")
+@spec("any number missing or locked: message-not-found, and nothing is locked")
 def test_missing_deferred_message_is_not_found(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"), ServiceBusMessage("b"))
     with bus.receiver(queue) as receiver:
@@ -273,13 +271,13 @@ def test_missing_deferred_message_is_not_found(bus: Bus, queue: str) -> None:
         receiver.complete_message(first[0])
 
 
-@spec("azure-servicebus receive_deferred_messages", "no numbers, no request")
+@spec("no numbers, no request", source="azure-servicebus receive_deferred_messages")
 def test_no_deferred_numbers_gives_nothing(bus: Bus, queue: str) -> None:
     with bus.receiver(queue) as receiver:
         assert receiver.receive_deferred_messages([]) == []
 
 
-@spec("service-bus-protocol §4.6", "a peeked message has no lock to settle")
+@spec("a peeked message has no lock to settle")
 def test_peeked_message_cannot_be_settled(bus: Bus, queue: str) -> None:
     bus.send(queue, ServiceBusMessage("a"))
 

@@ -43,9 +43,7 @@ def reroute(admin: Any, queue: str, **changes: Any) -> None:
 
 
 @pytest.mark.promise("B50")
-@spec(
-    "service-bus-protocol §10.7, invariants B50", "forwarding through queue, topic and subscription, in order"
-)
+@spec("forwarding through queue, topic and subscription, in order")
 def test_chain_over_queue_topic_and_subscription(bus: Bus, admin: Any, queue: str) -> None:
     topic = f"relay{next(_numbers)}"
     admin.create_topic(topic)
@@ -66,10 +64,7 @@ def test_chain_over_queue_topic_and_subscription(bus: Bus, admin: Any, queue: st
     assert (counts.total_message_count, counts.transfer_dead_letter_message_count) == (0, 0)
 
 
-@spec(
-    "service-bus-protocol §10.7",
-    "a source that forwards refuses receivers, also one that was attached before",
-)
+@spec("a source that forwards refuses receivers, also one that was attached before")
 def test_forwarding_source_refuses_receivers(
     bus: Bus, admin: Any, make_chain: Callable[..., list[str]]
 ) -> None:
@@ -85,7 +80,7 @@ def test_forwarding_source_refuses_receivers(
 
 
 @pytest.mark.promise("B50")
-@spec("service-bus-protocol §10.7, §11.5", "forwarding set later moves what is there; cleared, messages stay")
+@spec("forwarding set later moves what is there; cleared, messages stay")
 def test_forwarding_can_be_set_and_cleared(
     bus: Bus, admin: Any, make_chain: Callable[..., list[str]]
 ) -> None:
@@ -101,7 +96,7 @@ def test_forwarding_can_be_set_and_cleared(
 
 
 @pytest.mark.promise("B50")
-@spec("service-bus-protocol §10.3, §10.7", "four hops; the fifth is refused with MaxTransferHopCountExceeded")
+@spec("four hops; the fifth is refused with MaxTransferHopCountExceeded")
 def test_fifth_hop_is_dead_lettered(bus: Bus, admin: Any, make_chain: Callable[..., list[str]]) -> None:
     names = make_chain(6)
     bus.send(names[1], ServiceBusMessage("four hops"))
@@ -116,7 +111,7 @@ def test_fifth_hop_is_dead_lettered(bus: Bus, admin: Any, make_chain: Callable[.
 
 
 @pytest.mark.promise("B50")
-@spec("service-bus-protocol §10.3", "destination missing: transfer dead-letter queue of the source")
+@spec("destination missing: transfer dead-letter queue of the source")
 def test_missing_target(bus: Bus, admin: Any, make_chain: Callable[..., list[str]]) -> None:
     source, target = make_chain(2)
     admin.delete_queue(target)
@@ -133,7 +128,7 @@ def test_missing_target(bus: Bus, admin: Any, make_chain: Callable[..., list[str
 
 
 @pytest.mark.promise("B50")
-@spec("service-bus-protocol §10.3", "destination disabled: transfer dead-letter queue of the subscription")
+@spec("destination disabled: transfer dead-letter queue of the subscription")
 @pytest.mark.parametrize("status", ["Disabled", "SendDisabled"])
 def test_disabled_target(
     bus: Bus, admin: Any, queue: str, make_topic: Callable[..., str], status: str
@@ -152,7 +147,7 @@ def test_disabled_target(
 
 
 @pytest.mark.promise("B50")
-@spec("service-bus-protocol §10.3, §10.2", "destination full or over its size: transfer dead-letter queue")
+@spec("destination full or over its size: transfer dead-letter queue")
 def test_full_target_and_message_too_large_for_it(
     bus: Bus, admin: Any, namespace: Any, make_queue: Callable[..., str]
 ) -> None:
@@ -170,7 +165,7 @@ def test_full_target_and_message_too_large_for_it(
 
 
 @pytest.mark.promise("B50")
-@spec("service-bus-protocol §10.3", "a destination that requires sessions takes no message without one")
+@spec("a destination that requires sessions takes no message without one")
 def test_session_target(bus: Bus, admin: Any, make_queue: Callable[..., str], session_queue: str) -> None:
     source = make_queue(forward_to=session_queue)
     bus.send(source, ServiceBusMessage("with", session_id="s"), ServiceBusMessage("without"))
@@ -181,7 +176,7 @@ def test_session_target(bus: Bus, admin: Any, make_queue: Callable[..., str], se
 
 
 @pytest.mark.promise("B38")
-@spec("service-bus-protocol §10.3, §10.7", "dead letters go on to another queue with their reason and source")
+@spec("dead letters go on to another queue with their reason and source")
 def test_dead_letters_are_forwarded(bus: Bus, admin: Any, queue: str, make_topic: Callable[..., str]) -> None:
     topic = make_topic(one={"forward_dead_lettered_messages_to": queue, "max_delivery_count": 1})
     publish(bus, topic, ServiceBusMessage("told", subject="s"), ServiceBusMessage("abandoned"))
@@ -197,11 +192,8 @@ def test_dead_letters_are_forwarded(bus: Bus, admin: Any, queue: str, make_topic
     assert admin.get_subscription_runtime_properties(topic, "one").dead_letter_message_count == 0
 
 
-@pytest.mark.promise("B50")
-@spec(
-    "service-bus-protocol §10.7, invariants B8",
-    "a rule chooses before forwarding; each copy goes its own way",
-)
+@pytest.mark.promise("B8", "B50")
+@spec("a rule chooses before forwarding; each copy goes its own way")
 def test_filtered_subscriptions_forward_their_own_copies(
     bus: Bus, admin: Any, make_topic: Callable[..., str], make_queue: Callable[..., str]
 ) -> None:
@@ -221,7 +213,7 @@ def test_filtered_subscriptions_forward_their_own_copies(
 
 
 @pytest.mark.promise("B44", "B50")
-@spec("service-bus-protocol §10.6, §10.7", "a scheduled message is forwarded when it falls due, not before")
+@spec("a scheduled message is forwarded when it falls due, not before")
 def test_scheduled_message_is_forwarded_at_its_time(
     bus: Bus, queue: str, make_queue: Callable[..., str]
 ) -> None:
@@ -234,7 +226,7 @@ def test_scheduled_message_is_forwarded_at_its_time(
     assert dt.datetime.now(dt.UTC) >= due
 
 
-@spec("service-bus-protocol §10.1", "a target must be a queue or topic that is there")
+@spec("a target must be a queue or topic that is there")
 def test_missing_target_is_refused(admin: Any, make_chain: Callable[..., list[str]]) -> None:
     (name,) = make_chain(1)
     with pytest.raises(HttpResponseError) as caught:
@@ -243,7 +235,10 @@ def test_missing_target_is_refused(admin: Any, make_chain: Callable[..., list[st
 
 
 @pytest.mark.promise("B50")
-@spec("azure-sdk-for-python, test_mgmt_queues", "an update may name the queue itself; sessions may forward")
+@spec(
+    "an update may name the queue itself; sessions may forward",
+    source="azure-sdk-for-python, test_mgmt_queues",
+)
 def test_forwarding_to_itself_ends_at_the_hop_limit(
     bus: Bus, admin: Any, make_chain: Callable[..., list[str]]
 ) -> None:
@@ -258,7 +253,7 @@ def test_forwarding_to_itself_ends_at_the_hop_limit(
 
 
 @pytest.mark.promise("B50")
-@spec("azure-sdk-for-python, test_mgmt_queues", "a queue with sessions may forward")
+@spec("a queue with sessions may forward", source="azure-sdk-for-python, test_mgmt_queues")
 def test_queue_with_sessions_forwards(
     bus: Bus, make_queue: Callable[..., str], make_chain: Callable[..., list[str]]
 ) -> None:

@@ -202,7 +202,7 @@ def test_entering_a_sender_proves_key_and_name_as_the_official_client_does() -> 
         asyncio.run(act())
 
 
-@pytest.mark.promise("P30")
+@pytest.mark.promise("P28", "P30")
 def test_a_sender_is_entered_and_sends_while_its_primary_is_down() -> None:
     with Pair(queues=["orders"]) as pair:
         texts = (pair.primary.connection_string, pair.secondary.connection_string)

@@ -1,4 +1,4 @@
-"""Pairing with whatever a program proves itself with: keys without Manage, keys and tokens of azure-core. Section 3.6."""
+"""Pairing with whatever a program proves itself with: keys without Manage, keys and tokens of azure-core."""
 
 from __future__ import annotations
 

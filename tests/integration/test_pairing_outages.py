@@ -56,7 +56,7 @@ def strike_and_heal(pair: Pair, kind: str) -> tuple[Callable[[], object], Callab
 
 
 # The short form kills and silences, and stops and cuts with a few messages below; `make integration` does all in full.
-@pytest.mark.promise("P1")
+@pytest.mark.promise("P1", "P2", "P23", "P26", "P36", "P41", "P45")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -112,7 +112,7 @@ def test_every_accepted_send_arrives_when_the_primary_is(kind: str, pair: Pair) 
     assert set(bodies(pair.primary, "once", 30).values()) == {1}, "P2"
 
 
-@pytest.mark.promise("P1")
+@pytest.mark.promise("P1", "P2", "P26", "P41")
 def test_a_few_sends_arrive_when_the_primary_is_stopped_and_when_it_is_cut(pair: Pair) -> None:
     with (
         paired(pair, options(enable_syphon=True, backlog_queue_count=1)) as client,

@@ -1,4 +1,4 @@
-"""Pairing with real brokers: P7, P29, P30, section 3 of the specification."""
+"""Pairing with real brokers: P7, P29, P30."""
 
 from __future__ import annotations
 
@@ -136,6 +136,7 @@ def test_without_a_usable_queue_pairing_raises_and_can_be_tried_again(pair: Pair
     client.close()
 
 
+@pytest.mark.promise("P7")
 def test_senders_made_before_pairing_are_protected_after_it(pair: Pair) -> None:
     client = paired(pair, by_hand())
     sender = client.get_queue_sender("orders")

@@ -98,6 +98,7 @@ def pairbus(pair: Pair, *arguments: str) -> Told:
     return Told(code, result.stdout, f"{result.stderr}{result.exception!r}")
 
 
+@pytest.mark.promise("P12", "P34")
 def test_backlogs_written_by_the_retired_sdk_are_drained(pair: Pair) -> None:
     with paired(pair, options(enable_syphon=True)) as client:
         ticks = b"\x81" + struct.pack(">q", 3_000_000_000)

@@ -217,6 +217,7 @@ def test_a_changed_body_is_a_loss_and_said_to_be_one_of_that_kind(answer: Answer
     assert answer.certificate.altered == 1
 
 
+@pytest.mark.promise("P15")
 def test_overtaken_messages_are_counted(answer: Answer) -> None:
     answer.of("order", accepted=4, found=4, arrived=4)
     assert answer.certificate.reordered is not None

@@ -220,7 +220,7 @@ class ShellWorld:
         touched = {fault.partition(" ")[0] for fault in self.faults}
         if "primary" not in touched:
             changed = {Kind.SUSPECT, Kind.FAILED_OVER} & set(self.events)
-            assert not changed, f"{say}: P15: a primary that is well became {changed}"
+            assert not changed, f"{say}: P17: a healthy primary became {changed}"
         if "secondary" not in touched:
             assert Kind.QUEUE_EVICTED not in self.events, (
                 f"{say}: P32: a queue that is well left the rotation"

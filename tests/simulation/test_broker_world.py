@@ -33,6 +33,7 @@ def live(seed: int, *, bugs: Bugs | None = None, inspects: bool = True) -> World
 
 @pytest.mark.promise(
     "B1",
+    "B2",
     "B3",
     "B5",
     "B13",
@@ -44,8 +45,10 @@ def live(seed: int, *, bugs: Bugs | None = None, inspects: bool = True) -> World
     "B29",
     "B31",
     "B32",
+    "B37",
     "B41",
     "B44",
+    "B45",
     "B47",
     "B51",
     "B53",

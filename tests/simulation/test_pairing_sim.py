@@ -15,6 +15,9 @@ _ONE = os.environ.get("PAIRBUS_SEED")
 _CHUNKS = [int(_ONE)] if _ONE else list(range(0, _WORLDS, CHUNK))
 
 
+@pytest.mark.promise(
+    "P1", "P2", "P4", "P5", "P8", "P12", "P17", "P18", "P21", "P22", "P25", "P27", "P32", "P34", "P36", "P38"
+)
 @pytest.mark.parametrize("first", _CHUNKS)
 def test_accepted_sends_survive_outages_crashes_and_flapping(first: int) -> None:
     for seed in range(first, first + (1 if _ONE else CHUNK)):

@@ -1,10 +1,12 @@
-"""No decision rests on searching a sentence: the package's source is looked through for such searches."""
+"""No decision rests on searching a sentence, and no data becomes code: both are looked for in the package's source."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import pairbus
 
@@ -91,3 +93,43 @@ def test_a_search_in_an_errors_text_is_found() -> None:
     named = 'def f(error):\n    text = str(error).lower().replace("a", "")\n    return "topic" in text'
     assert list(searches(named)) == [3]
     assert not list(searches('print(str(error), "404" in numbers)'))
+
+
+# Modules and functions that turn data into code or objects.
+_UNSAFE_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle", "yaml"}
+_UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+
+
+def turns_data_into_code(text: str) -> Iterator[int]:
+    """Lines that unpickle or evaluate something."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _UNSAFE_CALLS:
+            yield node.lineno
+            continue
+        else:
+            continue
+        if any(name.partition(".")[0] in _UNSAFE_MODULES for name in names):
+            yield node.lineno
+
+
+@pytest.mark.promise("D9")
+def test_nothing_unpickles_or_evaluates_data() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line in turns_data_into_code(path.read_text())
+    ]
+
+    assert not found
+
+
+@pytest.mark.promise("D9")
+def test_unpickling_and_evaluating_are_found() -> None:
+    assert list(turns_data_into_code("import pickle")) == [1]
+    assert list(turns_data_into_code("from marshal import loads")) == [1]
+    assert list(turns_data_into_code("eval(row)")) == [1]
+    assert not list(turns_data_into_code("import re\nre.compile('x')"))

@@ -3,7 +3,7 @@
 A backlog queue gives its messages in their order, so whoever wants the ones behind must lock the ones before. Of a
 destination that stands still only so many are held; the lock of a further one is left to lapse, and meanwhile the
 queue shows what is behind it. When the same message comes round again, the queue has nothing new: it is left alone for
-a while, longer each time, so that waiting costs no spinning receives (specification, section 8).
+a while, longer each time, so that waiting costs no spinning receives (P38).
 
 Rule 1: a message is never taken while an older one of its destination and queue is still to come back (P14).
 Rule 2: what is remembered is bounded by ``SKIPPED_MAX`` per queue.

@@ -100,7 +100,7 @@ class ReceiveLink(LinkContext):
         self.is_polling = self.link.credit > 0
 
     def end_receive(self) -> None:
-        """A receive ended; one that brought nothing is billed as an empty one (pairing §8)."""
+        """A receive ended; one that brought nothing is billed as an empty one (docs/explanation/cost.md)."""
         if self.is_polling:
             self.is_polling = False
             self.empty_receives.add(0)

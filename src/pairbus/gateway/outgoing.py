@@ -251,7 +251,7 @@ def encode_delivery(
 def settle(
     connection: GatewayConnection, link: Link, delivery_id: int, lock: object, outcome: Outcome, settled: bool
 ) -> None:
-    """Apply a receiver's outcome and echo it, or say why not (rules 1 and 2 of the wire reference)."""
+    """Apply a receiver's outcome and echo it, or refuse it with the reason."""
     context = link.context
     if not isinstance(context, ReceiveLink) or not isinstance(lock, Lock):
         return

@@ -1,4 +1,4 @@
-"""Park a message for the backlog and restore it, on its encoded bytes (specification, section 6).
+"""Park a message for the backlog and restore it, on its encoded bytes (P8, P9, P10).
 
 Rule 1: what must not act in the backlog (session, life, schedule, partition) hides in application properties.
 Rule 2: everything that has no alias keeps its bytes; ``restore(park(m))`` is ``m`` (P8, P9).

@@ -1,4 +1,4 @@
-"""The pairings of this process: what must not be paired again while it is (specification, 3.8)."""
+"""The pairings of this process: what must not be paired again while it is."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failur
 """After these nobody knows whether the message was stored (P5). The SDK gives a connection that ends under a send as
 ``amqp:client-error`` and whatever broke inside it as "Handler failed", so that an error of no other kind is no answer."""
 
-# The official SDK gives these as a plain ServiceBusError; the condition tells them apart (protocol reference, 8.1).
+# The official SDK gives these as a plain ServiceBusError; the condition tells them apart.
 _INVALID_CONDITIONS: Final = frozenset(
     {
         "amqp:not-allowed",

@@ -351,7 +351,7 @@ class SocketConnection(asyncio.Protocol):
             try:
                 transport.write_eof()
             except OSError:
-                # The peer has reset the socket already; its end is noticed by the read side (rule 19).
+                # The peer has reset the socket already; the read side notices its end.
                 transport.abort()
                 return
         if not transport.is_closing():
@@ -585,7 +585,7 @@ class SocketConnection(asyncio.Protocol):
 
     def _drain(self) -> None:
         """A write failed, but what the peer sent before it went is still in the socket: clients write their settlements,
-        close, and never read the answers (rule 19). asyncio stops reading there, we do not.
+        close, and never read the answers. asyncio stops reading there, we do not.
         """
         for data in left_in(self._transport):
             self.data_received(data)

@@ -1,4 +1,4 @@
-"""The pairing as the page shows it: health with timers, what happened when, how the way home goes (pairing §10)."""
+"""The pairing as the page shows it: health with timers, what happened when, how the way home goes."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _row(
 
 
 def _original(payload: bytes, now: int, limit: int) -> dict[str, object]:
-    """A backlog message as it will be when it is home (specification of pairing, 5)."""
+    """Return a backlog message as its destination will get it."""
     try:
         restored = parking.restore(payload, now)
     except InvalidParkedPropertyError as error:

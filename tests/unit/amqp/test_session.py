@@ -233,6 +233,7 @@ def test_gaps_in_a_range_are_answered_as_lost_too() -> None:
     assert [(d[1], d[2]) for d in found if d[4] == ACCEPTED_CODE] == [(ids[1], ids[2]), (ids[5], ids[5])]
 
 
+@pytest.mark.promise("B36")
 def test_settled_dispositions_for_unknown_deliveries_need_no_answer() -> None:
     wire = Wire().begun()
     sending(wire, 1)

@@ -41,7 +41,7 @@ def test_a_figure_that_cannot_be_is_an_error(
     assert ("NOT SO" in "\n".join(result.lines())) != all(kept)
 
 
-def test_the_bounds_are_those_of_the_specification() -> None:
+def test_settling_one_by_one_must_take_eight_seconds() -> None:
     assert pytest.approx(8.0) == ONE_BY_ONE_S_MIN
 
 

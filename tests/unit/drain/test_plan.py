@@ -132,6 +132,7 @@ def test_a_queue_whose_link_is_gone_is_forgotten() -> None:
     assert (plan.held("q0"), plan.held("q1")) == (0, 1)
 
 
+@pytest.mark.promise("P42")
 @pytest.mark.parametrize(
     "path",
     [
@@ -154,6 +155,7 @@ def test_forbidden_paths(path: str) -> None:
     assert forbidden(path) is not None
 
 
+@pytest.mark.promise("P42")
 @pytest.mark.parametrize("path", ["orders", "/Orders/", "a/b/c", "topic"])
 def test_allowed_paths(path: str) -> None:
     assert forbidden(path) is None

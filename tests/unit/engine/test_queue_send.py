@@ -120,7 +120,7 @@ def test_an_entity_without_sessions_ignores_a_session_id() -> None:
     assert queue.messages[number].session_id is None
 
 
-@pytest.mark.promise("B52")
+@pytest.mark.promise("B52", "P23", "P24")
 def test_a_ping_needs_no_session_and_is_never_seen() -> None:
     bench = Bench()
     queue = bench.queue("q", Settings(requires_session=True))

@@ -89,6 +89,7 @@ def test_a_topic_detects_duplicates() -> None:
     assert len(subscription.main.messages) == 1
 
 
+@pytest.mark.promise("P23")
 def test_a_ping_to_a_topic_is_never_seen() -> None:
     bench = Bench()
     topic = bench.topic()

@@ -409,7 +409,7 @@ def test_names_in_errors_are_text(bench: Bench) -> None:
 
 
 def test_tokens_are_judged_by_the_address_they_were_made_for(bench: Bench, access: Allowing) -> None:
-    # The JavaScript client signs the whole address of each request (service-bus-protocol §11.1).
+    # The JavaScript client signs the whole address of each request.
     make_subscription(bench)
     access.asked.clear()
 
@@ -519,7 +519,7 @@ def test_an_entity_key_manages_its_entity_only() -> None:
 
 
 def token(rule: AccessRule, path: str, now: int) -> str:
-    """A shared access signature as every client makes it (service-bus-protocol §2.4)."""
+    """A shared access signature as every client makes it."""
     resource = quote(f"https://{HOST}/{path}", safe="")
     expiry = str(now // 1000 + 3600)
     signed = hmac.new(rule.primary_key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()

@@ -42,7 +42,7 @@ def test_the_primary_gets_all_the_time_when_no_detour_is_possible_and_half_when_
     assert make(interval=0)[0].next_step(0) == TryPrimary(5_000)
 
 
-@pytest.mark.promise("P17")
+@pytest.mark.promise("P4", "P17")
 def test_with_interval_zero_the_failing_send_itself_is_detoured() -> None:
     flow, health, _ = make(interval=0)
     flow.primary_failed(5_000, TIMEOUT)
@@ -100,7 +100,7 @@ def test_no_queue_is_tried_twice_and_each_failure_evicts_for_all() -> None:
     assert isinstance(step, Fail)
 
 
-@pytest.mark.promise("P6")
+@pytest.mark.promise("P4", "P6")
 def test_both_down_gives_the_last_backlog_error_with_the_primarys_as_cause() -> None:
     flow, _, _ = make(interval=0, queues=1)
     primary, backlog = sdk.OperationTimeoutError(message="primary"), sdk.ServiceBusConnectionError()

@@ -1,4 +1,4 @@
-"""How an existing backlog queue differs, and what of that is dangerous: section 3.3."""
+"""How an existing backlog queue differs, and what of that is dangerous."""
 
 from __future__ import annotations
 

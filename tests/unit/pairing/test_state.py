@@ -15,6 +15,7 @@ from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.parking import Passport
+from pairbus.pairing.rules.health import Health
 from pairbus.pairing.state import (
     BACKLOG_LIMIT_BYTES,
     ENVELOPE_BYTES,
@@ -49,6 +50,19 @@ def test_an_entity_has_one_record_however_its_path_is_written() -> None:
 
     assert state.health_of("Orders") is state.health_of("/orders/")
     assert list(state.reports()) == ["Orders"]
+
+
+@pytest.mark.promise("P19")
+def test_a_failover_of_one_entity_changes_no_other() -> None:
+    state = make()
+    other = state.health_of("invoices")
+    before = state.reports()["invoices"]
+
+    state.fail_over("orders")
+
+    assert state.health_of("orders").state is Health.FAILED_OVER
+    assert other.state is Health.HEALTHY
+    assert state.reports()["invoices"] == before
 
 
 @pytest.mark.promise("P45")
@@ -118,6 +132,7 @@ def test_explain_tells_errors_timers_and_decisions() -> None:
     assert any("fails over at" in line for line in lines)
 
 
+@pytest.mark.promise("P15")
 def test_each_detour_has_a_number_and_names_its_factory() -> None:
     from tests.simulation.pair.model import original
 

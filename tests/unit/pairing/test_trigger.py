@@ -35,7 +35,7 @@ ERRORS = {
         "Handler failed", error=AttributeError("'NoneType' object has no attribute")
     ),
 }
-# The table of the specification, section 4: documented, outage, shipped.
+# Whether an error counts with trigger="documented", "outage" and "shipped".
 TABLE = {
     Failure.TIMEOUT: (True, True, True),
     Failure.CONNECTION: (True, True, True),

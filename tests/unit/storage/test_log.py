@@ -42,6 +42,7 @@ def restate_all(store: LogStore, alive: dict[int, Message]) -> int:
     return count
 
 
+@pytest.mark.promise("B68")
 def test_segments_roll_and_dead_ones_are_used_again() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
@@ -104,6 +105,7 @@ def test_a_drain_gives_space_back() -> None:
     assert sum(disk.size(name) for name in disk.names()) <= (2 + READY_MAX) * 4096 + MARK_BYTES + 200
 
 
+@pytest.mark.promise("B68")
 def test_live_messages_in_old_segments_are_restated_when_garbage_prevails() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
@@ -144,6 +146,7 @@ def test_nothing_is_given_back_before_the_owner_has_said_what_lives() -> None:
     assert numbers(list(open_log(disk).replay()))[:59] == numbers(found)
 
 
+@pytest.mark.promise("B68")
 def test_facts_hold_a_segment_until_they_are_restated() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)
@@ -279,7 +282,7 @@ def test_a_run_of_removals_is_packed_together() -> None:
     assert [r.queue_id for r in found[1000:]] == [QUEUE, QUEUE + 1] * 5
 
 
-@pytest.mark.promise("B62")
+@pytest.mark.promise("B18", "B62")
 def test_the_cache_is_bounded_and_old_messages_are_read_by_blocks() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk, segment_bytes=1 << 20, cache_bytes=600_000)
@@ -296,6 +299,7 @@ def test_the_cache_is_bounded_and_old_messages_are_read_by_blocks() -> None:
     assert statistics.cache_hits >= 2900
 
 
+@pytest.mark.promise("B18")
 def test_what_is_staged_stays_readable_however_small_the_cache() -> None:
     store = ready_log(SimulatedDisk(), segment_bytes=1 << 20, cache_bytes=1000)
     messages = [send(store, number, 900) for number in range(1, 200)]

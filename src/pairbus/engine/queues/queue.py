@@ -161,7 +161,7 @@ class Queue(QueueState):
     def send_with(self, incoming: Scanned, extra: Extra | None, now: int) -> int:
         """The same for a message that comes from another entity with facts of its own."""
         if incoming.is_ping:
-            return 0  # answered like any send, and never seen again (pairing §7)
+            return 0  # answered like any send, and never seen again (P23)
         key = incoming.message_id if self.duplicates is not None else b""
         numbers = self.numbers
         numbers.accessed_at = now

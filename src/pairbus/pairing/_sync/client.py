@@ -525,7 +525,7 @@ class PairedServiceBusClient(ServiceBusClient):
             return
         self._partnership.ended(side, self._state.clock())
         if side is Side.PRIMARY:
-            # Closing the primary side stops pings and pumps (specification, section 9).
+            # Closing the primary side stops pings and pumps (P43, P44).
             self._is_ended = True
             self._pulse.fire()
         self._tasks.spawn(self._wait_for_partner, side)

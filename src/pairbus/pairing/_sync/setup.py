@@ -65,7 +65,7 @@ class Setup:
                     existing[index] = created
             except OtherPrimaryError:
                 raise
-            except Exception as error:  # noqa: BLE001 - pairing succeeds with the rest (specification, 3.5)
+            except Exception as error:  # noqa: BLE001 - pairing succeeds with the other queues (P30)
                 last = error
                 self._state.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
         for index, queue in existing.items():
@@ -178,7 +178,7 @@ class Setup:
                 raise OtherPrimaryError(name, owner, self._identity.address)
 
     def _queues_that_open(self, reason: Exception) -> list[str]:
-        """Without the right to manage: a queue whose link opens for sending exists (specification, 3.6)."""
+        """Without the right to manage: a queue whose link opens for sending exists."""
         usable = []
         last: Exception = reason
         for index in range(self._count):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BUSY_PAUSE_MS: Final = 10_000
 """After "server busy" the same send is not tried again before this."""
 
-# Columns of the specification, section 4. NOT_FOUND counts as documented only after an accepted send.
+# The values of the option `trigger` (docs/reference/options.md). NOT_FOUND counts as documented only after an accepted send.
 _OUTAGE: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL)
 
 _COUNTS: Final = {

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 MAGIC: Final = b"PBA1"
 BLOCK: Final = struct.Struct("<4sQII")
 DESTINATION_PROPERTY: Final = "x-ms-path"
-"""Where a parked message wants to go (pairing §6)."""
+"""Application property of a backlog message that names its destination."""
 TYPES: Final = {
     "time": "timestamp",
     "namespace": "text",

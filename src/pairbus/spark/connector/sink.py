@@ -95,7 +95,7 @@ class _Sending:
     async def _send_all(self, outlets: list[AzureOutlet], rows: Iterator[Row]) -> None:
         """Chunk by chunk; sessions, where there is more than one chunk, from sorted runs on disk.
 
-        Rows of a session come in any order after a shuffle, and local mode hides that (reference, 3.5).
+        Rows of a session come in any order after a shuffle, and local mode hides that.
         """
         with Spill() as spill:
             is_last = False

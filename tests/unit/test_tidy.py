@@ -1,0 +1,126 @@
+"""The words of the project, and the lists that must stay complete.
+
+A word is banned when Service Bus, AMQP or ordinary English has a plainer one for the same thing. A banned word is listed here with the word to
+use in its place.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "pairbus"
+DECISIONS = ROOT / "docs" / "decisions"
+
+# In any text: documents, comments, docstrings, messages.
+WORDS = {
+    "anew": "again",
+    "whoever": "the noun: the client, the receiver, the caller",
+    "reckon": "calculate",
+    "reckons": "calculates",
+    "reckoned": "calculated",
+    "reckoning": "calculation",
+}
+# As a name in the code, alone or as one of the words of a longer name.
+NAMES = {
+    "hall": "registry",
+    "tongue": "protocol",
+    "speech": "output",
+    "album": "the thing that it collects",
+    "told": "reported, expected, given",
+}
+# As the whole name of a class.
+CLASSES = {"Letter": "BacklogMessage"}
+
+# Rooms in which a word is still to be replaced.
+NOT_DONE: dict[str, set[str]] = {
+    "amqp": {"anew"},
+    "cli": {"anew", "reckon", "told", "whoever"},
+    "docs": {"anew", "reckon", "reckons", "whoever"},
+    "drain": {"anew", "reckon", "reckoned", "told", "whoever"},
+    "engine": {"anew", "whoever"},
+    "errors": {"anew"},
+    "gateway": {"anew", "whoever"},
+    "local": {"told"},
+    "pairing": {"anew", "whoever"},
+    "reports": {"anew", "reckon", "reckoned", "told"},
+    "sdk": {"anew"},
+    "server": {"anew", "hall", "speech", "tongue", "whoever"},
+    "spark": {"anew", "told", "whoever"},
+    "stage": {"told", "whoever"},
+    "storage": {"anew", "whoever"},
+    "web": {"album", "anew", "told", "whoever"},
+}
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return parts[2].removesuffix(".py") if parts[:2] == ("src", "pairbus") else parts[0]
+
+
+def texts() -> Iterator[Path]:
+    yield from sorted(SOURCE.rglob("*.py"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+    yield from (ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "Makefile"))
+
+
+def banned_words(text: str) -> set[str]:
+    """The banned words in a text, in lower case."""
+    return set(re.findall(r"[a-z]+", text.lower())) & WORDS.keys()
+
+
+def banned_names(code: str) -> set[str]:
+    """The banned names in Python code: what they are made of, with and without capitals."""
+    found: set[str] = set()
+    if not any(name in code.lower() for name in (*NAMES, *map(str.lower, CLASSES))):
+        return found
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.NAME:
+            parts = {part.lower() for part in re.findall(r"[A-Z]?[a-z]+", token.string)}
+            found |= parts & NAMES.keys()
+            found |= {token.string} & CLASSES.keys()
+    return found
+
+
+def test_no_banned_word_is_used() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {word} (write: {WORDS[word]})"
+        for path in texts()
+        for word in banned_words(path.read_text())
+        if word not in NOT_DONE.get(room_of(path), ())
+    }
+
+    assert sorted(found) == []
+
+
+def test_no_banned_name_is_used() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for name in banned_names(path.read_text()) | banned_names(path.stem)
+        if name not in NOT_DONE.get(room_of(path), ())
+    }
+
+    assert sorted(found) == []
+
+
+def test_banned_words_and_names_are_found() -> None:
+    assert banned_words("Written Anew, by whoever asks") == {"anew", "whoever"}
+    assert banned_words("renewed") == set()
+    assert banned_names("class SpeechOf:\n    told_at = Letter()\n") == {"speech", "told", "Letter"}
+    assert banned_names("shallow = letter\n# told in a comment\n") == set()
+
+
+@pytest.mark.parametrize("page", ["docs/decisions/index.md", "ARCHITECTURE.md"])
+def test_every_decision_is_listed(page: str) -> None:
+    text = (ROOT / page).read_text()
+
+    missing = [path.name for path in sorted(DECISIONS.glob("0*.md")) if path.name not in text]
+
+    assert missing == []
