@@ -177,7 +177,6 @@ def encode_string(value: str) -> bytes:
 
 
 def encode_symbol(value: str) -> bytes:
-    """A symbolic name."""
     raw = value.encode("utf-8", "replace")
     if len(raw) <= 0xFF:
         return bytes((0xA3, len(raw))) + raw

@@ -18,7 +18,6 @@ class Fields:
         self.where = where
 
     def value(self, index: int) -> object:
-        """Whatever is there."""
         return self.items[index] if index < len(self.items) else None
 
     def uint(self, index: int, default: int, maximum: int = 0xFFFFFFFF) -> int:
@@ -37,7 +36,6 @@ class Fields:
         return self.uint(index, 0, maximum)
 
     def boolean(self, index: int, default: bool = False) -> bool:
-        """A boolean."""
         value = self.value(index)
         if value is None:
             return default

@@ -43,8 +43,6 @@ UINT_MAX: Final = 0xFFFF_FFFF
 
 
 class Open:
-    """Starts a connection."""
-
     __slots__ = ("channel_max", "container_id", "hostname", "idle_timeout_ms", "max_frame_size", "properties")
 
     def __init__(self, container_id: str) -> None:
@@ -297,8 +295,6 @@ class Disposition:
 
 
 class Detach:
-    """Ends a link."""
-
     __slots__ = ("closed", "error", "handle")
 
     def __init__(self, handle: int, closed: bool, error: AmqpError | None) -> None:
@@ -313,8 +309,6 @@ class Detach:
 
 
 class End:
-    """Ends a session."""
-
     __slots__ = ("error",)
 
     def __init__(self, error: AmqpError | None) -> None:
@@ -326,8 +320,6 @@ class End:
 
 
 class Close:
-    """Ends a connection."""
-
     __slots__ = ("error",)
 
     def __init__(self, error: AmqpError | None) -> None:

@@ -22,10 +22,8 @@ EMPTY_FRAME: Final = FRAME_HEADER.pack(FRAME_HEADER_SIZE, 2, AMQP_FRAME, 0)
 
 
 def amqp_frame(channel: int, body: bytes) -> bytes:
-    """One whole AMQP frame."""
     return FRAME_HEADER.pack(FRAME_HEADER_SIZE + len(body), 2, AMQP_FRAME, channel) + body
 
 
 def sasl_frame(body: bytes) -> bytes:
-    """One whole SASL frame."""
     return FRAME_HEADER.pack(FRAME_HEADER_SIZE + len(body), 2, SASL_FRAME, 0) + body

@@ -23,8 +23,7 @@ class Handler(Protocol):
     def opened(self, connection: Connection) -> None:
         """The peer's open has come; ours follows unless ``connection.close`` is called."""
 
-    def session_began(self, session: Session) -> None:
-        """A session is there."""
+    def session_began(self, session: Session) -> None: ...
 
     def session_ended(self, session: Session) -> None:
         """A session has gone; its links went before."""
@@ -65,23 +64,17 @@ class Nobody:
     __slots__ = ()
 
     def sasl_plain(self, user: str, password: str) -> bool:  # noqa: ARG002 - the handler's shape
-        """Nobody is let in."""
         return False
 
-    def opened(self, connection: Connection) -> None:
-        """Nothing."""
+    def opened(self, connection: Connection) -> None: ...
 
-    def session_began(self, session: Session) -> None:
-        """Nothing."""
+    def session_began(self, session: Session) -> None: ...
 
-    def session_ended(self, session: Session) -> None:
-        """Nothing."""
+    def session_ended(self, session: Session) -> None: ...
 
-    def link_attached(self, link: Link) -> None:
-        """Nothing."""
+    def link_attached(self, link: Link) -> None: ...
 
-    def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None:
-        """Nothing."""
+    def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None: ...
 
     def transfer(
         self,
@@ -92,19 +85,15 @@ class Nobody:
         settled: bool,
         payload: bytes,
         state: Outcome | None,
-    ) -> None:
-        """Nothing."""
+    ) -> None: ...
 
-    def transfer_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
-        """Nothing."""
+    def transfer_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None: ...
 
     def settled(
         self, link: Link, delivery_id: int, context: object | None, outcome: Outcome, settled: bool
-    ) -> None:
-        """Nothing."""
+    ) -> None: ...
 
-    def credit(self, link: Link) -> None:
-        """Nothing."""
+    def credit(self, link: Link) -> None: ...
 
 
 NOBODY: Final = Nobody()

@@ -129,7 +129,6 @@ def decode_performative(buf: bytes, offset: int, end: int) -> tuple[Performative
 
 
 def open_from(fields: Fields) -> Open:
-    """A decoded open."""
     frame = Open(fields.required_text(0))
     frame.hostname = fields.text(1)
     frame.max_frame_size = fields.uint(2, UINT_MAX)
@@ -140,7 +139,6 @@ def open_from(fields: Fields) -> Open:
 
 
 def begin_from(fields: Fields) -> Begin:
-    """A decoded begin."""
     frame = Begin(fields.required_uint(1), fields.required_uint(2), fields.required_uint(3))
     if fields.value(0) is not None:
         frame.remote_channel = fields.uint(0, 0, 0xFFFF)
@@ -149,7 +147,6 @@ def begin_from(fields: Fields) -> Begin:
 
 
 def attach_from(fields: Fields) -> Attach:
-    """A decoded attach."""
     if fields.value(2) is None:
         raise bad("attach lacks its role")
     frame = Attach(fields.required_text(0), fields.required_uint(1), fields.boolean(2))
@@ -165,7 +162,6 @@ def attach_from(fields: Fields) -> Attach:
 
 
 def flow_from(fields: Fields) -> Flow:
-    """A decoded flow."""
     frame = Flow()
     frame.next_incoming_id = fields.uint(0, -1)
     frame.incoming_window = fields.required_uint(1)
@@ -181,7 +177,6 @@ def flow_from(fields: Fields) -> Flow:
 
 
 def transfer_from(fields: Fields) -> Transfer:
-    """A decoded transfer."""
     frame = Transfer(fields.required_uint(0))
     frame.delivery_id = fields.uint(1, -1)
     frame.delivery_tag = fields.binary(2)
@@ -207,7 +202,6 @@ def disposition_from(fields: Fields) -> Disposition:
 
 
 def detach_from(fields: Fields) -> Detach:
-    """A decoded detach."""
     return Detach(fields.required_uint(0), fields.boolean(1), optional_error(fields.value(2)))
 
 

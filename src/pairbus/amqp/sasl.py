@@ -47,7 +47,6 @@ class SaslInit:
         self.hostname = hostname
 
     def encode(self) -> bytes:
-        """The whole frame."""
         items = [
             encode_symbol(self.mechanism),
             encode_binary(self.initial_response),
@@ -57,13 +56,11 @@ class SaslInit:
 
 
 def mechanisms_frame(names: tuple[str, ...] = MECHANISMS) -> bytes:
-    """The server's offer."""
     offer = encode_value(Array([Symbol(name) for name in names]))
     return sasl_frame(encode_described(SASL_MECHANISMS, encode_list([offer])))
 
 
 def outcome_frame(code: int) -> bytes:
-    """The server's verdict."""
     data = encode_binary(b"Welcome!") if code == OUTCOME_OK else NULL
     return sasl_frame(encode_described(SASL_OUTCOME, encode_list([encode_value(UByte(code)), data])))
 

@@ -100,7 +100,6 @@ class Session:
     # ---- output ----
 
     def write(self, body: bytes) -> None:
-        """Queue one performative."""
         self.connection.write_frame(amqp_frame(self.channel, body))
 
     def write_error(self, frame: Detach | End) -> None:
@@ -265,7 +264,6 @@ class Session:
     # ---- input ----
 
     def incoming_transfer(self, data: bytes, offset: int, end: int) -> None:
-        """One transfer frame."""
         handle, delivery_id, tag, message_format, settled, more, aborted, state, payload = read_transfer(
             data, offset, end
         )
@@ -376,7 +374,6 @@ class Session:
                     self.connection.handler.credit(link)
 
     def incoming_attach(self, frame: Attach) -> None:
-        """A new link."""
         if frame.handle > self.connection.settings.handle_max:
             raise RemoteProtocolError(
                 "amqp:connection:framing-error",

@@ -112,7 +112,6 @@ def outcome_from(value: object) -> Outcome:
 
 
 def error_from(value: object) -> AmqpError:
-    """A decoded error composite."""
     code, fields = _composite(value, "an error")
     if code != ERROR_CODE or not fields or not isinstance(fields[0], str):
         raise bad("an error lacks its condition")
@@ -155,12 +154,10 @@ def _composite(value: object, what: str) -> tuple[int, list[object]]:
 
 
 def encode_accepted() -> bytes:
-    """``accepted``."""
     return STATE_ACCEPTED
 
 
 def encode_released() -> bytes:
-    """``released``."""
     return STATE_RELEASED
 
 
@@ -170,7 +167,6 @@ def encode_rejected(error: AmqpError | None) -> bytes:
 
 
 def encode_modified(delivery_failed: bool = False, undeliverable_here: bool = False) -> bytes:
-    """``modified``."""
     fields = [TRUE if delivery_failed else FALSE, TRUE if undeliverable_here else FALSE, NULL]
     return encode_described(MODIFIED_CODE, encode_list(fields))
 

@@ -94,7 +94,6 @@ class Target:
         self.capabilities: list[str] = []
 
     def encode(self) -> bytes:
-        """All seven fields."""
         items = _common(self.address, self.durable, self.expiry_policy, self.timeout, self.dynamic)
         items.append(_optional_fields(self.dynamic_node_properties))
         items.append(encode_symbols(self.capabilities))
@@ -110,7 +109,6 @@ class Coordinator:
         self.capabilities: list[str] = []
 
     def encode(self) -> bytes:
-        """Its one field."""
         return encode_described(COORDINATOR_CODE, encode_list([encode_symbols(self.capabilities)]))
 
 

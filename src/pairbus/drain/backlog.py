@@ -37,8 +37,6 @@ QUEUES_PROBED_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One backlog queue."""
-
     name: str
     messages: int | None
     set_aside: int | None

@@ -134,7 +134,6 @@ class DrainThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread lives."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -62,7 +62,6 @@ class Problems:
         self._moved_ms = 0
 
     def begin(self, now: int) -> None:
-        """The drain begins."""
         self._moved_ms = now
 
     def failed(self, side: str, subject: str, failure: Failure, text: str) -> None:
@@ -74,7 +73,6 @@ class Problems:
             self._tell("away", subject, f"{problem.sentence()}; trying again")
 
     def works(self, side: str, subject: str) -> None:
-        """An attempt worked."""
         if self._open.pop((side, subject), None) is not None:
             self._tell("back", subject, "works again")
 

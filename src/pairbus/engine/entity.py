@@ -36,7 +36,6 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return (
             self.active
             + self.dead_letter

@@ -50,7 +50,6 @@ def path_of(address: str) -> str:
 
 
 def parse(address: str) -> Address:
-    """Take an address apart."""
     path = path_of(address)
     is_management = path.lower().endswith(_MANAGEMENT)
     if is_management:

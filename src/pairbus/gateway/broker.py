@@ -48,8 +48,6 @@ METRICS_PATH: Final = "/metrics"
 
 
 class Broker:
-    """The gateway's root."""
-
     def __init__(
         self,
         name: str,

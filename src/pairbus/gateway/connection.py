@@ -100,7 +100,6 @@ class GatewayConnection:
     # -- the server's side ---------------------------------------------------------------------
 
     def receive(self, data: bytes, now: int) -> None:
-        """Bytes came in."""
         self.now = now
         self.broker.let_in(now)
         if self.broker.faults.is_on and self._is_hit(now):

@@ -78,7 +78,6 @@ class Faults:
         return fault
 
     def clear(self) -> None:
-        """Switch everything off."""
         self._faults.clear()
         self.is_on = False
 

@@ -19,8 +19,6 @@ RECHECK_MS: Final = 5_000
 
 
 class LinkContext:
-    """Common to all links."""
-
     __slots__ = ("allowed_until", "connection", "link", "path", "right", "scope")
 
     def __init__(self, connection: GatewayConnection, link: Link, path: str, right: str) -> None:

@@ -133,7 +133,6 @@ class Transaction:
 
 
 def receive(connection: GatewayConnection, context: Coordinator, delivery_id: int, payload: bytes) -> None:
-    """Declare or discharge."""
     session = context.link.session
     try:
         body = decode_message(payload, VALUES_MAX).body
@@ -201,7 +200,6 @@ def _find(connection: GatewayConnection, txn_id: object) -> Transaction:
 
 
 def roll_back(connection: GatewayConnection, transaction: Transaction) -> None:
-    """Forget what was planned."""
     connection.transactions.pop(transaction.txn_id, None)
 
 

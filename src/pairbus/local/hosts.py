@@ -60,7 +60,6 @@ class ProcessHost:
 
     @property
     def pid(self) -> int:
-        """The broker's process."""
         return self._running().pid
 
     def start(self, setup: Setup) -> ReadyInfo:

@@ -49,9 +49,9 @@ Say = Callable[[str], None]
 class PairPage(Protocol):
     """The HTTP server of the pair's page."""
 
-    async def start(self, host: str, port: int) -> int: ...  # noqa: D102 - returns the port
+    async def start(self, host: str, port: int) -> int: ...
 
-    async def stop(self) -> None: ...  # noqa: D102 - as it says
+    async def stop(self) -> None: ...
 
 
 PageFactory = Callable[[PairedServiceBusClient, Path, "Sequence[Member]"], PairPage]
@@ -102,8 +102,6 @@ class UpOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class UpInfo:
-    """Where everything is."""
-
     primary: str
     """A connection string."""
     secondary: str

@@ -87,7 +87,6 @@ class Passport:
     """Address of the primary that the message is for, from ``naming.identity_of``; empty in older passports."""
 
     def text(self) -> str:
-        """As it is stored."""
         value: dict[str, object] = {
             "f": self.factory,
             "t": self.first_send_ms,

@@ -194,7 +194,6 @@ class PairingState:
         return found is not None and found.state is Health.FAILED_OVER
 
     def reports(self) -> dict[str, EntityReport]:
-        """Every entity's state."""
         with self.lock:
             return {record.path: record.report(self._time_of) for record in self._records.values()}
 
@@ -327,7 +326,6 @@ class PairingState:
     # --- seeing -----------------------------------------------------------------------------------
 
     def tell(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
-        """Raise an event."""
         now = self.clock()
         event = Event(kind, subject, text, now, dict(data), is_loud, self._time_of(now))
         self.events.tell(event)

@@ -109,7 +109,6 @@ def snapshot(
     oldest_age_ms: int | None,
     drain_rate_per_s: float,
 ) -> Statistics:
-    """Freeze the counters."""
     values = {item.name: getattr(counters, item.name) for item in fields(counters)}
     values |= {item.name: getattr(tally, item.name) for item in fields(tally)}
     return Statistics(

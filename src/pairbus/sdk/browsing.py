@@ -245,6 +245,5 @@ class Browser:
         return page[0].sequence_number if page else None
 
     def close(self) -> None:
-        """Close the receiver."""
         with suppress(Exception):
             self._receiver.close()

@@ -11,6 +11,5 @@ class PlainHttpTransport(RequestsTransport):  # type: ignore[misc]  # azure-core
     """The SDK's own transport, with the scheme changed."""
 
     def send(self, request: Any, **options: Any) -> Any:
-        """Send a request."""
         request.url = request.url.replace("https://", "http://", 1)
         return super().send(request, **options)

@@ -11,6 +11,5 @@ class PlainHttpTransport(AioHttpTransport):  # type: ignore[misc]  # azure-core 
     """The SDK's own transport, with the scheme changed."""
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """Send a request."""
         request.url = request.url.replace("https://", "http://", 1)
         return await super().send(request, **options)

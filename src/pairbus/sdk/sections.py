@@ -164,7 +164,6 @@ def text_of(raw: bytes) -> str | None:
 
 
 def encode_text(text: str) -> bytes:
-    """An encoded string."""
     content = text.encode()
     if len(content) <= 255:
         return b"\xa1" + bytes((len(content),)) + content
@@ -172,27 +171,23 @@ def encode_text(text: str) -> bytes:
 
 
 def encode_symbol(text: str) -> bytes:
-    """An encoded symbol."""
     content = text.encode()
     return b"\xa3" + bytes((len(content),)) + content
 
 
 def encode_long(value: int) -> bytes:
-    """An encoded long."""
     if -128 <= value <= 127:
         return b"\x55" + value.to_bytes(1, "big", signed=True)
     return b"\x81" + value.to_bytes(8, "big", signed=True)
 
 
 def encode_uint(value: int) -> bytes:
-    """An encoded uint."""
     if value == 0:
         return b"\x43"
     return b"\x52" + bytes((value,)) if value <= 255 else b"\x70" + value.to_bytes(4, "big")
 
 
 def encode_timestamp(ms: int) -> bytes:
-    """An encoded timestamp."""
     return b"\x83" + ms.to_bytes(8, "big", signed=True)
 
 

@@ -60,7 +60,6 @@ class Heap:
 
 
 def system_heap() -> Heap:
-    """This process's own."""
     try:
         library = ctypes.CDLL(None)
         info, trim = library.mallinfo2, library.malloc_trim

@@ -138,7 +138,6 @@ class Driver:
         self._loop.call_soon_threadsafe(self.ask_turn)
 
     def fail(self, error: Exception) -> None:
-        """Stop speaking for good."""
         if not self._queue.is_failed:
             self._queue.is_failed = True
             self._idle.set()

@@ -124,7 +124,6 @@ class Hall:
         return host or taken[0], taken[1]
 
     def stop_listening(self) -> None:
-        """Take no more connections."""
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
@@ -178,7 +177,6 @@ class Hall:
         return speeches
 
     def http_words(self) -> list[Speech]:
-        """Answers to HTTP requests."""
         if not self._wordy:
             return []
         wordy, self._wordy = self._wordy, {}
@@ -208,7 +206,6 @@ class Hall:
         return self._driver.is_reading
 
     def now(self) -> int:
-        """The broker's clock."""
         return self._driver.now()
 
     def ask_turn(self) -> None:
@@ -216,7 +213,6 @@ class Hall:
         self._driver.ask_turn()
 
     def received(self, count: int) -> None:
-        """Bytes came in."""
         self._received_bytes += count
         self._driver.received(count)
 
@@ -242,7 +238,6 @@ class Hall:
         logger.warning("connection refused", extra=extra)
 
     def sent(self, count: int) -> None:
-        """Bytes went out."""
         self._sent_bytes += count
 
     def holds(self, more: int) -> bool:

@@ -52,8 +52,7 @@ class Stranger(Protocol):
     def has_sent(self) -> bool:
         """Whether bytes have come that nobody has read yet."""
 
-    def evict(self, reason: str) -> None:
-        """Make room for others."""
+    def evict(self, reason: str) -> None: ...
 
 
 class Strangers:

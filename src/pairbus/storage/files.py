@@ -82,18 +82,15 @@ class RealFileSystem:
         self._reserve = DescriptorReserve(RESERVED_HANDLES)
 
     def names(self) -> list[str]:
-        """See FileSystem."""
         try:
             return self._reserve.run(lambda: os.listdir(self._directory))
         finally:
             self._reserve.fill()
 
     def size(self, name: str) -> int:
-        """See FileSystem."""
         return os.stat(self._directory / name).st_size
 
     def create(self, name: str, size: int) -> int:
-        """See FileSystem."""
         handle = self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             if size:
@@ -105,7 +102,6 @@ class RealFileSystem:
         return handle
 
     def reserve(self, handle: int, offset: int, size: int) -> None:
-        """See FileSystem."""
         try:
             os.posix_fallocate(handle, offset, size)
         except OSError as error:
@@ -114,7 +110,6 @@ class RealFileSystem:
                 raise
 
     def open(self, name: str) -> int:
-        """See FileSystem."""
         return self._open(name, os.O_RDWR)
 
     def _open(self, name: str, flags: int) -> int:
@@ -122,20 +117,16 @@ class RealFileSystem:
         return self._reserve.run(lambda: os.open(path, flags, FILE_MODE))
 
     def close(self, handle: int) -> None:
-        """See FileSystem."""
         os.close(handle)
         self._reserve.fill()
 
     def write(self, handle: int, pieces: Sequence[bytes], offset: int) -> int:
-        """See FileSystem."""
         return os.pwritev(handle, pieces, offset)
 
     def sync(self, handle: int) -> None:
-        """See FileSystem."""
         os.fdatasync(handle)
 
     def read(self, handle: int, size: int, offset: int) -> bytes:
-        """See FileSystem."""
         data = os.pread(handle, size, offset)
         if len(data) == size or not data:
             return data
@@ -148,24 +139,19 @@ class RealFileSystem:
         return b"".join(parts)
 
     def rename(self, old: str, new: str) -> None:
-        """See FileSystem."""
         os.rename(self._directory / old, self._directory / new)
 
     def unlink(self, name: str) -> None:
-        """See FileSystem."""
         os.unlink(self._directory / name)
 
     def sync_directory(self) -> None:
-        """See FileSystem."""
         os.fsync(self._directory_handle)
 
     def free_bytes(self) -> int:
-        """See FileSystem."""
         figures = os.statvfs(self._directory)
         return figures.f_bavail * figures.f_frsize
 
     def lock(self, name: str) -> None:
-        """See FileSystem."""
         handle = os.open(self._directory / name, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,7 +168,6 @@ class RealFileSystem:
         self._lock_handle = handle
 
     def unlock(self) -> None:
-        """See FileSystem."""
         if self._lock_handle >= 0:
             # The file stays: removing it would let two processes lock two files of one name.
             os.close(self._lock_handle)

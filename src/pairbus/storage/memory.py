@@ -52,7 +52,6 @@ class MemoryStore:
         self._live_bytes = 0
 
     def replay(self) -> Iterator[Record]:
-        """See Store."""
         if self._is_replayed:
             raise UsageError("a store is replayed once; open it anew")
         contents = bytes(self.disk.contents)
@@ -60,7 +59,6 @@ class MemoryStore:
         self._is_replayed = True
 
     def append(self, record: Record) -> None:
-        """See Store."""
         if not self._is_replayed:
             raise UsageError("the store must be replayed to its end before anything is appended")
         if isinstance(record, MessageStored):
@@ -90,11 +88,9 @@ class MemoryStore:
         self._position += len(piece)
 
     def has_room(self, size: int) -> bool:
-        """See Store."""
         return self._bytes_max is None or self._live_bytes + size <= self._bytes_max
 
     def read(self, location: int, size: int) -> bytes:
-        """See Store."""
         blob = self._blobs.get(location)
         if blob is None:
             blob = bytes(self.disk.contents[location - 1 : location - 1 + size])
@@ -103,11 +99,9 @@ class MemoryStore:
         return blob
 
     def staged_bytes(self) -> int:
-        """See Store."""
         return self._position - self._sealed
 
     def seal(self) -> MemoryBatch | None:
-        """See Store."""
         if not self._pieces:
             return None
         batch = MemoryBatch(self._pieces, self._position)
@@ -116,7 +110,6 @@ class MemoryStore:
         return batch
 
     def commit(self, batch: Batch) -> None:
-        """See Store."""
         if not isinstance(batch, MemoryBatch):
             raise UsageError("this batch is not of this store")
         if self._is_closed:
@@ -127,15 +120,12 @@ class MemoryStore:
         self._commits += 1
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
-        """See Store."""
         self._live_bytes = sum(size + STORED_HEAD_BYTES for _, _, size in messages)
 
     def restate(self, limit: int) -> list[Record]:  # noqa: ARG002 - nothing here ever needs to be given back
-        """See Store."""
         return []
 
     def statistics(self) -> StoreStatistics:
-        """See Store."""
         used = len(self.disk.contents)
         return StoreStatistics(
             commits=self._commits,
@@ -146,5 +136,4 @@ class MemoryStore:
         )
 
     def close(self) -> None:
-        """See Store."""
         self._is_closed = True

@@ -184,7 +184,6 @@ def clear_faults(broker: Broker, now: int) -> dict[str, object]:
 
 
 def faults(broker: Broker, now: int) -> dict[str, object]:
-    """What is on."""
     _check_offered(broker)
     return {"faults": broker.faults.snapshot(now), "at_ms": now}
 

@@ -17,8 +17,6 @@ _TYPES: Final = {
 
 
 class Asset:
-    """One file."""
-
     __slots__ = ("body", "content_type", "etag")
 
     def __init__(self, name: str, body: bytes) -> None:

@@ -47,8 +47,6 @@ Answer = Callable[["Asked"], HttpResponse]
 
 
 class Asked:
-    """One authenticated question."""
-
     __slots__ = ("album", "broker", "grant", "now", "query", "request", "session", "wish")
 
     def __init__(
@@ -122,7 +120,6 @@ class Page:
         return assembled
 
     def __call__(self, request: HttpRequest, now: int) -> HttpResponse | None:
-        """See ``server.Page``."""
         path = unquote(request.target.partition("?")[0])
         broker = self._broker
         if broker is None:

@@ -29,8 +29,6 @@ _NOBODY: Final = AccessRule(name="nobody", rights=(LISTEN,), primary_key="-" * 4
 
 
 class Session:
-    """One signed-in browser."""
-
     __slots__ = ("ends_at", "forgery_token", "grant")
 
     def __init__(self, grant: Grant, forgery_token: str, ends_at: int) -> None:

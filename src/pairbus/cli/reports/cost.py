@@ -73,7 +73,6 @@ def _instant(text: str) -> datetime:
 
 
 def price_options(command: Any) -> Any:
-    """Which price table."""
     for option in (
         click.option("--currency", help="Of the price table, where more than one fits."),
         click.option("--region", help="Of the price table."),

@@ -22,7 +22,6 @@ ROOM_RETRY_MS: Final = 1_000
 
 
 def tick(queue: Queue, now: int) -> None:
-    """See ``Queue.tick``."""
     queue.armed_at = 0
     if queue.retry_at and queue.retry_at <= now:
         queue.retry_at = 0

@@ -117,7 +117,6 @@ class QueueState:
             self.duplicates.add(duplicate_key, message.enqueued_at)
 
     def removed(self, sequence_number: int) -> None:
-        """Fold of MessageRemoved."""
         if sequence_number in self.messages:
             self._drop(sequence_number)
 
@@ -131,7 +130,6 @@ class QueueState:
         self.unlocked(message)
 
     def deferred(self, sequence_number: int, delivery_count: int, changed_properties: bytes) -> None:
-        """Fold of MessageDeferred."""
         message = self.messages.get(sequence_number)
         if message is None:
             return

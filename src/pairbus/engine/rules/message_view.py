@@ -94,7 +94,6 @@ class MappingView:
         return self._system.get(name, MISSING)
 
     def new_id(self) -> Uuid:
-        """The next prepared identifier."""
         if not self._ids:
             raise FilterFailed("newid() has no identifier left to give; prepare one per use")
         return self._ids.pop(0)

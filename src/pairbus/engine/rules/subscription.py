@@ -29,23 +29,17 @@ RULE_NAME_PROPERTY: Final = "RuleName"
 
 @final
 class TrueFilter:
-    """Every message."""
-
     __slots__ = ()
 
     def holds(self, evaluation: Evaluation) -> bool:  # noqa: ARG002 - all filters are asked alike
-        """Yes."""
         return True
 
 
 @final
 class FalseFilter:
-    """No message."""
-
     __slots__ = ()
 
     def holds(self, evaluation: Evaluation) -> bool:  # noqa: ARG002 - all filters are asked alike
-        """No."""
         return False
 
 

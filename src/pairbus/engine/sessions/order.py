@@ -36,7 +36,6 @@ class SessionOrder:
         return len(self._runs)
 
     def add(self, session_id: str, number: int) -> None:
-        """A message came."""
         run = self._runs.get(session_id)
         if run is None:
             self._runs[session_id] = _Run(number)

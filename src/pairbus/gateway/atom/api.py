@@ -103,7 +103,6 @@ class ManagementApi:
         return is_management(target)
 
     def handle(self, request: HttpRequest, now: int) -> HttpResponse:
-        """Answer one request."""
         route = route_of(request.target)
         who = ""
         try:

@@ -79,7 +79,6 @@ class Route:
 
     @property
     def full_path(self) -> str:
-        """The resource itself."""
         return f"{self.entity_path}/Rules/{self.rule}" if self.rule else self.entity_path
 
 

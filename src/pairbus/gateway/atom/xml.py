@@ -81,8 +81,6 @@ def parse(body: bytes) -> Node:
 
 @final
 class _Builder:
-    """Collects what expat reports."""
-
     __slots__ = ("_elements", "_open", "_root", "_texts")
 
     def __init__(self) -> None:
@@ -149,7 +147,6 @@ def escaped(text: str) -> str:
 
 
 def element(name: str, text: str) -> str:
-    """One element with text."""
     return f"<{name}>{escaped(text)}</{name}>"
 
 

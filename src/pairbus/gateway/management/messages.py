@@ -101,7 +101,6 @@ def schedule(request: Request) -> dict[str, object]:
 
 
 def cancel(request: Request) -> dict[str, object]:
-    """Take scheduled messages back."""
     numbers = request.numbers("sequence-numbers")
     browse.cancel_scheduled(request.entity.main, numbers)
     request.tally(meter.CANCEL).add_many(len(numbers))

@@ -69,7 +69,6 @@ def receive(
     payload: bytes,
     state: Outcome | None,
 ) -> None:
-    """Answer one request."""
     if not settled:
         context.link.session.accept_incoming(delivery_id)
     if not may_ask(connection):

@@ -29,7 +29,6 @@ def may_ask(connection: GatewayConnection) -> bool:
 
 
 def reply(connection: GatewayConnection, link: Link, answer: bytes) -> None:
-    """Send an answer."""
     if may_ask(connection):
         link.send(b"\x00", [answer], True)
 

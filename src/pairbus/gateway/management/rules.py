@@ -58,7 +58,6 @@ def _change(request: Request, rules: RuleSet) -> None:
 
 
 def add(request: Request) -> dict[str, object]:
-    """Add one rule."""
     name = request.text("rule-name")
     rules = _rules(request)
     if rules.find(name) is not None:
@@ -76,7 +75,6 @@ def add(request: Request) -> dict[str, object]:
 
 
 def remove(request: Request) -> dict[str, object]:
-    """Remove one rule."""
     name = request.text("rule-name")
     rules = _rules(request)
     if rules.find(name) is None:

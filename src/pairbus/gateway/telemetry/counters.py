@@ -71,23 +71,19 @@ class Counters:
     # -- the engine's watcher ------------------------------------------------------------------
 
     def lock_expired(self, queue: Queue) -> None:  # noqa: ARG002 - one count for the namespace
-        """See Watcher."""
         self.locks_expired += 1
 
     def dropped(self, queue: Queue, message: Message, why: str) -> None:
-        """See Watcher."""
         self.dropped_by_cause[why] = self.dropped_by_cause.get(why, 0) + 1
         self._tell(why, queue, message, "")
 
     def dead_lettered(self, queue: Queue, message: Message, reason: str | None) -> None:
-        """See Watcher."""
         label = reason if reason in OWN_REASONS else OTHER_REASON
         assert label is not None, reason
         self.dead_lettered_by_reason[label] = self.dead_lettered_by_reason.get(label, 0) + 1
         self._tell(DEAD_LETTERED, queue, message, reason or "")
 
     def forwarded(self, queue: Queue, message: Message, target: str) -> None:
-        """See Watcher."""
         self.forwards += 1
         self._tell(FORWARDED, queue, message, target)
 
@@ -99,7 +95,6 @@ class Counters:
             self.trail.ended(FORWARDED, queue, message, blob, now, target)
 
     def entity_deleted(self, path: str) -> None:
-        """See Watcher."""
         self._deleted.extend((path, f"{path}/$DeadLetterQueue", f"{path}/$Transfer/$DeadLetterQueue"))
         if self.trail is not None:
             self.trail.entity_deleted(path, self.now)

@@ -41,8 +41,6 @@ class TrailRow:
 
 
 class Trail:
-    """Rows since last taken."""
-
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:

@@ -36,7 +36,6 @@ class Pulse:
         self._event = asyncio.Event()
 
     def fire(self) -> None:
-        """Wake them."""
         event, self._event = self._event, asyncio.Event()
         event.set()
 

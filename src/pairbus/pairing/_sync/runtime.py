@@ -64,11 +64,9 @@ class Limits:
             slot.turn, slot.until = threading.Lock(), NEVER
 
     def leave(self, call: _Call) -> None:
-        """A call has ended."""
         self._calls.pop(id(call), None)
 
     def start(self) -> None:
-        """Watch, if nobody does."""
         with self._lock:
             if self.watcher is None:
                 self.watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
@@ -156,8 +154,6 @@ class Slot:
 
 
 class _Call:
-    """One call in progress."""
-
     __slots__ = ("_limits", "handler", "until")
 
     def __init__(self, limits: Limits, handler: Any, until: float) -> None:
@@ -184,7 +180,6 @@ class Pulse:
         self._event = threading.Event()
 
     def fire(self) -> None:
-        """Wake them."""
         event, self._event = self._event, threading.Event()
         event.set()
 

@@ -17,7 +17,6 @@ class Side(Enum):
 
     @property
     def other(self) -> Side:
-        """The partner."""
         return Side.SECONDARY if self is Side.PRIMARY else Side.PRIMARY
 
 

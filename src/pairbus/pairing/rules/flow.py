@@ -127,7 +127,6 @@ class SendFlow:
     # --- the next step ----------------------------------------------------------------------------
 
     def next_step(self, now: int) -> Step:
-        """What to do now."""
         if self._final is not None:
             return self._final
         if self._health.state is Health.REFUSING:

@@ -146,7 +146,6 @@ class EntityHealth:
         return changes + self.tick(now)
 
     def tick(self, now: int) -> list[Change]:
-        """Time has passed."""
         due = self.failover_due_ms
         if due is None or now < due:
             return []
@@ -155,7 +154,6 @@ class EntityHealth:
         return [self._enter(Health.FAILED_OVER, now, why)]
 
     def ping_succeeded(self, now: int) -> list[Change]:
-        """A ping was accepted."""
         self.pings.answered(now)
         if self.state not in (Health.FAILED_OVER, Health.REFUSING):
             return []

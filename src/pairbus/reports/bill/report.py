@@ -68,8 +68,6 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    """A bill."""
-
     currency: str
     bills: tuple[MonthBill, ...]
     usage: tuple[MonthUsage, ...]
@@ -94,7 +92,6 @@ class CostReport:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What has none."""
         return tuple(f"{bill.month} {name}" for bill in self.bills for name in bill.unknown)
 
     def by_purpose(self) -> dict[str, tuple[int, int, Decimal | None]]:
@@ -209,7 +206,6 @@ class CostReport:
         }
 
     def as_html(self) -> str:
-        """One page."""
         return cost_page(self)
 
     def pairing_text(self) -> str:

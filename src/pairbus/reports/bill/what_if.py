@@ -85,8 +85,6 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one change does."""
-
     name: str
     messages: int
     """More (or fewer) messages through the backlog."""

@@ -42,14 +42,11 @@ class RowCounts:
 
     @property
     def read(self) -> int:
-        """All of them."""
         return self.used + self.other + self.quarantined
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One message by name."""
-
     destination: str
     message_id: str
     sha256: str
@@ -79,8 +76,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The answer."""
-
     accepted: int
     """Sends that their senders were told to be accepted."""
     received: int
@@ -109,7 +104,6 @@ class Certificate:
         return UNPROVEN if any(count.quarantined for count in self.rows.values()) else HOLDS
 
     def sentence(self) -> str:
-        """The verdict for people."""
         lost, quarantined = self.fates["lost"], sum(count.quarantined for count in self.rows.values())
         if self.verdict == LOSS:
             accepted = many(self.accepted, "accepted message")
@@ -203,7 +197,6 @@ class Certificate:
         ]
 
     def lines(self) -> list[str]:
-        """For a terminal."""
         told = [self.sentence(), *([self.hint()] if self.hint() else [])]
         told += [f"{count:>14,}  {word}" for word, count in self.balance()]
         told.append(f"{self.received:>14,}  arrivals, of which")
@@ -229,7 +222,6 @@ class Certificate:
         return told
 
     def words(self, fate: str) -> str:
-        """A fate for people."""
         return WORDS[fate]
 
     def journal_text(self) -> str:
@@ -250,7 +242,6 @@ class Certificate:
         ]
 
     def as_html(self) -> str:
-        """One page."""
         return certificate_page(self)
 
 

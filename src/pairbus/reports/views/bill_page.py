@@ -35,7 +35,6 @@ _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def cost_page(told: CostReport) -> str:
-    """The whole page."""
     parts = [
         _verdict(told),
         _tiles(told),

@@ -56,7 +56,6 @@ _COLOURS: Final = {
 
 
 def certificate_page(told: Certificate) -> str:
-    """The whole page."""
     parts = [
         verdict(KINDS[told.verdict], told.sentence(), _detail(told)),
         _tiles(told),

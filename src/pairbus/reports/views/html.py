@@ -57,7 +57,6 @@ def cell_for_csv(value: str) -> str:
 
 
 def page(title: str, subtitle: str, parts: Sequence[str]) -> str:
-    """The whole page."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
@@ -100,7 +99,6 @@ def paragraph(value: str, kind: str = "") -> str:
 
 
 def notes(values: Sequence[str]) -> str:
-    """Remarks in small print."""
     return "".join(paragraph(value, "note") for value in values)
 
 
@@ -162,7 +160,6 @@ def share_bar(pieces: Sequence[Piece], label: str) -> str:
 
 
 def legend(entries: Sequence[tuple[int, str]]) -> str:
-    """Which colour is what."""
     inner = "".join(f'<li><i class="s{colour % SERIES}"></i>{text(title)}</li>' for colour, title in entries)
     return f'<ul class="legend">{inner}</ul>'
 

@@ -29,8 +29,6 @@ PREFIX_BYTES_MAX: Final = max(len(start) for start in HTTP_STARTS)
 
 
 class Tongue(Enum):
-    """What a peer speaks."""
-
     AMQP = "amqp"
     TLS = "tls"
     HTTP = "http"

@@ -198,27 +198,21 @@ class AuditedStore:
         self._number = durable_number
 
     def replay(self) -> Iterator[Record]:
-        """See Store."""
         return self._inner.replay()
 
     def append(self, record: Record) -> None:
-        """See Store."""
         self._inner.append(record)
 
     def has_room(self, size: int) -> bool:
-        """See Store."""
         return self._audit.has_room and self._inner.has_room(size)
 
     def read(self, location: int, size: int) -> bytes:
-        """See Store."""
         return self._inner.read(location, size)
 
     def staged_bytes(self) -> int:
-        """See Store."""
         return self._inner.staged_bytes()
 
     def seal(self) -> Batch | None:
-        """See Store."""
         rows = self._trail.take()
         if rows:
             self._number += 1
@@ -227,7 +221,6 @@ class AuditedStore:
         return None if batch is None else AuditedBatch(batch, self._number, rows)
 
     def commit(self, batch: Batch) -> None:
-        """See Store."""
         if not isinstance(batch, AuditedBatch):
             raise UsageError("this batch is not of this store")
         with self._audit.lock:
@@ -239,20 +232,16 @@ class AuditedStore:
             self._inner.commit(batch.inner)
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
-        """See Store."""
         self._inner.live(messages)
 
     def restate(self, limit: int) -> list[Record]:
-        """See Store."""
         return self._inner.restate(limit)
 
     def statistics(self) -> StoreStatistics:
-        """See Store."""
         statistics = self._inner.statistics()
         return statistics if self._audit.has_room else replace(statistics, is_full=True)
 
     def close(self) -> None:
-        """See Store."""
         self._audit.stop()
         self._inner.close()
 

@@ -206,7 +206,6 @@ class UsageLog:
         self._is_due = False
 
     def start(self) -> None:
-        """Begin."""
         self._writer.start()
 
     def ask(self) -> None:

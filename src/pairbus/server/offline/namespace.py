@@ -46,15 +46,12 @@ class Nobody:
     """An outbox without anybody behind it: an offline namespace has no consumers."""
 
     def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> NoReturn:
-        """See Outbox."""
         raise AssertionError("an offline namespace delivers nothing")
 
     def session_accepted(self, consumer: Consumer) -> NoReturn:
-        """See Outbox."""
         raise AssertionError("an offline namespace has no sessions to accept")
 
     def detach(self, consumer: Consumer, condition: str, description: str) -> NoReturn:
-        """See Outbox."""
         raise AssertionError("an offline namespace has no links")
 
 
@@ -65,22 +62,17 @@ class Gathered:
         self.records: list[Record] = []
 
     def append(self, record: Record) -> None:
-        """See Journal."""
         self.records.append(record)
 
     def has_room(self, size: int) -> bool:
-        """See Journal."""
         return False
 
     def read(self, location: int, size: int) -> bytes:
-        """See Journal."""
         raise UsageError(f"the bytes at {location:#x} were not kept: open the store to read them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityCounts:
-    """What one entity holds."""
-
     path: str
     kind: str
     active: int
@@ -133,7 +125,6 @@ def entities(namespace: Namespace) -> list[Entity]:
 
 
 def counts_of(entity: Entity) -> EntityCounts:
-    """What an entity holds."""
     counts = entity.counts()
     return EntityCounts(
         path=entity.path,

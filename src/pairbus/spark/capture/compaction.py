@@ -42,8 +42,6 @@ Join = Callable[[Sequence[Path], Path, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did."""
-
     hours: int = 0
     files_before: int = 0
     files_after: int = 0

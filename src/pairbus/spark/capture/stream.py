@@ -54,14 +54,11 @@ class CaptureOptions:
 
     @property
     def checkpoint_location(self) -> str:
-        """Where the checkpoint is."""
         return self.checkpoint or f"{self.path}/_checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a run wrote."""
-
     messages: int
     batches: int
     path: str

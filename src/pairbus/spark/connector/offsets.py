@@ -135,12 +135,10 @@ def runs_of(numbers: Iterable[int]) -> tuple[Run, ...]:
 
 
 def size_of(runs: Iterable[Run]) -> int:
-    """How many numbers."""
     return sum(last - first + 1 for first, last in runs)
 
 
 def numbers_of(runs: Iterable[Run]) -> Iterable[int]:
-    """Every number."""
     for first, last in runs:
         yield from range(first, last + 1)
 

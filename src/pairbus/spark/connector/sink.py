@@ -54,8 +54,6 @@ _TEMPORARY: Final = (
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task did."""
-
     messages: int
     quarantined: int
 
@@ -358,7 +356,6 @@ class ServiceBusWriter(DataSourceWriter):
         """The same for every attempt of every task."""
 
     def write(self, iterator: Iterator[Row]) -> Sent:
-        """Send one partition."""
         return asyncio.run(_Sending(self._options, self._job).run(iterator))
 
 

@@ -27,7 +27,6 @@ class ServiceBusDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return FORMAT
 
     def schema(self) -> str:
@@ -35,7 +34,6 @@ class ServiceBusDataSource(DataSource):
         return SCHEMA if parse_source(self.options, is_stream=None).has_raw else SCHEMA_WITHOUT_RAW
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Browse an entity."""
         from pairbus.spark.connector.reader import ServiceBusReader
 
         return ServiceBusReader(parse_source(self.options, is_stream=False), schema)
@@ -47,7 +45,6 @@ class ServiceBusDataSource(DataSource):
         return ServiceBusStreamReader(parse_source(self.options, is_stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Send rows."""
         from pairbus.spark.connector.sink import ServiceBusWriter
 
         if overwrite:

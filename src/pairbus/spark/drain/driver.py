@@ -168,7 +168,6 @@ class _Run:
         self._targets: dict[str, int] = {}
 
     def run(self) -> Report:
-        """The loop."""
         started = time.monotonic()
         census = Census(self._options.secondary, self._name, self._options.queues, self._options.authorities)
         try:

@@ -39,7 +39,6 @@ class Progress:
         return None if self.left is None or self.rate_per_s <= 0 else self.left / self.rate_per_s
 
     def line(self) -> str:
-        """For people."""
         left = "some" if self.left is None else f"{self.left:,}"
         eta = self.seconds_left
         parts = [f"{self.moved:,} home", f"{self.rate_per_s:,.0f}/s", f"{left} left"]
@@ -95,7 +94,6 @@ class Report:
         return 1 if self.set_aside or self.left else 0
 
     def as_json(self) -> dict[str, object]:
-        """For programs."""
         return {
             "moved": self.moved,
             "possible_repeats": self.possible_repeats,

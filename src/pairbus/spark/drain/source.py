@@ -73,7 +73,6 @@ class PumpDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return FORMAT
 
     def schema(self) -> str:

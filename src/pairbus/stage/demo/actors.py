@@ -37,7 +37,6 @@ class Actor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Go on stage."""
         self._thread.start()
 
     def ask_to_leave(self) -> None:
@@ -50,7 +49,6 @@ class Actor:
 
     @property
     def is_on_stage(self) -> bool:
-        """Whether it still works."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -58,8 +58,6 @@ class Verdict:
 
 
 class Book:
-    """Writes down both sides."""
-
     def __init__(self, destinations: dict[str, tuple[str, ...]]) -> None:
         """``destinations``: where the messages of each entity must arrive."""
         self._destinations = destinations

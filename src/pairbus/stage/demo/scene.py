@@ -39,8 +39,6 @@ TOLD: Final = frozenset(
 
 @dataclass(slots=True)
 class SideView:
-    """One namespace."""
-
     name: str
     role: str
     is_serving: bool = False
@@ -129,13 +127,11 @@ class Scene:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2)
 
     def look(self) -> None:
-        """Look now."""
         for side in (self.primary, self.secondary):
             try:
                 overview = json.loads(self._clients[side.role].request("GET", "/$page/api/overview"))

@@ -60,8 +60,6 @@ class StoryBroken(PairbusError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """How to tell it."""
-
     messages: int = 1_200
     seed: int = 7
     engine: str = "local"

@@ -83,7 +83,6 @@ class Prober:
         self._thread = threading.Thread(target=self._run, name=f"probe {place.entity}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def ask_to_leave(self) -> None:
@@ -151,7 +150,6 @@ class Reader:
         self._thread = threading.Thread(target=self._run, name=f"read {place.entity}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def leave(self, seconds: float) -> None:

@@ -31,8 +31,6 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A send that raised."""
-
     entity: str
     at_ms: int
     state: Health
@@ -67,7 +65,6 @@ class Book:
             probe.accepted_ms, probe.is_parked = now, is_parked
 
     def refused(self, refused: Refused) -> None:
-        """A send raised."""
         with self._lock:
             self._refused.append(refused)
 
@@ -97,7 +94,6 @@ class Book:
                 probe.waits_in, probe.is_set_aside = queue, is_set_aside
 
     def polled(self, messages: int) -> None:
-        """A receive has ended."""
         with self._lock:
             self.receives += max(1, messages)
 

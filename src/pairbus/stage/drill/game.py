@@ -351,7 +351,6 @@ class _Game:
             reader.leave(LEAVE_SECONDS)
 
     def facts(self) -> Facts:
-        """What was seen."""
         statistics = self._client.statistics()
         probes = self._book.probes()
         # Every message that was parked costs the same four operations, whoever's pumps brought it home.

@@ -83,7 +83,6 @@ class Scene:
         self.told += 1
 
     def outage(self, begun_ms: int, ends_ms: int) -> None:
-        """The outage is on."""
         self.span = begun_ms, ends_ms
 
     def event(self, event: Event) -> None:

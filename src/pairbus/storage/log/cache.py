@@ -44,7 +44,6 @@ class BlobCache:
 
     @property
     def cached_bytes(self) -> int:
-        """What is kept now."""
         return self.recent_bytes + sum(map(len, self._blocks.values()))
 
     def add(self, location: int, blob: bytes, durable: int) -> None:
@@ -144,7 +143,6 @@ class BlobCache:
             return self._files.open(segment_name(number))
 
     def drop_segment(self, number: int) -> None:
-        """A segment goes."""
         handle = self._handles.pop(number, None)
         if handle is not None:
             self._files.close(handle)

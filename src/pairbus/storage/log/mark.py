@@ -127,7 +127,6 @@ class MarkWriter:
         self._slot = SYNCED_SLOTS - 1 - self._slot
 
     def close(self) -> None:
-        """Close the file."""
         self._files.close(self._handle)
 
 

@@ -83,7 +83,6 @@ class SegmentPool:
             self._thread = threading.Thread(target=self._run, name="pairbus-segments", daemon=True)
 
     def start(self) -> None:
-        """Begin to work ahead."""
         if self._thread is not None:
             self._thread.start()
 
@@ -133,7 +132,6 @@ class SegmentPool:
             return max(0, number - self._next_number + 1)
 
     def ready_count(self) -> int:
-        """How many wait."""
         with self._changed:
             return len(self._ready)
 

@@ -36,8 +36,6 @@ Span: TypeAlias = tuple[SegmentImage, int, int]
 
 
 class Found:
-    """What a directory holds."""
-
     __slots__ = (
         "end",
         "ends",

@@ -114,7 +114,6 @@ class SegmentImage:
 
     @property
     def name(self) -> str:
-        """Its file."""
         return segment_name(self.number)
 
 

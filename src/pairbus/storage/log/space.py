@@ -82,7 +82,6 @@ class Space:
         return account
 
     def end(self, account: SegmentAccount, used_bytes: int) -> None:
-        """A segment is full."""
         account.used_bytes = used_bytes
         self.used_bytes += used_bytes
         high = self._high

@@ -168,7 +168,6 @@ class LogStore:
     # -- recovery ----------------------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[Record]:
-        """See Store."""
         found = self._found
         if found is None:
             raise UsageError("a store is replayed once; open it anew")
@@ -230,7 +229,6 @@ class LogStore:
         self._pool.start()
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
-        """See Store."""
         add = self._space.add_live
         for queue_id, location, size in messages:
             add(queue_id, location, size)
@@ -239,7 +237,6 @@ class LogStore:
     # -- staging -----------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> None:
-        """See Store."""
         if isinstance(record, MessageStored):
             self._append_stored(record)
         elif isinstance(record, MessageRemoved):
@@ -379,11 +376,9 @@ class LogStore:
         self._open_frame(self._position)
 
     def staged_bytes(self) -> int:
-        """See Store."""
         return self._frames_bytes + max(0, self._position - self._frame_start - HEADER_BYTES)
 
     def seal(self) -> LogBatch | None:
-        """See Store."""
         if self._pieces or self._run:
             self._retire_dead()
         elif self._oldest == self._sealed_oldest:
@@ -400,7 +395,6 @@ class LogStore:
         return batch
 
     def commit(self, batch: Batch) -> None:
-        """See Store."""
         if self._writer is None or not isinstance(batch, LogBatch):
             raise UsageError("this batch is not of this store")
         self._writer.commit(batch)
@@ -411,7 +405,6 @@ class LogStore:
     # -- room --------------------------------------------------------------------------------------------------
 
     def has_room(self, size: int) -> bool:
-        """See Store."""
         return self._position + size + STORED_HEAD_BYTES <= self._admit_until or self._finds_room(size)
 
     def _finds_room(self, size: int) -> bool:
@@ -426,7 +419,6 @@ class LogStore:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, location: int, size: int) -> bytes:
-        """See Store."""
         writer = self._writer
         return self._cache.read(
             location, size, self._base | self._frame_start if writer is None else writer.durable
@@ -435,7 +427,6 @@ class LogStore:
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     def restate(self, limit: int) -> list[Record]:
-        """See Store."""
         if not self._is_accounted:
             return []
         while True:
@@ -500,7 +491,6 @@ class LogStore:
     # -- the rest ----------------------------------------------------------------------------------------------
 
     def statistics(self) -> StoreStatistics:
-        """See Store."""
         space = self._space
         used = space.used_bytes + self._position
         writer = self._writer
@@ -521,7 +511,6 @@ class LogStore:
         )
 
     def close(self) -> None:
-        """See Store."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -144,7 +144,6 @@ class ChangedView:
         return self._system[name] if name in self._system else self._view.system(name)
 
     def new_id(self) -> Uuid:
-        """A fresh identifier."""
         return self._view.new_id()
 
     def change_user(self, name: str, value: object) -> None:

@@ -48,7 +48,6 @@ class RuleBudget:
         self.taken_in_burst = 0
 
     def renew(self) -> None:
-        """Another publish begins."""
         self.left = PUBLISH_STEPS_MAX
 
     def take(self, steps: int) -> bool:
@@ -101,19 +100,14 @@ class Evaluation:
         return value
 
     def new_id(self) -> Uuid:
-        """A fresh identifier."""
         return self._view.new_id()
 
 
 class Node:
-    """Anything in the tree."""
-
     __slots__ = ()
 
 
 class Expression(Node):
-    """Gives a value."""
-
     __slots__ = ()
 
     def value(self, evaluation: Evaluation) -> object:
@@ -141,7 +135,6 @@ class Constant(Expression):
         self.constant = constant
 
     def value(self, evaluation: Evaluation) -> object:  # noqa: ARG002 - all nodes are asked alike
-        """The constant."""
         return self.constant
 
 
@@ -195,7 +188,6 @@ class NewId(Expression):
     __slots__ = ()
 
     def value(self, evaluation: Evaluation) -> object:
-        """A fresh uuid."""
         return evaluation.new_id()
 
 
@@ -243,8 +235,6 @@ class Arithmetic(Expression):
 
 @final
 class And(Condition):
-    """All parts."""
-
     __slots__ = ("parts",)
 
     def __init__(self, parts: list[Condition]) -> None:
@@ -264,8 +254,6 @@ class And(Condition):
 
 @final
 class Or(Condition):
-    """Any part."""
-
     __slots__ = ("_parts",)
 
     def __init__(self, parts: list[Condition]) -> None:
@@ -293,7 +281,6 @@ class Not(Condition):
         self._part = part
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        """The contrary."""
         truth = self._part.truth(evaluation)
         return None if truth is None else not truth
 
@@ -308,7 +295,6 @@ class Alone(Condition):
         self._operand = operand
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        """The boolean itself."""
         value = self._operand.value(evaluation)
         if value is None or isinstance(value, bool):
             return value
@@ -350,7 +336,6 @@ class IsNull(Condition):
         self._operand = operand
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        """Always definite."""
         return self._operand.value(evaluation) is None
 
 
@@ -364,7 +349,6 @@ class Exists(Condition):
         self._property = which
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        """Always definite."""
         return self._property.exists(evaluation)
 
 

@@ -83,8 +83,6 @@ VALUES: Final = ("count", "bytes", "units", "connection_peak")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Rows of usage logs."""
-
     inputs: Inputs
     judged: DataFrame
     """Every row: EVENT, VALUES, ``source``, ``raw``, and ``reason``: null, or why it cannot be true. ``ms`` is its minute, in milliseconds
