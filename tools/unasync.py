@@ -22,6 +22,7 @@ REPLACEMENTS = [
     (r"azure\.servicebus\.aio", "azure.servicebus"),
     (r"pairbus\.pairing\._async", "pairbus.pairing._sync"),
     (r"pairbus\.aio", "pairbus"),
+    (r"pairbus\.sdk\.plain_http_aio", "pairbus.sdk.plain_http"),
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\bawait ", ""),
     (r"__aenter__", "__enter__"),

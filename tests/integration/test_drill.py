@@ -21,7 +21,7 @@ from pairbus.errors import PairingError, UsageError
 from pairbus.stage.drill.card import Card
 from pairbus.stage.drill.game import play
 from pairbus.stage.drill.plan import PROPERTY, DrillOptions
-from pairbus.stage.drill.scene import Scene
+from pairbus.stage.drill.view import Scene
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing_kit import wait_until
 
@@ -111,7 +111,7 @@ def test_ended_before_its_time_the_fault_is_off_and_everything_home(pair: Pair, 
     stop, scene = threading.Event(), Scene()
 
     def end_when_parked() -> None:
-        wait_until(lambda: any(probe.is_parked for probe in scene.book.probes()), "a parked probe")
+        wait_until(lambda: any(probe.is_parked for probe in scene.book.messages()), "a parked probe")
         stop.set()
 
     ending = threading.Thread(target=end_when_parked)

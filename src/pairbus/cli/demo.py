@@ -47,8 +47,9 @@ def demo(messages: int, seed: int, engine: str | None, as_json: bool) -> int:
     """Two namespaces, senders and consumers; the primary is killed and returns; nothing is lost, and that is proved."""
     from rich.console import Console
 
-    from pairbus.stage.demo.screen import Screen, final
-    from pairbus.stage.demo.story import DemoOptions, tell
+    from pairbus.stage.demo.story import DemoOptions, new_scene, run_demo
+    from pairbus.stage.demo.view import draw, show_result
+    from pairbus.stage.screen import Screen
 
     for name in ("azure", "pairbus", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -58,14 +59,15 @@ def demo(messages: int, seed: int, engine: str | None, as_json: bool) -> int:
     console = Console(stderr=as_json, highlight=False)
     with tempfile.TemporaryDirectory(prefix="pairbus-demo-state-") as state:
         os.environ["PAIRBUS_STATE_DIR"] = state
-        with Screen(console, messages=messages) as screen:
+        scene = new_scene()
+        with Screen(console, scene, lambda: draw(scene, messages, console.width)):
             if why:
                 console.print(why)
-            result = tell(DemoOptions(messages=messages, seed=seed, engine=chosen), screen.show)
+            result = run_demo(DemoOptions(messages=messages, seed=seed, engine=chosen), scene)
     if as_json:
         click.echo(json.dumps(asdict(result)))
     else:
-        final(console, result)
+        show_result(console, result)
     return 0 if result.holds else 1
 
 

@@ -208,7 +208,8 @@ def _options(given: dict[str, Any], primary: str, secondary: str, ca_file: str |
 
 def _hold(options: DrillOptions, given: dict[str, Any], console: Console) -> Card | None:
     from pairbus.stage.drill.game import look, play
-    from pairbus.stage.drill.scene import Scene, Screen
+    from pairbus.stage.drill.view import Scene, draw
+    from pairbus.stage.screen import Screen
 
     stop = _stop_on_signals()
     seconds = _ahead(given)
@@ -219,7 +220,10 @@ def _hold(options: DrillOptions, given: dict[str, Any], console: Console) -> Car
         if stop.wait(seconds):
             return None
     scene = Scene()
-    with tempfile.TemporaryDirectory(prefix="pairbus-drill-") as work, Screen(console, scene):
+    with (
+        tempfile.TemporaryDirectory(prefix="pairbus-drill-") as work,
+        Screen(console, scene, lambda: draw(scene)),
+    ):
         return play(options, scene, stop, Path(work))
 
 
@@ -255,7 +259,7 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _show(card: Card, console: Console, *, as_json: bool) -> None:
-    from pairbus.stage.drill.scene import show_card
+    from pairbus.stage.drill.view import show_card
 
     if as_json:
         click.echo(json.dumps(card.as_json()))

@@ -121,27 +121,36 @@ class UpInfo:
 class Member:
     """One namespace of the pair and the process it lives in."""
 
-    def __init__(self, role: str, name: str, address: str, options: UpOptions) -> None:
+    def __init__(
+        self,
+        role: str,
+        name: str,
+        *,
+        address: str,
+        work: Path,
+        config: str = "{}",
+        faults: bool = False,
+        audit: bool = False,
+    ) -> None:
+        """``work`` is a directory of its own, ``config`` the text of a configuration file."""
         self.role = role
         self.name = name
         self.host = ProcessHost()
         self.ready: ReadyInfo | None = None
         self.died_at: float | None = None
-        work = options.data / role
         self._addresses = work / "addresses"
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
-        config = work / "config.json"
-        entities = options.config.read_text() if role == PRIMARY and options.config is not None else "{}"
-        config.write_text(_named(entities, name))
+        config_file = work / "config.json"
+        config_file.write_text(_named(config, name))
         self._setup = Setup(
             namespace=name,
             data=work / "data",
             work=work,
-            config=config,
+            config=config_file,
             amqp=address,
             http="127.0.0.1:0",
-            faults=options.faults,
-            audit=options.audit,
+            faults=faults,
+            audit=audit,
         )
 
     @property
@@ -296,7 +305,16 @@ class RunningPair:
             (PRIMARY, options.primary, options.primary_address),
             (SECONDARY, options.secondary, options.secondary_address),
         ):
-            member = Member(role, name, address, options)
+            config = options.config if role == PRIMARY else None
+            member = Member(
+                role,
+                name,
+                address=address,
+                work=options.data / role,
+                config="{}" if config is None else config.read_text(),
+                faults=options.faults,
+                audit=options.audit,
+            )
             self._members.append(member)
             self._stack.push_async_callback(asyncio.to_thread, member.host.stop)
             await asyncio.to_thread(member.start)

@@ -36,7 +36,6 @@ PRIVATE = {
 }
 """Private attributes of the SDK's clients, senders, receivers, messages and errors that PairBus knows."""
 NOT_YET = {
-    "stage/drill/places.py",
     "pairing/_async/client.py",
     "pairing/_async/link.py",
     "pairing/_async/runtime.py",

@@ -20,7 +20,7 @@ from pairbus.pairing._sync import runtime
 from pairbus.pairing.rules import queues
 from pairbus.pairing.rules.queues import BacklogQueue
 from pairbus.sdk import client_settings
-from pairbus.sdk.plain_http_aio import PlainHttpTransport
+from pairbus.sdk.plain_http import PlainHttpTransport
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

@@ -1,1 +1,1 @@
-"""The whole story, live: sends, an outage, failover, pings, the way home, the bill, the proof."""
+"""The demo: a pair of its own, four entities under load, the primary killed and restarted, then the bill and the proof."""

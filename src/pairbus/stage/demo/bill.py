@@ -1,4 +1,4 @@
-"""The demo's bill: what both namespaces counted, by purpose, with the published prices. Pure."""
+"""Prices what both namespaces counted, by purpose, with the published prices. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ Counts = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """One purpose."""
+
     purpose: str
     operations: int
     amount: Decimal
@@ -33,10 +35,12 @@ class Bill:
 
     @property
     def operations(self) -> int:
+        """Operations of all purposes."""
         return sum(line.operations for line in self.lines)
 
     @property
     def amount(self) -> Decimal:
+        """Cost of all purposes."""
         return total([line.amount for line in self.lines])
 
     def for_pairing(self) -> tuple[int, Decimal]:
@@ -45,7 +49,7 @@ class Bill:
         return sum(line.operations for line in own), total([line.amount for line in own])
 
     def as_json(self) -> list[dict[str, object]]:
-        """For programs; amounts are text, so that they stay exact."""
+        """Plain values; amounts are text, so that they stay exact."""
         return [
             {"purpose": line.purpose, "operations": line.operations, "cost": shown(line.amount)}
             for line in self.lines
@@ -61,8 +65,8 @@ def billed(counts: Counts) -> Counter[str]:
     return found
 
 
-def made(counts: Counts, table: PriceTable) -> Bill:
-    """The bill of these counts, all in the first band that is paid for: nothing here is for free."""
+def bill_of(counts: Counts, table: PriceTable) -> Bill:
+    """The bill of these counts, all in the first paid band: no operation counts as free."""
     found = billed(counts)
     purposes = [name for name in PURPOSES if found[name]]
     operations = [found[name] for name in purposes]

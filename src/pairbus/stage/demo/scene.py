@@ -1,168 +1,107 @@
-"""What there is to see at any moment of the demo: both namespaces, the pairing, the meters. A picture is a plain value."""
+"""What the demo's screen shows besides the timeline: both namespaces, as their brokers report them."""
 
 from __future__ import annotations
 
 import json
 import threading
-import time
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from pairbus.errors import ManagementFailed
 from pairbus.local.management import ManagementClient
 from pairbus.reports.bill.marginal import standard_table
-from pairbus.stage.demo.bill import Bill, billed, made
-
-if TYPE_CHECKING:
-    from pairbus.drain.client import PairedServiceBusClient
-    from pairbus.pairing.events import Event
-    from pairbus.stage.demo.book import Book
+from pairbus.stage.book import Book
+from pairbus.stage.demo.bill import Bill, bill_of, billed
+from pairbus.stage.timeline import Timeline
 
 POLL_SECONDS: Final = 0.25
-LINES_MAX: Final = 200
-TOLD: Final = frozenset(
-    {
-        "paired",
-        "failed_over",
-        "recovered",
-        "refused",
-        "queue_evicted",
-        "set_aside",
-        "drained",
-        "faulted",
-        "suspect",
-    }
-)
-"""Events that a person wants to read; pings are counted."""
 
 
 @dataclass(slots=True)
 class SideView:
+    """One namespace."""
+
     name: str
     role: str
     is_serving: bool = False
     entities: dict[str, int] = field(default_factory=dict)
-    """Messages in each."""
+    """Active messages by path."""
     backlog: int = 0
     counted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Units by stage and operation, of its present life."""
+    """Units by stage and operation since the broker process started."""
     counted_before: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Of lives that ended."""
+    """Units that earlier processes of this broker counted."""
+
+    @property
+    def all_counted(self) -> Counter[tuple[str, str]]:
+        """Units of every process of this broker."""
+        return self.counted + self.counted_before
 
     @property
     def operations(self) -> int:
-        """Billed, in every life."""
-        return billed(self.counted + self.counted_before).total()
+        """Billed operations so far."""
+        return billed(self.all_counted).total()
+
+    def update(self, overview: dict[str, Any]) -> None:
+        """Take over what the broker's overview says."""
+        self.is_serving = True
+        rows = overview["entities"]
+        self.entities = {
+            row["path"]: row["active"] for row in rows if not row["backlog"] and row["kind"] != "topic"
+        }
+        self.backlog = sum(row["active"] + row["scheduled"] for row in rows if row["backlog"])
+        counted = Counter(
+            {
+                (stage, operation): units
+                for stage, row in overview["operations"].items()
+                for operation, units in row["by_operation"].items()
+            }
+        )
+        if counted.total() < self.counted.total():
+            self.counted_before += self.counted  # a new process counts from zero
+        self.counted = counted
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One line of the timeline."""
-
-    at: float
-    text: str
-    tone: str
-
-
-class Scene:
-    """Gathers everything, from several threads; whoever draws takes what is there."""
+class Scene(Timeline):
+    """The timeline and both namespaces, which a thread asks for their numbers."""
 
     def __init__(self, book: Book, primary: str, secondary: str) -> None:
-        self.book = book
+        super().__init__(book)
+        self.act = "Setting the stage"
         self.primary = SideView(primary, "primary")
         self.secondary = SideView(secondary, "secondary")
-        self.started_at = time.monotonic()
-        self.act = "Setting the stage"
-        self.lines: deque[Moment] = deque(maxlen=LINES_MAX)
-        self.told = 0
         self.home = 0
-        self.client: PairedServiceBusClient | None = None
+        """Messages that were drained to the primary."""
         self._prices = standard_table()
         self._clients: dict[str, ManagementClient] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
-    @property
-    def seconds(self) -> float:
-        """Since the story began."""
-        return time.monotonic() - self.started_at
-
-    @property
-    def counted(self) -> Counter[tuple[str, str]]:
-        """Units of both namespaces by stage and operation, in every life of them."""
-        found: Counter[tuple[str, str]] = Counter()
-        for side in (self.primary, self.secondary):
-            found += side.counted + side.counted_before
-        return found
-
     def bill(self) -> Bill:
-        """What it costs so far."""
-        return made(self.counted, self._prices)
-
-    def say(self, text: str, tone: str = "") -> None:
-        """Add a line to the timeline."""
-        self.lines.append(Moment(self.seconds, text, tone))
-        self.told += 1
-
-    def event(self, event: Event) -> None:
-        """The paired client's listener."""
-        kind = event.kind.value.removeprefix("pairing.")
-        if kind not in TOLD:
-            return
-        words = {
-            "paired": ("paired", "good"),
-            "suspect": ("is suspect", "warn"),
-            "failed_over": ("failed over: sends go to the backlog", "accent"),
-            "recovered": ("answers pings again: sends go to the primary", "good"),
-        }
-        text, tone = words.get(kind, (f"{kind.replace('_', ' ')}: {event.text}", "warn"))
-        self.say(f"{event.subject} {text}" if kind != "paired" else f"{event.subject} {event.text}", tone)
-
-    # -- watching ------------------------------------------------------------------------------
+        """What the run costs so far."""
+        return bill_of(self.primary.all_counted + self.secondary.all_counted, self._prices)
 
     def watch(self, primary: ManagementClient, secondary: ManagementClient) -> None:
-        """Begin to look at both brokers."""
+        """Begin to ask both brokers for their numbers."""
         self._clients = {"primary": primary, "secondary": secondary}
         self._thread.start()
 
     def stop(self) -> None:
+        """End the watching thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2)
 
     def look(self) -> None:
+        """Ask both brokers now."""
         for side in (self.primary, self.secondary):
             try:
-                overview = json.loads(self._clients[side.role].request("GET", "/$page/api/overview"))
+                side.update(json.loads(self._clients[side.role].request("GET", "/$page/api/overview")))
             except ManagementFailed:
                 side.is_serving = False
-                continue
-            _take(side, overview)
 
     def _watch(self) -> None:
         while not self._stop.is_set():
             self.look()
             self._stop.wait(POLL_SECONDS)
-
-
-def _take(side: SideView, overview: dict[str, object]) -> None:
-    side.is_serving = True
-    rows = overview["entities"]
-    assert isinstance(rows, list)
-    side.entities = {
-        row["path"]: row["active"] for row in rows if not row["backlog"] and row["kind"] != "topic"
-    }
-    side.backlog = sum(row["active"] + row["scheduled"] for row in rows if row["backlog"])
-    operations = overview["operations"]
-    assert isinstance(operations, dict)
-    counted = Counter(
-        {
-            (stage, operation): units
-            for stage, row in operations.items()
-            for operation, units in row["by_operation"].items()
-        }
-    )
-    if counted.total() < side.counted.total():
-        side.counted_before += side.counted  # a new life counts from nought
-    side.counted = counted

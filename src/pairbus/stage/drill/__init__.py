@@ -1,1 +1,1 @@
-"""A game day on a pair: scheduled, bounded, self-ending, with a report card."""
+"""The drill: a game day on the user's own pair, with an outage that ends by itself and a report card."""

@@ -1,4 +1,4 @@
-"""What of the drill, and of others, sits in the backlog: browsed, never taken."""
+"""Browses the backlog for messages of the drill and of others; receives nothing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PAGES_MAX: Final = 1_000
 """Of one queue; a backlog beyond that is not a drill's."""
 
 
-def strangers_in_backlog(
+def foreign_backlog(
     admin: ServiceBusAdministrationClient, secondary: ServiceBusClient, queues: Sequence[str]
 ) -> str:
-    """The first backlog queue that pumps would find messages in; empty when there is none."""
+    """The first backlog queue that holds messages to drain; empty when there is none."""
     for name in queues:
         try:
             counts = admin.get_queue_runtime_properties(name)
@@ -32,26 +32,26 @@ def strangers_in_backlog(
         except ResourceNotFoundError:
             continue
         except ClientAuthenticationError:
-            # Without Manage: looking needs Listen alone, and takes longer.
-            waiting = _looked(secondary, name)
+            # Without Manage: browsing needs Listen alone, and takes longer.
+            waiting = _browse_one(secondary, name)
         if waiting:
             return name
     return ""
 
 
-def _looked(secondary: ServiceBusClient, name: str) -> int:
+def _browse_one(secondary: ServiceBusClient, name: str) -> int:
     try:
         with secondary.get_queue_receiver(name) as receiver:
             return len(receiver.peek_messages(max_message_count=1))
     except ServiceBusError:
-        return 0  # a queue that does not open holds nothing that pumps could take
+        return 0  # a queue that does not open holds nothing that could be drained
 
 
 def left_in_backlog(
-    secondary: ServiceBusClient, queues: Sequence[str], stem: str, *, set_aside: bool = False
+    secondary: ServiceBusClient, queues: Sequence[str], stem: str, *, is_dead_lettered: bool = False
 ) -> dict[str, str]:
     """Messages whose ids begin so that are in the backlog queues, or in their dead-letter queues: where each is."""
-    details: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if set_aside else {}
+    details: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if is_dead_lettered else {}
 
     def look(name: str) -> dict[str, str]:
         try:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from pairbus.pairing.options import milliseconds
 from pairbus.pairing.rules.health import Health
 from pairbus.pairing.rules.ping import PING_TIMEOUT_MS_MAX
-from pairbus.stage.drill.book import Probe, Refused
+from pairbus.stage.book import Refusal, SentMessage
 from pairbus.stage.drill.plan import MANUAL, DrillOptions, Outage
 
 Verdict = Literal["pass", "fail", "not tested", "told"]
@@ -43,8 +43,8 @@ class Facts:
     is_early: bool
     """Whether somebody ended the drill before its time."""
     courses: tuple[Course, ...]
-    probes: tuple[Probe, ...]
-    refusals: tuple[Refused, ...]
+    probes: tuple[SentMessage, ...]
+    refusals: tuple[Refusal, ...]
     repeats_allowed: int
     """Re-sends of the drill's own pumps that were in doubt."""
     operations: int
@@ -283,7 +283,7 @@ class _Judge:
         bound = milliseconds(self._options.drain_within)
         backs = [course.recovered_ms for course in self._facts.courses if course.recovered_ms is not None]
         arrivals = [probe.arrived_ms for probe in self._parked if probe.arrived_ms is not None]
-        left = sum(bool(probe.waits_in) and not probe.is_set_aside for probe in self._facts.probes)
+        left = sum(bool(probe.waits_in) and not probe.is_dead_lettered for probe in self._facts.probes)
         # Of entities whose consumers are not ours, what the backlog has no more is home.
         unread = [probe for probe in self._parked if probe.entity not in self._read]
         home = len(arrivals) + sum(not probe.waits_in for probe in unread)
@@ -302,10 +302,10 @@ class _Judge:
     # --- what arrived -------------------------------------------------------------------------------
 
     def messages(self) -> list[Line]:
-        """Lost, repeated, set aside."""
-        aside = sum(probe.is_set_aside for probe in self._facts.probes)
+        """Lost, repeated, dead-lettered."""
+        aside = sum(probe.is_dead_lettered for probe in self._facts.probes)
         self.figures["set_aside"] = aside
-        return [*self._arrivals(), _line("set aside", "nothing is set aside", aside == 0, str(aside))]
+        return [*self._arrivals(), _line("set aside", "nothing is dead-lettered", aside == 0, str(aside))]
 
     def _arrivals(self) -> list[Line]:
         seen = [probe for probe in self._facts.probes if probe.entity in self._read]
@@ -330,7 +330,7 @@ class _Judge:
             lines.append(Line("arrivals", "consumers got each probe", "not tested", text))
         return lines
 
-    def _copies(self, seen: list[Probe], copies: int, allowed: int) -> Line:
+    def _copies(self, seen: list[SentMessage], copies: int, allowed: int) -> Line:
         """Each copy beyond the first wants a send in doubt to explain it, and other syphons do not tell us theirs."""
         promise = "no copies but of sends in doubt (P36)"
         beyond = [probe for probe in seen if len(probe.copies) - 1 > probe.doubts]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -26,19 +25,20 @@ from pairbus.pairing.rules.trigger import BUSY_PAUSE_MS
 from pairbus.reports.bill.marginal import operations_cost, standard_table
 from pairbus.reports.bill.money import shown as money
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
-from pairbus.stage.drill.actors import Doubts, Prober, Reader
-from pairbus.stage.drill.backlog import left_in_backlog, strangers_in_backlog
-from pairbus.stage.drill.book import Book
+from pairbus.stage.actors import Consumer, stop_all, wait_until
+from pairbus.stage.book import Book
+from pairbus.stage.drill.backlog import foreign_backlog, left_in_backlog
 from pairbus.stage.drill.card import Card, Course, Facts, judge
 from pairbus.stage.drill.places import Place, Places, administration
 from pairbus.stage.drill.plan import AUTO, MANUAL, OUTAGES, PREFIX, DrillOptions, Outage, shown
-from pairbus.stage.drill.scene import Scene
+from pairbus.stage.drill.probes import Doubts, Prober
 from pairbus.stage.drill.switch import Switchboard
+from pairbus.stage.drill.view import Scene
 
 POLL_SECONDS: Final = 0.1
 RECOVERY_SECONDS_MIN: Final = 30.0
 """How long failback is waited for at the least; the card judges when it came."""
-LEAVE_SECONDS: Final = 5.0
+STOP_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 6.0
 BACKLOG_LOOK_SECONDS: Final = 1.0
 
@@ -114,7 +114,7 @@ class _Game:
         self._doubts = Doubts(self._book)
         self._places: list[Place] = []
         self._probers: list[Prober] = []
-        self._readers: list[Reader] = []
+        self._consumers: list[Consumer] = []
         self._courses: dict[str, Course] = {}
         self._client: PairedServiceBusClient
         self._lock = threading.Lock()
@@ -140,12 +140,15 @@ class _Game:
             self._board.check_free([place.entity for place in self._places])
         self._check_backlog()
         client.pair()
+        self._book.destinations.update(
+            {place.entity: (place.path,) for place in self._places if place.is_read}
+        )
         self._courses = {place.entity: Course(place.entity, is_read=place.is_read) for place in self._places}
         names = ", ".join(place.entity for place in self._places)
         self._scene.say(f"drill {self._id}: {self._outage.name} for {shown(self._options.lasts)} on {names}")
         if self._options.fault == AUTO and self._outage.name == MANUAL:
             self._scene.say("the primary has no fault switchboard: the client's own switch is used", "warn")
-        self._stack.callback(self._leave)
+        self._stack.callback(self._stop_actors)
 
     def _paired(self, work: Path) -> PairedServiceBusClient:
         options = self._options
@@ -173,7 +176,9 @@ class _Game:
 
     def _remove(self, places: Places) -> None:
         """Take the places away, but for those that probes in the backlog still have to come home to."""
-        awaited = {probe.entity for probe in self._book.probes() if probe.waits_in and not probe.is_set_aside}
+        awaited = {
+            probe.entity for probe in self._book.messages() if probe.waits_in and not probe.is_dead_lettered
+        }
         self.left_behind += places.remove([place for place in self._places if place.entity not in awaited])
         self.left_behind += [
             f"{entity} stays for the probes that are in the backlog still; what the drill made of it goes by itself"
@@ -185,7 +190,7 @@ class _Game:
         if not self._options.brings_home or self._options.may_touch:
             return
         with administration(self._client.secondary, self._options.ca_file) as admin:
-            found = strangers_in_backlog(admin, self._client.secondary, self._queues)
+            found = foreign_backlog(admin, self._client.secondary, self._queues)
         if found:
             raise UsageError(
                 f"{found} holds messages of others, which the drill's pumps would bring home too: run `pairbus syphon "
@@ -198,7 +203,7 @@ class _Game:
         scene.act = "All is well: probes go to the primary"
         for index, place in enumerate(self._places):
             if place.is_read:
-                self._readers.append(Reader(self._connect, place, self._book))
+                self._consumers.append(Consumer(self._connect, place.path, self._book))
             self._probers.append(
                 Prober(
                     self._client,
@@ -211,22 +216,20 @@ class _Game:
                     doubts=self._doubts,
                 )
             )
-        for reader in self._readers:
-            reader.start()
-        for prober in self._probers:
-            prober.start()
-        self._wait(options.calm.total_seconds())
+        for actor in (*self._consumers, *self._probers):
+            actor.start()
+        self._stop.wait(options.calm.total_seconds())
         enough = max(options.calm, timedelta(seconds=2 / options.rate)) + options.send_timeout
-        self._until(lambda: self._is_calm() or self._stop.is_set(), enough.total_seconds())
+        wait_until(lambda: self._is_calm() or self._stop.is_set(), enough.total_seconds(), POLL_SECONDS)
         refusals = self._book.refusals()
-        parked = sum(probe.is_parked for probe in self._book.probes())
+        parked = sum(probe.is_parked for probe in self._book.messages())
         if (refusals or parked or not self._is_calm()) and not self._stop.is_set():
             why = refusals[-1].text if refusals else "the primary accepted no probe in time"
             left = f"; {parked} probes wait in the backlog for the syphon" if parked else ""
             raise PairingError(f"the pair is not well, so nothing was broken: {why}{left}")
 
     def _is_calm(self) -> bool:
-        told = {probe.entity for probe in self._book.probes() if probe.accepted_ms is not None}
+        told = {probe.entity for probe in self._book.messages() if probe.accepted_ms is not None}
         return len(told) == len(self._places)
 
     def _connect(self) -> ServiceBusClient:
@@ -251,7 +254,7 @@ class _Game:
         self._begun_ms = steady_ms()
         self._ended_ms = self._begun_ms + milliseconds(lasts)
         scene.act = f"The outage: {self._outage.name}"
-        scene.outage(self._begun_ms, self._ended_ms)
+        scene.outage_span = self._begun_ms, self._ended_ms
         self._is_on = True
         self._stack.callback(self._switch_off)
         if self._outage.fault:
@@ -260,7 +263,7 @@ class _Game:
             for entity in entities:
                 self._client.fail_over(entity)
         scene.say(f"{self._outage.name} is on; it ends by itself in {shown(lasts)}", "bad")
-        self._wait(max(0.0, (self._ended_ms - steady_ms()) / 1000))
+        self._stop.wait(max(0.0, (self._ended_ms - steady_ms()) / 1000))
         if self._stop.is_set():
             self._is_early = True
             self._switch_off()
@@ -296,7 +299,7 @@ class _Game:
         """Wait until pings have found the primary again."""
         self._scene.act = "Recovery: pings ask whether the primary is back"
         if self._is_early:
-            self._ask_probers_to_leave()
+            self._ask_probers_to_stop()
         interval = self._options.ping_interval_of(self._outage)
         if self._outage.name == MANUAL:
             interval = timedelta(0)
@@ -304,13 +307,13 @@ class _Game:
         bound += max(0, self._ended_ms - steady_ms()) / 1000
         if not self._outage.fails_over:
             bound += BUSY_PAUSE_MS / 1000
-        self._until(self._all_healthy, bound)
+        wait_until(self._all_healthy, bound, POLL_SECONDS)
         if not self._is_early:
-            self._wait(
+            self._stop.wait(
                 self._options.calm.total_seconds()
             )  # sends go to the primary again: seen, not believed
-        self._ask_probers_to_leave()
-        patience = self._options.send_timeout.total_seconds() + LEAVE_SECONDS
+        self._ask_probers_to_stop()
+        patience = self._options.send_timeout.total_seconds() + STOP_SECONDS
         until = time.monotonic() + patience
         for prober in self._probers:
             prober.join(max(0.0, until - time.monotonic()))
@@ -327,36 +330,38 @@ class _Game:
         self._scene.act = "The way home: the backlog drains"
         read = frozenset(place.entity for place in self._places if place.is_read)
         bound = self._options.drain_within.total_seconds()
-        self._until(lambda: not self._book.missing(read), bound)
-        unread = any(probe.is_parked and probe.entity not in read for probe in self._book.probes())
+        wait_until(lambda: not self._book.missing_count, bound, POLL_SECONDS)
+        unread = any(probe.is_parked and probe.entity not in read for probe in self._book.messages())
         if unread:
-            self._until(lambda: not self._left(), bound, BACKLOG_LOOK_SECONDS)
-        if unread or self._book.missing(read):
+            wait_until(lambda: not self._left(), bound, BACKLOG_LOOK_SECONDS)
+        if unread or self._book.missing_count:
             for message_id, queue in self._left().items():
-                self._book.found(message_id, queue, is_set_aside=False)
-            for message_id, queue in self._left(set_aside=True).items():
-                self._book.found(message_id, queue, is_set_aside=True)
+                self._book.found(message_id, queue, is_dead_lettered=False)
+            for message_id, queue in self._left(is_dead_lettered=True).items():
+                self._book.found(message_id, queue, is_dead_lettered=True)
 
-    def _left(self, *, set_aside: bool = False) -> dict[str, str]:
+    def _left(self, *, is_dead_lettered: bool = False) -> dict[str, str]:
         stem = f"{PREFIX}{self._id}-"
-        return left_in_backlog(self._client.secondary, self._queues, stem, set_aside=set_aside)
+        return left_in_backlog(self._client.secondary, self._queues, stem, is_dead_lettered=is_dead_lettered)
 
-    def _ask_probers_to_leave(self) -> None:
+    def _ask_probers_to_stop(self) -> None:
         for prober in self._probers:
-            prober.ask_to_leave()
+            prober.ask_to_stop()
 
-    def _leave(self) -> None:
-        self._ask_probers_to_leave()
-        for reader in self._readers:
-            reader.leave(LEAVE_SECONDS)
+    def _stop_actors(self) -> None:
+        self._ask_probers_to_stop()
+        stop_all(self._consumers, STOP_SECONDS)
 
     def facts(self) -> Facts:
         statistics = self._client.statistics()
-        probes = self._book.probes()
+        probes = self._book.messages()
         # Every message that was parked costs the same four operations, whoever's pumps brought it home.
         foreign = 0 if self._options.brings_home else 2 * sum(probe.is_parked for probe in probes)
         operations = (
-            statistics.operations_primary + statistics.operations_backlog + self._book.receives + foreign
+            statistics.operations_primary
+            + statistics.operations_backlog
+            + self._book.receive_operations
+            + foreign
         )
         table = standard_table()
         return Facts(
@@ -382,14 +387,6 @@ class _Game:
             if course is not None:
                 self._courses[event.subject] = _followed(course, event)
         self._scene.event(event)
-
-    def _wait(self, seconds: float) -> None:
-        self._stop.wait(seconds)
-
-    def _until(self, condition: Callable[[], bool], seconds: float, pause: float = POLL_SECONDS) -> None:
-        until = time.monotonic() + seconds
-        while not condition() and time.monotonic() < until:
-            time.sleep(pause)
 
 
 def _followed(course: Course, event: Event) -> Course:

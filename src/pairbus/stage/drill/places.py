@@ -15,6 +15,7 @@ from azure.core.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient
 
 from pairbus.errors import PairingError, UsageError
+from pairbus.sdk.client_settings import credential_of, uses_tls
 from pairbus.sdk.plain_http import PlainHttpTransport
 from pairbus.stage.drill.plan import PREFIX, PROPERTY, DrillOptions
 
@@ -48,8 +49,15 @@ class Place:
 
     @property
     def is_read(self) -> bool:
-        """Whether the drill may take what arrives: never from a queue that is not its own."""
+        """Whether the drill may receive what arrives: never from a queue that is not its own."""
         return self.is_own or self.subscription is not None
+
+    @property
+    def path(self) -> str:
+        """Where probes arrive: the queue, or the subscription of the drill's own."""
+        return (
+            self.entity if self.subscription is None else f"{self.entity}/Subscriptions/{self.subscription}"
+        )
 
 
 def administration(client: ServiceBusClient, ca_file: str | None) -> ServiceBusAdministrationClient:
@@ -61,10 +69,9 @@ def administration(client: ServiceBusClient, ca_file: str | None) -> ServiceBusA
     }
     if ca_file is not None:
         options["connection_verify"] = ca_file
-    if not client._config.use_tls:
+    if not uses_tls(client):
         options["transport"] = PlainHttpTransport(**options)
-    credential: Any = client._credential
-    return ServiceBusAdministrationClient(client.fully_qualified_namespace, credential, **options)
+    return ServiceBusAdministrationClient(client.fully_qualified_namespace, credential_of(client), **options)
 
 
 class Places:
@@ -106,8 +113,7 @@ class Places:
             except ResourceNotFoundError:
                 continue
             except AzureError as error:
-                what = place.entity if place.is_own else f"{place.entity}/Subscriptions/{place.subscription}"
-                left.append(f"{what} ({type(error).__name__}; it goes by itself when nobody uses it)")
+                left.append(f"{place.path} ({type(error).__name__}; it goes by itself when nobody uses it)")
         return left
 
     def _own(self) -> Place:

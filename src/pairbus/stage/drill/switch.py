@@ -1,25 +1,20 @@
-"""The primary's fault switchboard from outside: is it offered, is it free, on with a duration, off before its time."""
+"""Operates the primary's fault switchboard over HTTP."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import ssl
-import time
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from pairbus.errors import PairingError
-from pairbus.local.management import TOKEN_SECONDS
+from pairbus.gateway.broker import FAULTS_PATH
+from pairbus.local.management import ManagementClient
 from pairbus.pairing.naming import entity_key
-from pairbus.sdk.connection_string import CLOUD_SUFFIXES, parse_connection_string
-from pairbus.sdk.credentials import credentials_of, sas_token
-from pairbus.testing.faults import FAULTS_PATH
+from pairbus.sdk.connection_string import CLOUD_SUFFIXES, parse_connection_string, split_host
 
 REQUEST_SECONDS_MAX: Final = 10.0
-ANSWER_BYTES_MAX: Final = 1_000_000
-HTTPS_PORT: Final = 443
 
 
 class Switchboard:
@@ -32,18 +27,17 @@ class Switchboard:
 
     def __init__(self, connection_string: str, ca_file: str | None = None) -> None:
         parsed = parse_connection_string(connection_string, "primary")
-        self._credentials = credentials_of(connection_string)
-        self._is_plain = parsed.is_emulator
-        self._ca_file = ca_file
-        split = urlsplit(f"//{parsed.host}")
-        self._host = split.hostname or parsed.host
-        self._port = split.port
-        self._ours: dict[tuple[str, str], int] = {}
+        self._host = parsed.host
+        tls = None if parsed.is_emulator else ssl.create_default_context(cafile=ca_file)
+        self._client = ManagementClient(
+            parsed.host, connection_string, tls=tls, seconds_max=REQUEST_SECONDS_MAX
+        )
+        self._ours: set[tuple[str, str]] = set()
 
     @property
     def is_cloud(self) -> bool:
         """Whether the namespace is one of the cloud service, which has no switchboard and is not asked."""
-        return self._host.lower().rstrip(".").endswith(CLOUD_SUFFIXES)
+        return split_host(self._host)[0].lower().rstrip(".").endswith(CLOUD_SUFFIXES)
 
     def is_offered(self) -> bool:
         """Whether the namespace offers it to this key. PairingError when the namespace does not answer."""
@@ -72,12 +66,12 @@ class Switchboard:
             status, answer = self._ask("POST", json.dumps(wish).encode())
             if status != 200:
                 raise PairingError(f"the primary refused the fault {kind}: {status} {_reason(answer)}")
-            self._ours[kind, entity_key(entity)] = milliseconds
+            self._ours.add((kind, entity_key(entity)))
 
     def end(self) -> int:
-        """Switch ours off before their time; for how many milliseconds they go on all the same, 0 for none.
+        """Switch our faults off early. Returns for how many milliseconds they go on all the same, 0 for none.
 
-        The switchboard only knows to clear everything: where others have theirs on, ours end by themselves.
+        The switchboard can only clear everything: while others have faults on, ours end by themselves.
         """
         faults = self._faults()
         ours = [fault for fault in faults if self._is_ours(fault)]
@@ -98,15 +92,8 @@ class Switchboard:
         return [fault for fault in found if isinstance(fault, dict)] if isinstance(found, list) else []
 
     def _ask(self, method: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
-        who = self._credentials
-        token = sas_token(f"http://{who.host}", who.key_name, who.key, int(time.time()) + TOKEN_SECONDS)
-        connection = self._connection()
         try:
-            connection.request(
-                method, FAULTS_PATH, body, {"Authorization": token, "Content-Type": "application/json"}
-            )
-            answer = connection.getresponse()
-            content = answer.read(ANSWER_BYTES_MAX)
+            status, _, content = self._client.ask(method, FAULTS_PATH, body)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise PairingError(
@@ -116,16 +103,7 @@ class Switchboard:
             raise PairingError(
                 f"the primary could not be reached ({why}): is it running, and does PAIRBUS_PRIMARY name its address?"
             ) from error
-        finally:
-            connection.close()
-        return answer.status, _json(content)
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if self._is_plain:
-            return http.client.HTTPConnection(self._host, self._port, timeout=REQUEST_SECONDS_MAX)
-        context = ssl.create_default_context(cafile=self._ca_file)
-        port = self._port or HTTPS_PORT
-        return http.client.HTTPSConnection(self._host, port, timeout=REQUEST_SECONDS_MAX, context=context)
+        return status, _json(content)
 
 
 def _json(content: bytes) -> dict[str, Any]:

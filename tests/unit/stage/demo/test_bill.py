@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from pairbus.reports.bill.marginal import standard_table
-from pairbus.stage.demo.bill import billed, made
+from pairbus.stage.demo.bill import bill_of, billed
 
 COUNTS = {
     ("primary", "send"): 1_000,
@@ -39,7 +39,7 @@ def test_a_detoured_message_is_four_operations_and_settling_none() -> None:
 @pytest.mark.promise("D6")
 def test_the_lines_add_up_to_what_the_operations_cost() -> None:
     table = standard_table()
-    bill = made(COUNTS, table)
+    bill = bill_of(COUNTS, table)
 
     assert bill.operations == 2_824
     paid = next(band.price for band in table.operations if band.price)
@@ -48,14 +48,14 @@ def test_the_lines_add_up_to_what_the_operations_cost() -> None:
 
 
 def test_what_the_pairing_cost_is_backlog_and_pings() -> None:
-    operations, amount = made(COUNTS, standard_table()).for_pairing()
+    operations, amount = bill_of(COUNTS, standard_table()).for_pairing()
 
     assert operations == 824
     assert amount > 0
 
 
 def test_nothing_counted_is_nothing_to_pay() -> None:
-    bill = made({}, standard_table())
+    bill = bill_of({}, standard_table())
 
     assert not bill.lines
     assert (bill.operations, bill.amount) == (0, Decimal(0))

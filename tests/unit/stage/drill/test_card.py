@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pairbus.pairing.rules.health import Health
-from pairbus.stage.drill.book import Probe, Refused
+from pairbus.stage.book import Refusal, SentMessage
 from pairbus.stage.drill.card import Card, Course, Facts, judge
 from pairbus.stage.drill.plan import OUTAGES, DrillOptions
 
@@ -19,12 +19,16 @@ OPTIONS = DrillOptions(primary="p", secondary="s", slack=timedelta(seconds=1))
 GOOD = Course("q", suspect_ms=10_100, failed_over_ms=20_100, recovered_ms=71_500, failovers=1, pings=26)
 
 
-def probe(number: int, **changes: Any) -> Probe:
+def copies(*numbers: int) -> set[tuple[str, int]]:
+    return {("q", number) for number in numbers}
+
+
+def probe(number: int, **changes: Any) -> SentMessage:
     values: dict[str, Any] = {
         "entity": "q", "message_id": f"p-{number}", "begun_ms": BEGUN, "longest_ms": 10_000, "accepted_ms": 20_200,
-        "is_parked": True, "arrived_ms": 72_000, "copies": {number},
+        "is_parked": True, "arrived_ms": 72_000, "copies": copies(number),
     }  # fmt: skip
-    return Probe(**{**values, **changes})
+    return SentMessage(**{**values, **changes})
 
 
 def facts(**changes: Any) -> Facts:
@@ -40,8 +44,8 @@ def verdicts(card: Card) -> dict[str, str]:
     return {line.name: line.verdict for line in card.lines}
 
 
-def refused(state: Health) -> Refused:
-    return Refused("q", 15_000, state, "no")
+def refused(state: Health) -> Refusal:
+    return Refusal("q", 15_000, state, "no")
 
 
 def test_a_good_day_passes_in_every_line() -> None:
@@ -73,8 +77,8 @@ def test_a_good_day_passes_in_every_line() -> None:
         ({"probes": (probe(1, arrived_ms=None, copies=set(), waits_in="b/0"),)}, "drain"),
         ({"probes": (probe(1, arrived_ms=None, copies=set()),)}, "lost"),
         ({"probes": ()}, "lost"),
-        ({"probes": (probe(1, copies={1, 2}),)}, "duplicates"),
-        ({"probes": (probe(1, waits_in="b/0", is_set_aside=True),)}, "set aside"),
+        ({"probes": (probe(1, copies=copies(1, 2)),)}, "duplicates"),
+        ({"probes": (probe(1, waits_in="b/0", is_dead_lettered=True),)}, "set aside"),
         ({"left_behind": ("a queue",)}, "tidy"),
     ],
 )  # fmt: skip
@@ -87,8 +91,8 @@ def test_a_broken_promise_fails(broken: dict[str, Any], name: str) -> None:
 
 @pytest.mark.promise("P36")
 def test_a_copy_is_allowed_for_each_attempt_in_doubt() -> None:
-    doubtful = facts(probes=(probe(1, copies={1, 2, 3}, doubts=2),))
-    other = facts(probes=(probe(1, copies={1, 2, 3}, doubts=1), probe(2, doubts=5)))
+    doubtful = facts(probes=(probe(1, copies=copies(1, 2, 3), doubts=2),))
+    other = facts(probes=(probe(1, copies=copies(1, 2, 3), doubts=1), probe(2, doubts=5)))
 
     assert verdicts(judge(doubtful, OPTIONS, OUTAGES["refuse"]))["duplicates"] == "pass"
     assert verdicts(judge(other, OPTIONS, OUTAGES["refuse"]))["duplicates"] == "fail", (
@@ -100,7 +104,7 @@ def test_a_copy_is_allowed_for_each_attempt_in_doubt() -> None:
 
 @pytest.mark.promise("P36")
 def test_another_syphon_may_have_resent_in_doubt_what_was_parked() -> None:
-    parked, direct = (facts(probes=(probe(1, copies={1, 2}, is_parked=way),)) for way in (True, False))
+    parked, direct = (facts(probes=(probe(1, copies=copies(1, 2), is_parked=way),)) for way in (True, False))
 
     assert verdicts(judge(parked, OPTIONS, OUTAGES["black-hole"]))["duplicates"] == "told"
     assert verdicts(judge(direct, OPTIONS, OUTAGES["black-hole"]))["duplicates"] == "fail"

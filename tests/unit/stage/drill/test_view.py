@@ -9,7 +9,8 @@ from rich.console import Console
 
 from pairbus.pairing.events import Event, Kind
 from pairbus.stage.drill.card import Card, Line
-from pairbus.stage.drill.scene import Scene, Screen, show_card
+from pairbus.stage.drill.view import Scene, draw, show_card
+from pairbus.stage.screen import Screen
 
 HOSTILE = "orders\x1b[2J\r\n[bold red]pass[/]"
 
@@ -31,7 +32,7 @@ def card(verdict: str) -> Card:
 @pytest.mark.promise("M8")
 def test_names_and_errors_are_shown_as_text() -> None:
     shown, scene = console(), Scene()
-    with Screen(shown, scene):
+    with Screen(shown, scene, lambda: draw(scene)):
         scene.event(Event(Kind.FAILED_OVER, HOSTILE, "x", 0))
         scene.say(HOSTILE, "bad")
     show_card(shown, card("fail"))
@@ -39,12 +40,12 @@ def test_names_and_errors_are_shown_as_text() -> None:
     text = printed(shown)
     assert "\x1b" not in text
     assert "\r" not in text
-    assert text.count("orders?[2J??[bold red]pass[/]") == 4
+    assert text.count(r"orders\x1b[2J\r\n[bold red]pass[/]") == 4
 
 
 def test_each_line_is_printed_once_and_in_order() -> None:
     shown, scene = console(), Scene()
-    with Screen(shown, scene):
+    with Screen(shown, scene, lambda: draw(scene)):
         for number in range(50):
             scene.say(f"line {number}")
 
@@ -60,17 +61,17 @@ def test_what_may_happen_thousands_of_times_is_told_once() -> None:
         scene.event(Event(Kind.PING_SENT, "q", "x", 0))
         scene.event(Event(Kind.SUSPECT, "q", "x", 0))
 
-    assert [said.text for said in scene.lines] == ["b/0 has messages set aside", *["q is suspect"] * 3]
+    assert [said.text for said in scene.lines] == ["b/0 has dead-lettered messages", *["q is suspect"] * 3]
 
 
 def test_a_person_sees_it_live_from_the_first_moment() -> None:
     shown, scene = console(is_terminal=True), Scene()
-    with Screen(shown, scene) as screen:
-        shown.print(screen._draw())
+    with Screen(shown, scene, lambda: draw(scene)):
+        shown.print(draw(scene))
         scene.act = "The outage"
-        scene.outage(0, 10**15)
+        scene.outage_span = 0, 10**15
         scene.say("refuse is on", "bad")
-        shown.print(screen._draw())
+        shown.print(draw(scene))
 
     text = printed(shown)
     assert "The outage" in text

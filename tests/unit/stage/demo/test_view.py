@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from pairbus.pairing.rules.health import Health
-from pairbus.stage.demo.book import Book
+from pairbus.stage.book import Book
 from pairbus.stage.demo.scene import Scene
-from pairbus.stage.demo.screen import Screen, final
+from pairbus.stage.demo.view import draw, show_result
 
 ENTITIES = ("orders", "baskets", "events/Subscriptions/audit")
 
@@ -32,9 +32,7 @@ def scene() -> Scene:
 
 def drawn(width: int) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None)
-    screen = Screen(console, messages=654_321)
-    screen.show(scene())
-    console.print(screen._draw())
+    console.print(draw(scene(), 654_321, width))
     file: Any = console.file
     return str(file.getvalue())
 
@@ -61,7 +59,7 @@ def test_every_number_is_on_the_screen(width: int) -> None:
 def test_every_number_is_in_the_result(width: int) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None)
     bill = [{"purpose": "sends to the primary", "operations": 1_234_567, "cost": "0.98765"}]
-    final(
+    show_result(
         console,
         SimpleNamespace(  # type: ignore[arg-type]
             failover_seconds=12.5,

@@ -1,0 +1,15 @@
+"""Makes text from elsewhere safe to show."""
+
+from __future__ import annotations
+
+
+def safe_text(value: object, keep: str = "") -> str:
+    """Text for a terminal, a log line or a table: every character that is not printable is shown as its escape.
+
+    Names, bodies and error texts come from other people. Shown raw, a control character could move the cursor, clear
+    the screen or reverse the reading direction (M8). ``keep`` lists control characters that stay, such as line breaks.
+    """
+    return "".join(
+        character if character.isprintable() or character in keep else ascii(character)[1:-1]
+        for character in str(value)
+    )
