@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.amqp import decode, encode, performatives
-from pairbus.amqp.message.sections import scan, split_batch
+from pairbus.amqp.message.scan import scan, split_batch
 from pairbus.amqp.types import Symbol
 from pairbus.engine.rules.sql.action import compile_action
 from pairbus.engine.rules.sql.filter import compile_filter

@@ -23,7 +23,9 @@ from typing import Any, Final
 import pairbus.amqp
 from pairbus.amqp.decode import decode_value, skip_value
 from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
-from pairbus.amqp.message.sections import DeliveryExtras, delivery_parts, properties_view, scan, split_batch
+from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
+from pairbus.amqp.message.scan import scan, split_batch
+from pairbus.amqp.message.view import PropertiesView
 from pairbus.amqp.message.whole import decode_message, encode_batch, encode_message
 from pairbus.amqp.performatives import (
     Attach,
@@ -40,7 +42,7 @@ from pairbus.amqp.performatives import (
     Transfer,
 )
 from pairbus.amqp.sasl import SaslInit
-from pairbus.amqp.states import encode_accepted, encode_modified, encode_transactional
+from pairbus.amqp.states import STATE_ACCEPTED, encode_modified, encode_transactional
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import RemoteProtocolError
 from tests.unit.amqp.peers import Wire
@@ -51,7 +53,7 @@ INPUT_SECONDS_MAX: Final = 1.0
 CORPUS_MAX: Final = 2000
 BENDS_MAX: Final = 5
 BOLD: Final = b"\x00\x40\x41\x43\x45\x52\x53\x70\x7f\x80\xa0\xa1\xb0\xb1\xc0\xc1\xd0\xd1\xe0\xf0\xff"
-LOGIN: Final = SASL_HEADER + SaslInit("ANONYMOUS", b"\x00rule", "host").encode() + AMQP_HEADER
+LOGIN: Final = SASL_HEADER + SaslInit("ANONYMOUS", b"\x00rule", "host").frame() + AMQP_HEADER
 
 
 def run(data: bytes) -> None:
@@ -84,7 +86,7 @@ def _message(data: bytes) -> None:
     extras.dead_letter_reason = "reason"
     extras.changed_properties = encode_message(body=None)[:0]
     delivery_parts(blob, 0, 1, 2, 3, bytes(16), extras=extras)
-    view = properties_view(blob)
+    view = PropertiesView(blob)
     view.system("MessageId")
     view.user_names()
     view.body_bytes()
@@ -125,7 +127,7 @@ def seeds() -> list[bytes]:
     disposition = Disposition(True, 1, 5)
     disposition.state_bytes = encode_modified(True, False)
     accepted = Disposition(True, 1, 1)
-    accepted.settled, accepted.state_bytes = True, encode_accepted()
+    accepted.settled, accepted.state_bytes = True, STATE_ACCEPTED
     flow = Flow()
     flow.handle, flow.echo, flow.drain = 1, True, True
     message = encode_message(

@@ -21,11 +21,12 @@ from pairbus.amqp.performatives import (
     Flow,
     Open,
     Performative,
+    Source,
+    Target,
     Transfer,
     decode_performative,
 )
 from pairbus.amqp.states import ACCEPTED_CODE, Outcome
-from pairbus.amqp.terminus import Source, Target
 
 Counts = dict[tuple[int, str, str], tuple[int, int, int]]
 """(minute, entity, operation) to (count, bytes, units)."""

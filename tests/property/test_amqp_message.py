@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.amqp.encode import encode_described, encode_list, encode_map, encode_value
+from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
 from pairbus.amqp.message.layout import BROKER_KEYS, PREFIX_SIZE
-from pairbus.amqp.message.sections import DeliveryExtras, delivery_parts, properties_view, scan, split_batch
+from pairbus.amqp.message.scan import scan, split_batch
+from pairbus.amqp.message.view import PropertiesView
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.types import Symbol, Timestamp, UByte, UInt, ULong, Uuid
 from pairbus.errors import RemoteProtocolError
@@ -127,7 +129,7 @@ def test_changed_properties_change_nothing_else(
     expected = {key: value for key, value in expected.items() if key not in changes or value is not None}
     assert after.application_properties == {**expected, "DeadLetterReason": reason}
     assert (after.body, after.footer) == (before.body, before.footer)
-    view = properties_view(blob, extras.changed_properties)
+    view = PropertiesView(blob, extras.changed_properties)
     assert {name.lower() for name in view.user_names()} == {name.lower() for name in expected}
 
 
@@ -155,7 +157,7 @@ def test_any_bytes_are_a_message_or_refused(payload: bytes) -> None:
     assert len(found.blob) <= len(payload) + PREFIX_SIZE
     assert delivery_parts(found.blob, 0, 1, 2, 3, bytes(16))
     assert delivery_parts(found.blob, 0, 1, 2, 3, bytes(16), extras=extras)
-    view = properties_view(found.blob)
+    view = PropertiesView(found.blob)
     view.system("MessageId")
     view.user_names()
     view.body_bytes()

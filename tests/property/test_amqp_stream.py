@@ -25,10 +25,10 @@ from pairbus.amqp.performatives import (
     Transfer,
 )
 from pairbus.amqp.sasl import SaslInit
-from pairbus.amqp.states import encode_accepted, encode_modified, encode_released
+from pairbus.amqp.states import STATE_ACCEPTED, STATE_RELEASED, encode_modified
 from tests.unit.amqp.peers import Wire
 
-LOGIN = SASL_HEADER + SaslInit("ANONYMOUS", b"", "host").encode() + AMQP_HEADER
+LOGIN = SASL_HEADER + SaslInit("ANONYMOUS", b"", "host").frame() + AMQP_HEADER
 small = st.integers(0, 3)
 
 
@@ -70,7 +70,7 @@ def opened(size: int) -> Open:
     return frame
 
 
-states = st.sampled_from([b"", encode_accepted(), encode_released(), encode_modified(True, True)])
+states = st.sampled_from([b"", STATE_ACCEPTED, STATE_RELEASED, encode_modified(True, True)])
 performatives: st.SearchStrategy[Performative] = st.one_of(
     st.builds(opened, st.sampled_from([511, 512, 65536])),
     st.builds(begin, st.integers(0, 50)),

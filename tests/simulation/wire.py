@@ -33,25 +33,27 @@ from pairbus.amqp.performatives import (
     Attach,
     Begin,
     Close,
+    Coordinator,
     Detach,
     Disposition,
     End,
     Flow,
     Open,
     Performative,
+    Source,
+    Target,
     Transfer,
     decode_performative,
 )
 from pairbus.amqp.sasl import OUTCOME_OK, SASL_MECHANISMS, SASL_OUTCOME, SaslInit
 from pairbus.amqp.states import (
     DECLARED_CODE,
+    STATE_ACCEPTED,
+    STATE_RELEASED,
     Outcome,
-    encode_accepted,
     encode_modified,
     encode_rejected,
-    encode_released,
 )
-from pairbus.amqp.terminus import Coordinator, Source, Target
 from pairbus.amqp.types import Described
 from pairbus.errors import LocalProtocolError
 
@@ -226,7 +228,7 @@ class ClientReceiver(ClientLink):
 
     def complete(self, delivery: Delivery, settled: bool = False) -> None:
         """Complete: the message is done."""
-        self.settle(delivery, encode_accepted(), settled)
+        self.settle(delivery, STATE_ACCEPTED, settled)
 
     def abandon(self, delivery: Delivery, settled: bool = False) -> None:
         """Abandon: give it back, its delivery count rises."""
@@ -246,7 +248,7 @@ class ClientReceiver(ClientLink):
 
     def release(self, delivery: Delivery, settled: bool = True) -> None:
         """Release: give it back, nothing counts."""
-        self.settle(delivery, encode_released(), settled)
+        self.settle(delivery, STATE_RELEASED, settled)
 
 
 class RequestLink:
@@ -510,7 +512,7 @@ class ClientConnection:
                 init = SaslInit("ANONYMOUS", b"", "localhost")
             else:
                 init = SaslInit("PLAIN", f"\0{self._user}\0{self._password}".encode(), "localhost")
-            self._output.append(init.encode())
+            self._output.append(init.frame())
         elif value.descriptor == SASL_OUTCOME:
             if value.value[0] != OUTCOME_OK:
                 self.is_refused = self.closed = True

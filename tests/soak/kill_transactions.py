@@ -11,7 +11,7 @@ from typing import Any, Self
 from azure.servicebus import ServiceBusClient
 
 from pairbus.amqp.message.whole import encode_message
-from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, encode_accepted, encode_transactional
+from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, STATE_ACCEPTED, encode_transactional
 from pairbus.amqp.states import Outcome as WireOutcome
 from pairbus.amqp.types import Described, ULong
 from tests.conformance.sdk import connection_part
@@ -161,7 +161,7 @@ class Worker(Actor):
                 payload = encode_message(body=body, body_kind="data")
                 sent.append((sender, sender.send(payload, state=encode_transactional(txn_id, None))))
         for delivery in taken:
-            links.inbox.settle(delivery, encode_transactional(txn_id, encode_accepted()))
+            links.inbox.settle(delivery, encode_transactional(txn_id, STATE_ACCEPTED))
         links.wire.until(
             lambda: (
                 all(number in sender.outcomes for sender, number in sent)

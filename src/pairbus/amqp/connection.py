@@ -19,6 +19,7 @@ from pairbus.amqp.conditions import (
     RESOURCE_LIMIT_EXCEEDED,
     AmqpError,
 )
+from pairbus.amqp.fast import read_flow
 from pairbus.amqp.framing import (
     AMQP_FRAME,
     EMPTY_FRAME,
@@ -30,7 +31,6 @@ from pairbus.amqp.framing import (
 )
 from pairbus.amqp.handler import NOBODY, ConnectionSettings, Handler
 from pairbus.amqp.handshake import Handshake
-from pairbus.amqp.hot import read_flow
 from pairbus.amqp.performatives import (
     ALL_FIELDS,
     ATTACH,
@@ -46,17 +46,15 @@ from pairbus.amqp.performatives import (
     OPEN_FIELDS,
     TRANSFER,
     VALUES_MAX,
+    Attach,
     Begin,
     Close,
+    Detach,
     End,
     Open,
-    attach_from,
-    begin_from,
-    decode_fields,
+    decode_items,
     descriptor_code,
-    detach_from,
-    open_from,
-    optional_error,
+    read_performative,
 )
 from pairbus.amqp.session import FIRST_TRANSFER_ID, OUTGOING_WINDOW, Session
 from pairbus.errors import RemoteProtocolError
@@ -368,31 +366,31 @@ class Connection:
             )
         wanted = OPEN_FIELDS if code == OPEN else BEGIN_FIELDS if code == BEGIN else ALL_FIELDS
         values_max = ATTACH_VALUES_MAX if code == ATTACH else VALUES_MAX
-        fields, _ = decode_fields(data, body, end, NAMES[code - OPEN], wanted, values_max)
+        items, _ = decode_items(data, body, end, code, wanted, values_max)
         if code == CLOSE:
-            self._incoming_close(optional_error(fields.value(0)))
+            self._incoming_close(read_performative(Close, items).error)
         elif self.closing:
             return  # AMQP 1.0, 2.4.6: after our close only theirs matters
         elif code == OPEN:
-            self._incoming_open(open_from(fields))
+            self._incoming_open(read_performative(Open, items))
         elif not self.is_open:
             raise RemoteProtocolError(NOT_ALLOWED, f"{NAMES[code - OPEN]} came before open")
         elif code == BEGIN:
-            self._incoming_begin(channel, begin_from(fields))
+            self._incoming_begin(channel, read_performative(Begin, items))
         elif code == END:
-            self._incoming_end(channel, optional_error(fields.value(0)))
+            self._incoming_end(channel, read_performative(End, items).error)
         else:
             session = self.sessions.get(channel)
             if session is None or session.is_ended:
                 self._no_session(channel, code)
             elif code == ATTACH:
-                attach = attach_from(fields)
+                attach = read_performative(Attach, items)
                 if len(attach.name) > LINK_NAME_CHARACTERS_MAX:
                     text = f"a link name of {len(attach.name)} characters exceeds {LINK_NAME_CHARACTERS_MAX}"
                     raise RemoteProtocolError(RESOURCE_LIMIT_EXCEEDED, text)
                 session.incoming_attach(attach)
             else:
-                session.incoming_detach(detach_from(fields))
+                session.incoming_detach(read_performative(Detach, items))
 
     def _no_session(self, channel: int, code: int) -> None:
         # What crosses our end or close on its way is no offence (AMQP 1.0, 2.5.5).
@@ -422,11 +420,14 @@ class Connection:
             self._send_open()
 
     def _send_open(self) -> None:
-        frame = Open(self.settings.container_id)
-        frame.max_frame_size = self.settings.max_frame_size
-        frame.channel_max = self.settings.channel_max
-        frame.idle_timeout_ms = self.settings.idle_timeout_ms
-        frame.properties = self.settings.properties
+        settings = self.settings
+        frame = Open(
+            settings.container_id,
+            max_frame_size=settings.max_frame_size,
+            channel_max=settings.channel_max,
+            idle_timeout_ms=settings.idle_timeout_ms,
+            properties=settings.properties,
+        )
         self._open_sent = True
         body = frame.encode()
         if len(body) + FRAME_HEADER_SIZE > MIN_MAX_FRAME_SIZE:
@@ -450,9 +451,10 @@ class Connection:
             raise RemoteProtocolError(NOT_ALLOWED, f"channel {channel} has a session already")
         session = Session(self, channel, frame)
         self.sessions[channel] = session
-        answer = Begin(FIRST_TRANSFER_ID, self.settings.incoming_window, OUTGOING_WINDOW)
-        answer.remote_channel = channel
-        answer.handle_max = self.settings.handle_max
+        settings = self.settings
+        answer = Begin(
+            FIRST_TRANSFER_ID, settings.incoming_window, OUTGOING_WINDOW, channel, settings.handle_max
+        )
         session.write(answer.encode())
         self.handler.session_began(session)
 

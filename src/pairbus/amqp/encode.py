@@ -202,6 +202,11 @@ def encode_map(pairs: Mapping[_Key, object]) -> bytes:
     return encode_map_items([encode_value(key) + encode_value(value) for key, value in pairs.items()])
 
 
+def encode_symbols(names: list[str]) -> bytes:
+    """Several symbols as an array; null for none."""
+    return encode_array(Array([Symbol(name) for name in names])) if names else NULL
+
+
 def encode_fields(pairs: Mapping[str, object]) -> bytes:
     """A map whose keys are symbols: properties of connections and links, details of errors, filters."""
     return encode_map_items([encode_symbol(key) + encode_value(value) for key, value in pairs.items()])

@@ -8,20 +8,28 @@ PENDING --accept--> ATTACHED --detach (ours)--> DETACH_SENT --detach (theirs)-->
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.framing import FRAME_HEADER_SIZE, amqp_frame
-from pairbus.amqp.hot import (
+from pairbus.amqp.fast import (
     LOCKED_TRANSFER,
     LOCKED_TRANSFER_SIZE,
     SETTLED_TAIL,
     UNSETTLED_TAIL,
     transfer_head,
 )
-from pairbus.amqp.performatives import Attach, Detach, Flow, Transfer
+from pairbus.amqp.framing import FRAME_HEADER_SIZE, amqp_frame
+from pairbus.amqp.performatives import (
+    Attach,
+    Detach,
+    Flow,
+    Target,
+    Transfer,
+    answered_source,
+    answered_target,
+)
 from pairbus.amqp.states import Outcome
-from pairbus.amqp.terminus import Target, echoed_source, echoed_target
 from pairbus.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -41,33 +49,21 @@ MESSAGE_SIZE_DEFAULT: Final = 320 * 1024
 """What a delivery may grow to before the owner has said its own limit: 256 KiB and some slack."""
 
 
+@dataclass(slots=True)
 class Partial:
     """A delivery of which some frames have come."""
 
-    __slots__ = (
-        "chunks",
-        "delivery_id",
-        "held",
-        "is_too_large",
-        "message_format",
-        "settled",
-        "size",
-        "state",
-        "tag",
-    )
-
-    def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.message_format = message_format
-        self.settled = False
-        self.state: Outcome | None = None
-        self.chunks: list[bytes] = []
-        self.size = 0
-        """What the client has sent of it."""
-        self.held = 0
-        """What is kept of that."""
-        self.is_too_large = False
+    delivery_id: int
+    tag: bytes
+    message_format: int
+    settled: bool = False
+    state: Outcome | None = None
+    chunks: list[bytes] = field(default_factory=list)
+    size: int = 0
+    """Bytes that the client has sent of it."""
+    held: int = 0
+    """Bytes that are kept of those."""
+    is_too_large: bool = False
 
 
 class Link:
@@ -159,13 +155,12 @@ class Link:
         answer.snd_settle_mode = asked.snd_settle_mode
         answer.rcv_settle_mode = asked.rcv_settle_mode
         # Both ends are never null in a success: the clients take null for a refusal.
-        answer.source = echoed_source(asked.source, source_address, filter)
-        answer.target = echoed_target(asked.target, target_address)
+        answer.source = answered_source(asked.source, source_address, filter)
+        answer.target = answered_target(asked.target, target_address)
         answer.max_message_size = max_message_size
         answer.properties = properties or {}
-        answer.initial_delivery_count = initial_delivery_count
         if self.role_is_sender:
-            self.delivery_count = initial_delivery_count
+            self.delivery_count = answer.initial_delivery_count = initial_delivery_count
         elif max_message_size:
             self.max_message_size = max_message_size
         self.state = ATTACHED
@@ -189,7 +184,8 @@ class Link:
             self._send_detach(True, error)
 
     def _answer(self) -> Attach:
-        return Attach(self.name, self.handle, not self.role_is_sender)
+        is_sender = self.role_is_sender
+        return Attach(self.name, self.handle, not is_sender, initial_delivery_count=0 if is_sender else -1)
 
     def _send_detach(self, closed: bool, error: AmqpError | None) -> None:
         self.session.flush_dispositions()
@@ -343,12 +339,7 @@ class Link:
     def _send_in_frames(
         self, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int
     ) -> None:
-        frame = Transfer(self.handle)
-        frame.delivery_id = delivery_id
-        frame.delivery_tag = tag
-        frame.message_format = message_format
-        frame.settled = settled
-        frame.more = True
+        frame = Transfer(self.handle, delivery_id, tag, message_format, settled, more=True)
         limit = self.connection.send_frame_max - FRAME_HEADER_SIZE
         offset = 0
         while frame.more:

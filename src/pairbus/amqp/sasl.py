@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
+from pairbus.amqp.composite import BINARY, SYMBOL, TEXT, Composite, Field, define, read_composite
 from pairbus.amqp.decode import decode_value, values_budget
 from pairbus.amqp.encode import (
     NULL,
     encode_binary,
     encode_described,
     encode_list,
-    encode_string,
-    encode_symbol,
+    encode_symbols,
     encode_value,
 )
-from pairbus.amqp.fields import Fields
 from pairbus.amqp.framing import sasl_frame
-from pairbus.amqp.types import Array, Described, Symbol, UByte
+from pairbus.amqp.types import Described, UByte
 from pairbus.errors import RemoteProtocolError
 
 SASL_MECHANISMS: Final = 0x40
@@ -36,31 +36,35 @@ MECHANISMS: Final = (MSSBCBS, PLAIN, ANONYMOUS)
 """EXTERNAL is not offered: no SDK uses it, and without client certificates it would say nothing."""
 
 
-class SaslInit:
+@dataclass(slots=True)
+class SaslInit(Composite):
     """The client's choice of mechanism."""
 
-    __slots__ = ("hostname", "initial_response", "mechanism")
+    mechanism: str = ""
+    initial_response: bytes = b""
+    hostname: str | None = None
 
-    def __init__(self, mechanism: str, initial_response: bytes, hostname: str | None) -> None:
-        self.mechanism = mechanism
-        self.initial_response = initial_response
-        self.hostname = hostname
+    def frame(self) -> bytes:
+        """The whole frame, as a client sends it."""
+        return sasl_frame(self.encode())
 
-    def encode(self) -> bytes:
-        items = [
-            encode_symbol(self.mechanism),
-            encode_binary(self.initial_response),
-            NULL if self.hostname is None else encode_string(self.hostname),
-        ]
-        return sasl_frame(encode_described(SASL_INIT, encode_list(items)))
+
+define(
+    SaslInit,
+    SASL_INIT,
+    Field("mechanism", SYMBOL, is_required=True),
+    Field("initial_response", BINARY),
+    Field("hostname", TEXT),
+)
 
 
 def mechanisms_frame(names: tuple[str, ...] = MECHANISMS) -> bytes:
-    offer = encode_value(Array([Symbol(name) for name in names]))
-    return sasl_frame(encode_described(SASL_MECHANISMS, encode_list([offer])))
+    """The server's offer."""
+    return sasl_frame(encode_described(SASL_MECHANISMS, encode_list([encode_symbols(list(names))])))
 
 
 def outcome_frame(code: int) -> bytes:
+    """The server's verdict."""
     data = encode_binary(b"Welcome!") if code == OUTCOME_OK else NULL
     return sasl_frame(encode_described(SASL_OUTCOME, encode_list([encode_value(UByte(code)), data])))
 
@@ -70,8 +74,7 @@ def decode_init(buf: bytes, offset: int, end: int) -> SaslInit:
     value, _ = decode_value(buf, offset, end, values_budget(INIT_VALUES_MAX))
     if isinstance(value, Described) and isinstance(value.value, list):
         if value.descriptor in (SASL_INIT, "amqp:sasl-init:list"):
-            fields = Fields(value.value, "sasl-init")
-            return SaslInit(fields.required_text(0), fields.binary(1), fields.text(2))
+            return read_composite(SaslInit, value.value)
     raise RemoteProtocolError("amqp:not-allowed", "sasl-init was expected")
 
 

@@ -16,10 +16,10 @@ from pairbus.amqp.conditions import (
     UNATTACHED_HANDLE,
     AmqpError,
 )
+from pairbus.amqp.fast import accepted_range, read_disposition, read_transfer, settled_disposition
 from pairbus.amqp.framing import FRAME_HEADER_SIZE, amqp_frame
-from pairbus.amqp.hot import accepted_range, read_disposition, read_transfer
 from pairbus.amqp.link import DETACH_SENT, SERIAL, SERIAL_HALF, Link
-from pairbus.amqp.performatives import Attach, Begin, Detach, Disposition, End, Flow
+from pairbus.amqp.performatives import Attach, Begin, Detach, End, Flow
 from pairbus.amqp.states import (
     ACCEPTED_CODE,
     RECEIVED_CODE,
@@ -113,13 +113,8 @@ class Session:
     def flow(self) -> Flow:
         """A flow with the session's half filled in; our window is open again with it."""
         self.incoming_window = self.connection.settings.incoming_window
-        frame = Flow()
-        # Always there: without it rhea's window becomes NaN and it never sends again.
-        frame.next_incoming_id = self.next_incoming_id
-        frame.incoming_window = self.incoming_window
-        frame.next_outgoing_id = self.next_outgoing_id
-        frame.outgoing_window = OUTGOING_WINDOW
-        return frame
+        # next-incoming-id is always there: without it rhea's window becomes NaN and it never sends again.
+        return Flow(self.next_incoming_id, self.incoming_window, self.next_outgoing_id, OUTGOING_WINDOW)
 
     def can_send(self) -> bool:
         """Whether a transfer would leave at once."""
@@ -223,10 +218,6 @@ class Session:
         if entry is not None:
             entry[0].unsettled_count -= 1
 
-    def unsettled_outgoing(self) -> int:
-        """How many of our deliveries wait for settlement."""
-        return len(self.unsettled)
-
     def flush_dispositions(self) -> None:
         """Queue the gathered ranges. A range never wraps around: Python compares ids as plain numbers."""
         if self.accept_first >= 0:
@@ -256,10 +247,7 @@ class Session:
     def _write_disposition(self, is_receiver: bool, delivery_id: int, state: bytes) -> None:
         if self.is_ended:
             return
-        frame = Disposition(is_receiver, delivery_id, delivery_id)
-        frame.settled = True
-        frame.state_bytes = state
-        self.write(frame.encode())
+        self.write(settled_disposition(is_receiver, delivery_id, delivery_id, state))
 
     # ---- input ----
 
@@ -338,10 +326,8 @@ class Session:
     def _settled_in_vain(self, first: int, last: int, settled: bool) -> None:
         self._count_idle_steps(1)
         if not settled:
-            frame = Disposition(False, first, last)
-            frame.settled = True
-            frame.state_bytes = self._rejected(self.connection.settings.unknown_delivery)
-            self.write(frame.encode())
+            state = self._rejected(self.connection.settings.unknown_delivery)
+            self.write(settled_disposition(False, first, last, state))
 
     def _count_idle_steps(self, steps: int) -> None:
         self.idle_steps += steps

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
+from pairbus.amqp.composite import described_list, text_keyed
 from pairbus.amqp.conditions import ERROR_CODE, AmqpError
-from pairbus.amqp.decode import bad, decode_value
+from pairbus.amqp.decode import bad
 from pairbus.amqp.encode import (
     FALSE,
     NULL,
@@ -14,7 +16,6 @@ from pairbus.amqp.encode import (
     encode_described,
     encode_list,
 )
-from pairbus.amqp.types import Described
 
 RECEIVED_CODE: Final = 0x23
 ACCEPTED_CODE: Final = 0x24
@@ -39,53 +40,27 @@ STATE_ACCEPTED: Final = b"\x00\x53\x24\x45"
 STATE_RELEASED: Final = b"\x00\x53\x26\x45"
 
 
+@dataclass(slots=True)
 class Outcome:
     """A delivery state as it was decoded."""
 
-    __slots__ = (
-        "code",
-        "delivery_failed",
-        "error",
-        "inner",
-        "message_annotations",
-        "txn_id",
-        "undeliverable_here",
-    )
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        self.error: AmqpError | None = None
-        self.delivery_failed = False
-        self.undeliverable_here = False
-        self.message_annotations: dict[str, object] | None = None
-        self.txn_id: bytes | None = None
-        self.inner: Outcome | None = None
-        """The outcome inside a transactional state, if it carries one."""
-
-    def __repr__(self) -> str:
-        return (
-            f"Outcome(0x{self.code:02x}, {self.error!r}, {self.delivery_failed}, {self.undeliverable_here})"
-        )
+    code: int
+    error: AmqpError | None = None
+    delivery_failed: bool = False
+    undeliverable_here: bool = False
+    message_annotations: dict[str, object] | None = None
+    txn_id: bytes | None = None
+    inner: Outcome | None = None
+    """The outcome inside a transactional state, if it carries one."""
 
 
 ACCEPTED: Final = Outcome(ACCEPTED_CODE)
 """The plain accepted outcome, shared by everybody: never change it."""
 
 
-def decode_state(buf: bytes, offset: int, end: int) -> tuple[Outcome | None, int]:
-    """The delivery state at ``offset`` (None for null) and where it ends."""
-    # The two forms in which nearly every accepted arrives: an empty list0 and an empty list8.
-    if buf[offset : offset + 4] == STATE_ACCEPTED and offset + 4 <= end:
-        return ACCEPTED, offset + 4
-    value, offset = decode_value(buf, offset, end)
-    if value is None:
-        return None, offset
-    return outcome_from(value), offset
-
-
-def outcome_from(value: object) -> Outcome:
+def outcome_from(value: object, where: str = "a delivery state") -> Outcome:
     """A decoded described list as outcome."""
-    code, fields = _composite(value, "a delivery state")
+    code, fields = described_list(value, _SYMBOLIC, where)
     if code == ACCEPTED_CODE:
         return ACCEPTED
     outcome = Outcome(code)
@@ -111,8 +86,9 @@ def outcome_from(value: object) -> Outcome:
     return outcome
 
 
-def error_from(value: object) -> AmqpError:
-    code, fields = _composite(value, "an error")
+def error_from(value: object, where: str = "an error") -> AmqpError:
+    """A decoded error."""
+    code, fields = described_list(value, _SYMBOLIC, where)
     if code != ERROR_CODE or not fields or not isinstance(fields[0], str):
         raise bad("an error lacks its condition")
     description = fields[1] if len(fields) > 1 else None
@@ -124,41 +100,11 @@ def error_from(value: object) -> AmqpError:
     )
 
 
-def text_keyed(value: object, where: str) -> dict[str, object]:
-    """A decoded map whose keys must be symbols or strings."""
-    if not isinstance(value, dict):
-        raise bad(f"{where} is no map")
-    pairs: dict[str, object] = {}
-    for key, item in value.items():
-        if not isinstance(key, str):
-            raise bad(f"{where} has a key that is no symbol")
-        pairs[str(key)] = item
-    return pairs
-
-
 def _txn_id(fields: list[object]) -> bytes:
     txn_id = fields[0] if fields else None
     if not isinstance(txn_id, bytes):
         raise bad("a transaction id is missing or not binary")
     return txn_id
-
-
-def _composite(value: object, what: str) -> tuple[int, list[object]]:
-    if isinstance(value, Described) and isinstance(value.value, list):
-        descriptor = value.descriptor
-        if isinstance(descriptor, str):
-            descriptor = _SYMBOLIC.get(str(descriptor))
-        if isinstance(descriptor, int):
-            return descriptor, value.value
-    raise bad(f"{what} is no described list")
-
-
-def encode_accepted() -> bytes:
-    return STATE_ACCEPTED
-
-
-def encode_released() -> bytes:
-    return STATE_RELEASED
 
 
 def encode_rejected(error: AmqpError | None) -> bytes:
@@ -167,6 +113,7 @@ def encode_rejected(error: AmqpError | None) -> bytes:
 
 
 def encode_modified(delivery_failed: bool = False, undeliverable_here: bool = False) -> bytes:
+    """``modified``."""
     fields = [TRUE if delivery_failed else FALSE, TRUE if undeliverable_here else FALSE, NULL]
     return encode_described(MODIFIED_CODE, encode_list(fields))
 

@@ -6,6 +6,7 @@ and the classes here elsewhere. The integer and float wrappers serve encoding on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 _Class = TypeVar("_Class")
@@ -30,19 +31,11 @@ class Array(list[object]):
     __slots__ = ()
 
 
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class Sized:
     """A number that must be encoded with the width its class names."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sized) and type(other) is type(self) and other.value == self.value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
+    value: int
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.value})"
@@ -96,79 +89,42 @@ class Long(Sized):
     __slots__ = ()
 
 
+@dataclass(slots=True)
 class Float:
     """32 bits of IEEE 754; a plain ``float`` becomes 64."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return f"Float({self.value!r})"
+    value: float
 
 
+@dataclass(slots=True)
 class Double:
     """64 bits of IEEE 754."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return f"Double({self.value!r})"
+    value: float
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Timestamp:
     """Milliseconds since the Unix epoch, UTC (AMQP 1.0, 1.6.17)."""
 
-    __slots__ = ("ms",)
-
-    def __init__(self, ms: int) -> None:
-        self.ms = ms
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Timestamp) and other.ms == self.ms
-
-    def __hash__(self) -> int:
-        return hash(self.ms)
-
-    def __repr__(self) -> str:
-        return f"Timestamp({self.ms})"
+    ms: int
 
 
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class Char:
     """One Unicode code point (AMQP 1.0, 1.6.16)."""
 
-    __slots__ = ("code",)
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Char) and other.code == self.code
-
-    def __hash__(self) -> int:
-        return hash(self.code)
+    code: int
 
     def __repr__(self) -> str:
         return f"Char({self.code})"
 
 
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class Raw:
     """A value kept as the bytes it has on the wire."""
 
-    __slots__ = ("raw",)
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Raw) and type(other) is type(self) and other.raw == self.raw
-
-    def __hash__(self) -> int:
-        return hash(self.raw)
+    raw: bytes
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.raw.hex()})"
@@ -203,19 +159,12 @@ class Decimal128(Raw):
     __slots__ = ()
 
 
+@dataclass(slots=True, repr=False)
 class Described:
-    """A value with a descriptor nobody here interprets (AMQP 1.0, 1.2.2)."""
+    """A value with a descriptor that nothing here interprets (AMQP 1.0, 1.2.2)."""
 
-    __slots__ = ("descriptor", "value")
-
-    def __init__(self, descriptor: object, value: object) -> None:
-        self.descriptor = descriptor
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Described) and other.descriptor == self.descriptor and other.value == self.value
-        )
+    descriptor: object
+    value: object
 
     def __hash__(self) -> int:
         # A descriptor may itself be unhashable; the constant keeps equal values equal.

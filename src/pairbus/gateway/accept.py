@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.encode import encode_string
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.rewrite import application_properties, with_properties
-from pairbus.amqp.message.sections import scan
+from pairbus.amqp.message.scan import scan
 
 if TYPE_CHECKING:
-    from pairbus.amqp.message.sections import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.entity import Entity
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.telemetry.meter import SendTallies

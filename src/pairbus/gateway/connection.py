@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.connection import Connection
-from pairbus.amqp.terminus import Coordinator as CoordinatorTarget
+from pairbus.amqp.performatives import Coordinator as CoordinatorTarget
 from pairbus.amqp.types import text_of
 from pairbus.engine.records import TRANSFER_DEAD_LETTER
 from pairbus.errors import ArgumentError, MessageTooLarge, NotAllowed, NotSupported, Refusal, Unauthorized

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.message.sections import split_batch
+from pairbus.amqp.message.scan import split_batch
 from pairbus.errors import (
     EntityDisabled,
     EntityNotFound,
@@ -21,7 +21,7 @@ from pairbus.gateway.accept import accept, check, read, store
 from pairbus.gateway.faults import BLACK_HOLE, CUT, DELAY, DROP_ACKNOWLEDGEMENTS, FILL, REFUSE, THROTTLE
 
 if TYPE_CHECKING:
-    from pairbus.amqp.message.sections import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity
     from pairbus.gateway.connection import GatewayConnection

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
+from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
 from pairbus.amqp.message.layout import PREFIX_SIZE
-from pairbus.amqp.message.sections import DeliveryExtras, delivery_parts
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, TRANSACTIONAL_CODE
 from pairbus.amqp.types import Described, Long, Symbol, text_of
 from pairbus.engine.queues.consumer import Consumer, Lock

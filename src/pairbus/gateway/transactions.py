@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.message.whole import decode_message
-from pairbus.amqp.states import encode_accepted, encode_declared, encode_outcome_code, encode_transactional
+from pairbus.amqp.states import STATE_ACCEPTED, encode_declared, encode_outcome_code, encode_transactional
 from pairbus.amqp.types import Array, Described, Long
 from pairbus.errors import (
     ArgumentError,
@@ -29,7 +29,7 @@ from pairbus.model.access import LISTEN, SEND
 
 if TYPE_CHECKING:
     from pairbus.amqp.link import Link
-    from pairbus.amqp.message.sections import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity
     from pairbus.engine.queues.consumer import Lock
@@ -255,7 +255,7 @@ def add_sends(
     for message in messages:
         work = PlannedSend(context.entity, context.path, message, context.tallies, context.destination)
         _plan(connection, transaction, work)
-    context.link.session.settle_incoming_state(delivery_id, encode_transactional(txn_id, encode_accepted()))
+    context.link.session.settle_incoming_state(delivery_id, encode_transactional(txn_id, STATE_ACCEPTED))
 
 
 def add_settlement(

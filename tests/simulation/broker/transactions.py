@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.whole import encode_message
-from pairbus.amqp.states import ACCEPTED_CODE, encode_accepted, encode_transactional
+from pairbus.amqp.states import ACCEPTED_CODE, STATE_ACCEPTED, encode_transactional
 from pairbus.amqp.types import Described, ULong
 from tests.simulation.broker.checkers import FAILED, OK, PENDING, UNKNOWN, Attempt, Sent
 from tests.simulation.broker.clients import Consumer
@@ -88,7 +88,7 @@ class Transactor(Consumer):
             if step == "send":
                 sender.send(self._message(attempt), state=encode_transactional(txn_id, None))
             else:
-                receiver.settle(delivery, encode_transactional(txn_id, encode_accepted()))
+                receiver.settle(delivery, encode_transactional(txn_id, STATE_ACCEPTED))
         world.say(self.name, f"plans {' '.join(attempt.uids)} for {uid}")
         self.later(0 if world.is_calm else world.chance.choice(THINK_MS), self._discharge, txn_id)
 

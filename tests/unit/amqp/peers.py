@@ -23,7 +23,7 @@ from pairbus.amqp.performatives import (
 )
 from pairbus.amqp.sasl import SaslInit
 from pairbus.amqp.session import Session
-from pairbus.amqp.states import Outcome, encode_accepted
+from pairbus.amqp.states import STATE_ACCEPTED, Outcome
 
 
 class Recorder:
@@ -121,7 +121,7 @@ class Wire:
         return self.raw(b"".join(amqp_frame(channel, frame.encode() + payload) for frame in frames))
 
     def authenticated(self) -> Wire:
-        return self.raw(SASL_HEADER + SaslInit("ANONYMOUS", b"", "localhost").encode() + AMQP_HEADER)
+        return self.raw(SASL_HEADER + SaslInit("ANONYMOUS", b"", "localhost").frame() + AMQP_HEADER)
 
     def opened(self, max_frame_size: int = 65536, idle_timeout_ms: int = 0) -> Wire:
         frame = Open("client")
@@ -171,7 +171,7 @@ class Wire:
         frame.aborted = aborted
         return self.say(frame, payload=payload)
 
-    def dispose(self, first: int, last: int, settled: bool = True, state: bytes = encode_accepted()) -> Wire:
+    def dispose(self, first: int, last: int, settled: bool = True, state: bytes = STATE_ACCEPTED) -> Wire:
         frame = Disposition(True, first, last)
         frame.settled = settled
         frame.state_bytes = state

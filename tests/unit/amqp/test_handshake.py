@@ -46,7 +46,7 @@ def test_server_answers_the_sasl_header_with_its_own_and_the_mechanisms() -> Non
 @pytest.mark.parametrize("mechanism", ["ANONYMOUS", "MSSBCBS"])
 @pytest.mark.parametrize("response", [b"", b"\x00RootManageSharedAccessKey", b"\xff\xfe"])
 def test_anonymous_mechanisms_are_taken_whatever_they_carry(mechanism: str, response: bytes) -> None:
-    wire = Wire().raw(SASL_HEADER + SaslInit(mechanism, response, None).encode() + AMQP_HEADER)
+    wire = Wire().raw(SASL_HEADER + SaslInit(mechanism, response, None).frame() + AMQP_HEADER)
 
     data = output(wire)
 
@@ -58,7 +58,7 @@ def test_anonymous_mechanisms_are_taken_whatever_they_carry(mechanism: str, resp
 
 
 def test_plain_with_good_credentials_gives_the_connection_an_identity() -> None:
-    wire = Wire().raw(SASL_HEADER + SaslInit("PLAIN", b"\0rule\0secret", None).encode() + AMQP_HEADER)
+    wire = Wire().raw(SASL_HEADER + SaslInit("PLAIN", b"\0rule\0secret", None).frame() + AMQP_HEADER)
 
     assert wire.connection.sasl_identity == "rule"
     assert not wire.connection.is_closed
@@ -78,7 +78,7 @@ def test_plain_with_good_credentials_gives_the_connection_an_identity() -> None:
 def test_bad_credentials_and_unknown_mechanisms_get_outcome_auth_and_the_door(
     mechanism: str, response: bytes
 ) -> None:
-    wire = Wire().raw(SASL_HEADER + SaslInit(mechanism, response, None).encode() + AMQP_HEADER)
+    wire = Wire().raw(SASL_HEADER + SaslInit(mechanism, response, None).frame() + AMQP_HEADER)
 
     bodies = sasl_bodies(output(wire))
 
@@ -107,7 +107,7 @@ def test_a_peer_may_leave_sasl_out_and_is_anonymous_then() -> None:
 
 
 def test_wrong_header_after_sasl_is_answered_with_the_amqp_header_and_closed() -> None:
-    wire = Wire().raw(SASL_HEADER + SaslInit("ANONYMOUS", b"", None).encode() + SASL_HEADER)
+    wire = Wire().raw(SASL_HEADER + SaslInit("ANONYMOUS", b"", None).frame() + SASL_HEADER)
 
     assert output(wire).endswith(AMQP_HEADER)
     assert wire.connection.is_closed
@@ -146,8 +146,8 @@ def test_sasl_init_may_carry_its_name_as_descriptor() -> None:
 @pytest.mark.promise("M6")
 def test_bytes_before_authentication_are_limited() -> None:
     settings = ConnectionSettings("broker", pre_auth_bytes_max=200)
-    fits = Wire(settings).raw(SASL_HEADER + SaslInit("ANONYMOUS", b"x" * 100, None).encode())
-    too_much = Wire(settings).raw(SASL_HEADER + SaslInit("ANONYMOUS", b"x" * 200, None).encode()[:12])
+    fits = Wire(settings).raw(SASL_HEADER + SaslInit("ANONYMOUS", b"x" * 100, None).frame())
+    too_much = Wire(settings).raw(SASL_HEADER + SaslInit("ANONYMOUS", b"x" * 200, None).frame()[:12])
 
     assert not fits.connection.is_closed
     assert too_much.connection.is_closed
@@ -166,7 +166,7 @@ def test_python_says_everything_in_one_burst() -> None:
         AMQP_HEADER + amqp_frame(0, Open("client").encode()) + amqp_frame(1, Begin(0, 65536, 65536).encode())
     )
 
-    wire.raw(SASL_HEADER + SaslInit("ANONYMOUS", b"", "h").encode() + burst)
+    wire.raw(SASL_HEADER + SaslInit("ANONYMOUS", b"", "h").frame() + burst)
 
     assert wire.handler.names() == ["opened", "session_began"]
 

@@ -258,7 +258,7 @@ def test_unsettled_deliveries_can_be_seen_when_their_link_goes() -> None:
     wire.detach(0)
 
     assert seen == [[(delivery_id, "context")]]
-    assert wire.handler.sessions[0].unsettled_outgoing() == 1
+    assert len(wire.handler.sessions[0].unsettled) == 1
 
 
 # ---- credit: AMQP 1.0, 2.6.7 ----

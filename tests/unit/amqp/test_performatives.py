@@ -22,7 +22,7 @@ from pairbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
-from pairbus.amqp.states import encode_released
+from pairbus.amqp.states import STATE_RELEASED
 from pairbus.amqp.types import Array, Described, Symbol, UInt
 from pairbus.errors import RemoteProtocolError
 
@@ -110,7 +110,7 @@ def test_flow_transfer_disposition() -> None:
     transfer.delivery_id, transfer.delivery_tag, transfer.message_format = 2, b"tag", 0x80013700
     transfer.settled = transfer.more = transfer.aborted = True
     disposition = Disposition(True, 5, 9)
-    disposition.settled, disposition.state_bytes = True, encode_released()
+    disposition.settled, disposition.state_bytes = True, STATE_RELEASED
 
     got_flow, got_transfer, got_disposition = back(flow), back(transfer), back(disposition)
     assert isinstance(got_flow, Flow)

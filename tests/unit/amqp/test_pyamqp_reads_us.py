@@ -12,7 +12,9 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.framing import FRAME_HEADER
-from pairbus.amqp.message.sections import delivery_parts, properties_view, scan
+from pairbus.amqp.message.delivery import delivery_parts
+from pairbus.amqp.message.scan import scan
+from pairbus.amqp.message.view import PropertiesView
 from tests.unit.amqp.peers import Wire
 
 TOKEN = bytes(range(16))
@@ -101,7 +103,7 @@ def test_messages_of_the_sdk_go_through(size: int) -> None:
     decoded: Any = decode_payload(memoryview(b"".join(parts)))
 
     assert (found.session_id, found.partition_key) == ("s", "s")
-    view = properties_view(found.blob)
+    view = PropertiesView(found.blob)
     assert (view.system("Label"), view.user("b"), view.user("c")) == ("label", "text", True)
     assert view.body_bytes() == b"x" * size
     assert decoded.message_annotations[b"x-opt-sequence-number"] == 5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pairbus.amqp.encode import encode_value
 from pairbus.amqp.message.rewrite import application_properties, payload_of, with_properties
-from pairbus.amqp.message.sections import properties_view, scan
+from pairbus.amqp.message.scan import scan
+from pairbus.amqp.message.view import PropertiesView
 from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.types import UByte, UInt
 
@@ -41,7 +42,7 @@ def test_changed_properties_touch_nothing_else() -> None:
         scan(FULL).blob, {"c": encode_value(3)}, {3: "new", 6: "text/plain", 12: "r", 0: None}
     )
 
-    view = properties_view(changed)
+    view = PropertiesView(changed)
     assert view.user_names() == ["c"]
     assert (view.system("Label"), view.system("ContentType"), view.system("ReplyToSessionId")) == (
         "new",
@@ -56,6 +57,6 @@ def test_changed_properties_touch_nothing_else() -> None:
 def test_sections_appear_and_disappear_with_their_content() -> None:
     bare = scan(encode_message(body="x")).blob
 
-    assert properties_view(with_properties(bare, {}, {3: "s"})).system("Subject") == "s"
+    assert PropertiesView(with_properties(bare, {}, {3: "s"})).system("Subject") == "s"
     assert with_properties(bare, {}, {}) == bare
-    assert properties_view(with_properties(scan(FULL).blob, {}, {})).user_names() == []
+    assert PropertiesView(with_properties(scan(FULL).blob, {}, {})).user_names() == []

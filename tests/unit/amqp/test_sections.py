@@ -6,22 +6,14 @@ import pytest
 
 from pairbus.amqp.encode import NULL, encode_described, encode_list, encode_map, encode_value
 from pairbus.amqp.message import delivery
-from pairbus.amqp.message.delivery import HEADERS_CACHED_MAX
+from pairbus.amqp.message.delivery import HEADERS_CACHED_MAX, DeliveryExtras, delivery_parts
+from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.rewrite import payload_of
-from pairbus.amqp.message.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX
-from pairbus.amqp.message.sections import (
-    PREFIX_SIZE,
-    BadMessage,
-    DeliveryExtras,
-    Scanned,
-    delivery_parts,
-    message_id_text,
-    properties_view,
-    scan,
-    split_batch,
-)
+from pairbus.amqp.message.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX, Scanned, scan, split_batch
+from pairbus.amqp.message.view import PropertiesView, message_id_text
 from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_batch, encode_message
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong, Uuid
+from pairbus.errors import RemoteProtocolError
 
 TOKEN = bytes(range(16))
 PING = "application/vnd.ms-servicebus-ping"
@@ -295,7 +287,7 @@ def test_changes_under_keys_that_are_no_text_are_left_out() -> None:
     extras.changed_properties = encode_map({True: 1, 5: 2, "k": 3})
 
     assert delivered(encode_message(body="x"), extras).application_properties == {"k": 3}
-    view = properties_view(scan(encode_message(body="x")).blob, extras.changed_properties)
+    view = PropertiesView(scan(encode_message(body="x")).blob, extras.changed_properties)
     assert view.user_names() == ["k"]
 
 
@@ -368,14 +360,14 @@ def test_extra_annotations_are_added() -> None:
     ids=lambda payload: payload.hex()[:40] or "empty",
 )
 def test_what_is_no_message_is_refused_with_decode_error(payload: bytes) -> None:
-    with pytest.raises(BadMessage) as refusal:
+    with pytest.raises(RemoteProtocolError) as refusal:
         scan(payload, want_message_id=True)
 
     assert refusal.value.condition == "amqp:decode-error"
 
 
 def test_body_sections_are_limited() -> None:
-    with pytest.raises(BadMessage, match="body sections"):
+    with pytest.raises(RemoteProtocolError, match="body sections"):
         scan(b"\x00\x53\x75\xa0\x00" * (BODY_SECTIONS_MAX + 1))
 
 
@@ -385,7 +377,7 @@ def test_long_keys_and_texts_are_found_too() -> None:
     payload += encode_described(0x74, encode_map({"k" * 300: 1}))
 
     assert scan(payload).session_id == "g"
-    assert properties_view(scan(payload).blob).user("K" * 300) == 1
+    assert PropertiesView(scan(payload).blob).user("K" * 300) == 1
 
 
 def test_remembered_headers_are_bounded() -> None:
@@ -423,7 +415,7 @@ def test_a_batch_holds_one_message_per_data_section() -> None:
     ids=lambda payload: payload.hex()[:40] or "empty",
 )
 def test_what_is_no_batch_is_refused(payload: bytes) -> None:
-    with pytest.raises(BadMessage):
+    with pytest.raises(RemoteProtocolError):
         split_batch(payload)
 
 
@@ -435,7 +427,7 @@ def viewed(**fields: object) -> Scanned:
 
 
 def test_a_view_finds_system_properties_by_either_name_in_any_case() -> None:
-    view = properties_view(viewed(message_id="m", subject="s", group_id="g", reply_to="r", body="x").blob)
+    view = PropertiesView(viewed(message_id="m", subject="s", group_id="g", reply_to="r", body="x").blob)
 
     assert view.system("MessageId") == view.system("message-id") == "m"
     assert view.system("Label") == view.system("SUBJECT") == "s"
@@ -443,12 +435,12 @@ def test_a_view_finds_system_properties_by_either_name_in_any_case() -> None:
     assert view.system("replyTo") == "r"
     assert view.system("ContentType") is None
     assert view.system("NoSuchThing") is None
-    assert properties_view(viewed(body="x").blob).system("MessageId") is None
+    assert PropertiesView(viewed(body="x").blob).system("MessageId") is None
 
 
 def test_a_view_finds_application_properties_in_any_case() -> None:
     properties: dict[str, object] = {"Colour": "blue", "n": 5, "nothing": None, "when": Timestamp(7)}
-    view = properties_view(viewed(application_properties=properties, body="x").blob)
+    view = PropertiesView(viewed(application_properties=properties, body="x").blob)
 
     assert (view.user("colour"), view.user("N"), view.user("when")) == ("blue", 5, Timestamp(7))
     assert view.user("nothing") is None
@@ -460,7 +452,7 @@ def test_a_view_finds_application_properties_in_any_case() -> None:
 def test_a_view_shows_changed_properties() -> None:
     blob = viewed(application_properties={"a": 1, "b": 2}, body="x").blob
 
-    view = properties_view(blob, encode_map({"a": None, "b": 3, "c": 4}))
+    view = PropertiesView(blob, encode_map({"a": None, "b": 3, "c": 4}))
 
     assert view.user_names() == ["b", "c"]
     assert view.user("b") == 3
@@ -471,19 +463,19 @@ def test_a_view_shows_changed_properties() -> None:
     [(b"abc", "data", b"abc"), (None, "", b""), ("v", "value", b"\xa1\x01v"), ([], "sequence", b"\x45")],
 )
 def test_a_view_gives_the_bodys_bytes(body: object, kind: str, expected: bytes) -> None:
-    assert properties_view(viewed(message_id="m", body=body, body_kind=kind).blob).body_bytes() == expected
+    assert PropertiesView(viewed(message_id="m", body=body, body_kind=kind).blob).body_bytes() == expected
 
 
 @pytest.mark.promise("B58")
 def test_a_view_never_raises_on_odd_bytes() -> None:
     odd_text = encode_described(0x74, b"\xc1\x07\x02\xa1\x01k\xa1\x01\xff") + encode_described(0x77, b"\x40")
-    view = properties_view(scan(odd_text).blob, changed=b"\x40")
+    view = PropertiesView(scan(odd_text).blob, changed=b"\x40")
 
     assert view.user("k") is None
-    assert properties_view(scan(odd_text).blob).user_names() == ["k"]
+    assert PropertiesView(scan(odd_text).blob).user_names() == ["k"]
     odd_list = encode_described(0x73, b"\xc0\x05\x01\xa1\x02\xff\xff")
-    assert properties_view(scan(odd_list).blob).system("MessageId") is None
-    assert properties_view(bytes(PREFIX_SIZE) + b"x" * 9).body_bytes() == b""
+    assert PropertiesView(scan(odd_list).blob).system("MessageId") is None
+    assert PropertiesView(bytes(PREFIX_SIZE) + b"x" * 9).body_bytes() == b""
 
 
 # ---- whole messages, cold ----
@@ -552,5 +544,5 @@ def test_several_bodies_of_one_kind_are_joined() -> None:
     ],
 )
 def test_what_is_no_message_is_not_decoded(payload: bytes) -> None:
-    with pytest.raises(BadMessage):
+    with pytest.raises(RemoteProtocolError):
         decode_message(payload)

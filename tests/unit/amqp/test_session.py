@@ -24,10 +24,10 @@ from pairbus.amqp.states import (
     MODIFIED_CODE,
     REJECTED_CODE,
     RELEASED_CODE,
-    encode_accepted,
+    STATE_ACCEPTED,
+    STATE_RELEASED,
     encode_modified,
     encode_rejected,
-    encode_released,
     encode_transactional,
 )
 from tests.unit.amqp.peers import Wire
@@ -130,7 +130,7 @@ def test_settled_disposition_reaches_the_owner_and_is_forgotten() -> None:
         ("link", first, "context 0", ACCEPTED_CODE, True),
         ("link", second, "context 1", ACCEPTED_CODE, True),
     ]
-    assert wire.handler.sessions[0].unsettled_outgoing() == 1
+    assert len(wire.handler.sessions[0].unsettled) == 1
     assert dispositions(wire) == []
     assert wire.handler.links["link"].unsettled() == [(third, "context 2")]
 
@@ -138,8 +138,8 @@ def test_settled_disposition_reaches_the_owner_and_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("state", "code"),
     [
-        (encode_accepted(), ACCEPTED_CODE),
-        (encode_released(), RELEASED_CODE),
+        (STATE_ACCEPTED, ACCEPTED_CODE),
+        (STATE_RELEASED, RELEASED_CODE),
         (encode_modified(True, True), MODIFIED_CODE),
         (
             encode_rejected(AmqpError("com.microsoft:dead-letter", "why", {"DeadLetterReason": "r"})),
@@ -158,7 +158,7 @@ def test_unsettled_disposition_is_answered_with_the_same_outcome(state: bytes, c
     assert answer.state is not None
     assert answer.state.code == code
     assert answer.state.error is None  # an echoed rejection has none: with one it would mean failure
-    assert wire.handler.sessions[0].unsettled_outgoing() == 0
+    assert len(wire.handler.sessions[0].unsettled) == 0
 
 
 def test_a_failed_settlement_is_rejected_with_its_error() -> None:
@@ -199,9 +199,9 @@ def test_transactional_settlement_is_answered_with_any_state() -> None:
     wire = Wire().begun()
     wire.handler.echoes_settlements = False
     (first,) = sending(wire, 1)
-    wire.dispose(first, first, settled=False, state=encode_transactional(b"txn", encode_accepted()))
+    wire.dispose(first, first, settled=False, state=encode_transactional(b"txn", STATE_ACCEPTED))
 
-    wire.handler.sessions[0].settle_outgoing_state(first, encode_transactional(b"txn", encode_accepted()))
+    wire.handler.sessions[0].settle_outgoing_state(first, encode_transactional(b"txn", STATE_ACCEPTED))
 
     assert dispositions(wire) == [(False, first, first, True, 0x34)]
 
@@ -325,7 +325,7 @@ def test_dispositions_about_the_clients_own_deliveries_are_ignored() -> None:
     (first,) = sending(wire, 1)
     frame = Disposition(False, first, first)
     frame.settled = True
-    frame.state_bytes = encode_accepted()
+    frame.state_bytes = STATE_ACCEPTED
 
     wire.say(frame)
 

@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.amqp.encode import encode_list, encode_value
 from pairbus.amqp.message.whole import encode_message
-from pairbus.amqp.states import MODIFIED_CODE, encode_accepted, encode_transactional
+from pairbus.amqp.states import MODIFIED_CODE, STATE_ACCEPTED, encode_transactional
 from pairbus.amqp.types import Array, Described, Long, Symbol, Timestamp, ULong, Uuid
 from pairbus.engine.entity import Entity
 from pairbus.gateway.access import Grant
@@ -182,7 +182,7 @@ def test_transactions_hold_no_more_than_their_share_of_memory() -> None:
         txn_id = controller.outcomes[declared].txn_id
         assert txn_id is not None
         for _ in range(100):
-            sent = sender.send(message(bytes(250_000)), state=encode_transactional(txn_id, encode_accepted()))
+            sent = sender.send(message(bytes(250_000)), state=encode_transactional(txn_id, STATE_ACCEPTED))
             bench.settle()
             refused += sender.outcomes[sent].error is not None
     assert refused > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.message.whole import encode_message
-from pairbus.amqp.states import ACCEPTED_CODE, Outcome, encode_accepted, encode_transactional
+from pairbus.amqp.states import ACCEPTED_CODE, STATE_ACCEPTED, Outcome, encode_transactional
 from pairbus.amqp.types import Described, Symbol, ULong
 from pairbus.engine.entity import Entity
 from pairbus.gateway.transactions import LIFETIME_MS, TRANSACTIONS_MAX, WORK_MAX
@@ -92,7 +92,7 @@ def test_settlements_and_sends_happen_together() -> None:
     desk.bench.settle()
     txn_id = desk.declare()
     delivery = receiver.deliveries[0]
-    receiver.settle(delivery, encode_transactional(txn_id, encode_accepted()))
+    receiver.settle(delivery, encode_transactional(txn_id, STATE_ACCEPTED))
     desk.send(txn_id, message("result"))
     assert desk.active == 1
 
@@ -108,7 +108,7 @@ def test_a_lock_lost_before_the_commit_rolls_everything_back() -> None:
     receiver = desk.peer.session.receiver("q", credit=1)
     desk.bench.settle()
     txn_id = desk.declare()
-    receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, encode_accepted()))
+    receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, STATE_ACCEPTED))
     desk.send(txn_id, message("result"))
     desk.bench.wait(60_000)
 
@@ -139,7 +139,7 @@ def test_a_settlement_twice_in_one_transaction_is_refused() -> None:
     desk.bench.settle()
     txn_id = desk.declare()
     for _ in range(2):
-        receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, encode_accepted()))
+        receiver.settle(receiver.deliveries[0], encode_transactional(txn_id, STATE_ACCEPTED))
         desk.bench.settle()
     desk.discharge(txn_id)
     assert not desk.peer.client.closed

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from pairbus.amqp.message.sections import Scanned, scan
+from pairbus.amqp.message.scan import Scanned, scan
 from pairbus.amqp.message.whole import encode_message
 from pairbus.errors import StoreFailed
 from pairbus.gateway.accept import store

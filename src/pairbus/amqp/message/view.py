@@ -7,6 +7,7 @@ from typing import Final
 from pairbus.amqp.decode import decode_value, skip_value
 from pairbus.amqp.message.delivery import property_pairs
 from pairbus.amqp.message.layout import DATA, LAYOUT, PREFIX_SIZE, SEQUENCE, VALUE
+from pairbus.amqp.types import Uuid
 from pairbus.errors import RemoteProtocolError
 
 _SYSTEM: Final[dict[str, int]] = {
@@ -101,9 +102,15 @@ class PropertiesView:
         return self._user
 
 
-def properties_view(blob: bytes, changed: bytes = b"") -> PropertiesView:
-    """A view of a stored message, with changed application properties (an encoded map) applied."""
-    return PropertiesView(blob, changed)
+def message_id_text(raw: bytes) -> str:
+    """A message-id as people write it: what ``scan`` found, for logs and listings."""
+    if not raw:
+        return ""
+    value, _ = decode_value(raw)
+    if isinstance(value, Uuid):
+        text = value.raw.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _value(raw: bytes) -> object:

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
+from pairbus.amqp.composite import (
+    ANY,
+    BINARY,
+    SYMBOL,
+    TEXT,
+    TIMESTAMP,
+    UINT,
+    Field,
+    define,
+    read_composite,
+    text_keyed,
+)
 from pairbus.amqp.decode import bad, decode_value, skip_value, values_budget
 from pairbus.amqp.encode import (
     NULL,
@@ -14,7 +27,6 @@ from pairbus.amqp.encode import (
     encode_map,
     encode_value,
 )
-from pairbus.amqp.fields import Fields
 from pairbus.amqp.message.layout import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -26,78 +38,67 @@ from pairbus.amqp.message.layout import (
     SEQUENCE,
     VALUE,
 )
-from pairbus.amqp.states import text_keyed
 from pairbus.amqp.types import Described, Symbol, Timestamp
 
 BODY_KINDS: Final[dict[int, str]] = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
 
-_PROPERTY_NAMES: Final = (
-    "message_id",
-    "user_id",
-    "to",
-    "subject",
-    "reply_to",
-    "correlation_id",
-    "content_type",
-    "content_encoding",
-    "absolute_expiry_time",
-    "creation_time",
-    "group_id",
-    "group_sequence",
-    "reply_to_group_id",
-)
 
-
+@dataclass(slots=True)
 class Properties:
     """The immutable properties of a message (AMQP 1.0, 3.2.4)."""
 
-    __slots__ = (*_PROPERTY_NAMES, "correlation_id_raw", "message_id_raw")
-
-    def __init__(self) -> None:
-        self.message_id: object = None
-        self.message_id_raw = b""
-        """The id with its constructor: a response copies it, so that its type stays the same."""
-        self.user_id = b""
-        self.to: str | None = None
-        self.subject: str | None = None
-        self.reply_to: str | None = None
-        self.correlation_id: object = None
-        self.correlation_id_raw = b""
-        self.content_type: str | None = None
-        self.content_encoding: str | None = None
-        self.absolute_expiry_time: int | None = None
-        self.creation_time: int | None = None
-        self.group_id: str | None = None
-        self.group_sequence: int | None = None
-        self.reply_to_group_id: str | None = None
+    message_id: object = None
+    user_id: bytes = b""
+    to: str | None = None
+    subject: str | None = None
+    reply_to: str | None = None
+    correlation_id: object = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: int | None = None
+    creation_time: int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+    message_id_raw: bytes = b""
+    """The id with its constructor: a response copies it, so that its type stays the same."""
+    correlation_id_raw: bytes = b""
 
 
+define(
+    Properties,
+    PROPERTIES,
+    Field("message_id", ANY),
+    Field("user_id", BINARY),
+    Field("to", TEXT),
+    Field("subject", TEXT),
+    Field("reply_to", TEXT),
+    Field("correlation_id", ANY),
+    Field("content_type", SYMBOL),
+    Field("content_encoding", SYMBOL),
+    Field("absolute_expiry_time", TIMESTAMP),
+    Field("creation_time", TIMESTAMP),
+    Field("group_id", TEXT),
+    Field("group_sequence", UINT),
+    Field("reply_to_group_id", TEXT),
+)
+
+
+@dataclass(slots=True)
 class DecodedMessage:
     """Every section of a message, decoded."""
 
-    __slots__ = (
-        "application_properties",
-        "body",
-        "body_kind",
-        "delivery_annotations",
-        "footer",
-        "header",
-        "message_annotations",
-        "properties",
-    )
-
-    def __init__(self) -> None:
-        self.header: list[object] = []
-        """durable, priority, ttl, first-acquirer, delivery-count; shorter when the sender's list is."""
-        self.delivery_annotations: dict[object, object] = {}
-        self.message_annotations: dict[object, object] = {}
-        self.properties = Properties()
-        self.application_properties: dict[str, object] = {}
-        self.body_kind = ""
-        """"data", "sequence", "value", or empty when there is no body."""
-        self.body: object = None
-        """The value; for data and sequences the bytes or items of all sections joined."""
-        self.footer: dict[object, object] = {}
+    header: list[object] = field(default_factory=list)
+    """durable, priority, ttl, first-acquirer, delivery-count; shorter when the sender's list is."""
+    delivery_annotations: dict[object, object] = field(default_factory=dict)
+    message_annotations: dict[object, object] = field(default_factory=dict)
+    properties: Properties = field(default_factory=Properties)
+    application_properties: dict[str, object] = field(default_factory=dict)
+    body_kind: str = ""
+    """"data", "sequence", "value", or empty when there is no body."""
+    body: object = None
+    """The value; for data and sequences the bytes or items of all sections joined."""
+    footer: dict[object, object] = field(default_factory=dict)
 
 
 def decode_message(payload: bytes, values_max: int = -1) -> DecodedMessage:
@@ -157,22 +158,7 @@ def _add_body(message: DecodedMessage, code: int, value: object) -> None:
 
 
 def _properties(items: list[object], raw: bytes) -> Properties:
-    fields = Fields(items, "properties")
-    properties = Properties()
-    properties.message_id = fields.value(0)
-    properties.user_id = fields.binary(1)
-    properties.to = fields.text(2)
-    properties.subject = fields.text(3)
-    properties.reply_to = fields.text(4)
-    properties.correlation_id = fields.value(5)
-    properties.content_type = fields.text(6)
-    properties.content_encoding = fields.text(7)
-    properties.absolute_expiry_time = _milliseconds(fields.value(8))
-    properties.creation_time = _milliseconds(fields.value(9))
-    properties.group_id = fields.text(10)
-    if fields.value(11) is not None:
-        properties.group_sequence = fields.uint(11, 0)
-    properties.reply_to_group_id = fields.text(12)
+    properties = read_composite(Properties, items)
     slices = raw_items(raw)
     properties.message_id_raw = slices[0] if properties.message_id is not None else b""
     properties.correlation_id_raw = slices[5] if properties.correlation_id is not None else b""
@@ -188,10 +174,6 @@ def raw_items(raw: bytes) -> list[bytes]:
         at = skip_value(raw, at, len(raw))
         items.append(raw[start:at])
     return items
-
-
-def _milliseconds(value: object) -> int | None:
-    return value.ms if isinstance(value, Timestamp) else None
 
 
 def encode_message(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pairbus.amqp.message.sections import Scanned
+    from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.queues.queue import Queue
     from pairbus.model.message import Message
 

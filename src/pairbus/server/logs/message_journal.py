@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.layout import PREFIX_SIZE
-from pairbus.amqp.message.sections import properties_view
+from pairbus.amqp.message.view import PropertiesView
 from pairbus.amqp.types import Uuid
 from pairbus.server.logs.parquet import FILE_MODE, HOUR_MS, hour_name, sync_directory, write_part
 
@@ -54,7 +54,7 @@ def encode_row(row: TrailRow) -> bytes:
     message_id = sha256 = destination = ""
     size = 0
     if row.blob:
-        view = properties_view(row.blob)
+        view = PropertiesView(row.blob)
         message_id = _id_text(view.system("messageid"))
         sha256 = hashlib.sha256(view.body_bytes()).hexdigest()
         path = view.user(DESTINATION_PROPERTY)

@@ -11,13 +11,17 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from pairbus.amqp.encode import FALSE, TRUE, encode_described, encode_list, encode_uint
 from pairbus.amqp.performatives import (
+    DISPOSITION,
+    FLOW,
     FLOW_FIELDS,
+    TRANSFER,
+    Disposition,
     Flow,
-    decode_fields,
-    disposition_from,
-    flow_from,
-    transfer_from,
+    Transfer,
+    decode_items,
+    read_performative,
 )
 from pairbus.amqp.states import ACCEPTED, STATE_ACCEPTED, Outcome
 
@@ -136,8 +140,8 @@ def read_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
 
 
 def _any_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
-    fields, payload = decode_fields(buf, offset, end, "transfer")
-    frame = transfer_from(fields)
+    items, payload = decode_items(buf, offset, end, TRANSFER)
+    frame = read_performative(Transfer, items)
     return (
         frame.handle,
         frame.delivery_id,
@@ -212,8 +216,8 @@ ACCEPTED_TAILS: Final[dict[bytes, int]] = {
 
 
 def _any_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
-    fields, _ = decode_fields(buf, offset, end, "disposition")
-    frame = disposition_from(fields)
+    items, _ = decode_items(buf, offset, end, DISPOSITION)
+    frame = read_performative(Disposition, items)
     return frame.role, frame.first, frame.last, frame.settled, frame.state
 
 
@@ -254,18 +258,10 @@ def read_flow(buf: bytes, offset: int, end: int) -> Flow:
             return _any_flow(buf, offset, end)
         if len(values) < 8:
             values.extend([-1] * (8 - len(values)))
-        frame = Flow()
-        frame.next_incoming_id = values[0]
-        frame.incoming_window = values[1]
-        frame.next_outgoing_id = values[2]
-        frame.outgoing_window = values[3]
-        frame.handle = values[4]
-        frame.delivery_count = values[5]
-        frame.link_credit = values[6]
-        frame.available = values[7]
-        frame.drain = rest[:1] == b"\x41"
-        frame.echo = rest[1:2] == b"\x41"
-        return frame
+        return Flow(
+            values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7],
+            rest[:1] == b"\x41", rest[1:2] == b"\x41",
+        )  # fmt: skip
     except (IndexError, struct.error):
         return _any_flow(buf, offset, end)
 
@@ -274,8 +270,8 @@ NO_PROPERTIES: Final = (b"", b"\x40")
 
 
 def _any_flow(buf: bytes, offset: int, end: int) -> Flow:
-    fields, _ = decode_fields(buf, offset, end, "flow", FLOW_FIELDS)
-    return flow_from(fields)
+    items, _ = decode_items(buf, offset, end, FLOW, FLOW_FIELDS)
+    return read_performative(Flow, items)
 
 
 # ---- writers: fixed-width fields only, so that each frame is one struct.pack ----
@@ -290,6 +286,13 @@ def accepted_range(channel: int, is_receiver: bool, first: int, last: int) -> by
     """The frame of ``disposition(first..last, settled, accepted)``."""
     head = _RECEIVER_ACCEPTS if is_receiver else _SENDER_ACCEPTS
     return _ACCEPTED_RANGE.pack(31, 0x0200, channel, head, first, 0x70, last, _SETTLED_ACCEPTED)
+
+
+def settled_disposition(is_receiver: bool, first: int, last: int, state: bytes) -> bytes:
+    """The performative that settles a range of deliveries with an encoded state."""
+    role = TRUE if is_receiver else FALSE
+    fields = [role, encode_uint(first), encode_uint(last), TRUE, state, FALSE]
+    return encode_described(DISPOSITION, encode_list(fields))
 
 
 TRANSFER_HEAD: Final = struct.Struct(">HH6sBIB")

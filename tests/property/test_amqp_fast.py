@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp import hot
+from pairbus.amqp import fast
 from pairbus.amqp.encode import FALSE, NULL, TRUE, encode_binary, encode_list, encode_uint, encode_value
 from pairbus.amqp.performatives import Flow
-from pairbus.amqp.states import Outcome, encode_accepted, encode_released
+from pairbus.amqp.states import STATE_ACCEPTED, STATE_RELEASED, Outcome
 from pairbus.amqp.types import UByte
 from pairbus.errors import RemoteProtocolError
 
@@ -22,7 +22,7 @@ uints = st.one_of(
 )
 booleans = st.sampled_from([NULL, TRUE, FALSE, b"\x56\x01", b"\x56\x00"])
 tags = st.one_of(st.just(NULL), st.binary(max_size=40).map(encode_binary), st.just(b"\xb0\x00\x00\x00\x01t"))
-states = st.sampled_from([NULL, encode_accepted(), encode_released(), b"\x00\x53\x24\xc0\x01\x00"])
+states = st.sampled_from([NULL, STATE_ACCEPTED, STATE_RELEASED, b"\x00\x53\x24\xc0\x01\x00"])
 modes = st.sampled_from([NULL, encode_value(UByte(0)), encode_value(UByte(1))])
 odd = st.sampled_from([b"\x45", b"\xa1\x01x", b"\x51\x05", b"\x41", b"\x43"])
 
@@ -102,20 +102,20 @@ def check(
 
 @given(transfers, bends, st.binary(max_size=8))
 def test_transfers_are_read_alike(raw: bytes, changes: list[tuple[int, int]], payload: bytes) -> None:
-    check(hot.read_transfer, hot._any_transfer, bent(raw, changes) + payload)
+    check(fast.read_transfer, fast._any_transfer, bent(raw, changes) + payload)
 
 
 @given(dispositions, bends)
 def test_dispositions_are_read_alike(raw: bytes, changes: list[tuple[int, int]]) -> None:
-    check(hot.read_disposition, hot._any_disposition, bent(raw, changes))
+    check(fast.read_disposition, fast._any_disposition, bent(raw, changes))
 
 
 @given(flows, bends)
 def test_flows_are_read_alike(raw: bytes, changes: list[tuple[int, int]]) -> None:
-    check(hot.read_flow, hot._any_flow, bent(raw, changes))
+    check(fast.read_flow, fast._any_flow, bent(raw, changes))
 
 
-@pytest.mark.parametrize("read", [hot.read_transfer, hot.read_disposition, hot.read_flow])
+@pytest.mark.parametrize("read", [fast.read_transfer, fast.read_disposition, fast.read_flow])
 @pytest.mark.parametrize("raw", [b"", b"\xc0", b"\xc0\x03\x05\x70\x00", b"\xd0\x00", b"\xc0\x02\x04\x52"])
 def test_lists_cut_short_at_the_end_of_the_bytes_are_refused(
     read: Callable[[bytes, int, int], object], raw: bytes
@@ -129,12 +129,12 @@ def test_lists_cut_short_at_the_end_of_the_bytes_are_refused(
 @pytest.mark.parametrize(
     ("fast", "general", "raw", "after"),
     [
-        (hot.read_disposition, hot._any_disposition, b"\xc0\x05\x03\x41\x52\x01\x40", b"\x00" * 16),
-        (hot.read_disposition, hot._any_disposition, b"\xc0\x05\x03\x41\x52\x01\x70", b"\x00" * 16),
-        (hot.read_flow, hot._any_flow, b"\xc0\x03\x08\x43\x43", b"\x43" * 40),
-        (hot.read_flow, hot._any_flow, b"\xc0\x06\x08\x43\x43\x43\x43\x70", b"\x43" * 40),
-        (hot.read_transfer, hot._any_transfer, b"\xc0\x06\x05\x43\x43\xa0\x00\x43", b"\x42" * 40),
-        (hot.read_transfer, hot._any_transfer, b"\xc0\x05\x06\x43\x43\xa0\x20", b"\x42" * 40),
+        (fast.read_disposition, fast._any_disposition, b"\xc0\x05\x03\x41\x52\x01\x40", b"\x00" * 16),
+        (fast.read_disposition, fast._any_disposition, b"\xc0\x05\x03\x41\x52\x01\x70", b"\x00" * 16),
+        (fast.read_flow, fast._any_flow, b"\xc0\x03\x08\x43\x43", b"\x43" * 40),
+        (fast.read_flow, fast._any_flow, b"\xc0\x06\x08\x43\x43\x43\x43\x70", b"\x43" * 40),
+        (fast.read_transfer, fast._any_transfer, b"\xc0\x06\x05\x43\x43\xa0\x00\x43", b"\x42" * 40),
+        (fast.read_transfer, fast._any_transfer, b"\xc0\x05\x06\x43\x43\xa0\x20", b"\x42" * 40),
     ],
 )
 def test_fields_that_reach_into_the_next_frame_are_read_alike(
@@ -148,13 +148,13 @@ def test_fields_that_reach_into_the_next_frame_are_read_alike(
     assert outcome(fast, data, 2 + len(raw)) == outcome(general, data, 2 + len(raw))
 
 
-@pytest.mark.skipif(not str(hot.__file__).endswith(".py"), reason="compiled functions cannot be watched")
+@pytest.mark.skipif(not str(fast.__file__).endswith(".py"), reason="compiled functions cannot be watched")
 def test_the_usual_forms_really_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("the general reader was asked")
 
     for name in ("_any_transfer", "_any_disposition", "_any_flow"):
-        monkeypatch.setattr(hot, name, fail)
+        monkeypatch.setattr(fast, name, fail)
     transfer = [
         b"\x52\x01",
         b"\x70\x00\x00\x10\x00",
@@ -164,7 +164,7 @@ def test_the_usual_forms_really_take_the_fast_way(monkeypatch: pytest.MonkeyPatc
         FALSE,
         *[NULL] * 5,
     ]
-    disposition = [TRUE, b"\x52\x05", NULL, FALSE, encode_accepted(), NULL]
+    disposition = [TRUE, b"\x52\x05", NULL, FALSE, STATE_ACCEPTED, NULL]
     flow = [
         encode_uint(1),
         encode_uint(5000),
@@ -178,10 +178,10 @@ def test_the_usual_forms_really_take_the_fast_way(monkeypatch: pytest.MonkeyPatc
     wide = [b"\x70\x00\x00\x00\x01", *transfer[1:3], b"\x52\x00", *transfer[4:]]
     for fields in (transfer, transfer[:4], transfer[:5], transfer[:6], wide):
         raw = encode_list(fields)
-        assert hot.read_transfer(raw + b"payload", 0, len(raw) + 7)[:3] == (1, 4096, b"tag4")
+        assert fast.read_transfer(raw + b"payload", 0, len(raw) + 7)[:3] == (1, 4096, b"tag4")
     for fields in (disposition, disposition[:5]):
         raw = encode_list(fields)
-        assert hot.read_disposition(raw, 0, len(raw))[:4] == (True, 5, 5, False)
+        assert fast.read_disposition(raw, 0, len(raw))[:4] == (True, 5, 5, False)
     for fields in (flow, [*flow, NULL, FALSE, FALSE], [*flow, NULL, TRUE, NULL, NULL]):
         raw = encode_list(fields)
-        assert hot.read_flow(raw, 0, len(raw)).link_credit == 9
+        assert fast.read_flow(raw, 0, len(raw)).link_credit == 9
