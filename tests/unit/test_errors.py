@@ -16,6 +16,7 @@ from azure.servicebus import exceptions as sdk
 
 import pairbus
 from pairbus import errors
+from pairbus.errors import RemoteProtocolError
 from pairbus.pairing import errors as of_the_sdk
 
 NOT_IMPORTED = ("__main__", "testing.plugin", "spark.", "web.")
@@ -102,3 +103,7 @@ def test_a_wrong_value_is_a_value_error_and_a_wrong_type_a_type_error() -> None:
     assert issubclass(errors.WrongTypeError, TypeError)
     with pytest.raises(AttributeError, match="NoSuchError"):
         errors.NoSuchError  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_remote_errors_carry_their_condition() -> None:
+    assert RemoteProtocolError("amqp:decode-error", "x").condition == "amqp:decode-error"

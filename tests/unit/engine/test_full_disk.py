@@ -9,6 +9,7 @@ import pytest
 from pairbus.engine.namespace import SMALL_RECORD_BYTES
 from pairbus.engine.queues.due import ROOM_RETRY_MS
 from pairbus.engine.records import MessageStored
+from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import QuotaExceeded
 from pairbus.model.entity import QUEUE, SEND_DISABLED, SUBSCRIPTION, TOPIC, Settings
 from tests.unit.engine.engine_kit import SECOND, START, TRUE_RULE, Bench, incoming, rule
@@ -140,3 +141,19 @@ def test_what_falls_due_at_a_topic_waits_for_room_for_all_copies() -> None:
     bench.wait(ROOM_RETRY_MS)
     assert [s.counts().active for s in topic.subscriptions.values()] == [1, 1, 1]
     assert not topic.main.messages
+
+
+@pytest.mark.promise("B12")
+def test_session_state_leaves_the_reserve_of_a_full_disk_alone() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(requires_session=True))
+    holder = bench.holder(queue, "s")
+    assert holder.session is not None
+    session_ops.set_state(queue, holder.session, b"before", bench.now)
+    bench.journal.room = 0
+
+    with pytest.raises(QuotaExceeded):
+        session_ops.set_state(queue, holder.session, bytes(1_000), bench.now)
+
+    assert holder.session.state == b"before"
+    session_ops.set_state(queue, holder.session, None, bench.now)

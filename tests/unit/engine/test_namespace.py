@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pairbus.engine.namespace import ENTITIES_MAX, SUBSCRIPTIONS_MAX
@@ -30,7 +32,7 @@ from pairbus.errors import (
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import FOREVER_MS, QUEUE, SUBSCRIPTION, TOPIC, Settings
 from pairbus.model.message import Extra, Message
-from tests.unit.engine.engine_kit import SECOND, START, TRUE_RULE, Bench
+from tests.unit.engine.engine_kit import SECOND, START, TRUE_RULE, Bench, rule
 
 MINUTE = 60 * SECOND
 IDLE = Settings(auto_delete_on_idle_ms=5 * MINUTE)
@@ -488,3 +490,53 @@ def test_without_anything_to_wait_for_there_is_no_deadline() -> None:
     bench.pump()
     assert bench.namespace.next_deadline() is None
     bench.namespace.tick(bench.now)
+
+
+@pytest.mark.promise("M11")
+def test_a_refused_subscription_leaves_nothing_and_the_broker_starts_again() -> None:
+    bench = Bench()
+    bench.topic()
+    full = [rule(f"r{i}", f"a = {i}") for i in range(2_000)]
+    bench.subscription("t/Subscriptions/full", rules=full)
+    other = bench.subscription("t/Subscriptions/other")
+
+    with pytest.raises(QuotaExceeded):
+        bench.subscription("t/Subscriptions/more", rules=[rule("r", "a = 1")])
+    with pytest.raises(QuotaExceeded):
+        settings = replace(other.settings, rules=(rule("r", "a = 1"),))
+        bench.namespace.update(other, settings, bench.now)
+
+    assert bench.namespace.find("t/Subscriptions/more") is None
+    after = bench.restart()
+    assert after.namespace.find("t/Subscriptions/more") is None
+    assert after.find("t/Subscriptions/other").settings.rules == other.settings.rules
+
+
+@pytest.mark.promise("B62")
+def test_deleted_entities_leave_no_timers_behind() -> None:
+    bench = Bench()
+    for _ in range(2_000):
+        queue = bench.queue(settings=Settings(auto_delete_on_idle_ms=10**12))
+        bench.send(queue, "x", scheduled_at=START + 10**11)
+        bench.namespace.delete(bench.find("q"), bench.now)
+
+    assert len(bench.namespace.context._timers) < 1_000
+    assert len(bench.namespace.context._armed) == 0
+
+
+@pytest.mark.promise("B1")
+def test_topic_whose_subscriptions_are_used_is_not_deleted_as_idle() -> None:
+    bench = Bench()
+    topic = bench.topic(settings=Settings(auto_delete_on_idle_ms=300 * SECOND))
+    subscription = bench.subscription("t/Subscriptions/s")
+    bench.send(topic, "x")
+    consumer = bench.receiver(subscription.main)
+
+    bench.wait(200 * SECOND)
+    subscription.main.detach(consumer, bench.now)
+    bench.wait(200 * SECOND)
+    assert bench.namespace.find("t") is not None
+    assert subscription.main.active_count == 1
+
+    bench.wait(200 * SECOND)
+    assert bench.namespace.find("t") is None

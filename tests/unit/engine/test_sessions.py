@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.engine.sessions import operations as session_ops
-from pairbus.errors import ArgumentError, NotAllowed, SessionCannotBeLocked, SessionLockLost
+from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 from pairbus.model.entity import Settings
 from tests.unit.engine.engine_kit import SECOND, START, Bench
 
@@ -374,3 +374,56 @@ def test_the_dead_letter_queue_of_an_entity_with_sessions_has_none() -> None:
     entity.dead_letter.complete(bench.receive(entity.dead_letter), bench.now)
     assert entity.main.find_lock(99, None) is None
     assert entity.main.find_lock(99, "nobody") is None
+
+
+@pytest.mark.promise("B62")
+def test_messages_that_expire_behind_a_waiting_one_leave_nothing_in_their_session() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(requires_session=True))
+    bench.send(queue, "first", session_id="s")
+    for _ in range(40):
+        for _ in range(200):
+            bench.send(queue, "x", session_id="s", ttl_ms=10)
+        bench.wait(20)
+    assert queue.sessions is not None
+    assert queue.active_count == 1
+
+    held = queue.sessions.sessions["s"].ready
+    assert len(held._fresh) + len(held._returned) < 2_500
+
+
+@pytest.mark.promise("B62")
+def test_session_states_count_against_the_size_of_their_entity() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(requires_session=True, max_size_mb=1))
+    state = bytes(200_000)
+    with pytest.raises(QuotaExceeded):
+        for number in range(20):
+            holder = bench.holder(queue, f"s{number}")
+            assert holder.session is not None
+            session_ops.set_state(queue, holder.session, state, bench.now)
+            queue.detach(holder, bench.now)
+
+    after = bench.restart()
+    again = after.find("q").main
+    holder = after.holder(again, "another")
+    assert holder.session is not None
+    with pytest.raises(QuotaExceeded):
+        session_ops.set_state(again, holder.session, state, after.now)
+    # Room comes back when a state goes.
+    first = after.holder(again, "s0")
+    assert first.session is not None
+    session_ops.set_state(again, first.session, None, after.now)
+    session_ops.set_state(again, holder.session, state, after.now)
+
+
+@pytest.mark.promise("M12")
+def test_session_id_of_a_receiver_is_as_short_as_that_of_a_message() -> None:
+    bench = Bench()
+    queue = bench.queue(settings=Settings(requires_session=True))
+
+    with pytest.raises(ArgumentError):
+        bench.holder(queue, "s" * 129)
+
+    assert queue.sessions is not None
+    assert not queue.sessions.sessions

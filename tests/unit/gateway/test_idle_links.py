@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from pairbus.amqp.states import ACCEPTED_CODE
-from tests.unit.gateway.wire_bench import WireBench, message
+from pairbus.amqp.types import Symbol, UInt
+from pairbus.gateway.connection import NO_LINK_MS
+from pairbus.model.entity import Settings
+from tests.unit.gateway.wire_bench import Peer, WireBench, message
+
+SESSION_FILTER = "com.microsoft:session-filter"
 
 MINUTE = 60_000
 
@@ -22,3 +27,28 @@ def test_a_link_that_is_idle_for_eleven_minutes_can_be_used() -> None:
 
     assert sender.outcomes[sent].code == ACCEPTED_CODE
     assert [delivery.message.body for delivery in receiver.deliveries] == ["x"]
+
+
+def _keep_alive(bench: WireBench, peer: Peer, ms: int) -> None:
+    for _ in range(ms // MINUTE):
+        peer.client.heartbeat()
+        bench.wait(MINUTE)
+
+
+def test_a_connection_whose_wait_for_a_session_ends_may_try_again() -> None:
+    """The end of its last link begins the time that it may go without any, whoever ended it."""
+    bench = WireBench()
+    bench.queue("q", Settings(requires_session=True))
+    peer = bench.peer()
+    for _ in range(3):
+        waiting = peer.session.receiver(
+            "q",
+            filter={Symbol(SESSION_FILTER): None},
+            properties={Symbol("com.microsoft:timeout"): UInt(8 * MINUTE)},
+        )
+        _keep_alive(bench, peer, 8 * MINUTE + NO_LINK_MS - MINUTE)
+        assert waiting.detached
+        assert not peer.client.closed
+
+    _keep_alive(bench, peer, NO_LINK_MS + MINUTE)
+    assert peer.client.closed

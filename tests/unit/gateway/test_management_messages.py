@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from pairbus.amqp.encode import encode_list, encode_value
 from pairbus.amqp.message.whole import decode_message
-from pairbus.amqp.states import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE
-from pairbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt, Uuid
+from pairbus.amqp.states import (
+    ACCEPTED_CODE,
+    MODIFIED_CODE,
+    REJECTED_CODE,
+    RELEASED_CODE,
+)
+from pairbus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong, Uuid
 from pairbus.model.entity import Settings
 from tests.simulation.wire import ClientReceiver, Delivery
 from tests.unit.gateway.wire_bench import START, Peer, WireBench, message
@@ -274,3 +280,67 @@ def test_every_unsettled_outcome_is_answered_with_the_same_one(way: str) -> None
     assert outcome is not None
     assert outcome.code == expected
     assert outcome.error is None
+
+
+@pytest.mark.promise("B59")
+def test_changed_property_that_no_long_can_hold_is_refused_or_kept_and_costs_no_connection() -> None:
+    bench = WireBench()
+    bench.queue()
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    receiver = peer.session.receiver("q", credit=1)
+    bench.settle()
+    sender.send(message("x"))
+    bench.settle()
+    lock = receiver.deliveries[0].tag
+    body = {
+        "disposition-status": "abandoned",
+        "lock-tokens": Array([Uuid(_rfc(lock))]),
+        "properties-to-modify": {"wide": ULong(2**64 - 1)},
+    }
+
+    answer = peer.ask("q", "update-disposition", body)
+
+    assert answer is not None
+    assert not peer.gateway.is_closed
+
+
+def _rfc(tag: bytes) -> bytes:
+    """A delivery tag's GUID in the order of its text."""
+    return tag[3::-1] + tag[5:3:-1] + tag[7:5:-1] + tag[8:]
+
+
+@pytest.mark.promise("B12")
+def test_changed_properties_leave_the_reserve_of_a_full_disk_alone() -> None:
+    bench = WireBench()
+    entity = bench.queue()
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    receiver = peer.session.receiver("q", credit=3)
+    bench.settle()
+    for _ in range(3):
+        sender.send(message("x"))
+    bench.settle()
+    bench.store.has_room = lambda size: False  # type: ignore[method-assign]
+    first, second, third = receiver.deliveries
+    changes: dict[str, object] = {"note": "y" * 60_000}
+
+    fields = [encode_value(True), encode_value(False), encode_value({Symbol("note"): changes["note"]})]
+    receiver.settle(first, encode_value(Described(ULong(MODIFIED_CODE), []))[:-1] + encode_list(fields))
+    bench.settle()
+    refused = receiver.outcomes[first.delivery_id]
+    assert refused is not None
+    assert refused.error is not None
+    assert refused.error.condition == "amqp:resource-limit-exceeded"
+    body = {
+        "disposition-status": "abandoned",
+        "lock-tokens": Array([Uuid(_rfc(second.tag))]),
+        "properties-to-modify": changes,
+    }
+    assert peer.refusal("q", "update-disposition", body)[0] == 403
+
+    receiver.complete(second)
+    receiver.abandon(third)
+    bench.settle()
+    assert entity.main.removed_count == 1
+    assert receiver.outcomes[third.delivery_id] is not None

@@ -6,7 +6,9 @@ import pytest
 
 from pairbus.amqp.types import Int
 from pairbus.model.entity import SUBSCRIPTION, TOPIC, Settings
-from tests.unit.gateway.wire_bench import Peer, WireBench, message
+from tests.unit.gateway.wire_bench import START, Peer, WireBench, message
+
+TRUE_RULE = '{"name":"$Default","created_at":0,"filter":{"kind":"true"},"action":null}'
 
 PATH = "t/Subscriptions/s"
 
@@ -112,3 +114,21 @@ def test_only_subscriptions_have_rules() -> None:
     bench, peer = with_subscription()
     bench.queue()
     assert peer.refusal("q", "add-rule", add("r", "1 = 1"))[0] == 400
+
+
+@pytest.mark.promise("M13")
+def test_rules_changed_over_amqp_are_audited_like_those_over_http() -> None:
+    bench = WireBench()
+    bench.namespace.create(TOPIC, "t", Settings(), START)
+    path = "t/Subscriptions/s"
+    bench.namespace.create(SUBSCRIPTION, path, Settings(rules=(TRUE_RULE,)), START)
+    peer = bench.peer()
+
+    peer.answer(path, "remove-rule", {"rule-name": "$Default"})
+    peer.refusal(path, "remove-rule", {"rule-name": "$Default"})
+    listener = bench.peer("listener", "listener-1")
+    listener.refusal(path, "remove-rule", {"rule-name": "$Default"})
+
+    told = [event[1:4] for event in bench.audits if event[0] == "delete rule"]
+    resource = path + "/rules/$Default"
+    assert told == [(resource, "root", "200"), (resource, "root", "404"), (resource, "", "401")]

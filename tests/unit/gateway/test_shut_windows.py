@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.types import Int, Long
+from pairbus.model.entity import Settings
 from tests.simulation.wire import ClientReceiver, ClientSession
 from tests.unit.gateway.wire_bench import Peer, WireBench, message
 
@@ -156,3 +157,44 @@ def test_answers_that_wait_for_windows_are_bounded_per_connection() -> None:
     assert peer.client.error is not None
     assert peer.client.error.condition == "amqp:resource-limit-exceeded"
     assert bench.broker.connection_settings.waiting.size == 0
+
+
+def _set_window(session: ClientSession, window: int) -> None:
+    """Say how many frames the client takes from now on."""
+    frame = session.flow_frame()
+    frame.incoming_window = window
+    session.write(frame.encode())
+
+
+@pytest.mark.promise("B62")
+def test_closed_session_window_stops_deliveries_and_an_open_one_lets_them_go_on() -> None:
+    bench = WireBench()
+    bench.queue(settings=Settings(max_size_mb=1024))
+    peer = bench.peer()
+    sender = peer.session.sender("q")
+    bench.settle()
+    for _ in range(200):
+        sender.send(message(bytes(10_000)))
+    bench.settle()
+    slow = bench.peer()
+    receiver = slow.session.receiver("q")
+    bench.settle()
+    _set_window(slow.session, 0)
+    bench.settle()
+
+    receiver.credit = 200
+    frame = slow.session.flow_frame()
+    frame.incoming_window = 0
+    frame.handle, frame.delivery_count, frame.link_credit = receiver.handle, 0, 200
+    slow.session.write(frame.encode())
+    bench.settle()
+
+    session = next(iter(slow.gateway.amqp.sessions.values()))
+    assert sum(map(len, session.queued)) < 50_000
+    assert not receiver.deliveries
+    for _ in range(40):
+        _set_window(slow.session, 6)
+        bench.settle()
+    assert len(receiver.deliveries) == 200
+    numbers = [delivery.annotation("x-opt-sequence-number") for delivery in receiver.deliveries]
+    assert numbers == list(range(1, 201))

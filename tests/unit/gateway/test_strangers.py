@@ -24,7 +24,10 @@ from pairbus.gateway import tokens, transactions
 from pairbus.gateway.connection import STRANGER_BYTES_MAX, STRANGER_REFUSALS_MAX, GatewayConnection
 from pairbus.gateway.links import LinkContext
 from pairbus.gateway.management import node as management
+from tests.simulation.wire import ClientSession
 from tests.unit.gateway.wire_bench import Peer, WireBench, token
+
+MEBIBYTE = 1_048_576
 
 HELD_BYTES_MAX = 128 * 1024
 """What one connection without a valid token may make the broker hold, whatever it sends."""
@@ -380,3 +383,54 @@ def test_requests_to_nodes_are_decoded_within_a_number_of_values(values_max: int
         peak = tracemalloc.get_traced_memory()[1]
 
     assert peak <= 32 * values_max + 64 * 1024
+
+
+def _set_window(session: ClientSession, window: int) -> None:
+    """Say how many frames the client takes from now on."""
+    frame = session.flow_frame()
+    frame.incoming_window = window
+    session.write(frame.encode())
+
+
+@pytest.mark.promise("M6")
+def test_stranger_who_asks_and_never_takes_answers_is_shown_the_door() -> None:
+    bench = WireBench()
+    stranger = bench.peer(None)
+    node = stranger.session.request_link("$cbs")
+    bench.settle()
+    _set_window(stranger.session, 0)
+    for _ in range(600):
+        if stranger.gateway.amqp.closing:
+            break
+        for _ in range(100):
+            node.request({"operation": "put-token", "name": "x" * 100}, "nonsense")
+        bench.settle()
+
+    held = [frame for session in stranger.gateway.amqp.sessions.values() for frame in session.queued]
+    assert sum(map(len, held)) < 8 * MEBIBYTE
+    assert stranger.gateway.amqp.closing
+
+
+@pytest.mark.promise("M6")
+def test_token_request_is_short() -> None:
+    bench = WireBench()
+    stranger = bench.peer(None)
+    node = stranger.session.request_link("$cbs")
+    bench.settle()
+
+    assert node.sender.answer is not None
+    assert 0 < node.sender.answer.max_message_size <= 65_536
+
+
+@pytest.mark.promise("M6")
+def test_stranger_gets_few_links() -> None:
+    bench = WireBench()
+    stranger = bench.peer(None)
+    for _ in range(200):
+        stranger.session.sender("$cbs")
+        if len(stranger.session.links) % 20 == 0:
+            bench.settle()
+    bench.settle()
+
+    assert stranger.gateway.amqp.closing
+    assert stranger.gateway.amqp.link_count < 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,30 @@ def test_a_flood_of_refusals_is_counted_and_every_count_is_kept(tmp_path: Path) 
     assert len(lines) <= 2 * (REFUSALS_PER_MINUTE + audit_module.REFUSAL_GROUPS_MAX + 1)
     assert {line["peer"] for line in lines if "count" in line} >= {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
     assert {line["result"] for line in lines} == {"refused"}
+
+
+@pytest.mark.promise("M13")
+def test_audit_records_are_appended_and_survive_a_reopening(tmp_path: Path) -> None:
+    for number in range(2):
+        log = AuditLog(tmp_path / "audit", lambda: 1_700_000_000_000)
+        log.write("create", f"q{number}\n", "RootManageSharedAccessKey", "201")
+        log.close()
+
+    files = list((tmp_path / "audit").iterdir())
+    lines = [json.loads(line) for line in files[0].read_text().splitlines()]
+    assert [line["path"] for line in lines] == ["q0\n", "q1\n"]
+    assert lines[0]["time"] == "2023-11-14T22:13:20.000Z"
+    assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
+
+
+@pytest.mark.promise("M12")
+def test_the_audit_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "FILE_BYTES_MAX", 300)
+    log = AuditLog(tmp_path)
+    for number in range(200):
+        log.write("login", str(number), "peer", "refused")
+    log.close()
+
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == audit_module.FILES_MAX
+    assert json.loads(files[-1].read_text().splitlines()[-1])["path"] == "199"

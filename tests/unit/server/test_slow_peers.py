@@ -1,4 +1,4 @@
-"""What a second reading of the server found: each of these went wrong once."""
+"""A peer that asks and does not read costs little memory, and is read again when it reads."""
 
 from __future__ import annotations
 
