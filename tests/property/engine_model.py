@@ -126,6 +126,7 @@ class Life:
         assert consumer.session is not None, "B51: a delivery without a session"
         assert consumer.session.session_id == message.session_id, "B51"
         assert consumer.session.holder is consumer, "B51: another one holds it"
+        assert consumer.session.locked_until > self.now, "B51: a delivery after the lock has ended"
         for other in queue.messages.values():
             if other.session_id == message.session_id and other.state == ACTIVE and not other.lock_token:
                 assert other.sequence_number >= message.sequence_number, "B22: an earlier one waits"

@@ -15,7 +15,7 @@ from pairbus.engine.queues import browse
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.queues.queue import Queue
 from pairbus.engine.sessions import operations as session_ops
-from pairbus.errors import Refusal
+from pairbus.errors import Refusal, SessionLockLost
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
 from tests.property.engine_model import History, Life, difference
@@ -167,12 +167,13 @@ class EngineMachine(RuleBasedStateMachine):
         session_id=st.sampled_from(("a", "b", "c", None)),
         credit=st.integers(0, 5),
         wait=st.integers(1, 9_000),
+        deletes=st.booleans(),
     )
-    def accept(self, path: str, session_id: str | None, credit: int, wait: int) -> None:
+    def accept(self, path: str, session_id: str | None, credit: int, wait: int, deletes: bool) -> None:
         queue = self._queue(path, 0)
         if queue is None:
             return
-        consumer = Consumer(queue, False)
+        consumer = Consumer(queue, deletes)
         self.life.consumers.append((queue, consumer))
         try:
             session_ops.accept(queue, consumer, session_id, wait, self.now)
@@ -198,6 +199,10 @@ class EngineMachine(RuleBasedStateMachine):
             consumer.is_suspended = not consumer.is_suspended
             credit = consumer.credit
         elif consumer.session is not None and what != "credit":
+            if consumer.session.locked_until <= self.now:
+                with pytest.raises(SessionLockLost):  # within its grace: it only waits to be told
+                    session_ops.held_session(queue, consumer, consumer.session.session_id, self.now)
+                return
             session = session_ops.held_session(queue, consumer, consumer.session.session_id, self.now)
             if what == "renew":
                 before = session.locked_until
@@ -436,7 +441,11 @@ def walk(seed: int, steps: int) -> EngineMachine:
         (
             8,
             lambda: machine.accept(
-                any_of(*paths, *["sessions"] * 6), chance.choice(("a", "b", None)), below(6), 1 + below(9_000)
+                any_of(*paths, *["sessions"] * 6),
+                chance.choice(("a", "b", None)),
+                below(6),
+                1 + below(9_000),
+                below(3) == 0,
             ),
         ),
         (

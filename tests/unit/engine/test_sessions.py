@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.engine.queues.consumer import Consumer
+from pairbus.engine.queues.queue import Queue
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 from pairbus.model.entity import Settings
@@ -250,6 +251,74 @@ def test_renewing_a_session_extends_it() -> None:
     queue.complete(lock, bench.now)
     bench.wait(1)
     assert bench.outbox.detached
+
+
+def deleting_holder(bench: Bench, queue: Queue, session_id: str = "a", credit: int = 10) -> Consumer:
+    """A receiver that deletes what it receives, holds a session and waits for messages."""
+    consumer = Consumer(None, receives_and_deletes=True)
+    assert session_ops.accept(queue, consumer, session_id, MINUTE, bench.now)
+    queue.set_credit(consumer, credit)
+    bench.pump()
+    return consumer
+
+
+def test_a_receiver_that_deletes_may_wait_as_long_as_its_session_lock_lasts() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    holder = deleting_holder(bench, queue)
+    bench.send(queue, session_id="a")
+    bench.pump()
+    bench.wait(MINUTE + session_ops.END_GRACE_MS - 1)
+    assert bench.outbox.detached == [], "its wait may have begun a moment after the lock did"
+    with pytest.raises(SessionLockLost):
+        session_ops.held_session(queue, holder, "a", bench.now)
+
+    bench.wait(1)
+    assert [text for _, text in bench.outbox.detached] == ["com.microsoft:session-lock-lost"]
+    assert bench.namespace.next_deadline() is None
+
+
+def test_the_grace_of_a_session_ends_when_somebody_else_asks_for_it() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    old = deleting_holder(bench, queue)
+    bench.wait(MINUTE)
+    new = bench.holder(queue, "a", 1)
+    assert [consumer for consumer, _ in bench.outbox.detached] == [old]
+
+    bench.wait(MINUTE - 1)
+    assert new.session is not None, "the new lock lasts as long as any"
+
+
+def test_the_grace_of_a_session_ends_when_a_message_comes_and_the_next_receiver_gets_it() -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    old = deleting_holder(bench, queue)
+    bench.wait(MINUTE)
+    new = Consumer(None, receives_and_deletes=True)
+    assert not session_ops.accept(queue, new, None, MINUTE, bench.now)
+    queue.set_credit(new, 10)
+    bench.send(queue, session_id="a")
+    bench.pump()
+
+    assert [consumer for consumer, _ in bench.outbox.detached] == [old]
+    assert [consumer for consumer, _, _ in bench.outbox.delivered] == [new]
+
+
+@pytest.mark.parametrize("case", ["peek-lock", "no credit", "a message it cannot get"])
+def test_a_session_lock_ends_without_grace_for_who_does_not_only_wait(case: str) -> None:
+    bench = Bench()
+    queue = bench.queue("q", SESSIONS)
+    if case == "peek-lock":
+        bench.holder(queue, "a", 10)
+    else:
+        holder = deleting_holder(bench, queue, credit=0 if case == "no credit" else 1)
+        holder.is_suspended = True
+        if case != "no credit":
+            bench.send(queue, session_id="a")
+    bench.wait(MINUTE)
+
+    assert len(bench.outbox.detached) == 1
 
 
 @pytest.mark.promise("B53")

@@ -303,6 +303,8 @@ class Queue(QueueState):
         session_ops.serve_waiting(self, now)
         expired = 0
         for session in self.sessions.take_awake():
+            if session.grace_until and session.ready.first() is not None:
+                session_ops.end_hold(self, session, now)  # the message is for a receiver with a lock
             consumer = session.holder
             while consumer is not None and consumer.credit > 0 and not consumer.is_suspended:
                 message = session.ready.first()

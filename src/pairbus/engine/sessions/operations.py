@@ -17,6 +17,8 @@ ACCEPT_NEXT_TIMEOUT_MS: Final = 65_000
 """How long "any session" waits when the client names no time."""
 SESSION_ID_MAX: Final = 128
 """Characters in a session id, here as in a message."""
+END_GRACE_MS: Final = 1_000
+"""How much later a receiver is told that its session lock has ended, if it only waits for messages and nobody loses by it."""
 WAITING_MAX: Final = 10_000
 """Receivers waiting for a session of one entity."""
 _TIMED_OUT: Final = (
@@ -132,17 +134,41 @@ def expire(queue: Queue, now: int) -> None:
     table = _table(queue)
     for _ in range(DUE_BURST_MAX):
         session = table.first_to_end()
-        if session is None or session.locked_until > now:
+        if session is None or session.ends_at > now:
             break
-        if queue.context.watcher is not None:
-            queue.context.watcher.lock_expired(queue)
-        _lose(queue, session, now)
+        if session.locked_until + END_GRACE_MS > now and _only_waits(session):
+            session.grace_until = session.locked_until + END_GRACE_MS
+        else:
+            end_hold(queue, session, now)
     for _ in range(DUE_BURST_MAX):
         consumer = table.first_to_give_up()
         if consumer is None or consumer.accept_deadline > now:
             break
         del table.waiting[consumer]
         queue.context.outbox.detach(consumer, "com.microsoft:timeout", _TIMED_OUT)
+
+
+def _only_waits(session: Session) -> bool:
+    """Whether the holder waits for messages of which there are none, and holds none whose lock would have to end.
+
+    Clients often wait as long as the lock lasts. Their wait began a moment after the lock did, and it should end in "no more
+    messages". A receiver that deletes what it receives has nothing to lose by the end of the lock.
+    """
+    holder = session.holder
+    return (
+        holder is not None
+        and holder.receives_and_deletes
+        and holder.credit > 0
+        and not session.locks
+        and session.ready.first() is None
+    )
+
+
+def end_hold(queue: Queue, session: Session, now: int) -> None:
+    """The lock of a held session has ended, and so does the hold."""
+    if queue.context.watcher is not None:
+        queue.context.watcher.lock_expired(queue)
+    _lose(queue, session, now)
 
 
 def lose_all(queue: Queue, now: int) -> None:

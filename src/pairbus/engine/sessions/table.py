@@ -27,6 +27,7 @@ class Session:
     """One session: its deliverable messages, its holder, its state."""
 
     __slots__ = (
+        "grace_until",
         "holder",
         "locked_until",
         "locks",
@@ -45,11 +46,18 @@ class Session:
         """Messages of any state that carry this id."""
         self.holder: Consumer | None = None
         self.locked_until = 0
+        self.grace_until = 0
+        """The lock has ended and its holder will be told by then; 0: it has not ended, or is noticed at once."""
         self.locks: dict[int, Lock] = {}
         self.state: bytes | None = None
         self.state_at = 0
         self.watched_until = 0
         """The instant under which the table has it among the ends of holds; 0: it has not."""
+
+    @property
+    def ends_at(self) -> int:
+        """When the hold ends: with its lock, or with the grace after it."""
+        return self.grace_until or self.locked_until
 
     @property
     def is_forgettable(self) -> bool:
@@ -142,7 +150,7 @@ class SessionTable:
         if session.holder is not None:
             session.holder.session = None
         session.holder = None
-        session.locked_until = 0
+        session.locked_until = session.grace_until = 0
         self.held.pop(session.session_id, None)
         self.offer(session)
         self.forget_if_empty(session)
@@ -173,10 +181,10 @@ class SessionTable:
             elif session.holder is None:
                 heappop(ends)
                 session.watched_until = 0
-            elif session.locked_until > until:  # renewed, or held anew
-                session.watched_until = session.locked_until
+            elif session.ends_at > until:  # renewed, held anew, or within its grace
+                session.watched_until = session.ends_at
                 self._pushes += 1
-                heapreplace(ends, (session.locked_until, self._pushes, session))
+                heapreplace(ends, (session.ends_at, self._pushes, session))
             else:
                 return session
         return None
@@ -194,7 +202,7 @@ class SessionTable:
     def next_deadline(self) -> int:
         """When the next session lock or wait ends; 0: never."""
         session, consumer = self.first_to_end(), self.first_to_give_up()
-        first = 0 if session is None else session.locked_until
+        first = 0 if session is None else session.ends_at
         if consumer is not None and (not first or consumer.accept_deadline < first):
             first = consumer.accept_deadline
         return first
@@ -205,7 +213,7 @@ class SessionTable:
             session.watched_until = 0
         self._hold_ends = []
         for session in self.held.values():
-            session.watched_until = session.locked_until
+            session.watched_until = session.ends_at
             self._pushes += 1
-            self._hold_ends.append((session.locked_until, self._pushes, session))
+            self._hold_ends.append((session.ends_at, self._pushes, session))
         heapify(self._hold_ends)
