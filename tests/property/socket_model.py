@@ -29,6 +29,7 @@ from pairbus.server.committer import Commit, CommitQueue, Speech
 from pairbus.server.connection import SocketConnection
 from pairbus.server.loop import Driver
 from pairbus.server.registry import Hall, Limits
+from pairbus.server.turns import Turns
 from pairbus.storage.memory import MemoryStore
 from tests.simulation.wire import ClientConnection, ClientReceiver, ClientSession
 
@@ -294,6 +295,7 @@ class SocketModel:
         self.broker.namespace.set_access_rules((rule,), NOW)
         self.entity = self.broker.namespace.create(QUEUE, "q", Settings(), NOW)
         self.hall = Hall(cast("Any", self.broker), Limits(), _no_answer, server_context)
+        self.hall.turns = Turns(lambda: 0)  # no slice ever ends, however slow the machine is
         self.driver = StepDriver(self.broker, self.store, self.hall)
         self.hall.driver = cast("Driver", self.driver)
         self.layer = layer

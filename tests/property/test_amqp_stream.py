@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.amqp.connection import ALL_WORK
 from pairbus.amqp.framing import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, amqp_frame
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.performatives import (
@@ -114,11 +115,13 @@ conversations = st.one_of(
 )
 
 
-def outcome_of(chunks: list[bytes]) -> tuple[object, ...]:
+def outcome_of(chunks: list[bytes], work: int = ALL_WORK) -> tuple[object, ...]:
     """All that a conversation leads to: what the owner heard, what the peer hears, whether the line is dead."""
     wire = Wire()
     for chunk in chunks:
-        wire.raw(chunk)
+        wire.connection.receive(chunk, wire.now, work)
+    while wire.connection.is_behind:
+        wire.connection.receive(b"", wire.now, work)
     for link in list(wire.handler.links.values()):
         if link.is_attached and link.role_is_sender:
             link.send(bytes(16), [b"delivery"], False)
@@ -142,6 +145,15 @@ def test_any_cut_gives_the_same(data: bytes, cuts: list[int]) -> None:
     chunks = [data[a:b] for a, b in itertools.pairwise(places)]
 
     assert outcome_of(chunks) == outcome_of([data])
+
+
+@pytest.mark.promise("B59")
+@given(conversations, st.integers(1, 40), st.lists(st.integers(0, 2000), max_size=4))
+def test_any_amount_of_work_at_a_time_gives_the_same(data: bytes, work: int, cuts: list[int]) -> None:
+    places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    chunks = [data[a:b] for a, b in itertools.pairwise(places)]
+
+    assert outcome_of(chunks, work) == outcome_of([data])
 
 
 @pytest.mark.promise("B59")

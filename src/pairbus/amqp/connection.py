@@ -6,6 +6,7 @@ Rule 1: nothing the peer sends raises out of ``receive``. At worst the connectio
 Rule 2: how the bytes are cut into chunks never matters.
 Rule 3: before SASL has succeeded only the handshake is read, and little of it (M6).
 Rule 4: no clock. Time arrives as ``now`` in milliseconds and only drives idle timeouts.
+Rule 5: ``receive`` does as much work as its caller allows. The rest waits here, in order, until ``receive`` is called again.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ LINK_NAME_CHARACTERS_MAX: Final = 1024
 """Characters of a link's name, which the link keeps as long as it lives. A longer one closes the connection."""
 CLOSE_WAIT_MS: Final = 10_000
 """How long the peer may take to answer our close."""
+ALL_WORK: Final = 1 << 62
+"""More work than any input can be: ``receive`` acts on everything."""
+CONTROL_WORK: Final = 8
+"""The work of one attach, detach, begin or the like, where a transfer, flow or settlement of one delivery is 1."""
 
 
 class Connection:
@@ -86,6 +91,8 @@ class Connection:
         "_needed",
         "_now",
         "_open_sent",
+        "_rest",
+        "_rest_at",
         "closing",
         "context",
         "dirty",
@@ -103,6 +110,7 @@ class Connection:
         "sessions",
         "settings",
         "waiting_size",
+        "work_left",
     )
 
     def __init__(self, handler: Handler, settings: ConnectionSettings) -> None:
@@ -132,6 +140,11 @@ class Connection:
         self._handshake: Handshake | None = Handshake(handler, settings)
         self._held = bytearray()
         self._needed = HEADER_SIZE
+        self._rest: bytes = b""
+        """Input with whole frames that nobody has acted on, for the work allowed was done; from ``_rest_at`` on."""
+        self._rest_at = 0
+        self.work_left = 0
+        """Work that ``receive`` may still do. A handler that does much for one frame takes it from here."""
         self._open_sent = False
         self._now = 0
         self._last_received = 0
@@ -240,6 +253,7 @@ class Connection:
         self.output = []
         self.output_size = 0
         self._held = bytearray()
+        self._rest = b""
         self._handshake = None
         self.remote_open = None
         self.context = None
@@ -275,10 +289,24 @@ class Connection:
 
     # ---- input ----
 
-    def receive(self, data: bytes, now: int) -> None:
-        """Read what the peer sent and act on it."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether whole frames wait for the next ``receive``, for which no bytes need to come."""
+        return bool(self._rest) and not self.is_closed
+
+    def receive(self, data: bytes, now: int, work: int = ALL_WORK) -> None:
+        """Read what the peer sent and act on it, until that much work is done. A frame that has been begun is finished."""
         self._now = now
         self._last_received = now
+        self.work_left = work
+        offset = 0
+        if self._rest:
+            offset = self._rest_at
+            if data:
+                data, offset = self._rest[offset:] + data, 0
+            else:
+                data = self._rest
+            self._rest = b""
         if self.is_closed:
             return
         if self._held:
@@ -288,7 +316,6 @@ class Connection:
             data = bytes(self._held)
             self._held.clear()
         try:
-            offset = 0
             if self._handshake is not None:
                 offset = self._shake_hands(self._handshake, data)
             if self._handshake is None:
@@ -315,7 +342,7 @@ class Connection:
         return offset
 
     def _read_frames(self, data: bytes, offset: int) -> int:
-        """Act on every whole frame; return where the first incomplete one starts."""
+        """Act on every whole frame, within the work allowed; return where the first incomplete one starts."""
         size_max = self.settings.max_frame_size
         size = len(data)
         while not self.is_closed:
@@ -330,6 +357,11 @@ class Connection:
             if size - offset < length:
                 self._needed = length
                 break
+            if self.work_left <= 0:
+                self._rest = data
+                self._rest_at = offset
+                return size
+            self.work_left -= 1
             end = offset + length
             body = offset + doff * 4
             if doff < 2 or body > end:
@@ -358,6 +390,7 @@ class Connection:
 
     def _dispatch(self, code: int, channel: int, data: bytes, body: int, end: int) -> None:
         """Everything but transfer, disposition and flow."""
+        self.work_left -= CONTROL_WORK - 1
         if not OPEN <= code <= CLOSE:
             raise RemoteProtocolError("amqp:decode-error", f"descriptor {code} is no performative")
         if code == ATTACH and end - body > ATTACH_BYTES_MAX:

@@ -305,6 +305,7 @@ class Session:
         if not known:
             self._settled_in_vain(first, last, settled)
             return
+        self.connection.work_left -= len(known) - 1
         if not settled and len(known) <= span:
             self._answer_gaps(first, last, known)
         for key in known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.connection import Connection
+from pairbus.amqp.connection import ALL_WORK, Connection
 from pairbus.amqp.performatives import Coordinator as CoordinatorTarget
 from pairbus.amqp.types import text_of
 from pairbus.engine.records import TRANSFER_DEAD_LETTER
@@ -58,6 +58,8 @@ STRANGER_REFUSALS_MAX: Final = 8
 """Tokens that are refused before the connection is closed, if it has shown no right."""
 STRANGER_LINKS_MAX: Final = 32
 """Links that a connection may ask for before it has shown any right: each takes memory, refused or not (M6)."""
+REQUEST_WORK: Final = 16
+"""The work of a request to a management node, of a token or of a transaction's begin or end, on top of its transfer's."""
 NOT_ARMED: Final = 1 << 62
 """An ``armed_at`` that no deadline comes after."""
 
@@ -99,15 +101,16 @@ class GatewayConnection:
 
     # -- the server's side ---------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: int) -> None:
+    def receive(self, data: bytes, now: int, work: int = ALL_WORK) -> None:
+        """Bytes came in, or none and the rest of those before is due."""
         self.now = now
         self.broker.let_in(now)
-        if self.broker.faults.is_on and self._is_hit(now):
+        if data and self.broker.faults.is_on and self._is_hit(now):
             return
         if self.is_stranger:
             self._receive_from_stranger(data, now)
         else:
-            self.amqp.receive(data, now)
+            self.amqp.receive(data, now, work)
         self.broker.touch(self)
         deadline = self.amqp.next_deadline()
         if deadline is not None and deadline < self.armed_at:
@@ -181,6 +184,11 @@ class GatewayConnection:
     def is_open(self) -> bool:
         """SASL is done and the peer has opened; until then the server's handshake limit runs (M6)."""
         return self.amqp.is_open
+
+    @property
+    def is_behind(self) -> bool:
+        """Whole frames wait for the next ``receive``."""
+        return self.amqp.is_behind
 
     @property
     def is_closed(self) -> bool:
@@ -519,7 +527,9 @@ class GatewayConnection:
         context = link.context
         if isinstance(context, SendLink):
             incoming.receive(self, context, delivery_id, message_format, settled, payload, state)
-        elif isinstance(context, ManagementRequests):
+            return
+        self.amqp.work_left -= REQUEST_WORK
+        if isinstance(context, ManagementRequests):
             management.receive(self, context, delivery_id, settled, payload, state)
         elif isinstance(context, TokenRequests):
             tokens.receive(self, context, delivery_id, settled, payload)

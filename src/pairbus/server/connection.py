@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Final, cast
 from pairbus.errors import RemoteProtocolError
 from pairbus.server.committer import Speech
 from pairbus.server.config.addresses import format_address, is_loopback
+from pairbus.server.connection_state import ConnectionState
 from pairbus.server.layers.detect import Tongue, tongue_of
 from pairbus.server.layers.http import HttpLayer, plain_text_refusal
 from pairbus.server.layers.tls import TlsLayer
 from pairbus.server.layers.websocket import WebSocketLayer
 from pairbus.server.strangers import READ_BYTES, STEP_BYTES
 from pairbus.server.transports import left_in, limit_reads, release, unread_bytes
+from pairbus.server.turns import STEP_WORK, next_read_bytes
 
 if TYPE_CHECKING:
     from pairbus.server.ports import GatewayPort
-    from pairbus.server.registry import Hall
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,11 @@ WRITE_BYTES_LOW: Final = 64 * 1024
 """Unwritten bytes at which the transport calls ``resume_writing``, if it has called ``pause_writing`` before."""
 UNREAD_BYTES_MAX: Final = 1024 * 1024
 """Unwritten bytes at which the socket is not read either: who asks and never listens waits (B62)."""
-KNOWN_READ_BYTES: Final = 256 * 1024
-"""Bytes read at once from the socket of a peer that has proved a right."""
 AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 """AMQP 1.0, 2.2: whoever opens with something else hears which header would do, then the connection ends."""
 
 
-class SocketConnection(asyncio.Protocol):
+class SocketConnection(ConnectionState):
     """One accepted socket.
 
     Args:
@@ -52,64 +51,7 @@ class SocketConnection(asyncio.Protocol):
         http_only: Came through the address that speaks HTTP alone.
     """
 
-    __slots__ = (
-        "_eof",
-        "_first",
-        "_gateway",
-        "_gateway_paused",
-        "_held_bytes",
-        "_http",
-        "_http_only",
-        "_is_ending",
-        "_is_lost",
-        "_loopback",
-        "_peer",
-        "_reading_stopped",
-        "_shared",
-        "_tls",
-        "_transport",
-        "_unread",
-        "_waiting_bytes",
-        "_websocket",
-        "_writing_paused",
-        "deadline",
-        "is_stranger",
-        "kind",
-        "sent_as_stranger",
-    )
-
-    def __init__(self, hall: Hall, *, http_only: bool) -> None:
-        self._shared = hall
-        self._http_only = http_only
-        self._transport: asyncio.Transport | None = None
-        self._peer = ""
-        self._loopback = False
-        self._first: bytes = b""
-        self._tls: TlsLayer | None = None
-        self._http: HttpLayer | None = None
-        self._websocket: WebSocketLayer | None = None
-        self._gateway: GatewayPort | None = None
-        self._gateway_paused = False
-        self._held_bytes = 0
-        """What this connection holds of requests that are not whole, as told to the hall."""
-        self._reading_stopped = False
-        self._waiting_bytes = 0
-        """Bytes that are taken from the gateway or from HTTP and wait for their commit."""
-        self._writing_paused = False
-        """The transport has called ``pause_writing``, and so has promised to call ``resume_writing``."""
-        self._eof = False
-        self._is_ending = False
-        """Nothing more will be written; the rest of the input is read and thrown away."""
-        self._is_lost = False
-        self.deadline: float | None = None
-        """When the connection is cut, by the loop's clock, unless something good happens before."""
-        self.kind = "new"
-        self.is_stranger = True
-        """The peer has not proved a right: its input is handled in turn with that of other strangers."""
-        self.sent_as_stranger = 0
-        """Bytes that count against what all strangers may hold; kept by ``Strangers``."""
-        self._unread: bytes = b""
-        """A stranger's input that waits for its turn."""
+    __slots__ = ()
 
     # What asyncio tells.
 
@@ -138,10 +80,15 @@ class SocketConnection(asyncio.Protocol):
             return
         self._shared.received(len(data))
         self._receive(data)
+        if self._is_waiting or len(data) >= self._read_bytes:
+            self._read_bytes = next_read_bytes(self._read_bytes, len(data), self._is_waiting)
+            self._limit_reads(self._read_bytes)
 
     def _receive(self, data: bytes) -> None:
         try:
-            if self._tls is not None:
+            if not data:
+                self._feed(b"")
+            elif self._tls is not None:
                 self._receive_tls(data)
             else:
                 self._receive_plain(data)
@@ -159,8 +106,9 @@ class SocketConnection(asyncio.Protocol):
         self._eof = True
         if self._is_ending or self._is_lost:
             return False
-        if self._unread:
-            return True  # when that has been handled, ``take_step`` comes back here
+        if self._unread or self._is_waiting:
+            self._review_deliveries()
+            return True  # when that has been handled, ``take_step`` or ``take_turn`` comes back here
         if self._http is not None:
             self._http.receive_eof()
             self._shared.has_words(self)
@@ -171,8 +119,20 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self._eof and not self._is_ending and not self.is_stranger:
-            self._drain()
+            # A write failed, but what the peer sent before it went is still in the socket: clients write their settlements,
+            # close, and never read the answers. asyncio stops reading there, we do not.
+            self._left = list(left_in(self._transport))[::-1]
+            self._shared.received(sum(map(len, self._left)))
         self._is_lost = True
+        if self._is_behind() and not self._is_ending:
+            self._review_deliveries()
+            self._is_waiting = True
+            self._shared.turns.wait(self)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Nothing of a lost connection is left to do."""
         self._lose_gateway()
         self._hold(0)
         self._shared.left(self)
@@ -217,6 +177,24 @@ class SocketConnection(asyncio.Protocol):
         self._review_reading()
         return False
 
+    def take_turn(self) -> bool:
+        """Handle a little more of what a client with a key sent; whether there is more to do."""
+        if self._is_behind() and not self._is_ending:
+            self._shared.ask_turn()
+            is_inside = self._gateway is not None and self._gateway.is_behind
+            self._receive(b"" if is_inside else self._left.pop())
+            if self._is_behind():
+                return True
+        self._is_waiting = False
+        if self._is_lost:
+            self._leave()
+        elif (self._websocket is not None and self._websocket.is_ended) or (
+            self._eof and not self.eof_received()
+        ):
+            self.end()
+        self._review_reading()
+        return False
+
     def has_sent(self) -> bool:
         """Whether bytes have come that nobody has read yet."""
         return unread_bytes(self._transport) > 0
@@ -238,8 +216,7 @@ class SocketConnection(asyncio.Protocol):
         if is_stranger == self.is_stranger:
             return
         self.is_stranger = is_stranger
-        if self._transport is not None:
-            limit_reads(self._transport, READ_BYTES if is_stranger else KNOWN_READ_BYTES)
+        self._limit_reads(READ_BYTES if is_stranger else self._read_bytes)
         if is_stranger:
             self._shared.strangers.arrived(self)
             return
@@ -380,7 +357,7 @@ class SocketConnection(asyncio.Protocol):
         if self._websocket is not None:
             self._receive_websocket(data)
         elif self._gateway is not None:
-            self._gateway.receive(data, self._shared.now())
+            self._feed(data)
         elif self._http is not None:
             self._receive_http(data)
         else:
@@ -484,12 +461,27 @@ class SocketConnection(asyncio.Protocol):
         assert websocket is not None, "called with WebSocket only"
         plain = websocket.receive(data)
         self._write_now(websocket.take_output())
-        if plain and self._gateway is not None:
-            self._gateway.receive(plain, self._shared.now())
-        if websocket.is_ended:
+        if plain:
+            self._feed(plain)
+        if websocket.is_ended and not self._is_waiting:
             self.end()
 
+    def _feed(self, data: bytes) -> None:
+        """Give the broker a step's work; what is left of it waits for its turn, and the socket is not read meanwhile."""
+        gateway = self._gateway
+        if gateway is None:
+            return
+        gateway.receive(data, self._shared.now(), STEP_WORK)
+        if gateway.is_behind and not self._is_waiting:
+            self._is_waiting = True
+            self._shared.turns.wait(self)
+            if self._is_waiting:
+                self._review_reading()
+
     # Small parts.
+
+    def _is_behind(self) -> bool:
+        return bool(self._left) or (self._gateway is not None and self._gateway.is_behind)
 
     def _is_at_home(self) -> bool:
         return self._loopback or self._tls is not None
@@ -546,7 +538,8 @@ class SocketConnection(asyncio.Protocol):
         amount in the write buffer would have no end between the two limits, where the transport calls nothing.
         """
         gateway = self._gateway
-        pause = self._writing_paused or self._waiting_bytes > WRITE_BYTES_HIGH
+        # A peer that has gone gets nothing either, while what it sent before is handled.
+        pause = self._writing_paused or self._waiting_bytes > WRITE_BYTES_HIGH or self._eof or self._is_lost
         if gateway is None or pause == self._gateway_paused:
             return
         self._gateway_paused = pause
@@ -569,7 +562,12 @@ class SocketConnection(asyncio.Protocol):
         if transport is None or self._is_ending or self._is_lost:
             return
         is_behind = self._http is not None and (self._http.is_full or self._http.is_behind)
-        stop = is_behind or bool(self._unread) or transport.get_write_buffer_size() > UNREAD_BYTES_MAX
+        stop = (
+            is_behind
+            or self._is_waiting
+            or bool(self._unread)
+            or transport.get_write_buffer_size() > UNREAD_BYTES_MAX
+        )
         if stop != self._reading_stopped:
             self._reading_stopped = stop
             self.set_reading(not stop and self._shared.is_reading)
@@ -583,9 +581,6 @@ class SocketConnection(asyncio.Protocol):
         self.deadline = asyncio.get_running_loop().time() + seconds
         self._shared.timed(self)
 
-    def _drain(self) -> None:
-        """A write failed, but what the peer sent before it went is still in the socket: clients write their settlements,
-        close, and never read the answers. asyncio stops reading there, we do not.
-        """
-        for data in left_in(self._transport):
-            self.data_received(data)
+    def _limit_reads(self, count: int) -> None:
+        if self._transport is not None:
+            limit_reads(self._transport, count)

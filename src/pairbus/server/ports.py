@@ -27,8 +27,14 @@ class GatewayPort(Protocol):
     def is_closed(self) -> bool:
         """Nothing more will be said; close the socket once the output is written."""
 
-    def receive(self, data: bytes, now: int) -> None:
-        """Bytes have come. Never raises for a peer's fault."""
+    @property
+    def is_behind(self) -> bool:
+        """Input waits inside for the next ``receive``, for the work allowed was done."""
+
+    def receive(self, data: bytes, now: int, work: int) -> None:
+        """Bytes have come, or none and the rest of those before is due. Does about that much work, where a transfer is 1.
+        Never raises for a peer's fault.
+        """
 
     def take_output(self) -> list[bytes]:
         """Everything to write since last asked."""

@@ -20,6 +20,7 @@ from pairbus.server.connection import SocketConnection
 from pairbus.server.layers.http import BODY_BYTES_MAX_DEFAULT
 from pairbus.server.loop import UNCOMMITTED_BYTES_MAX
 from pairbus.server.strangers import Strangers
+from pairbus.server.turns import Turns
 
 if TYPE_CHECKING:
     from pairbus.gateway.http import HttpRequest, HttpResponse
@@ -107,6 +108,7 @@ class Hall:
         self._refused_by_reason: Counter[str] = Counter()
         self._accepted = self._received_bytes = self._stranger_bytes = self._sent_bytes = 0
         self.strangers = Strangers(lambda: self._received_bytes)
+        self.turns = Turns()
         self._strangers_max = max(SPARE_SLOTS, limits.connections_max // 2)
         self._log_rate = RateLimit(LOGGED_PER_SECOND, LOGGED_BURST)
         self._unlogged = 0
@@ -153,6 +155,7 @@ class Hall:
     def close(self) -> None:
         """Release timers; connections must be gone."""
         self.strangers.close()
+        self.turns.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -289,6 +292,7 @@ class Hall:
         self._timed.pop(connection, None)
         self._wordy.pop(connection, None)
         self.strangers.left(connection)
+        self.turns.left(connection)
         self._open_by_kind[connection.kind] -= 1
         if not self._connections:
             self._empty.set()

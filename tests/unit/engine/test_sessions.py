@@ -306,7 +306,7 @@ def test_the_grace_of_a_session_ends_when_a_message_comes_and_the_next_receiver_
 
 
 @pytest.mark.parametrize("case", ["peek-lock", "no credit", "a message it cannot get"])
-def test_a_session_lock_ends_without_grace_for_who_does_not_only_wait(case: str) -> None:
+def test_a_session_lock_ends_without_grace_for_a_receiver_that_does_not_only_wait(case: str) -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
     if case == "peek-lock":

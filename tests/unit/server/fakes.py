@@ -93,6 +93,8 @@ class FakeGateway:
         self.context: object | None = None
         self.peer, self.secure, self.loopback = peer, secure, loopback
         self.heard = b""
+        self.rest = b""
+        self.step_bytes = broker.step_bytes
         self.output: list[bytes] = []
         self.is_open = False
         self.is_closed = False
@@ -106,7 +108,14 @@ class FakeGateway:
     def is_stranger(self) -> bool:
         return not self.is_open
 
-    def receive(self, data: bytes, now: int) -> None:
+    @property
+    def is_behind(self) -> bool:
+        return bool(self.rest) and not self.is_closed
+
+    def receive(self, data: bytes, now: int, work: int) -> None:
+        if self.step_bytes:
+            rest = self.rest + data
+            data, self.rest = rest[: self.step_bytes], rest[self.step_bytes :]
         self.heard += data
         if b"BOOM" in data:
             raise RuntimeError("a fault of the broker")
@@ -166,6 +175,8 @@ class FakeBroker:
         self.http_body = b""
         self.pump_fails = False
         self.lost_fails = False
+        self.step_bytes = 0
+        """How much of its input a connection handles at once; 0: all of it."""
 
     def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
         """Has no tokens."""
