@@ -163,3 +163,12 @@ def test_a_fault_strikes_as_often_as_it_was_told(namespace: Namespace) -> None:
 def test_the_switchboard_is_off_unless_asked_for(namespace: Namespace) -> None:
     with pytest.raises(ManagementFailed, match=r"40[34]"):
         namespace.faults.clear()
+
+
+def test_a_namespace_and_a_pair_show_their_names_and_no_key() -> None:
+    pair = Pair(Namespace("contoso"), Namespace("fabrikam"))
+    assert repr(pair) == "<Pair <Namespace contoso: not running> with <Namespace fabrikam: not running>>"
+    with Namespace("contoso") as namespace:
+        shown = repr(namespace)
+        assert shown == f"<Namespace contoso: serving {namespace.amqp_address}>"
+        assert "SharedAccessKey" not in shown

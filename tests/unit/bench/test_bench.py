@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 
 from bench.far import LatencyProxy
-from bench.link import PipelinedLink
 from bench.pairing import Drain, Healthy, Pairing, Reaction
 from bench.settle import ONE_BY_ONE_S_MIN, Settle, judged
-from pairbus.amqp.message.whole import encode_message
 from pairbus.cli import bench as door
 from pairbus.cli import main
-from pairbus.testing import Namespace
-
-BODY = encode_message(body=b"x")
 
 
 @pytest.mark.parametrize(
@@ -43,27 +38,6 @@ def test_a_figure_that_cannot_be_is_an_error(
 
 def test_settling_one_by_one_must_take_eight_seconds() -> None:
     assert pytest.approx(8.0) == ONE_BY_ONE_S_MIN
-
-
-@pytest.mark.parametrize("in_flight", [1, 3, 50])
-def test_a_pipelined_link_has_so_many_in_flight_and_no_more(in_flight: int) -> None:
-    with (
-        Namespace("contoso", queues=["q"]) as namespace,
-        PipelinedLink(namespace.amqp_address, namespace.connection_string, "q") as link,
-    ):
-        send, unanswered = link._sender.send, []
-
-        def counted(payload: bytes) -> int:
-            unanswered.append(link._sender.session.next_delivery_id + 1 - len(link._sender.outcomes))
-            return send(payload)
-
-        link._sender.send = counted  # type: ignore[method-assign, assignment]
-        seconds = link.send(BODY, 50, in_flight)
-        with namespace.administration_client() as admin:
-            assert admin.get_queue_runtime_properties("q").active_message_count == 50
-
-    assert max(unanswered) == in_flight
-    assert seconds > 0
 
 
 async def test_the_proxy_adds_its_distance_and_changes_nothing() -> None:

@@ -64,12 +64,3 @@ def test_a_pair_has_two_namespaces_in_processes_unless_given() -> None:
     assert pair.secondary is given
     with pytest.raises(BrokerNotReady, match="the broker is down"):
         pair.primary.pause()
-
-
-def test_a_namespace_and_a_pair_show_their_names_and_no_key() -> None:
-    pair = Pair(Namespace("contoso"), Namespace("fabrikam"))
-    assert repr(pair) == "<Pair <Namespace contoso: not running> with <Namespace fabrikam: not running>>"
-    with Namespace("contoso") as namespace:
-        shown = repr(namespace)
-        assert shown == f"<Namespace contoso: serving {namespace.amqp_address}>"
-        assert "SharedAccessKey" not in shown
