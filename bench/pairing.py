@@ -25,8 +25,8 @@ from azure.servicebus.aio import ServiceBusClient as AsyncClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from bench.peer import progress
-from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import PairingError
+from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rules.health import Health
 from pairbus.testing import Pair

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pairbus.drain.client import PairedServiceBusClient
     from pairbus.errors import (
         AlreadyPairedError,
         InvalidParkedPropertyError,
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
         UsageError,
         WrongTypeError,
     )
-    from pairbus.pairing._sync.sender import PairedSender
+    from pairbus.pairing.client.sync import PairedSender, PairedServiceBusClient
     from pairbus.pairing.errors import (
         BatchTooLargeError,
         ClientClosedError,
@@ -75,9 +74,9 @@ __all__ = [
 ]
 
 # Loaded when asked for: a broker and `pairbus --help` need neither the client nor the official SDK.
-_HOMES = {
-    "PairedServiceBusClient": "pairbus.drain.client",
-    "PairedSender": "pairbus.pairing._sync.sender",
+_MODULES = {
+    "PairedServiceBusClient": "pairbus.pairing.client.sync",
+    "PairedSender": "pairbus.pairing.client.sync",
     "SendAvailabilityOptions": "pairbus.pairing.options",
     "Trigger": "pairbus.pairing.options",
     "EntityReport": "pairbus.pairing.rules.health",
@@ -97,4 +96,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'pairbus' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(_HOMES.get(name, "pairbus.errors")), name)
+    return getattr(import_module(_MODULES.get(name, "pairbus.errors")), name)

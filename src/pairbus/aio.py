@@ -1,9 +1,81 @@
-"""The asynchronous twin of ``pairbus``: the same names, around ``azure.servicebus.aio``."""
+"""The asynchronous side of ``pairbus``: the same names, with the client and sender around ``azure.servicebus.aio``."""
 
 from __future__ import annotations
 
-from pairbus.drain.client_aio import PairedServiceBusClient
-from pairbus.pairing._async.sender import PairedSender
-from pairbus.pairing.options import SendAvailabilityOptions
+from typing import TYPE_CHECKING
 
-__all__ = ["PairedSender", "PairedServiceBusClient", "SendAvailabilityOptions"]
+import pairbus
+from pairbus.pairing.client.aio import PairedSender, PairedServiceBusClient
+
+if TYPE_CHECKING:
+    from pairbus import (
+        AlreadyPairedError,
+        BatchTooLargeError,
+        ClientClosedError,
+        EntityGoneError,
+        EntityReport,
+        Event,
+        Health,
+        InvalidMessageError,
+        InvalidParkedPropertyError,
+        Kind,
+        Listener,
+        MessageTooLargeForBacklogError,
+        NamespaceNameUnknownError,
+        NoBacklogQueuesError,
+        NotPairedError,
+        OtherPrimaryError,
+        PairbusError,
+        PairingError,
+        ParkedSchedule,
+        PartnerClosedError,
+        SameNamespaceError,
+        ScheduledMessageGoneError,
+        SendAvailabilityError,
+        SendAvailabilityOptions,
+        Statistics,
+        Trigger,
+        UsageError,
+        WrongTypeError,
+        __version__,
+        outcome_of,
+    )
+
+__all__ = [
+    "AlreadyPairedError",
+    "BatchTooLargeError",
+    "ClientClosedError",
+    "EntityGoneError",
+    "EntityReport",
+    "Event",
+    "Health",
+    "InvalidMessageError",
+    "InvalidParkedPropertyError",
+    "Kind",
+    "Listener",
+    "MessageTooLargeForBacklogError",
+    "NamespaceNameUnknownError",
+    "NoBacklogQueuesError",
+    "NotPairedError",
+    "OtherPrimaryError",
+    "PairbusError",
+    "PairedSender",
+    "PairedServiceBusClient",
+    "PairingError",
+    "ParkedSchedule",
+    "PartnerClosedError",
+    "SameNamespaceError",
+    "ScheduledMessageGoneError",
+    "SendAvailabilityError",
+    "SendAvailabilityOptions",
+    "Statistics",
+    "Trigger",
+    "UsageError",
+    "WrongTypeError",
+    "__version__",
+    "outcome_of",
+]
+
+
+def __getattr__(name: str) -> object:
+    return getattr(pairbus, name)

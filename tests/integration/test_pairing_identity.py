@@ -101,7 +101,7 @@ def test_a_topic_with_the_name_of_a_backlog_queue_is_not_used(pair: Pair) -> Non
         assert "delete that topic and pair again" in told[0]
         client.fail_over("orders")
         sender.send_messages([text(number) for number in range(4)])
-    assert client._limits.watcher is None, "no thread outlives the client"
+    assert client._runtime.limits.watcher is None, "no thread outlives the client"  # type: ignore[attr-defined]
     found = 0
     with pair.secondary.client() as official:
         for index in (0, 2):

@@ -23,7 +23,7 @@ from pairbus import SendAvailabilityOptions
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.shell import Syphon
-from pairbus.pairing._async.client import PairedServiceBusClient
+from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of

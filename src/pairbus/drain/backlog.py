@@ -20,10 +20,12 @@ from pairbus.drain.restoring import Life
 from pairbus.drain.shell import Told
 from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
 from pairbus.pairing import naming, parking
-from pairbus.pairing._async.management import Management, NoManageRight
-from pairbus.pairing.state import BACKLOG_LIMIT_BYTES
+from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES
+from pairbus.pairing.client.management import Management
+from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import client_settings, handlers, message_bytes, receivers
+from pairbus.sdk.admin import NoManageRight
 from pairbus.sdk.browsing import Browsed, page_of
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
 from pairbus.sdk.failures import Failure, classify
@@ -115,7 +117,7 @@ class Backlog:
     async def queues(self) -> list[QueueRow]:
         """Every backlog queue with its counts; extra ones included."""
         async with self._client() as client:
-            management = Management(client, self._trust, self._host)
+            management = Management(AsyncioRuntime(), client, self._trust, self._host)
             try:
                 found = await management.backlog_queues(self.name)
             except NoManageRight as error:

@@ -19,9 +19,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import BrokerNotReady, UsageError
 from pairbus.local.hosts import ProcessHost, Setup
+from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.journal import ENVIRONMENT
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.server.config.addresses import format_address, parse_address

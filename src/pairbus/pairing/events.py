@@ -1,4 +1,4 @@
-"""What happened, for people and programs: typed events, kept in a bounded history, told to a callback and the log."""
+"""Events of a paired client: typed, kept in a bounded history, passed to a callback and the log."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class EventLog:
         self._history: deque[Event] = deque(maxlen=HISTORY_MAX)
         self._listener = listener
 
-    def tell(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """Remember it, log it, call the listener. A listener that raises is logged and changes nothing."""
         self._history.append(event)
         level = logging.ERROR if event.is_loud else _LEVELS.get(event.kind, logging.INFO)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from pairbus.pairing.client.state import PairingState
     from pairbus.pairing.events import Event
     from pairbus.pairing.rules.health import EntityReport
-    from pairbus.pairing.state import PairingState
 
 logger = logging.getLogger("pairbus.pairing")
 
@@ -31,6 +31,7 @@ STATUS: Final = "status"
 """The kind of a line that holds the state of every entity of one client."""
 STATUS_SECONDS: Final = 1.0
 BEAT_SECONDS: Final = 10.0
+STOP_SECONDS: Final = 1.0
 ENTITIES_MAX: Final = 1_000
 """Entities in one status line. The busiest programs have some dozens."""
 
@@ -85,7 +86,7 @@ class StatusReporter:
     def stop(self) -> None:
         """End the thread. It waits for nothing but its file."""
         self._stop.set()
-        self._thread.join(STATUS_SECONDS)
+        self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         written: tuple[EntityReport, ...] = ()

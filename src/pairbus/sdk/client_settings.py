@@ -9,6 +9,11 @@ from pairbus.errors import UsageError
 from pairbus.sdk.connection_string import CLOUD_SUFFIXES
 
 
+def host_of(client: Any) -> str:
+    """The fully qualified name of a client's namespace."""
+    return client.fully_qualified_namespace  # type: ignore[no-any-return]
+
+
 def uses_tls(client: Any) -> bool:
     """Whether an SDK client speaks TLS: all do but those for a development namespace."""
     return bool(client._config.use_tls)

@@ -12,7 +12,7 @@ from typing import Any
 from azure.servicebus._pyamqp.constants import LinkDeliverySettleReason, LinkState, MessageDeliveryState
 from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
 from azure.servicebus._pyamqp.message import BatchMessage, _MessageDelivery
-from azure.servicebus.exceptions import ServiceBusServerBusyError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 
 
 def set_retries(handler: Any, retries: int, backoff_s: float = 0.1) -> None:
@@ -82,6 +82,27 @@ def share_opening(sender: Any, open_: Any, let_go: Any) -> Any:
     """Let ``open_`` and ``let_go`` stand where the SDK opens and closes its connection. Returns how it opens."""
     original, sender._open, sender._close_handler = sender._open, open_, let_go
     return original
+
+
+def is_open(sender: Any) -> bool:
+    """Whether a sender has a connection that it would use."""
+    return sender._running  # type: ignore[no-any-return]
+
+
+def ensure_open(sender: Any, seconds: float | None) -> None:
+    """Open a synchronous sender if it is not open: one attempt."""
+    if not sender._running:
+        sender._open(seconds)
+
+
+def connection_of(sender: Any) -> Any:
+    """The connection of an open sender."""
+    return sender._handler
+
+
+def ends_connection(error: ServiceBusError) -> bool:
+    """Whether the connection is of no use after an error: the SDK says so, or the answer may still come on it."""
+    return error._shutdown_handler or isinstance(error, OperationTimeoutError)
 
 
 def open_with_retries(sender: Any) -> Any:

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from pairbus.drain.client import PairedServiceBusClient
 from pairbus.model.text import safe_text
+from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.events import Event, Kind
 from pairbus.stage.book import Book

@@ -21,7 +21,7 @@ from pairbus.pairing.rules.health import Health
 from pairbus.reports.bill.catalogue import builtin_tables
 
 if TYPE_CHECKING:
-    from pairbus.drain.client import PairedServiceBusClient
+    from pairbus.pairing.client.sync import PairedServiceBusClient
 
 EVENTS_MAX: Final = 300
 READ_BYTES_MAX: Final = 1_000_000

@@ -14,7 +14,7 @@ from pairbus.sdk.failures import IN_DOUBT, classify
 
 if TYPE_CHECKING:
     from pairbus.drain.plan import BacklogMessage
-    from pairbus.pairing.state import PairingState
+    from pairbus.pairing.client.state import PairingState
     from tests.simulation.pair.world import World
 
 Key = tuple[str, str]

@@ -6,12 +6,12 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rules.flow import Choice, Fail, SendFlow, TryBacklog, TryPrimary, Wait
 from pairbus.pairing.rules.health import EntityHealth, Health
 from pairbus.pairing.rules.rotation import Rotation
-from pairbus.pairing.state import PairingState
 from pairbus.sdk.failures import Failure, classify
 from tests.simulation.pair.model import original
 from tests.simulation.pair.work import Ask, Sleep, Work
@@ -75,7 +75,7 @@ class SimFactory:
                 record.healthy_pings,
                 self.world.now,
             )
-            self.state._records[entity_key(path)] = record
+            self.state._healths[entity_key(path)] = record
         return record
 
     def changed(self, record: EntityHealth) -> None:

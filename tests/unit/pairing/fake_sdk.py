@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
 from pairbus import SendAvailabilityOptions
-from pairbus.pairing._async.client import PairedServiceBusClient
+from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.sdk import message_bytes
 from tests.unit.drain.virtual_loop import VirtualLoop

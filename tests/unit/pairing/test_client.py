@@ -13,10 +13,12 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import exceptions as sdk
 
 from pairbus import AlreadyPairedError, ClientClosedError, Health, PartnerClosedError, SendAvailabilityOptions
-from pairbus.pairing._async.client import PairedServiceBusClient
-from pairbus.pairing._async.management import Management, NoManageRight
+from pairbus.pairing.client.aio import PairedServiceBusClient
+from pairbus.pairing.client.management import Management
+from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.events import Event, Kind
-from pairbus.pairing.registry import pairings
+from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
+from pairbus.sdk.admin import NoManageRight, aio_admin_client
 from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeClient, Stage, refuse, silence, text
 
 REFUSED = sdk.ServiceBusConnectionError()
@@ -29,22 +31,23 @@ class Hosting(PairedServiceBusClient):
     stopped = 0
     failure: Exception | None = None
 
-    async def _usable_queues(self) -> list[str]:
-        await asyncio.sleep(1)
-        return QUEUES
-
-    async def _start_syphon(self) -> None:
+    async def _start_drain(self) -> None:
         if self.failure is not None:
             raise self.failure
         self.started += 1
 
-    async def _stop_syphon(self, seconds: float) -> None:
+    async def _stop_drain(self, seconds: float) -> None:
         self.stopped += 1
 
 
 def hosting(**options: Any) -> tuple[Bench, Hosting]:
+    async def usable_queues() -> list[str]:
+        await asyncio.sleep(1)
+        return QUEUES
+
     bench = Bench(Hosting, enable_syphon=True, **options)
     assert isinstance(bench.client, Hosting)
+    bench.client._setup.usable_queues = usable_queues  # type: ignore[method-assign]
     return bench, bench.client
 
 
@@ -114,7 +117,7 @@ def test_a_close_that_is_cancelled_gives_the_options_free(stage: Stage) -> None:
         async def stop(seconds: float) -> None:
             await asyncio.sleep(100)
 
-        client._stop_syphon = stop  # type: ignore[method-assign]
+        client._stop_drain = stop  # type: ignore[method-assign]
         closing = asyncio.ensure_future(client.close())
         await asyncio.sleep(1)
         closing.cancel()
@@ -219,7 +222,7 @@ def test_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()
         client = bench.paired()
-        tell = client._state.tell
+        tell = client._state.emit
         failures = [RuntimeError("odd"), RuntimeError("odd again")]
 
         def stumbling(kind: Kind, *arguments: Any, **data: Any) -> None:
@@ -227,7 +230,7 @@ def test_a_watch_that_stumbles_goes_on(stage: Stage) -> None:
                 raise failures.pop()
             tell(kind, *arguments, **data)
 
-        client._state.tell = stumbling  # type: ignore[method-assign]
+        client._state.emit = stumbling  # type: ignore[method-assign]
         client.fail_over("orders")
         await asyncio.sleep(60)
 
@@ -316,11 +319,11 @@ def test_keys_and_signatures_of_azure_core_are_understood(stage: Stage) -> None:
     async def act() -> None:
         client: Any = FakeClient("s.servicebus.windows.net")
         client._credential = AzureNamedKeyCredential("Root", "c2VjcmV0")
-        official = Management(client, {})._client()
+        official = aio_admin_client(client, {})
         assert type(official._credential).__name__ == "ServiceBusSharedKeyCredential"
         await official.close()
         client._credential = AzureSasCredential("SharedAccessSignature sr=x&sig=y&se=1&skn=z")
         with pytest.raises(NoManageRight):
-            await Management(client, {}).backlog_queues("p")
+            await Management(AsyncioRuntime(), client, {}).backlog_queues("p")
 
     stage.play(act)

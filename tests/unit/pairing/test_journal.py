@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pairbus.pairing import journal as journals
+from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.journal import Journal, StatusReporter, read
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.pairing.state import PairingState
 
 WAIT_SECONDS = 30.0
 
@@ -26,7 +26,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "BEAT_SECONDS", 3_600.0)
 
 
-def make_factory() -> PairingState:
+def make_state() -> PairingState:
     return PairingState(
         name="f1",
         primary="contoso",
@@ -52,12 +52,12 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 
 def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Path) -> None:
-    path, factory = tmp_path / "journal", make_factory()
-    reporter = StatusReporter(factory, Journal(path, factory.name))
+    path, state = tmp_path / "journal", make_state()
+    reporter = StatusReporter(state, Journal(path, state.name))
     try:
-        factory.health_of("orders")
+        state.health_of("orders")
         wait_until(lambda: len(statuses(path)) == 1)
-        factory.fail_over("orders")
+        state.fail_over("orders")
         wait_until(lambda: len(statuses(path)) == 2)
     finally:
         reporter.stop()
@@ -68,14 +68,14 @@ def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Pa
 
 
 def test_nothing_is_left_after_stop_or_when_the_client_is_gone(tmp_path: Path) -> None:
-    factory: PairingState | None = make_factory()
-    assert factory is not None
-    stopped = StatusReporter(factory, Journal(tmp_path / "a", "a"))
-    left = StatusReporter(factory, Journal(tmp_path / "b", "b"))
+    state: PairingState | None = make_state()
+    assert state is not None
+    stopped = StatusReporter(state, Journal(tmp_path / "a", "a"))
+    left = StatusReporter(state, Journal(tmp_path / "b", "b"))
     stopped.stop()
     assert not stopped._thread.is_alive()
     assert left._thread.is_alive()
-    factory = None
+    state = None
     gc.collect()
     wait_until(lambda: not left._thread.is_alive())
 
@@ -83,7 +83,7 @@ def test_nothing_is_left_after_stop_or_when_the_client_is_gone(tmp_path: Path) -
 def test_a_journal_that_cannot_be_written_does_not_end_the_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, factory = tmp_path / "journal", make_factory()
+    path, state = tmp_path / "journal", make_state()
     written, fails = Journal(path, "f1"), threading.Event()
     append = written.append_status
 
@@ -94,8 +94,8 @@ def test_a_journal_that_cannot_be_written_does_not_end_the_reports(
         append(entities, at_ms)
 
     monkeypatch.setattr(written, "append_status", full)
-    factory.health_of("orders")
-    reporter = StatusReporter(factory, written)
+    state.health_of("orders")
+    reporter = StatusReporter(state, written)
     try:
         wait_until(lambda: statuses(path))
     finally:

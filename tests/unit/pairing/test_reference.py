@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pairbus
+import pairbus.aio
 from pairbus.pairing.events import Kind
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.statistics import Counters, Statistics, Tally, metric_name, prometheus, snapshot
@@ -53,3 +54,10 @@ def test_every_pairing_error_is_in_the_reference() -> None:
     ]
 
     assert [name for name in names if name not in page] == []
+
+
+def test_the_asynchronous_side_offers_the_same_names() -> None:
+    assert pairbus.aio.__all__ == pairbus.__all__
+    for name in pairbus.__all__:
+        is_own = name in ("PairedSender", "PairedServiceBusClient")
+        assert (getattr(pairbus.aio, name) is getattr(pairbus, name)) is not is_own

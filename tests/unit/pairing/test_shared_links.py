@@ -18,14 +18,14 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusAuthent
 
 from pairbus import SendAvailabilityOptions
 from pairbus.errors import UsageError
-from pairbus.pairing._async.client import PairedServiceBusClient
-from pairbus.pairing._async.link import Link
-from pairbus.pairing.attempts import LinkClosed
+from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.errors import ClientClosedError
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import TRANSFER_SEGMENT
 from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.rules.health import Health
+from pairbus.pairing.runtime.asyncio_link import AsyncioLink
+from pairbus.pairing.runtime.attempts import LinkClosed
 from pairbus.sdk.failures import Failure, classify
 from tests.simulation.false_network import MARK, FalseNamespace, false_network
 from tests.unit.drain.virtual_loop import VirtualLoop
@@ -389,5 +389,5 @@ async def test_a_time_limit_ends_in_the_sdks_own_error() -> None:
 
     link: Any = SimpleNamespace(sender=Silent())
     with pytest.raises(OperationTimeoutError, match=r"within 0\.01 seconds") as caught:
-        await Link.send(link, "message", 0.005, 0.01, {})
+        await AsyncioLink.send(link, "message", 0.005, 0.01)
     assert isinstance(caught.value.__cause__, TimeoutError)

@@ -11,21 +11,21 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.pairing import parking
-from pairbus.pairing.errors import MessageTooLargeForBacklogError
-from pairbus.pairing.events import Event, Kind
-from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.pairing.parking import Passport
-from pairbus.pairing.rules.health import Health
-from pairbus.pairing.state import (
+from pairbus.pairing.client.limits import (
     BACKLOG_LIMIT_BYTES,
     ENVELOPE_BYTES,
     HEADER_LIMIT_BYTES,
-    PairingState,
     check_header,
     check_size,
     header_bytes,
     headroom_of,
 )
+from pairbus.pairing.client.state import PairingState
+from pairbus.pairing.errors import MessageTooLargeForBacklogError
+from pairbus.pairing.events import Event, Kind
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.parking import Passport
+from pairbus.pairing.rules.health import Health
 from pairbus.sdk import message_bytes
 
 

@@ -36,13 +36,6 @@ PRIVATE = {
 }
 """Private attributes of the SDK's clients, senders, receivers, messages and errors that PairBus knows."""
 NOT_YET = {
-    "pairing/_async/client.py",
-    "pairing/_async/link.py",
-    "pairing/_async/runtime.py",
-    "pairing/_sync/client.py",
-    "pairing/_sync/link.py",
-    "pairing/_sync/runtime.py",
-    "pairing/rules/trigger.py",
     "spark/connector/entity.py",
 }
 """Modules that still do, to be emptied."""

@@ -20,8 +20,8 @@ from pairbus.errors import BrokerNotReady, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pairbus.drain.client import PairedServiceBusClient
     from pairbus.local.pair import Member, UpInfo, UpOptions
+    from pairbus.pairing.client.sync import PairedServiceBusClient
     from pairbus.web.hub import Hub
 
 EPILOG: Final = """\b

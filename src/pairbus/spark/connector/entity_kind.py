@@ -34,7 +34,7 @@ _UNKNOWN: Final = (AzureError, ServiceBusError, TimeoutError, OSError, ValueErro
 @asynccontextmanager
 async def management_of(options: SourceOptions) -> AsyncIterator[ServiceBusAdministrationClient | None]:
     """The management API of the namespace; None when the credential is of no use to it."""
-    from pairbus.pairing._async.management import Management, NoManageRight
+    from pairbus.sdk.admin import NoManageRight, aio_admin_client
     from pairbus.sdk.connection_string import parse_connection_string
     from pairbus.sdk.trust import bundle_of
 
@@ -49,7 +49,7 @@ async def management_of(options: SourceOptions) -> AsyncIterator[ServiceBusAdmin
             ServiceBusClient.from_connection_string(**options.access.connection()) as client,
         ):
             try:
-                management = Management(client, settings, host)._client()
+                management = aio_admin_client(client, settings, host)
             except NoManageRight:
                 yield None
                 return

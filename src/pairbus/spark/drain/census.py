@@ -79,12 +79,12 @@ class Census:
 
     async def _counted(self) -> dict[str, int | None] | None:
         # Heavy, and the source, which only browses, needs none of it.
-        from pairbus.pairing._async.management import Management
+        from pairbus.sdk.admin import aio_admin_client
 
         counts: dict[str, int | None] = {}
         async with AsyncServiceBusClient.from_connection_string(self._secondary, **self._reach) as client:
             try:
-                async with Management(client, self._trust, self._host)._client() as management:
+                async with aio_admin_client(client, self._trust, self._host) as management:
                     async for queue in management.list_queues_runtime_properties():
                         if backlog_index(self._primary_name, queue.name) is not None:
                             counts[queue.name] = queue.active_message_count

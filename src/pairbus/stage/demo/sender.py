@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.drain.client import PairedServiceBusClient
+from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.clock import steady_ms
 from pairbus.stage.actors import Actor, digest
 from pairbus.stage.book import Book

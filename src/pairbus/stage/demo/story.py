@@ -18,10 +18,10 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusClient
 
 from pairbus.drain.backlog import Backlog
-from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import PairbusError
 from pairbus.local.management import ManagementClient
 from pairbus.local.pair import PRIMARY, SECONDARY, Member
+from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rules.health import Health

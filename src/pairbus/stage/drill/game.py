@@ -14,8 +14,8 @@ from typing import Any, Final
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient
 
-from pairbus.drain.client import PairedServiceBusClient
 from pairbus.errors import PairingError, UsageError
+from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.options import SendAvailabilityOptions, milliseconds

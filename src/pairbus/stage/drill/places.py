@@ -15,8 +15,7 @@ from azure.core.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient
 
 from pairbus.errors import PairingError, UsageError
-from pairbus.sdk.client_settings import credential_of, uses_tls
-from pairbus.sdk.plain_http import PlainHttpTransport
+from pairbus.sdk.admin import admin_client
 from pairbus.stage.drill.plan import PREFIX, PROPERTY, DrillOptions
 
 if TYPE_CHECKING:
@@ -63,15 +62,12 @@ class Place:
 def administration(client: ServiceBusClient, ca_file: str | None) -> ServiceBusAdministrationClient:
     """The official administration client of the namespace that an official client speaks to."""
     options: dict[str, Any] = {
-        "retry_total": 1,
         "connection_timeout": REQUEST_SECONDS,
         "read_timeout": REQUEST_SECONDS,
     }
     if ca_file is not None:
         options["connection_verify"] = ca_file
-    if not uses_tls(client):
-        options["transport"] = PlainHttpTransport(**options)
-    return ServiceBusAdministrationClient(client.fully_qualified_namespace, credential_of(client), **options)
+    return admin_client(client, options)
 
 
 class Places:

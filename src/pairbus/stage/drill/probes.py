@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.drain.client import PairedServiceBusClient
+from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.rules.health import Health

@@ -1,5 +1,4 @@
-# Written by tools/unasync.py from _async/watch.py: edit that file.
-"""The watch over one entity that is not healthy: its failover timer and its pings. One per entity and state."""
+"""The watch over one entity that is not healthy: its failover timer and its pings. One per entity and client."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from pairbus.sdk import handlers
 from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
-    from pairbus.pairing._sync.client import PairedServiceBusClient
+    from pairbus.pairing.client.client import PairedClient
 
 logger = logging.getLogger("pairbus.pairing")
 
 PAUSE_SECONDS: Final = 1.0
 SDK_SHARE: Final = 0.9
-"""What the SDK gets of a ping's time, so that it may end in its own way before it is cut off."""
+"""Part of a ping's time that the SDK gets, so that it can end in its own way before it is cut off."""
 
 
 def ping_message() -> ServiceBusMessage:
@@ -37,60 +36,61 @@ def ping_message() -> ServiceBusMessage:
     )
 
 
-def watch(client: PairedServiceBusClient, record: EntityHealth) -> None:
+async def watch(client: PairedClient[Any, Any], health: EntityHealth) -> None:
     """Run until the entity is healthy or the client is closed."""
     while True:
         try:
-            if _turn(client, record):
+            if await _turn(client, health):
                 return
         except Exception:
             # An entity that nobody watches would stay failed over for ever.
             logger.exception(
-                "the watch over %s stumbled", record.path, extra={"event": "pairing.watch_failed"}
+                "the watch over %s failed; it goes on", health.path, extra={"event": "pairing.watch_failed"}
             )
-            record.pings.answered(client._state.clock())
-            client._pulse.wait(client._pulse.ticket(), PAUSE_SECONDS)
+            health.pings.answered(client._state.clock())
+            await client._runtime.wait_for_change(client._runtime.change_token(), PAUSE_SECONDS)
 
 
-def _turn(client: PairedServiceBusClient, record: EntityHealth) -> bool:
+async def _turn(client: PairedClient[Any, Any], health: EntityHealth) -> bool:
     """Look once, then ping or wait. True: there is nothing left to watch."""
     state = client._state
     with state.lock:
-        ticket = client._pulse.ticket()
+        token = client._runtime.change_token()
         now = state.clock()
-        state.apply(record, record.tick(now))
-        if record.state is Health.HEALTHY or client._is_ended:
-            client._watch_ended(record)
+        state.apply(health, health.tick(now))
+        if health.state is Health.HEALTHY or client._is_ended:
+            client._watch_ended(health)
             return True
-        is_due = record.ping_is_due(now)
+        is_due = health.ping_is_due(now)
         if is_due:
-            record.pings.sending(now)
-        deadline = record.next_deadline()
+            health.pings.sending(now)
+        deadline = health.next_deadline()
     if is_due:
-        _ping(client, record)
+        await _ping(client, health)
     else:
-        client._pulse.wait(ticket, None if deadline is None else max(0.001, (deadline - now) / 1000))
+        seconds = None if deadline is None else max(0.001, (deadline - now) / 1000)
+        await client._runtime.wait_for_change(token, seconds)
     return False
 
 
-def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
+async def _ping(client: PairedClient[Any, Any], health: EntityHealth) -> None:
     state = client._state
     with state.lock:
         state.counters.pings += 1
-    state.tell(Kind.PING_SENT, record.path, "asking whether the entity is back")
-    seconds = record.pings.timeout_ms / 1000
+    state.emit(Kind.PING_SENT, health.path, "asking whether the entity is back")
+    seconds = health.pings.timeout_ms / 1000
     error: Exception | None = None
     sender: Any = None
     try:
         # A fresh link for each ping: an old one would report its own death, not the entity's.
-        sender = client.primary.get_queue_sender(record.path)
+        sender = client.primary.get_queue_sender(health.path)
         handlers.set_retries(sender, 0)
-        with client._limits.limit(sender, seconds):
-            sender.send_messages(ping_message(), timeout=seconds * SDK_SHARE)
+        async with client._runtime.limit(sender, seconds):
+            await client._runtime.call(sender.send_messages, ping_message(), timeout=seconds * SDK_SHARE)
     except Exception as caught:  # noqa: BLE001 - every error is the answer to the ping
         error = caught
     finally:
-        client._close_handler(sender)
+        await client._close_quietly(sender)
     with state.lock:
         if client._is_ended:
             return
@@ -98,11 +98,11 @@ def _ping(client: PairedServiceBusClient, record: EntityHealth) -> None:
         if error is None:
             state.counters.pings_answered += 1
             text = "the entity accepted a ping"
-            changes = record.ping_succeeded(now)
+            changes = health.ping_succeeded(now)
         else:
             text = f"{type(error).__name__}: {error}"[:200]
             is_gone = classify(error) is Failure.NOT_FOUND
-            changes = record.ping_failed(now, text, entity_is_gone=is_gone, error=error)
-        state.note(record, f"ping: {text}")
-        state.tell(Kind.PING_ANSWERED, record.path, text, is_good=error is None)
-        state.apply(record, changes)
+            changes = health.ping_failed(now, text, entity_is_gone=is_gone, error=error)
+        state.note(health, f"ping: {text}")
+        state.emit(Kind.PING_ANSWERED, health.path, text, is_good=error is None)
+        state.apply(health, changes)

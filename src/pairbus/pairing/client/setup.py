@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import OtherPrimaryError, PairingError
-from pairbus.pairing._async.management import Management, NoManageRight
+from pairbus.pairing.client.management import Management
 from pairbus.pairing.errors import NoBacklogQueuesError
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import backlog_index
 from pairbus.pairing.parking import passport_primary
 from pairbus.pairing.rules.queues import BacklogQueue, name_of, take_census
 from pairbus.sdk import handlers
+from pairbus.sdk.admin import NoManageRight
 from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
-    from pairbus.pairing._async.client import PairedServiceBusClient
+    from pairbus.pairing.client.client import PairedClient
 
 PROBE_SECONDS: Final = 10.0
 
@@ -24,11 +25,12 @@ PROBE_SECONDS: Final = 10.0
 class Setup:
     """Sets up the backlog queues of one paired client."""
 
-    def __init__(self, client: PairedServiceBusClient, options: dict[str, Any]) -> None:
+    def __init__(self, client: PairedClient[Any, Any], options: dict[str, Any]) -> None:
         self._client = client
         self._state = client._state
         self._identity = client._identity
-        self._management = Management(client.secondary, options)
+        self._runtime = client._runtime
+        self._management = Management(client._runtime, client.secondary, options)
         self._count = client.options.backlog_queue_count
         self._being_created: set[str] = set()
         self._created_ms: dict[str, int] = {}
@@ -51,7 +53,7 @@ class Setup:
         for queue in census.extra:
             held = await self._management.message_count(queue.name)
             text = f"beyond the count of {count}: not used, not drained; it holds {held} messages"
-            self._state.tell(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
+            self._state.emit(Kind.EXTRA_QUEUE, queue.name, text, messages=held)
         existing = dict(census.existing)
         usable: list[int] = []
         last: Exception | None = None
@@ -64,15 +66,15 @@ class Setup:
                     existing[index] = created
             except OtherPrimaryError:
                 raise
-            except Exception as error:  # noqa: BLE001 - pairing succeeds with the other queues (P30)
+            except Exception as error:  # noqa: BLE001 - pairing succeeds with the other queues
                 last = error
-                self._state.tell(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
+                self._state.emit(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
         for index, queue in existing.items():
-            self._tell_differences(queue)
+            self._report_differences(queue)
             if queue.obstacle:
                 last = PairingError(f"{queue.name}: {queue.obstacle}")
                 self._state.drained_only.append(queue.name)
-                self._state.tell(Kind.QUEUE_UNUSABLE, queue.name, queue.obstacle, is_loud=True)
+                self._state.emit(Kind.QUEUE_UNUSABLE, queue.name, queue.obstacle, is_loud=True)
             else:
                 usable.append(index)
         if not usable:
@@ -97,7 +99,7 @@ class Setup:
         until_ms = self._state.clock() + int(seconds * 1000)
         while True:
             with self._state.lock:
-                ticket = self._client._pulse.ticket()
+                token = self._runtime.change_token()
                 if self._created_ms.get(name, -1) >= since_ms:
                     return True
                 if name not in self._being_created:
@@ -106,20 +108,20 @@ class Setup:
             left_ms = until_ms - self._state.clock()
             if left_ms <= 0 or self._client._is_ended:
                 return False
-            await self._client._pulse.wait(ticket, left_ms / 1000)
+            await self._runtime.wait_for_change(token, left_ms / 1000)
         is_there = False
         try:
             found = await self._create(index)
             is_there = found is None or not found.obstacle
         except PairingError as error:
             self._may_manage = not isinstance(error.__cause__, NoManageRight)
-            self._state.tell(Kind.QUEUE_UNUSABLE, name, f"it was deleted, and {error}", is_loud=True)
+            self._state.emit(Kind.QUEUE_UNUSABLE, name, f"it was deleted, and {error}", is_loud=True)
         finally:
             with self._state.lock:
                 self._being_created.discard(name)
                 if is_there:
                     self._created_ms[name] = self._state.clock()
-            self._client._pulse.fire()
+            self._runtime.notify()
         return is_there
 
     async def _create(self, index: int) -> BacklogQueue | None:
@@ -131,7 +133,7 @@ class Setup:
         name = name_of(primary, index)
         try:
             if await self._management.create(name, self._identity.address):
-                self._state.tell(Kind.QUEUE_CREATED, name, "created")
+                self._state.emit(Kind.QUEUE_CREATED, name, "created")
                 return None
             found = await self._management.backlog_queue(primary, name)
         except Exception as error:
@@ -149,28 +151,28 @@ class Setup:
             if not self._identity.accepts(queue.owner):
                 raise OtherPrimaryError(queue.name, queue.owner, self._identity.address)
 
-    def _tell_differences(self, queue: BacklogQueue) -> None:
+    def _report_differences(self, queue: BacklogQueue) -> None:
         for text in queue.differences:
-            self._state.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text)
+            self._state.emit(Kind.PROPERTY_DIFFERENCE, queue.name, text)
         for text in queue.dangers:
-            self._state.tell(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
+            self._state.emit(Kind.PROPERTY_DIFFERENCE, queue.name, text, is_loud=True)
 
     async def _check_is_queue(self, name: str) -> None:
         """Raise PairingError when an entity that can be sent to is no plain queue, as far as the credential lets it be seen.
 
-        A topic accepts sends and keeps nothing without a subscription, and only a receiver is told the difference.
+        A topic accepts sends and keeps nothing without a subscription. Only a receiver is refused there.
         """
         receiver = self._client.secondary.get_queue_receiver(name)
         handlers.set_retries(receiver, 0)
         try:
-            async with self._client._limits.limit(receiver, PROBE_SECONDS):
-                page = await receiver.peek_messages(max_message_count=1)
+            async with self._runtime.limit(receiver, PROBE_SECONDS):
+                page = await self._runtime.call(receiver.peek_messages, max_message_count=1)
         except Exception as error:
             if classify(error) is Failure.INVALID:
                 raise PairingError(f"it is no queue that messages can be parked in: {error}") from error
             return  # most often it may send only, and cannot look
         finally:
-            await self._client._close_handler(receiver)
+            await self._client._close_quietly(receiver)
         for message in page:
             owner = passport_primary(message.application_properties)
             if not self._identity.accepts(owner):
@@ -185,17 +187,17 @@ class Setup:
             sender = self._client.secondary.get_queue_sender(name)
             handlers.set_retries(sender, 0)
             try:
-                async with self._client._limits.limit(sender, PROBE_SECONDS):
-                    await sender.create_message_batch()
+                async with self._runtime.limit(sender, PROBE_SECONDS):
+                    await self._runtime.call(sender.create_message_batch)
                 await self._check_is_queue(name)
                 usable.append(name)
             except OtherPrimaryError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
                 last = error
-                self._state.tell(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
+                self._state.emit(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
             finally:
-                await self._client._close_handler(sender)
+                await self._client._close_quietly(sender)
         if not usable:
             raise NoBacklogQueuesError(
                 f"the credential is wrong or may not manage {self._state.secondary}, and no backlog queue of "

@@ -1,12 +1,13 @@
-"""One official sender that any number of coroutines share. ``_sync/link.py`` is its partner.
+"""One sender of the SDK that any number of coroutines share.
 
 The SDK serves one coroutine at a time: two that open a sender's link replace each other's connection, and two that send
-write each other's messages again. So one owner does each of these things and the others wait for what comes of it:
+write each other's messages again. So one owner does each of these things and the others wait for its result:
 
-Rule 1: a link is opened by a task of its own. Whoever needs it waits for its result, and may give up without ending it.
+Rule 1: a task of its own opens the link. Callers wait for its result, and may give up without ending it.
 Rule 2: a caller that is alone has the link to itself and sends the SDK's way.
-Rule 3: callers that come meanwhile wait in their order; then one task sends for all of them, so that a round trip serves many.
-Rule 4: a connection that broke, or that a caller left in its midst, is let go at once; the next caller gets a fresh one.
+Rule 3: callers that come meanwhile wait in their order. Then one task sends for all of them: one round trip serves many.
+Rule 4: a connection that broke, or that a caller left in the middle of a send, is dropped at once. The next caller gets a
+fresh one.
 """
 
 from __future__ import annotations
@@ -15,32 +16,23 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.pairing.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.pairing.outcome import copy_of
+from pairbus.pairing.runtime.attempts import Attempts, LinkClosed, NotWanted, current_attempts
 from pairbus.sdk import handlers
 from pairbus.sdk.failures import is_of_the_transport
 
-if TYPE_CHECKING:
-    from pairbus.pairing._async.runtime import Limits
-
-GRACE_SECONDS: Final = 1.0
-"""How much a plain send may overrun its timeout before it is cut off."""
 IN_FLIGHT_MAX: Final = 64
-"""How many messages of one link wait for their answer at a time. More would exceed the credit of a small namespace."""
+"""Messages of one link that may wait for their answer at a time. More would exceed the credit of a small namespace."""
 OPEN_SECONDS_MAX: Final = 60.0
-"""How long one opening lasts at most, however patient those are who wait for it."""
+"""Seconds after which one opening is given up, however long its callers would wait."""
 END_SECONDS: Final = 1.5
-"""How long the end of a connection is waited for before its socket is cut."""
+"""Seconds to wait for the end of a connection before its socket is cut."""
 
 _OPEN, _SEND, _HOLD = range(3)
-
-
-def _always() -> bool:
-    return True
 
 
 class _Entry:
@@ -64,24 +56,22 @@ class _Entry:
                 self.future.set_exception(error)
 
 
-class Link:
-    """One official sender, and the order in which callers use it.
+class AsyncioLink:
+    """See ``Link``.
 
     Args:
         sender: The SDK's sender; nobody else may call it.
         is_wanted: Whether a message should still go this way, asked before each attempt.
     """
 
-    def __init__(
-        self, sender: Any, _limits: Limits | None = None, is_wanted: Callable[[], bool] = _always
-    ) -> None:
+    def __init__(self, sender: Any, is_wanted: Callable[[], bool]) -> None:
         self.sender = sender
         self._is_wanted = is_wanted
         self.is_closed = False
         self._is_held = False
         self._is_stale = False
-        """Whether a message had no answer in its time, and no other one since: those in flight are waited for, then the connection
-        is dropped, and whoever comes meanwhile gets the next one."""
+        """Whether a message got no answer in its time, and no other message got one since. The link then waits for the messages
+        in flight and drops the connection; callers that come meanwhile get the next one."""
         self._holder: asyncio.Task[Any] | None = None
         self._waiting: deque[_Entry] = deque()
         self._fresh: deque[_Entry] = deque()
@@ -93,27 +83,24 @@ class Link:
         self._sdk_open = handlers.share_opening(sender, self._open, self._let_go)
         self._can_pipeline = handlers.can_pipeline(sender)
 
-    # --- for the paired sender --------------------------------------------------------------------
+    # --- for pairing.client -----------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody uses the link or waits for it."""
         return not (self._is_held or self._waiting or self._flying or self._opening or self._pump)
 
-    async def send(self, message: Any, seconds: float, cut_seconds: float, options: dict[str, Any]) -> None:
-        """Send within ``seconds``; the SDK does not keep every one of its timeouts, so ``cut_seconds`` ends it."""
+    async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
         async with _within(cut_seconds, "The send"):
-            await self.sender.send_messages(message, timeout=seconds, **options)
+            await self.sender.send_messages(message, timeout=seconds)
 
     async def open(self, seconds: float) -> None:
-        """Open the link if it is not open; the SDK tries again as often as it is told to."""
         async with _within(seconds, "Opening the link"):
             await handlers.open_with_retries(self.sender)
 
     async def call(
         self, work: Callable[..., Awaitable[Any]], seconds: float, *given: Any, **options: Any
     ) -> Any:
-        """Call another method of the sender while nobody else uses the link."""
         async with _within(seconds, "The request"):
             await handlers.open_with_retries(self.sender)
             await self._hold(None)
@@ -131,12 +118,10 @@ class Link:
                 self._release()
 
     def rest(self) -> None:
-        """Let go of the connection if nobody uses it: after an outage a fresh one is wanted."""
         if self.is_idle:
             self._drop()
 
     async def close(self) -> None:
-        """End everything: callers that wait are refused, connections are closed."""
         self.is_closed = True
         tasks = [task for task in (self._opening, self._pump) if task is not None]
         for task in tasks:
@@ -162,7 +147,7 @@ class Link:
 
     async def _open(self, timeout: float | None = None) -> None:
         """What the SDK calls before each use."""
-        if self.sender._running:
+        if handlers.is_open(self.sender):
             return
         if self._holder is not None and self._holder is asyncio.current_task():
             await self._sdk_open(timeout)
@@ -181,7 +166,7 @@ class Link:
             attempts.begin()
         if not self._is_wanted():
             raise NotWanted
-        if not self.is_idle or not self.sender._running:
+        if not self.is_idle or not handlers.is_open(self.sender):
             if self._can_pipeline:
                 await self._wait(_Entry(_SEND, message, attempts), timeout)
                 return
@@ -193,18 +178,18 @@ class Link:
         try:
             await self._sdk_send(message, timeout=timeout, last_exception=last_exception)
         except ServiceBusError as error:
-            if error._shutdown_handler or isinstance(error, OperationTimeoutError):
+            if handlers.ends_connection(error):
                 self._drop()
             raise
         except BaseException:
-            # Broken, or left in its midst: nobody knows what is left on it.
+            # Broken, or left in the middle of a send: the state of the connection is unknown.
             self._drop()
             raise
         finally:
             self._release()
 
     async def _let_go(self) -> None:
-        """What the SDK calls to close its connection: for an error of one caller, who must not end another's."""
+        """What the SDK calls to close its connection after an error of one caller, who must not end another's."""
         is_opening = self._opening is not None and self._opening is asyncio.current_task()
         is_holding = self._holder is not None and self._holder is asyncio.current_task()
         if is_opening or is_holding or self.is_closed:
@@ -248,14 +233,14 @@ class Link:
             self._given_up(entry)
 
     def _was_silent(self, entry: _Entry) -> None:
-        """A caller's whole time was not enough: the connection may be dead without anybody having said so."""
+        """A caller got no answer in all its time: the connection may be dead without an error."""
         if entry.delivery is not None:
             self._is_stale = True
         elif self._opening is not None and all(one.future.done() for one in self._waiting):
             self._opening.cancel()
 
     def _given_up(self, entry: _Entry) -> None:
-        """A caller has its answer or waits no longer. What was not written yet never will be."""
+        """A caller has its answer or waits no longer. A message that was not written yet never will be."""
         if entry in self._flying:
             del self._flying[entry]
             if entry.delivery is not None:
@@ -263,7 +248,7 @@ class Link:
         self._advance()
 
     def _advance(self) -> None:
-        """Give turns to whoever waits, in their order."""
+        """Give turns to the callers that wait, in their order."""
         while self._waiting and not self._is_held and self._opening is None:
             entry = self._waiting[0]
             if entry.future.done():
@@ -274,7 +259,7 @@ class Link:
                 self._waiting.popleft()
                 self._is_held = True
                 entry.done()
-            elif not self.sender._running:
+            elif not handlers.is_open(self.sender):
                 if self._pump is None and not self.is_closed:
                     self._opening = asyncio.get_running_loop().create_task(self._open_once())
                 return
@@ -282,7 +267,7 @@ class Link:
                 self._waiting.popleft()
                 entry.done()
             elif self._is_stale and self._pump is not None:
-                return  # whoever joined those in flight would keep a dead connection for ever
+                return  # a caller that joined those in flight would keep a dead connection for ever
             elif len(self._flying) < IN_FLIGHT_MAX:
                 self._waiting.popleft()
                 self._flying[entry] = None
@@ -321,8 +306,8 @@ class Link:
             self._advance()
 
     async def _send_for_all(self) -> None:
-        """Send what callers have handed in, and read the answers, until there is nothing in flight."""
-        handler = self.sender._handler
+        """Send the messages of all callers and read the answers, until nothing is in flight."""
+        handler = handlers.connection_of(self.sender)
         try:
             while self._flying:
                 while self._fresh:
@@ -358,7 +343,7 @@ class Link:
         return settled
 
     def _drop(self) -> None:
-        """Let go of the connection; it is closed meanwhile, which takes a second or more when its peer is gone."""
+        """Let go of the connection. A task closes it: that takes a second or more when its peer is gone."""
         self._is_stale = False
         handler = handlers.take_handler(self.sender)
         if handler is not None:

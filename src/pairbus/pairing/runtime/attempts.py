@@ -1,4 +1,4 @@
-"""What is known of one send's attempts: whether its message has left, and whether an attempt had no answer (P5)."""
+"""What is known about the attempts of one send: whether its message has left, and whether an attempt got no answer (P5)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from pairbus.sdk.failures import IN_DOUBT, classify
 class Attempts:
     """The attempts of one send, the SDK's own retries included."""
 
-    __slots__ = ("is_in_doubt", "is_sent")
-
     def __init__(self) -> None:
         self.is_sent = False
-        """Whether the attempt in hand has come so far that the message may have left."""
+        """Whether the attempt in progress has come so far that the message may have left."""
         self.is_in_doubt = False
         """Whether an attempt ended without an answer after that."""
 
@@ -37,7 +35,7 @@ class Attempts:
 
 
 current_attempts: ContextVar[Attempts] = ContextVar("pairbus_attempts")
-"""Those of the send in hand. Coroutines and threads that share a sender must not see each other's."""
+"""Those of the send in progress. Coroutines and threads that share a sender must not see each other's."""
 
 
 class NotWanted(PairbusError, ServiceBusError):
@@ -60,7 +58,7 @@ class LinkClosed(PairbusError, ValueError, ServiceBusError):
 
 
 def notice(error: BaseException) -> None:
-    """An attempt of the send in hand failed."""
+    """An attempt of the send in progress failed."""
     attempts = current_attempts.get(None)
     if attempts is not None:
         attempts.failed(error)

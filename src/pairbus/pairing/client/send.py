@@ -1,56 +1,93 @@
-"""What one send carries: messages with their ids fixed, their encoded and parked forms, and where these are."""
+"""One send: its messages with their ids fixed, their encoded and parked forms, and what is known about its attempts."""
 
 from __future__ import annotations
 
 import datetime
 import struct
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
 from pairbus.pairing import parking
 from pairbus.pairing.errors import BatchTooLargeError, InvalidMessageError
+from pairbus.pairing.runtime.attempts import Attempts
 from pairbus.pairing.scheduled import ParkedSchedule
 from pairbus.sdk import message_bytes
 
 if TYPE_CHECKING:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+    from pairbus.pairing.rules.flow import SendFlow
 
-class Parcel:
-    """The encoded messages of one send, and which of their parked forms are still to be sent."""
+TIMEOUT_MS_DEFAULT: Final = 60_000
+"""Time of a send that came without a timeout: a silent primary must not hold it for ever."""
 
-    def __init__(self, message: Any, batch_limit: int | None = None) -> None:
-        """``batch_limit``: the size up to which the SDK would send a list of messages; None: whatever it is."""
+
+class Send(Attempts):
+    """One send on its way.
+
+    Args:
+        message: A message, a list of messages or a batch; every message has its id.
+        count: How many messages that is.
+        begun_ms: When the send began, on the steady clock.
+        timeout: Seconds that the caller gives it; None: the default.
+        due: When the messages are to be enqueued; None: at once.
+    """
+
+    flow: SendFlow | None = None
+    """The decisions of this send. None while its entity is healthy and has not failed it."""
+    left: list[bytes] | None = None
+    """Parked forms that no backlog queue has accepted yet. None before the messages are parked."""
+    handles: list[int] | None = None
+    """Sequence numbers of scheduled messages that the primary accepted."""
+    _originals: list[bytes] | None = None
+
+    def __init__(
+        self,
+        message: Any,
+        count: int,
+        begun_ms: int,
+        timeout: float | None,
+        due: datetime.datetime | None = None,
+    ) -> None:
+        super().__init__()
         self.message = message
-        self._batch_limit = batch_limit
-        self._originals: list[bytes] | None = None
-        self.left: list[bytes] | None = None
-        self.created_again: set[str] = set()
-        """Backlog queues that were missing and were created for this send."""
-        self.parked: list[tuple[str, bytes]] = []
-        """What is in the backlog, and in which queue of it."""
+        self.count = count
+        self.timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
+        self.deadline_ms = begun_ms + self.timeout_ms
+        self.due = due
 
-    def originals(self) -> list[bytes]:
-        """The bytes that the SDK would send, message by message. Raises what the SDK would raise."""
+    def originals(self, batch_limit: int) -> list[bytes]:
+        """The bytes that the SDK would send, message by message. Raises what the SDK would raise.
+
+        ``batch_limit``: the size up to which the SDK would send a list of messages.
+        """
         if self._originals is None:
             try:
-                self._originals = self._encoded()
+                encoded = self._encoded()
             except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
                 raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
-            if self._batch_limit is not None and isinstance(self.message, list):
-                size = message_bytes.batch_size(self._originals)
-                if size > self._batch_limit:
-                    raise BatchTooLargeError(len(self.message), size, self._batch_limit)
+            if self.due is None and isinstance(self.message, list):
+                size = message_bytes.batch_size(encoded)
+                if size > batch_limit:
+                    raise BatchTooLargeError(len(self.message), size, batch_limit)
+            self._originals = encoded
         return self._originals
 
     def _encoded(self) -> list[bytes]:
         if isinstance(self.message, ServiceBusMessageBatch):
             return message_bytes.messages_of(self.message)
-        if isinstance(self.message, list):
-            return [message_bytes.encoded(item, is_traced=True) for item in self.message]
-        return [message_bytes.encoded(self.message, is_traced=True)]
+        several = self.message if isinstance(self.message, list) else [self.message]
+        return [message_bytes.encoded(item, is_traced=True) for item in several]
+
+    def park(self, parked: list[bytes]) -> None:
+        """The messages have their parked forms."""
+        self.left = parked
+        self.parked: list[tuple[str, bytes]] = []
+        """Parked forms that are in the backlog, and in which queue of it."""
+        self.created_again: set[str] = set()
+        """Backlog queues that were missing and were created for this send."""
 
     def accepted(self, queue: str, count: int) -> None:
         """A backlog queue has taken the next messages."""

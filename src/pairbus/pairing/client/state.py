@@ -17,7 +17,6 @@ from typing import Final
 
 from pairbus.errors import UsageError
 from pairbus.pairing import parking
-from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions, Trigger, milliseconds
@@ -27,18 +26,11 @@ from pairbus.pairing.rules.health import Change, EntityHealth, EntityReport, Hea
 from pairbus.pairing.rules.rotation import Chooser, Rotation
 from pairbus.pairing.rules.trigger import counts
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
-from pairbus.sdk import message_bytes
 
-BACKLOG_LIMIT_BYTES: Final = 262_144
-"""What a backlog queue of the standard tier takes."""
-HEADER_LIMIT_BYTES: Final = 65_536
-"""What the service allows for all properties of a message together."""
 NAMES_MAX: Final = 20
 """How many known entities an error about an unknown one lists."""
 DECISIONS_MAX: Final = 200
 """How many lines of history ``explain`` keeps per entity."""
-SEND_TIMEOUT_MS_DEFAULT: Final = 60_000
-"""The time of a send that came without a timeout: a silent primary must not hold it for ever."""
 
 logger = logging.getLogger("pairbus.pairing")
 
@@ -103,7 +95,7 @@ class PairingState:
         self._on_change = on_change
         self._rotation = Rotation((), self.ping_interval_ms, chooser)
         self._chooser = chooser
-        self._records: dict[str, EntityHealth] = {}
+        self._healths: dict[str, EntityHealth] = {}
         self._decisions: dict[str, deque[str]] = {}
         self._detours = 0
         self._process = os.getpid()
@@ -116,7 +108,7 @@ class PairingState:
         with self.lock:
             self._rotation = Rotation(queues, self.ping_interval_ms, self._chooser)
             self.is_paired = True
-        self.tell(
+        self.emit(
             Kind.PAIRED,
             self.primary,
             f"paired with {self.secondary}: {len(queues)} backlog queues",
@@ -156,16 +148,16 @@ class PairingState:
         with self.lock:
             self.ping_interval_ms = interval_ms
             self._rotation.retry_ms = interval_ms
-            for record in self._records.values():
-                record.pings.change_interval(interval_ms)
+            for health in self._healths.values():
+                health.pings.change_interval(interval_ms)
 
     # --- entities ---------------------------------------------------------------------------------
 
     def health_of(self, path: str) -> EntityHealth:
-        """The one record of an entity, however its path is written."""
+        """The one health of an entity, however its path is written."""
         key = entity_key(path)
         with self.lock:
-            found = self._records.get(key)
+            found = self._healths.get(key)
             if found is None:
                 found = EntityHealth(
                     path.strip("/"),
@@ -174,61 +166,62 @@ class PairingState:
                     self.options.healthy_pings,
                     self.clock(),
                 )
-                self._records[key] = found
+                self._healths[key] = found
             return found
 
     def known(self, path: str) -> EntityHealth:
-        """The record of an entity that has a sender or was failed over; UsageError when there is none."""
+        """The health of an entity that has a sender or was failed over; UsageError when there is none."""
         with self.lock:
-            found = self._records.get(entity_key(path))
+            found = self._healths.get(entity_key(path))
             if found is None:
-                names = ", ".join(sorted(record.path for record in self._records.values())[:NAMES_MAX])
+                names = ", ".join(sorted(health.path for health in self._healths.values())[:NAMES_MAX])
                 raise UsageError(
                     f"entity {path!r} is not known to this client; known are: {names or 'none yet'}"
                 )
             return found
 
     def is_failed_over(self, path: str) -> bool:
-        """Whether sends to an entity go to the backlog. Asking about an unknown one makes no record of it."""
-        found = self._records.get(entity_key(path))
+        """Whether sends to an entity go to the backlog. Asking about an unknown one makes no health of it."""
+        found = self._healths.get(entity_key(path))
         return found is not None and found.state is Health.FAILED_OVER
 
     def reports(self) -> dict[str, EntityReport]:
+        """Every entity's state."""
         with self.lock:
-            return {record.path: record.report(self._time_of) for record in self._records.values()}
+            return {health.path: health.report(self._time_of) for health in self._healths.values()}
 
     def fail_over(self, path: str) -> None:
         """Switch one entity to the backlog by hand."""
-        record = self.health_of(path)
+        health = self.health_of(path)
         with self.lock:
-            self.apply(record, record.fail_over(self.clock()))
+            self.apply(health, health.fail_over(self.clock()))
 
     def mark_healthy(self, path: str) -> None:
         """Switch one entity to the primary by hand."""
-        record = self.known(path)
+        health = self.known(path)
         with self.lock:
-            self.apply(record, record.mark_healthy(self.clock()))
+            self.apply(health, health.mark_healthy(self.clock()))
 
-    def apply(self, record: EntityHealth, changes: Sequence[Change]) -> None:
+    def apply(self, health: EntityHealth, changes: Sequence[Change]) -> None:
         """Tell of changes, exactly once and in order (P45)."""
         for change in changes:
             if change.after is Health.FAILED_OVER:
                 self.counters.failovers += 1
             elif change.after is Health.HEALTHY and change.before is not Health.SUSPECT:
                 self.counters.recoveries += 1
-            self.note(record, f"{change.before.value} → {change.after.value}: {change.why}")
-            self.tell(
+            self.note(health, f"{change.before.value} → {change.after.value}: {change.why}")
+            self.emit(
                 _KINDS[change.after],
                 change.path,
                 change.why,
                 before=change.before.value,
                 after=change.after.value,
             )
-            self._on_change(record)
+            self._on_change(health)
 
-    def note(self, record: EntityHealth, text: str) -> None:
+    def note(self, health: EntityHealth, text: str) -> None:
         """Remember a decision for ``explain``."""
-        lines = self._decisions.setdefault(entity_key(record.path), deque(maxlen=DECISIONS_MAX))
+        lines = self._decisions.setdefault(entity_key(health.path), deque(maxlen=DECISIONS_MAX))
         lines.append(f"{self._time_of_day(self.clock())}  {text}")
 
     def _time_of(self, at_ms: int) -> datetime:
@@ -242,9 +235,9 @@ class PairingState:
 
     def explain(self, path: str) -> list[str]:
         """Why an entity is in its state: its errors, timers, pings and decisions, oldest first."""
-        record = self.known(path)
+        health = self.known(path)
         with self.lock:
-            report = record.report(self._time_of)
+            report = health.report(self._time_of)
             lines = [
                 f"{report.path} is {report.state.value} since {self._time_of_day(report.since_ms)}"
                 + _because(report.why)
@@ -270,10 +263,10 @@ class PairingState:
 
     # --- sends ------------------------------------------------------------------------------------
 
-    def flow(self, record: EntityHealth, choice: Choice, deadline_ms: int) -> SendFlow:
+    def flow(self, health: EntityHealth, choice: Choice, deadline_ms: int) -> SendFlow:
         """The decisions of one send."""
         return SendFlow(
-            record,
+            health,
             self._rotation,
             choice,
             self._trigger,
@@ -281,9 +274,9 @@ class PairingState:
             holds_while_suspect=self.options.while_suspect == "wait",
         )
 
-    def counts(self, error: BaseException, record: EntityHealth) -> bool:
+    def counts(self, error: BaseException, health: EntityHealth) -> bool:
         """Whether an error speaks of an outage of an entity."""
-        return counts(error, self._trigger, has_accepted=record.has_accepted)
+        return counts(error, self._trigger, has_accepted=health.has_accepted)
 
     def _own_rule(self, error: BaseException) -> bool:
         """The application's own trigger. One that raises does not count, and is told of."""
@@ -316,19 +309,20 @@ class PairingState:
     def evicted(self, queue: str, why: str) -> None:
         """Tell that a queue left the rotation."""
         self.counters.evictions += 1
-        self.tell(Kind.QUEUE_EVICTED, queue, f"left the rotation: {why}")
+        self.emit(Kind.QUEUE_EVICTED, queue, f"left the rotation: {why}")
 
     def readmitted(self, queue: str) -> None:
         """Tell that a queue is back in the rotation."""
         self.counters.readmissions += 1
-        self.tell(Kind.QUEUE_READMITTED, queue, "accepts again")
+        self.emit(Kind.QUEUE_READMITTED, queue, "accepts again")
 
     # --- seeing -----------------------------------------------------------------------------------
 
-    def tell(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
+    def emit(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
+        """Raise an event."""
         now = self.clock()
         event = Event(kind, subject, text, now, dict(data), is_loud, self._time_of(now))
-        self.events.tell(event)
+        self.events.add(event)
         if self.journal is not None:
             try:
                 self.journal(event, self.wall_clock())
@@ -376,45 +370,10 @@ class PairingState:
                 self._total(),
                 usable=len(self._rotation.usable),
                 evicted=len(self._rotation.evicted),
-                failed_over=sum(1 for r in self._records.values() if r.state is Health.FAILED_OVER),
+                failed_over=sum(1 for r in self._healths.values() if r.state is Health.FAILED_OVER),
                 oldest_age_ms=oldest_age_ms,
                 drain_rate_per_s=drain_rate_per_s,
             )
-
-
-def header_bytes(payload: bytes) -> int:
-    """The size of an encoded message without its body: all its properties and annotations."""
-    return len(payload) - len(message_bytes.body_of(payload))
-
-
-def check_header(parked: Sequence[bytes], originals: Sequence[bytes]) -> None:
-    """Raise MessageTooLargeForBacklogError when the properties of a parked message are more than the service allows."""
-    for payload, original in zip(parked, originals, strict=True):
-        size = header_bytes(payload)
-        if size > HEADER_LIMIT_BYTES:
-            overhead = size - header_bytes(original)
-            raise MessageTooLargeForBacklogError(
-                size, overhead, HEADER_LIMIT_BYTES, "properties of the parked message have"
-            )
-
-
-def headroom_of(parked: bytes) -> int:
-    """How many bytes the body of a parked message may grow; negative when the message or its properties are too large."""
-    for_all = BACKLOG_LIMIT_BYTES - ENVELOPE_BYTES - len(parked)
-    for_properties = HEADER_LIMIT_BYTES - header_bytes(parked)
-    return min(for_all, for_properties) if for_properties < 0 else for_all
-
-
-def check_size(parked: Sequence[bytes], originals: Sequence[bytes], limit: int) -> None:
-    """Raise MessageTooLargeForBacklogError when one of the parked forms is too large (P13)."""
-    for payload, original in zip(parked, originals, strict=True):
-        if len(payload) + ENVELOPE_BYTES > limit:
-            size = len(payload) + ENVELOPE_BYTES
-            raise MessageTooLargeForBacklogError(size, size - len(original), limit)
-
-
-ENVELOPE_BYTES: Final = 64
-"""What the batch of one around a parked message takes at most."""
 
 
 def _because(why: str) -> str:

@@ -1,0 +1,493 @@
+"""Two namespaces as one client: everything that does not depend on how it waits.
+
+``pairing.client.aio`` and ``pairing.client.sync`` give it the shapes of the two official clients.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, TypeVar
+from weakref import WeakSet
+
+from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
+from pairbus.pairing import clock, naming
+from pairbus.pairing.client.cancel import cancel_parked
+from pairbus.pairing.client.limits import headroom_of
+from pairbus.pairing.client.registry import pairings
+from pairbus.pairing.client.setup import Setup
+from pairbus.pairing.client.state import PairingState
+from pairbus.pairing.client.watch import watch
+from pairbus.pairing.errors import ClientClosedError, PartnerClosedError, ScheduledMessageGoneError
+from pairbus.pairing.events import Event, Kind, Listener
+from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
+from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
+from pairbus.pairing.outcome import mark
+from pairbus.pairing.rules.closing import Partnership, Side
+from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
+from pairbus.sdk import client_settings, message_bytes
+from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string
+from pairbus.sdk.trust import reaching
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from pairbus.pairing.client.drain_host import DrainHost
+    from pairbus.pairing.client.sender import SenderCore
+    from pairbus.pairing.runtime.ports import Runtime
+    from pairbus.pairing.scheduled import ParkedSchedule
+    from pairbus.pairing.statistics import Statistics
+
+logger = logging.getLogger("pairbus.pairing")
+
+CLOSE_SECONDS_DEFAULT: Final = 15.0
+HANDLER_CLOSE_SECONDS: Final = 2.0
+CANCEL_SECONDS: Final = 60.0
+
+Official = TypeVar("Official")
+Sender = TypeVar("Sender")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def on_primary(official: _Method, text: str) -> _Method:
+    """A method of the official client that is called on the primary, with the same arguments and types."""
+
+    @functools.wraps(official)
+    def call(self: PairedClient[Any, Any], *given: Any, **options: Any) -> Any:
+        self._check_live()
+        return getattr(self.primary, official.__name__)(*given, **options)
+
+    call.__doc__ = text
+    return call  # type: ignore[return-value]  # the signature is that of the official one
+
+
+class PairedClient(Generic[Official, Sender]):
+    """A Service Bus client that goes on sending when its primary namespace does not answer.
+
+    It is a ``ServiceBusClient`` to type checkers and to ``isinstance``, and offers all that one does. It holds two
+    official clients and is none of them itself: the official constructor is not run.
+
+    Args:
+        primary: The official client of the namespace that the application uses.
+        secondary: The official client of the namespace that holds the backlog meanwhile.
+        options: How to behave; the defaults unless given.
+        primary_namespace: The primary's own name, by which its backlog queues are called. Taken from a cloud host
+            name or from the ``Namespace=`` of a connection string unless given.
+        primary_aliases: Further addresses of the primary, each a host or host:port: other names of its host, another
+            port, or where it ran before it moved. Backlog queues and messages marked with one of them are its own.
+        on_event: Called with each event.
+        seed: Makes the random choice of backlog queues repeatable.
+        management: Options of the official administration client that sets up the secondary.
+        ledger: With ``enable_syphon``: the directory in which the syphon notes the messages whose delivery it must
+            confirm after a crash. The user's data directory unless given.
+        not_found: With ``enable_syphon``: what happens to messages whose destination does not exist: ``"dead-letter"``,
+            or ``"wait"`` until it does.
+    """
+
+    _official: ClassVar[Any]
+    _sender_class: ClassVar[Any]
+    _runtime_class: ClassVar[Callable[[], Runtime]]
+
+    def __init__(
+        self,
+        primary: Official,
+        secondary: Official,
+        *,
+        options: SendAvailabilityOptions | None = None,
+        primary_namespace: str | None = None,
+        primary_aliases: Sequence[str] = (),
+        on_event: Listener | None = None,
+        seed: int | None = None,
+        management: dict[str, Any] | None = None,
+        ledger: Path | str | None = None,
+        not_found: Literal["dead-letter", "wait"] = "dead-letter",
+    ) -> None:
+        for side, client in (("primary", primary), ("secondary", secondary)):
+            if isinstance(client, PairedClient):
+                raise WrongTypeError(
+                    f"{side} is {client!r}: give an official client, which is not paired itself"
+                )
+        if not_found not in ("dead-letter", "wait"):
+            raise UsageError(f"not_found is {not_found!r}: give 'dead-letter' or 'wait'")
+        self.primary = primary
+        self.secondary = secondary
+        self.ledger = Path(ledger) if ledger is not None else None
+        self.not_found = not_found
+        self.fully_qualified_namespace = client_settings.host_of(primary)
+        self.options = options if options is not None else SendAvailabilityOptions()
+        name = namespace_name(self.fully_qualified_namespace, given=primary_namespace)
+        self._hosts = (_host_of(primary), _host_of(secondary))
+        naming.check_different(*self._hosts)
+        self._identity = naming.PrimaryIdentity.make(client_settings.address_of(primary), primary_aliases)
+        self._is_registered = False
+        self._runtime = type(self)._runtime_class()
+        self._watched: set[str] = set()
+        self._state = PairingState(
+            name=uuid.uuid4().hex[:12],
+            primary=name,
+            identity=self._identity.address,
+            secondary=client_settings.host_of(secondary),
+            options=self.options,
+            chooser=random.Random(seed),  # noqa: S311 - it spreads load, it keeps no secret
+            clock=clock.steady_ms,
+            wall_clock=clock.wall_ms,
+            on_change=self._changed,
+            listener=on_event,
+        )
+        journal = os.environ.get(ENVIRONMENT)
+        self._reporter: StatusReporter | None = None
+        if journal:
+            written = Journal(Path(journal), self._state.name)
+            self._state.journal = written.append
+            self._reporter = StatusReporter(self._state, written)
+        self._setup = Setup(self, management or {})
+        self._drain: DrainHost | None = None
+        self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
+        # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
+        self._senders: WeakSet[SenderCore] = WeakSet()
+        self._is_closed = False
+        self._is_ended = False
+        """Closed, faulted, or without its primary side: no sends, no pings. Every send asks it."""
+        self._fault: tuple[str, str] | None = None
+        client_settings.observe_close(primary, self, Side.PRIMARY)
+        client_settings.observe_close(secondary, self, Side.SECONDARY)
+
+    @classmethod
+    def from_connection_strings(
+        cls,
+        primary: str,
+        secondary: str,
+        *,
+        options: SendAvailabilityOptions | None = None,
+        primary_namespace: str | None = None,
+        primary_aliases: Sequence[str] = (),
+        on_event: Listener | None = None,
+        seed: int | None = None,
+        management: dict[str, Any] | None = None,
+        ledger: Path | str | None = None,
+        not_found: Literal["dead-letter", "wait"] = "dead-letter",
+        **client_options: Any,
+    ) -> Self:
+        """Make the client from two connection strings. ``client_options`` go to both official clients."""
+        first = parse_connection_string(primary, "primary")
+        second = parse_connection_string(secondary, "secondary")
+        name = namespace_name(first.host, first.namespace, primary_namespace)
+        make = cls._official.from_connection_string
+        return cls(
+            make(first.text, **{**reaching(first.text), **client_options}),
+            make(second.text, **{**reaching(second.text), **client_options}),
+            options=options,
+            primary_namespace=name,
+            primary_aliases=primary_aliases,
+            on_event=on_event,
+            seed=seed,
+            management=management,
+            ledger=ledger,
+            not_found=not_found,
+        )
+
+    @classmethod
+    def from_connection_string(cls, conn_str: str, **options: Any) -> NoReturn:  # noqa: ARG003 - the SDK's shape
+        """Not offered: a paired client needs two connection strings. Raises UsageError."""
+        raise UsageError(
+            "a paired client needs two connection strings: call from_connection_strings(primary, secondary)"
+        )
+
+    # --- senders ----------------------------------------------------------------------------------
+
+    def get_queue_sender(
+        self,
+        queue_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Sender:
+        """A sender for a queue that goes on when the primary does not answer."""
+        options = {"client_identifier": client_identifier, "socket_timeout": socket_timeout, **kwargs}
+        return self._sender(queue_name, options, is_topic=False)
+
+    def get_topic_sender(
+        self,
+        topic_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Sender:
+        """A sender for a topic that goes on when the primary does not answer."""
+        options = {"client_identifier": client_identifier, "socket_timeout": socket_timeout, **kwargs}
+        return self._sender(topic_name, options, is_topic=True)
+
+    def _sender(self, path: str, options: dict[str, Any], *, is_topic: bool) -> Sender:
+        self._check_live()
+        client_settings.check_entity(self.primary, path)
+        sender: Sender = self._sender_class(self, path, options, is_topic=is_topic)
+        with self._state.lock:
+            self._senders.add(sender)  # type: ignore[arg-type]  # every sender class is one
+        return sender
+
+    # --- state and switches -----------------------------------------------------------------------
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether pairing has ended well."""
+        return self._state.is_paired
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is closed, its primary side is, or its partner's end has faulted it."""
+        return self._is_ended
+
+    @property
+    def factory_name(self) -> str:
+        """The unique name of this client, as passports and the journal have it."""
+        return self._state.name
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """How many backlog queues can be used."""
+        return len(self._state.usable_queues)
+
+    @property
+    def ping_primary_interval(self) -> timedelta:
+        """How often a failed-over entity is asked. May be set at any time; the next ping uses it."""
+        return timedelta(milliseconds=self._state.ping_interval_ms)
+
+    @ping_primary_interval.setter
+    def ping_primary_interval(self, value: timedelta) -> None:
+        check_ping_interval(value)
+        self._state.change_ping_interval(milliseconds(value))
+        self._runtime.notify()
+
+    def health(self) -> dict[str, EntityReport]:
+        """Every entity's state, since when, why, next ping, parked count and backlog queue. Times are aware datetimes."""
+        return self._state.reports()
+
+    def explain(self, path: str) -> list[str]:
+        """Why an entity is in its state, line by line. UsageError for an entity that this client does not know."""
+        return self._state.explain(path)
+
+    def events(self) -> list[Event]:
+        """The newest events, oldest first."""
+        return self._state.events.history()
+
+    def statistics(self) -> Statistics:
+        """A frozen picture of the counters."""
+        return self._state.statistics(*(self._drain.progress() if self._drain is not None else ()))
+
+    def fail_over(self, path: str) -> None:
+        """Switch one entity to the backlog by hand, also one that has no sender yet. NotPairedError before pairing."""
+        self._check_live()
+        if not self.is_paired:
+            raise NotPairedError(f"{path!r} cannot fail over before the client is paired: call pair() first")
+        self._state.fail_over(path)
+
+    def mark_healthy(self, path: str) -> None:
+        """Switch one entity to the primary by hand. UsageError for an entity that this client does not know."""
+        self._check_live()
+        self._state.mark_healthy(path)
+
+    def headroom(self, message: Any, path: str = "x" * 50) -> int:
+        """How many bytes the body may still grow before the parked form is too large; negative when it is already.
+
+        Two limits count: 256 KB for the message, and 64 KB for all its properties together, those for parking included.
+        A message whose properties exceed theirs has a negative headroom, however small its body is.
+        """
+        return headroom_of(self._state.park([message_bytes.encoded(message)], path, "timeout")[0])
+
+    def __repr__(self) -> str:
+        if self._is_ended:
+            state = "closed"
+        elif self.is_paired:
+            state = f"paired, {self.backlog_queue_count} backlog queues"
+        else:
+            state = "not paired"
+        return f"<{type(self).__name__} {self._state.primary} with {self._state.secondary}: {state}>"
+
+    def __getattr__(self, name: str) -> Any:
+        # Names that this version of the SDK's client class lacks, and the primary has: attributes of the application.
+        if name.startswith("_") or "primary" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.primary, name)
+
+    # --- pairing and closing ----------------------------------------------------------------------
+
+    async def _do_enter(self) -> None:
+        self._check_live()
+        if not self.is_paired:
+            await self._do_pair()
+
+    async def _do_pair(self) -> None:
+        self._check_live()
+        if self.is_paired:
+            raise AlreadyPairedError(f"this client is paired with {self._state.secondary} already")
+        pairings.enter(*self._hosts)
+        self._is_registered = True
+        try:
+            queues = await self._setup.usable_queues()
+            # It may have been closed meanwhile, and nobody would ever stop the drain then.
+            self._check_live()
+            self._state.paired_with(queues)
+            if self.options.enable_syphon:
+                await self._start_drain()
+        except BaseException:
+            # Complete or not at all (P30): a client without the drain it was asked for is not paired.
+            self._state.is_paired = False
+            self._leave_registry()
+            raise
+
+    async def _do_close(self, timeout: float) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = self._is_ended = True
+        now = self._state.clock()
+        until_ms = now + int(timeout * 1000)
+        self._partnership.ended(Side.PRIMARY, now)
+        self._partnership.ended(Side.SECONDARY, now)
+        self._runtime.notify()
+        try:
+            await self._stop_drain(timeout / 3)
+            await self._runtime.stop_tasks(timeout / 3)
+            with self._state.lock:
+                senders = list(self._senders)
+            # The time left is shared: half for the senders' links, the rest for both sides at once.
+            together = self._runtime.together
+            await together(_close_sender, senders, (until_ms - self._state.clock()) / 2000)
+            left = max(0.1, (until_ms - self._state.clock()) / 1000)
+            await together(self._close_side, (self.primary, self.secondary), left)
+            await self._runtime.end((until_ms - self._state.clock()) / 1000)
+        finally:
+            self._leave_registry()
+            if self._reporter is not None:
+                self._reporter.stop()
+            self._state.emit(Kind.CLOSED, self._state.primary, "closed")
+
+    def _leave_registry(self) -> None:
+        if self._is_registered:
+            self._is_registered = False
+            pairings.leave(*self._hosts)
+
+    async def _close_side(self, side: Any) -> None:
+        try:
+            await self._runtime.call(side.close)
+        except Exception:
+            logger.warning(
+                "%s could not be closed in order",
+                side.fully_qualified_namespace,
+                exc_info=True,
+                extra={"event": "pairing.close_failed"},
+            )
+
+    async def _close_quietly(self, handler: Any) -> None:
+        """Close a sender or receiver of the SDK; None is nothing to close."""
+        if handler is None:
+            return
+        try:
+            async with self._runtime.limit(handler, HANDLER_CLOSE_SECONDS):
+                await self._runtime.call(handler.close)
+        except Exception:  # noqa: BLE001 - it is given up either way, and its peer may be gone
+            return
+
+    def _check_live(self) -> None:
+        if not self._is_ended:
+            return
+        if self._fault is not None:
+            # A new one each time: an error that is raised again and again keeps the frames of all who met it.
+            raise mark(PartnerClosedError(*self._fault), is_in_doubt=False)
+        text = (
+            "the paired client is closed: make a new one"
+            if self._is_closed
+            else "the client of the primary was closed: close the paired client and make a new one"
+        )
+        # A send in progress marks the error again, by what is known of its attempts.
+        raise mark(ClientClosedError(text), is_in_doubt=False)
+
+    # --- one side alone ---------------------------------------------------------------------------
+
+    def _side_ended(self, side: Side) -> None:
+        """Somebody closed one of the two official clients."""
+        if self._is_closed:
+            return
+        self._partnership.ended(side, self._state.clock())
+        if side is Side.PRIMARY:
+            # Without its primary side the client neither pings nor drains.
+            self._is_ended = True
+            self._runtime.notify()
+        self._runtime.spawn(self._wait_for_partner, side)
+
+    async def _wait_for_partner(self, ended: Side) -> None:
+        if ended is Side.PRIMARY:
+            await self._stop_drain(HANDLER_CLOSE_SECONDS)
+        while not self._is_closed:
+            with self._state.lock:
+                token = self._runtime.change_token()
+                faulted = self._partnership.tick(self._state.clock())
+                deadline = self._partnership.next_deadline()
+            if faulted is not None:
+                await self._fault_side(faulted)
+                return
+            if deadline is None:
+                return
+            await self._runtime.wait_for_change(token, max(0.001, (deadline - self._state.clock()) / 1000))
+
+    async def _fault_side(self, side: Side) -> None:
+        names = {Side.PRIMARY: self._state.primary, Side.SECONDARY: self._state.secondary}
+        self._fault = (names[side.other], names[side])
+        self._is_ended = True
+        self._state.emit(Kind.FAULTED, names[side], str(PartnerClosedError(*self._fault)))
+        self._runtime.notify()
+        await self._stop_drain(HANDLER_CLOSE_SECONDS)
+        official = self.primary if side is Side.PRIMARY else self.secondary
+        await self._runtime.together(self._close_side, (official,), CLOSE_SECONDS_DEFAULT)
+
+    # --- watch and drain --------------------------------------------------------------------------
+
+    def _changed(self, health: EntityHealth) -> None:
+        """An entity changed its state: called under the lock of the state."""
+        self._runtime.notify()
+        key = naming.entity_key(health.path)
+        if health.state is not Health.HEALTHY and key not in self._watched and not self._is_ended:
+            self._runtime.spawn(watch, self, health)
+            self._watched.add(key)
+        if health.is_healthy and self._drain is not None:
+            self._drain.wake()
+
+    def _watch_ended(self, health: EntityHealth) -> None:
+        with self._state.lock:
+            self._watched.discard(naming.entity_key(health.path))
+
+    async def _start_drain(self) -> None:
+        drain = self._runtime.drain_host()
+        await drain.start(self)
+        self._drain = drain
+
+    async def _stop_drain(self, seconds: float) -> None:
+        if self._drain is not None:
+            await self._drain.stop(seconds)
+
+    async def _cancel_parked(self, handle: ParkedSchedule, timeout: float | None) -> None:
+        seconds = timeout or CANCEL_SECONDS
+        drain = self._drain
+        if drain is not None and await drain.withdraw(handle, seconds):
+            return
+        try:
+            await cancel_parked(self._runtime, self.secondary, handle, timeout)
+        except ScheduledMessageGoneError:
+            # Our own drain may have been about to receive it when it was asked first.
+            if drain is None or not await drain.withdraw(handle, seconds):
+                raise
+
+
+def _host_of(client: Any) -> str:
+    return normal_host(client_settings.address_of(client), is_emulator=not client_settings.uses_tls(client))
+
+
+async def _close_sender(sender: SenderCore) -> None:
+    await sender._do_close()

@@ -1,0 +1,158 @@
+"""Runs the drain inside the process of a paired client: as a task of its event loop, or in a thread with its own loop.
+
+The drain is built on this room, so it is imported only when a client asks for it (``enable_syphon``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pairbus.pairing.events import Kind
+from pairbus.sdk.async_client import asynchronous
+
+if TYPE_CHECKING:
+    from pairbus.drain.hosting import DrainThread
+    from pairbus.drain.ledger import Ledger
+    from pairbus.drain.shell import Syphon
+    from pairbus.pairing.client.client import PairedClient
+    from pairbus.pairing.scheduled import ParkedSchedule
+
+
+class DrainHost(Protocol):
+    """A drain that a paired client hosts."""
+
+    async def start(self, client: PairedClient[Any, Any]) -> None:
+        """Start it; returns once it runs."""
+
+    async def stop(self, seconds: float) -> None:
+        """Stop it, within ``seconds``. Does nothing the second time."""
+
+    def wake(self) -> None:
+        """A destination is healthy again: send to it at once."""
+
+    async def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
+        """Remove a message that the drain holds. False when it does not hold it, or has ended."""
+
+    def progress(self) -> tuple[int | None, float]:
+        """The age in milliseconds of the oldest message that is not drained, and messages drained per second."""
+
+
+class _Host:
+    """What both kinds of host have in common."""
+
+    _client: PairedClient[Any, Any]
+    _syphon: Syphon
+
+    def progress(self) -> tuple[int | None, float]:
+        return self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s()
+
+    def _build(self, primary: Any, secondary: Any) -> tuple[Syphon, Ledger]:
+        from pairbus.drain.hosting import build
+
+        client, state = self._client, self._client._state
+        return build(
+            primary,
+            secondary,
+            state.drained_queues,
+            name=state.primary,
+            identity=client._identity,
+            counters=state.counters,
+            ledger=client.ledger,
+            not_found=client.not_found,
+            life=client.options.time_to_live,
+            is_blocked=state.is_failed_over,
+            tell=self._report,
+        )
+
+    def _report(self, kind: str, subject: str, text: str) -> None:
+        from pairbus.drain.told import KINDS
+
+        if kind in KINDS:  # the client's own health events say which destinations do not answer
+            self._client._state.emit(KINDS[kind], subject, text)
+
+    def _started(self) -> None:
+        state = self._client._state
+        state.emit(Kind.SYPHON_STARTED, state.primary, f"{len(state.drained_queues)} pumps")
+
+    def _stopped(self) -> None:
+        state = self._client._state
+        state.emit(Kind.SYPHON_STOPPED, state.primary, "the pumps have ended")
+
+    def _failed(self, error: Exception) -> None:
+        text = f"the pumps have failed: {error!r}; close the client and make a new one"
+        state = self._client._state
+        state.emit(Kind.SYPHON_STOPPED, state.primary, text, is_loud=True)
+
+
+class TaskDrainHost(_Host):
+    """A drain as a task of the client's event loop, on the client's own connections."""
+
+    _running: asyncio.Task[None] | None = None
+
+    async def start(self, client: PairedClient[Any, Any]) -> None:
+        self._client = client
+        self._syphon, ledger = self._build(client.primary, client.secondary)
+        self._running = asyncio.get_running_loop().create_task(self._run(ledger))
+        self._started()
+
+    async def stop(self, seconds: float) -> None:
+        from pairbus.drain.hosting import STOP_SHARE
+        from pairbus.drain.shell import STOP_SECONDS
+
+        running, self._running = self._running, None
+        if running is None:
+            return
+        self._syphon.stop(min(STOP_SECONDS, seconds * STOP_SHARE))
+        _, late = await asyncio.wait([running], timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.wait([running], timeout=1.0)
+        self._stopped()
+
+    def wake(self) -> None:
+        self._syphon.wake()
+
+    async def withdraw(self, handle: ParkedSchedule, _seconds: float) -> bool:
+        detour = (handle.factory, handle.detour)
+        return await self._syphon.withdraw(handle.queue, handle.message_id, detour)
+
+    async def _run(self, ledger: Ledger) -> None:
+        try:
+            await self._syphon.run()
+        except Exception as error:  # noqa: BLE001 - reported: without a drain the backlog only grows
+            self._failed(error)
+        finally:
+            ledger.close()
+
+
+class ThreadDrainHost(_Host):
+    """A drain in a thread and an event loop of its own, on connections of its own."""
+
+    _thread: DrainThread | None = None
+
+    async def start(self, client: PairedClient[Any, Any]) -> None:
+        from pairbus.drain.hosting import DrainThread
+
+        self._client = client
+        thread = DrainThread(self._make, self._failed)
+        self._syphon = thread.start()
+        self._thread = thread
+        self._started()
+
+    def _make(self) -> tuple[Syphon, Ledger, list[Any]]:
+        clients = [asynchronous(self._client.primary), asynchronous(self._client.secondary)]
+        return *self._build(*clients), clients
+
+    async def stop(self, seconds: float) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop(seconds)
+            self._stopped()
+
+    def wake(self) -> None:
+        if self._thread is not None:
+            self._thread.call(lambda syphon: syphon.wake())
+
+    async def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
+        return self._thread is not None and self._thread.withdraw(handle, seconds)

@@ -1,0 +1,432 @@
+"""The send path of a paired sender, written once for asyncio, for threads and for the simulation.
+
+What a send goes through, and why, is told at the head of ``pairing.rules.flow``, which decides every step. This module
+performs the steps: it tries the primary, waits, or sends the parked form to a backlog queue, and reports the result.
+"""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from pairbus.errors import PairbusError, PairingError, UsageError
+from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, check_header, check_size
+from pairbus.pairing.client.send import (
+    TIMEOUT_MS_DEFAULT,
+    Send,
+    handle_of,
+    prepared_for_sending,
+    scheduled_for,
+)
+from pairbus.pairing.errors import ClientClosedError
+from pairbus.pairing.outcome import mark
+from pairbus.pairing.rules.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
+from pairbus.pairing.runtime.attempts import NotWanted, current_attempts, notice
+from pairbus.pairing.scheduled import split_handles
+from pairbus.sdk import handlers, message_bytes
+from pairbus.sdk.failures import Failure, classify, is_refusal
+
+if TYPE_CHECKING:
+    from pairbus.pairing.client.client import PairedClient
+    from pairbus.pairing.runtime.ports import Link
+
+BACKLOG_RETRIES: Final = 1
+"""A connection that died while idle is opened once more before its queue leaves the rotation. An answer is final."""
+PRIMARY_RETRIES_MAX: Final = 1
+PRIMARY_BACKOFF_SECONDS_MAX: Final = 0.25
+"""Bounds on the SDK's own retries when a failed send is detoured or held anyway: its three retries take eleven seconds,
+which the message may spend in the backlog."""
+ENTER_SECONDS: Final = 5.0
+"""Seconds that entering a sender waits for a silent primary before it goes on without an open link."""
+GRACE_SECONDS: Final = 1.0
+"""Seconds by which a plain send may overrun its timeout before it is cut off."""
+SDK_SHARE: Final = 0.9
+"""Part of an attempt's time that the SDK gets, so that it can end in its own way before it is cut off."""
+CLOSE_SECONDS: Final = 5.0
+"""Seconds to wait for a sender's links when it is closed; they are closed side by side."""
+LINK_CLOSE_SECONDS: Final = 3.0
+ASK_SECONDS: Final = 10.0
+"""Seconds to ask the primary for the size of its batches before that of the standard tier is taken."""
+
+Message = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
+Messages = Message | ServiceBusMessageBatch | Iterable[Message]
+
+
+class SenderCore:
+    """Sends to one entity. The public classes of ``pairing.client.aio`` and ``.sync`` give it the SDK's shape.
+
+    They are the SDK's senders to type checkers and to ``isinstance``, and offer all that those do. They use official
+    senders and are none themselves: the official constructor is not run.
+    """
+
+    def __init__(
+        self, client: PairedClient[Any, Any], path: str, options: dict[str, Any], *, is_topic: bool
+    ) -> None:
+        self.entity_name = path
+        self.fully_qualified_namespace = client.fully_qualified_namespace
+        self._client = client
+        self._runtime = client._runtime
+        self._state = client._state
+        self._tally = self._state.new_tally()
+        weakref.finalize(self, self._state.retire, self._tally).atexit = False
+        self._holds = self._state.options.while_suspect == "wait"
+        self._health = self._state.health_of(path)
+        self._options = options
+        self._is_topic = is_topic
+        self._choice = Choice()
+        self._primary: Link | None = None
+        self._backlog: dict[str, Link] = {}
+        self._is_closed = False
+
+    @property
+    def client_identifier(self) -> str:
+        """The identifier that the primary sees."""
+        return str(self._primary_link().sender.client_identifier)
+
+    def __str__(self) -> str:
+        return f"Paired sender: {self.entity_name}"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else self._health.state.value
+        kind = "topic" if self._is_topic else "queue"
+        return f"<{type(self).__name__} of {kind} {self.entity_name} in {self._state.primary}: {state}>"
+
+    # --- what the public methods do ---------------------------------------------------------------
+
+    async def _do_send(self, message: Messages, timeout: float | None) -> None:
+        if self._is_closed or self._client._is_ended:
+            self._check_live()
+        # The usual message is seen first: a healthy send should cost what it costs without us.
+        if type(message) is ServiceBusMessage and message_bytes.has_message_id(message):
+            prepared: Any = message
+            count = 1
+        else:
+            prepared, count = prepared_for_sending(message)
+            if count == 0:
+                return
+        if timeout is not None:
+            _check_timeout(timeout)
+        await self._deliver(Send(prepared, count, self._state.clock(), timeout))
+
+    async def _do_schedule(
+        self, messages: Message | Iterable[Message], due: datetime.datetime, timeout: float | None
+    ) -> list[int]:
+        self._check_live()
+        _check_timeout(timeout)
+        prepared, count = prepared_for_sending(messages, is_scheduled=True)
+        if count == 0:
+            return []
+        is_single = isinstance(prepared, ServiceBusMessage | AmqpAnnotatedMessage)
+        copies = [scheduled_for(single, due) for single in ([prepared] if is_single else prepared)]
+        send = Send(copies, count, self._state.clock(), timeout, due)
+        await self._deliver(send)
+        if send.handles is not None:
+            return send.handles
+        return [
+            handle_of(queue, payload, copy)
+            for copy, (queue, payload) in zip(copies, send.parked, strict=True)
+        ]
+
+    async def _do_cancel(self, sequence_numbers: int | Sequence[int], timeout: float | None) -> None:
+        self._check_live()
+        _check_timeout(timeout)
+        plain, parked = split_handles(sequence_numbers)
+        for handle in parked:
+            await self._client._cancel_parked(handle, timeout)
+        if plain:
+            link = self._primary_link()
+            seconds = TIMEOUT_MS_DEFAULT / 1000 if timeout is None else timeout + GRACE_SECONDS
+            await link.call(link.sender.cancel_scheduled_messages, seconds, plain, timeout=timeout)
+
+    async def _do_new_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
+        self._check_live()
+        link = self._primary_link()
+        limit = message_bytes.batch_limit(link.sender)
+        if not limit and self._health.is_healthy:
+            try:
+                # The SDK has no timeout for this, and a silent primary would hold it for ever.
+                await link.open(ASK_SECONDS)
+                limit = message_bytes.batch_limit(link.sender)
+            except Exception as error:
+                if not self._state.is_paired or classify(error) is Failure.INVALID:
+                    raise
+                now = self._state.clock()
+                flow = self._state.flow(self._health, self._choice, now + TIMEOUT_MS_DEFAULT)
+                with self._state.lock:
+                    self._state.apply(self._health, flow.primary_failed(now, error))
+        limit = limit or BACKLOG_LIMIT_BYTES
+        if max_size_in_bytes is not None and max_size_in_bytes > limit:
+            raise UsageError(
+                f"max_size_in_bytes is {max_size_in_bytes}: the entity takes batches of {limit} bytes"
+            )
+        return message_bytes.identifying_batch(max_size_in_bytes or limit, link.sender)
+
+    async def _do_enter(self) -> None:
+        """Prove key and name as the SDK does, if the primary answers. If it does not, the program starts all the same."""
+        self._check_live()
+        if not self._health.is_healthy:
+            return
+        try:
+            await self._primary_link().open(ENTER_SECONDS)
+        except Exception as error:
+            self._raise_if_closed(error)
+            if not self._state.is_paired or not self._state.counts(error, self._health):
+                raise
+            with self._state.lock:
+                self._state.note(self._health, f"could not be opened: {_shown(error)}")
+
+    async def _do_close(self) -> None:
+        self._is_closed = True
+        with self._state.lock:
+            links = [*self._backlog.values()]
+            if self._primary is not None:
+                links.append(self._primary)
+            self._backlog.clear()
+            self._primary = None
+            self._client._senders.discard(self)
+        await self._runtime.together(self._close_link, links, CLOSE_SECONDS)
+
+    async def _close_link(self, link: Link) -> None:
+        try:
+            async with self._runtime.limit(link.sender, LINK_CLOSE_SECONDS):
+                await link.close()
+        except Exception:  # noqa: BLE001 - its peer may be gone, and it is given up either way
+            return
+
+    # --- one send ---------------------------------------------------------------------------------
+
+    async def _deliver(self, send: Send) -> None:
+        """Bring one send to its end, and count what became of its messages (P45)."""
+        self._tally.sends += send.count
+        current_attempts.set(send)
+        try:
+            first_ms = self._first_attempt_ms(send)
+            if first_ms:
+                seconds = first_ms / 1000
+                if await self._try_primary(send, seconds, seconds + GRACE_SECONDS):
+                    return
+            await self._take_steps(send)
+        except BaseException as error:
+            left = send.count if send.left is None else len(send.left)
+            is_in_doubt = left < send.count or _may_be_stored(send, error)
+            if is_in_doubt:
+                self._tally.unknown += left
+            else:
+                self._tally.failed += left
+            mark(error, is_in_doubt=is_in_doubt)
+            raise
+
+    def _first_attempt_ms(self, send: Send) -> int:
+        """Time of the first attempt when it can be made without asking the flow, which costs a lock; 0: ask the flow."""
+        interval_ms = self._state.failover_interval_ms
+        if not self._health.is_healthy or not interval_ms or send.due is not None:
+            return 0
+        if interval_ms < send.timeout_ms and self._state.is_paired:
+            return first_attempt_ms(send.timeout_ms, interval_ms, holds_while_suspect=self._holds)
+        return send.timeout_ms
+
+    async def _take_steps(self, send: Send) -> None:
+        """Ask the flow what to do, do it, report, until a namespace has the messages or the flow gives up."""
+        flow = self._flow_of(send)
+        while True:
+            self._check_live()
+            with self._state.lock:
+                token = self._runtime.change_token()
+                step = flow.next_step(self._state.clock())
+            if isinstance(step, TryPrimary):
+                seconds = step.timeout_ms / 1000
+                if await self._try_primary(send, seconds * SDK_SHARE, seconds):
+                    return
+            elif isinstance(step, TryBacklog):
+                if await self._try_backlog(send, flow, step):
+                    return
+            elif isinstance(step, Wait):
+                await self._runtime.wait_for_change(token, step.timeout_ms / 1000)
+            else:
+                raise step.error from step.cause
+
+    def _flow_of(self, send: Send) -> SendFlow:
+        if send.flow is None:
+            send.flow = self._state.flow(self._health, self._choice, send.deadline_ms)
+        return send.flow
+
+    async def _try_primary(self, send: Send, seconds: float, cut_seconds: float) -> bool:
+        """Send the original to the primary. True: accepted."""
+        try:
+            link = self._primary
+            if link is None:
+                link = self._primary_link()
+            if send.due is None:
+                await link.send(send.message, seconds, cut_seconds)
+            else:
+                schedule = link.sender.schedule_messages
+                send.handles = await link.call(schedule, cut_seconds, send.message, send.due, timeout=seconds)
+        except Exception as error:  # noqa: BLE001 - every error is judged by the flow
+            failure = error
+        else:
+            self._tally.to_primary += send.count
+            health = self._health
+            if health.is_healthy:
+                health.has_accepted = True
+            else:
+                with self._state.lock:
+                    self._state.apply(health, health.send_succeeded(self._state.clock()))
+            return True
+        self._primary_failed(send, failure)
+        return False
+
+    def _primary_failed(self, send: Send, error: Exception) -> None:
+        """The primary refused, or did not answer. Raises the error when it does not concern the pairing."""
+        if isinstance(error, NotWanted):
+            return
+        # The SDK raises the error of its last attempt only; one before may have stored the message (P5).
+        is_in_doubt = send.failed(error)
+        self._raise_if_closed(error)
+        flow = self._flow_of(send)
+        with self._state.lock:
+            self._state.note(self._health, f"send failed: {_shown(error)}")
+            if not self._state.is_paired:
+                self._state.warn_not_paired(self._health.path)
+                flow.is_in_doubt = is_in_doubt
+                flow.primary_error = error
+                raise error
+            now = self._state.clock()
+            self._state.apply(self._health, flow.primary_failed(now, error, is_in_doubt=is_in_doubt))
+
+    async def _try_backlog(self, send: Send, flow: SendFlow, step: TryBacklog) -> bool:
+        """Send the parked forms to a backlog queue. True: all of them are accepted."""
+        originals = send.originals(self._batch_limit())
+        if send.left is None:
+            reason = classify(flow.primary_error).value if flow.primary_error is not None else "failed over"
+            send.park(self._state.park(originals, self._health.path, reason))
+        assert send.left is not None
+        if self._primary is not None:
+            # The first send after failback finds a fresh connection.
+            self._primary.rest()
+        link = self._backlog_link(step.queue)
+        send.begin()
+        begun_ms = self._state.clock()
+        until_ms = begun_ms + step.timeout_ms
+        try:
+            limit = await self._backlog_limit(link, send.left, step.timeout_ms / 1000)
+            check_size(send.left, originals[-len(send.left) :], limit)
+            while send.left:
+                batch = message_bytes.batch_of(message_bytes.new_batch(limit, link.sender), send.left)
+                seconds = max(0.001, (until_ms - self._state.clock()) / 1000)
+                await link.send(batch, seconds * SDK_SHARE, seconds)
+                accepted = len(batch)
+                self._tally.to_backlog += accepted
+                send.accepted(step.queue, accepted)
+                with self._state.lock:
+                    if flow.backlog_accepted(step.queue, accepted):
+                        self._state.readmitted(step.queue)
+        except Exception as error:  # noqa: BLE001 - every error is judged by the flow
+            is_in_doubt = send.failed(error)
+            self._raise_if_closed(error)
+            failure = classify(error)
+            if failure is Failure.NOT_FOUND and step.queue not in send.created_again:
+                send.created_again.add(step.queue)
+                seconds = max(0.0, (until_ms - self._state.clock()) / 1000)
+                if await self._client._setup.create_again(step.queue, begun_ms, seconds):
+                    return False  # and the flow offers the same queue again
+            if failure in (Failure.INVALID, Failure.INTERNAL):
+                # The message's fault then, and no reason to give up the queue.
+                check_header(send.left, originals[-len(send.left) :])
+            with self._state.lock:
+                now = self._state.clock()
+                if flow.backlog_failed(step.queue, now, error, is_in_doubt=is_in_doubt):
+                    self._state.evicted(step.queue, _shown(error))
+            return False
+        return True
+
+    async def _backlog_limit(self, link: Link, parked: Sequence[bytes], seconds: float) -> int:
+        """The largest batch that a backlog queue takes. Only its link knows whether that is more than usual."""
+        limit = message_bytes.batch_limit(link.sender)
+        if not limit and max(len(payload) for payload in parked) + ENVELOPE_BYTES > BACKLOG_LIMIT_BYTES:
+            await link.open(seconds)
+            limit = message_bytes.batch_limit(link.sender)
+        return limit or BACKLOG_LIMIT_BYTES
+
+    def _batch_limit(self) -> int:
+        """The largest batch that the entity takes: that of the standard tier unless its link was open once."""
+        known = message_bytes.batch_limit(self._primary.sender) if self._primary is not None else 0
+        return known or BACKLOG_LIMIT_BYTES
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def _primary_link(self) -> Link:
+        with self._state.lock:
+            if self._primary is None:
+                self._check_live()
+                client = self._client.primary
+                make = client.get_topic_sender if self._is_topic else client.get_queue_sender
+                sender = make(self.entity_name, **self._options)
+                if self._state.is_paired and (self._holds or not self._state.failover_interval_ms):
+                    handlers.bound_retries(sender, PRIMARY_RETRIES_MAX, PRIMARY_BACKOFF_SECONDS_MAX)
+                handlers.watch_attempts(sender, notice)
+                self._primary = self._runtime.link(sender, self._health.may_send)
+            return self._primary
+
+    def _backlog_link(self, queue: str) -> Link:
+        with self._state.lock:
+            link = self._backlog.get(queue)
+            if link is None:
+                self._check_live()
+                sender = self._client.secondary.get_queue_sender(queue)
+                handlers.set_retries(sender, BACKLOG_RETRIES)
+                handlers.watch_attempts(sender, notice, is_refusal)
+                link = self._backlog[queue] = self._runtime.link(sender, _always)
+            return link
+
+    def _check_live(self) -> None:
+        self._client._check_live()
+        if self._is_closed:
+            error = ClientClosedError(
+                f"the sender of {self.entity_name!r} is closed: get a new one from the client"
+            )
+            # A send in progress marks the error again, by what is known of its attempts.
+            raise mark(error, is_in_doubt=False)
+
+    def _raise_if_closed(self, error: BaseException) -> None:
+        """A send that races with close fails because of it, and is never detoured (P44)."""
+        if isinstance(error, PairingError):
+            raise error
+        if self._is_closed or self._client.is_closed:
+            raise ClientClosedError(
+                f"the sender of {self.entity_name!r} was closed while it was sending"
+            ) from error
+
+
+def _may_be_stored(send: Send, error: BaseException) -> bool:
+    """Whether a send that ends in ``error`` may have stored its messages (P5)."""
+    flow = send.flow
+    if flow is not None and flow.is_in_doubt:
+        return True
+    if not isinstance(error, Exception) or isinstance(error, ClientClosedError):
+        return send.is_sent or send.is_in_doubt
+    # Of an error that is neither an answer nor ours nobody knows where it came from.
+    return not isinstance(error, PairbusError) and not (flow is not None and flow.knows(error))
+
+
+def _always() -> bool:
+    return True
+
+
+def _shown(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def warn_unsupported(options: dict[str, Any]) -> None:
+    """Warn of keyword arguments that are not supported, as the SDK does. Called by a public method."""
+    warnings.warn(f"Unsupported keyword args: {options}", stacklevel=3)
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None and (not isinstance(timeout, int | float) or not timeout > 0):
+        raise UsageError(f"timeout is {timeout!r}: give a number of seconds above 0")

@@ -1,0 +1,133 @@
+"""The paired client and sender in the shape of ``azure.servicebus``, for programs without an event loop."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusSender
+
+from pairbus.pairing.client.client import CLOSE_SECONDS_DEFAULT, PairedClient, on_primary
+from pairbus.pairing.client.sender import Message, Messages, SenderCore, warn_unsupported
+from pairbus.pairing.runtime.thread_runtime import ThreadRuntime, run
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from azure.servicebus import ServiceBusMessageBatch
+
+
+class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the official classes disagree among themselves
+    """Sends to one entity. Made by ``get_queue_sender`` and ``get_topic_sender`` of the paired client."""
+
+    def __enter__(self) -> Self:
+        run(self._do_enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._do_close())
+
+    def send_messages(self, message: Messages, *, timeout: float | None = None, **options: Any) -> None:
+        """Send a message, an iterable of messages or a batch. Returns once the primary or the backlog has it.
+
+        Args:
+            message: What to send; never changed.
+            timeout: Seconds in all, retries and detour included; 60 unless given.
+            options: None are supported; the SDK warns of them, and so does this.
+
+        Raises:
+            ClientClosedError: The sender or the client is closed.
+            EntityGoneError: The entity does not exist any more.
+            MessageTooLargeForBacklogError: Failed over, and the parked form is too large.
+            InvalidMessageError, BatchTooLargeError: Failed over, and the primary would refuse the message, too.
+            azure.servicebus.exceptions.ServiceBusError: As with the SDK; from both sides when both refused.
+        """
+        if options:
+            warn_unsupported(options)
+        run(self._do_send(message, timeout))
+
+    def schedule_messages(
+        self,
+        messages: Message | Iterable[Message],
+        schedule_time_utc: datetime.datetime,
+        *,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> list[int]:
+        """Schedule messages. Returns handles for ``cancel_scheduled_messages``.
+
+        While failed over the messages are parked with their time, and the handles are ``ParkedSchedule``.
+        """
+        if options:
+            warn_unsupported(options)
+        return run(self._do_schedule(messages, schedule_time_utc, timeout))
+
+    def cancel_scheduled_messages(
+        self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None, **options: Any
+    ) -> None:
+        """Cancel scheduled messages by the handles that ``schedule_messages`` returned.
+
+        Raises:
+            ScheduledMessageGoneError: A parked one has left the backlog already.
+        """
+        if options:
+            warn_unsupported(options)
+        run(self._do_cancel(sequence_numbers, timeout))
+
+    def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """An empty batch. When the primary cannot be asked for its limit, that of the standard tier is taken."""
+        return run(self._do_new_batch(max_size_in_bytes))
+
+    def close(self) -> None:
+        """Close the links. Idempotent."""
+        run(self._do_close())
+
+
+class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], ServiceBusClient):
+    """See ``PairedClient``."""
+
+    __doc__ = PairedClient.__doc__
+    _official = ServiceBusClient
+    _sender_class = PairedSender
+    _runtime_class = ThreadRuntime
+    primary: ServiceBusClient
+    secondary: ServiceBusClient
+
+    def __enter__(self) -> Self:
+        run(self._do_enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def pair(self) -> None:
+        """Find or create the backlog queues in the secondary. The primary may be down meanwhile.
+
+        Raises:
+            AlreadyPairedError: This client, its options or the secondary are in a pairing already.
+            NoBacklogQueuesError: Not one backlog queue can be used; the client can be paired again later.
+        """
+        run(self._do_pair())
+
+    def close(self, timeout: float = CLOSE_SECONDS_DEFAULT) -> None:
+        """Stop pings and the drain and close both sides. Idempotent; returns within ``timeout`` seconds."""
+        run(self._do_close(timeout))
+
+    get_queue_receiver = on_primary(
+        ServiceBusClient.get_queue_receiver, "The official receiver. It reads from the primary only."
+    )
+    get_subscription_receiver = on_primary(
+        ServiceBusClient.get_subscription_receiver, "The official receiver. It reads from the primary only."
+    )
+    list_queue_sessions = on_primary(
+        ServiceBusClient.list_queue_sessions, "The sessions of a queue of the primary."
+    )
+    list_subscription_sessions = on_primary(
+        ServiceBusClient.list_subscription_sessions, "The sessions of a subscription of the primary."
+    )

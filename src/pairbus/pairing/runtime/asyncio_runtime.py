@@ -1,0 +1,83 @@
+"""The runtime on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TYPE_CHECKING, Any
+
+from pairbus.pairing.runtime.asyncio_link import AsyncioLink
+from pairbus.sdk.admin import aio_admin_client
+
+if TYPE_CHECKING:
+    from pairbus.pairing.runtime.ports import Work
+
+
+class AsyncioRuntime:
+    """See ``Runtime``. Nothing here outlives a call, except the tasks that were spawned."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def link(self, sender: Any, is_wanted: Callable[[], bool]) -> AsyncioLink:
+        return AsyncioLink(sender, is_wanted)
+
+    def notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def change_token(self) -> asyncio.Event:
+        return self._changed
+
+    async def wait_for_change(self, token: asyncio.Event, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await token.wait()
+
+    def limit(self, _handler: Any, seconds: float) -> asyncio.Timeout:
+        return asyncio.timeout(seconds)
+
+    async def call(self, work: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        return await work(*given, **options)
+
+    async def collect(self, pages: Any) -> list[Any]:
+        return [item async for item in pages]
+
+    def entered(self, resource: Any) -> AbstractAsyncContextManager[Any]:
+        return resource  # type: ignore[no-any-return]  # the SDK's own
+
+    def admin_client(self, client: Any, options: dict[str, Any], host: str | None) -> Any:
+        return aio_admin_client(client, options, host)
+
+    async def together(self, work: Work, items: Iterable[object], seconds: float) -> None:
+        tasks = [asyncio.ensure_future(work(item)) for item in items]
+        if not tasks:
+            return
+        try:
+            await asyncio.wait(tasks, timeout=max(0.0, seconds))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spawn(self, work: Work, *arguments: object) -> None:
+        task = asyncio.get_running_loop().create_task(work(*arguments))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def stop_tasks(self, seconds: float) -> None:
+        others = {task for task in self._running if task is not asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=seconds)
+
+    async def end(self, _seconds: float) -> None:
+        """Nothing watches over the calls."""
+
+    def drain_host(self) -> Any:
+        from pairbus.pairing.client.drain_host import TaskDrainHost  # noqa: PLC0415 - it imports this room
+
+        return TaskDrainHost()

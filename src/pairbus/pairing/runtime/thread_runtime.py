@@ -1,0 +1,262 @@
+"""The runtime on threads: every method blocks, and no coroutine ever suspends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from weakref import WeakSet
+
+from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
+from pairbus.sdk import handlers
+from pairbus.sdk.admin import admin_client
+
+if TYPE_CHECKING:
+    from pairbus.pairing.runtime.ports import Work
+
+_Result = TypeVar("_Result")
+
+WATCH_SECONDS: Final = 0.1
+"""How often the watcher looks for calls that overrun."""
+IDLE_TURNS: Final = 20
+"""After so many looks without a call the watcher ends; the next call starts another one."""
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """The result of a coroutine over a ``ThreadRuntime``, which blocks where another one would suspend."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+    work.close()
+    raise RuntimeError(f"{work!r} waits for an event loop, and there is none in a thread")
+
+
+class ThreadRuntime:
+    """See ``Runtime``."""
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+        self._changed = threading.Event()
+        self._running: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+
+    def link(self, sender: Any, is_wanted: Callable[[], bool]) -> ThreadLink:
+        return ThreadLink(sender, self.limits, is_wanted)
+
+    def notify(self) -> None:
+        changed, self._changed = self._changed, threading.Event()
+        changed.set()
+
+    def change_token(self) -> threading.Event:
+        return self._changed
+
+    async def wait_for_change(self, token: threading.Event, seconds: float | None) -> None:
+        token.wait(seconds)
+
+    def limit(self, handler: Any, seconds: float) -> LimitedCall:
+        return LimitedCall(self.limits, handler, time.monotonic() + seconds)
+
+    async def call(self, work: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        return work(*given, **options)
+
+    async def collect(self, pages: Any) -> list[Any]:
+        return list(pages)
+
+    def entered(self, resource: Any) -> _Entered:
+        return _Entered(resource)
+
+    def admin_client(self, client: Any, options: dict[str, Any], host: str | None) -> Any:
+        return admin_client(client, options, host)
+
+    async def together(self, work: Work, items: Iterable[object], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        threads = [
+            threading.Thread(target=_run, args=(work, item), name="pairbus-closing", daemon=True)
+            for item in items
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def spawn(self, work: Work, *arguments: object) -> None:
+        thread = threading.Thread(target=self._run, args=(work, *arguments), name="pairbus", daemon=True)
+        with self._lock:
+            self._running.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._running.discard(thread)
+            raise
+
+    async def stop_tasks(self, seconds: float) -> None:
+        # A thread cannot be cancelled: each notices by itself that the client has ended.
+        until = time.monotonic() + seconds
+        with self._lock:
+            others = [thread for thread in self._running if thread is not threading.current_thread()]
+        for thread in others:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    async def end(self, seconds: float) -> None:
+        self.limits.end(seconds)
+
+    def drain_host(self) -> Any:
+        from pairbus.pairing.client.drain_host import ThreadDrainHost  # noqa: PLC0415 - it imports this room
+
+        return ThreadDrainHost()
+
+    def _run(self, work: Work, *arguments: object) -> None:
+        try:
+            run(work(*arguments))
+        finally:
+            with self._lock:
+                self._running.discard(threading.current_thread())
+
+
+def _run(work: Work, item: object) -> None:
+    run(work(item))
+
+
+class _Entered:
+    """A synchronous context manager in the asynchronous shape."""
+
+    def __init__(self, resource: Any) -> None:
+        self._resource = resource
+
+    async def __aenter__(self) -> Any:
+        return self._resource.__enter__()
+
+    async def __aexit__(self, *details: object) -> None:
+        self._resource.__exit__(*details)
+
+
+# --- time limits ----------------------------------------------------------------------------------
+
+
+class Watched(Protocol):
+    """A link whose plain sends are bounded: ``until`` is when the send in progress is cut off, or ``NEVER``."""
+
+    sender: Any
+    until: float
+    turn: threading.Lock
+
+
+class Limits:
+    """Bounds on calls of the SDK, which waits without a limit for the first bytes of a silent peer.
+
+    One thread watches the calls in progress and cuts the socket of one that overruns. It ends when there are none.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, LimitedCall] = {}
+        self._lock = threading.Lock()
+        self.watcher: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._links: WeakSet[Watched] = WeakSet()
+        _everywhere.add(self)
+
+    def add(self, link: Watched) -> None:
+        """Watch the plain sends of one more link."""
+        # Under the lock: a set that grows while the watcher goes through it would end the watcher.
+        with self._lock:
+            self._links.add(link)
+
+    def enter(self, call: LimitedCall) -> None:
+        """A call begins."""
+        self._calls[id(call)] = call
+        if self.watcher is None:
+            self.start()
+
+    def leave(self, call: LimitedCall) -> None:
+        """A call has ended."""
+        self._calls.pop(id(call), None)
+
+    def start(self) -> None:
+        """Watch, if nobody does."""
+        with self._lock:
+            if self.watcher is None:
+                self.watcher = threading.Thread(target=self._watch, name="pairbus-limits", daemon=True)
+                self.watcher.start()
+
+    def end(self, seconds: float) -> None:
+        """The client is closed: the watcher ends with the last call in progress. Wait for that, at most ``seconds``."""
+        watcher = self.watcher
+        self._ended.set()
+        if watcher is not None and watcher is not threading.current_thread():
+            watcher.join(max(0.0, seconds))
+
+    def start_over(self) -> None:
+        """In a forked process: the parent's watcher is not here, and nobody will release its locks."""
+        self._lock = threading.Lock()
+        self._calls = {}
+        self.watcher = None
+        self._ended = threading.Event()
+        for link in list(self._links):
+            link.turn, link.until = threading.Lock(), NEVER
+
+    def _watch(self) -> None:
+        idle = 0
+        while idle <= IDLE_TURNS:
+            if not self._ended.wait(WATCH_SECONDS):
+                idle = 0 if self._look(time.monotonic()) else idle + 1
+            elif self._look(time.monotonic()):
+                time.sleep(WATCH_SECONDS)
+            else:
+                break
+        with self._lock:
+            # A send that begins in this moment finds no watcher and starts the next one.
+            self.watcher = None
+        if self._is_busy():
+            self.start()
+
+    def _look(self, now: float) -> bool:
+        """Cut calls that overrun. Returns whether there is anything to watch."""
+        for key, call in list(self._calls.items()):
+            if call.until <= now:
+                self._calls.pop(key, None)
+                handlers.cut_socket(call.handler)
+        for link in self._watched():
+            if link.until <= now:
+                link.until = NEVER
+                handlers.cut_socket(link.sender)
+        return self._is_busy()
+
+    def _is_busy(self) -> bool:
+        return bool(self._calls) or any(link.until < NEVER for link in self._watched())
+
+    def _watched(self) -> list[Watched]:
+        with self._lock:
+            return list(self._links)
+
+
+class LimitedCall:
+    """One call in progress, cut off at ``until``."""
+
+    __slots__ = ("_limits", "handler", "until")
+
+    def __init__(self, limits: Limits, handler: Any, until: float) -> None:
+        self._limits = limits
+        self.handler = handler
+        self.until = until
+
+    async def __aenter__(self) -> None:
+        self._limits.enter(self)
+
+    async def __aexit__(self, *details: object) -> None:
+        self._limits.leave(self)
+
+
+_everywhere: WeakSet[Limits] = WeakSet()
+
+
+def _forked() -> None:
+    for limits in list(_everywhere):
+        limits.start_over()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,57 @@
+"""The administration client of the namespace that a Service Bus client reaches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
+from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredential as AioSharedKeyCredential
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AioAdministrationClient
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from pairbus.sdk import client_settings
+
+
+class NoManageRight(Exception):
+    """The credential may not manage the namespace."""
+
+
+def admin_client(
+    client: Any, options: dict[str, Any], host: str | None = None
+) -> ServiceBusAdministrationClient:
+    """The administration client for a synchronous client. Raises NoManageRight for a credential that it cannot use.
+
+    Args:
+        client: The Service Bus client.
+        options: Options of the administration client.
+        host: The address with its port; a client that uses TLS does not know its port.
+    """
+    from pairbus.sdk.plain_http import PlainHttpTransport  # noqa: PLC0415 - it needs requests
+
+    credential, given = _arguments(client, options, ServiceBusSharedKeyCredential, PlainHttpTransport)
+    return ServiceBusAdministrationClient(host or client.fully_qualified_namespace, credential, **given)
+
+
+def aio_admin_client(
+    client: Any, options: dict[str, Any], host: str | None = None
+) -> AioAdministrationClient:
+    """As ``admin_client``, for an asynchronous client."""
+    from pairbus.sdk.plain_http_aio import PlainHttpTransport  # noqa: PLC0415 - it needs aiohttp
+
+    credential, given = _arguments(client, options, AioSharedKeyCredential, PlainHttpTransport)
+    return AioAdministrationClient(host or client.fully_qualified_namespace, credential, **given)
+
+
+def _arguments(client: Any, options: dict[str, Any], key: Any, transport: Any) -> tuple[Any, dict[str, Any]]:
+    given = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 15, **options}
+    credential = client_settings.credential_of(client)
+    if isinstance(credential, AzureNamedKeyCredential):
+        # The administration client knows tokens and its own kind of key only.
+        credential = key(*credential.named_key)
+    elif not hasattr(credential, "get_token"):
+        raise NoManageRight(f"{type(credential).__name__} is of no use to the administration client")
+    if not client_settings.uses_tls(client):
+        # A namespace that is reached without TLS is asked without TLS too: the SDK has no switch for that.
+        given["transport"] = transport(**given)
+    return credential, given
