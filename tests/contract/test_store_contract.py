@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.engine.records import (
+    AuditMarked,
     DeliveryFailed,
     DuplicateSeen,
     EntityPut,
@@ -102,6 +103,7 @@ def test_committed_records_come_back_in_order_and_byte_for_byte(kind: StoreKind)
         SessionStateSet(QUEUE, "s", b"state", 5),
         DuplicateSeen(QUEUE, b"old", 7),
         SequenceAdvanced(8, 3, 9),
+        AuditMarked(4),
     ]
     expected = [encode(record) for record in written]
     for record in written:

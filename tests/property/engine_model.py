@@ -9,7 +9,7 @@ from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.queues.queue import Queue
-from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record
+from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record, entity_id_of
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from pairbus.storage.log.store import LogStore
 from tests.simulation.disk import SimulatedDisk
@@ -54,7 +54,7 @@ class Life:
         for record in self.store.replay():
             self.namespace.fold(record)
         self.namespace.replayed()
-        self.store.live(self.namespace.stored())
+        self.store.live(self.namespace.live_messages())
         self.found = {queue.queue_id: len(queue.messages) for queue in self.namespace.all_queues()}
 
     # -- the journal
@@ -68,14 +68,14 @@ class Life:
             self._count(record.queue_id, 1)
         elif isinstance(record, MessageMoved):
             # A dead letter keeps the count it had (B29).
-            key = (record.from_queue_id, record.sequence_number)
+            key = (record.queue_id, record.sequence_number)
             self.history.fails[record.to_queue_id, record.sequence_number] = self.history.fails.get(key, 0)
-            self._count(record.from_queue_id, 1)
+            self._count(record.queue_id, 1)
             self._count(record.to_queue_id, 0)
         self.store.append(record)
 
     def _check_number(self, record: MessageStored) -> None:
-        entity_id, message = record.queue_id // 4, record.message
+        entity_id, message = entity_id_of(record.queue_id), record.message
         number, at = self.history.last.get(entity_id, (0, 0))
         assert message.sequence_number > number, f"B19: {message.sequence_number} after {number}"
         assert message.enqueued_at >= at, f"B20: {message.enqueued_at} after {at}"
@@ -162,7 +162,7 @@ class Life:
         came, went = self.flow.get(queue.queue_id, [0, 0])
         found = self.found.get(queue.queue_id, 0)
         assert found + came == went + len(queue.messages), f"B8: {queue.path}"
-        entity = self.namespace._by_id[queue.queue_id // 4]
+        entity = self.namespace._by_id[entity_id_of(queue.queue_id)]
         for number in queue.messages:
             places = [place for place in entity.queues if number in place.messages]
             assert places == [queue], f"B7: {number} of {entity.path} is in {[p.path for p in places]}"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.engine.records import (
+    AuditMarked,
     DeliveryFailed,
     DuplicateSeen,
     EntityDeleted,
@@ -65,7 +66,8 @@ records = st.one_of(
     st.builds(MessageDeferred, ids, numbers, counts, blobs),
     st.builds(MessageMoved, ids, numbers, ids, extras()),
     st.builds(DuplicateSeen, ids, blobs, times),
-    st.builds(SequenceAdvanced, ids, numbers, times),
+    st.builds(SequenceAdvanced, ids.filter(bool), numbers, times),
+    st.builds(AuditMarked, numbers),
     st.builds(SessionStateSet, ids, texts, st.none() | blobs, times),
     st.builds(EntityPut, ids, st.integers(0, 255), texts, texts),
     st.builds(EntityDeleted, ids),

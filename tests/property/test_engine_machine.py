@@ -127,9 +127,9 @@ class EngineMachine(RuleBasedStateMachine):
         numbers = scheduled[: 1 + pick % 3]
         if pick % 5 == 0 or not numbers:
             with pytest.raises(Refusal):
-                browse.cancel_scheduled(queue, [*numbers, 0])
+                browse.cancel_scheduled(queue, [*numbers, 0], self.now)
         else:
-            browse.cancel_scheduled(queue, numbers)
+            browse.cancel_scheduled(queue, numbers, self.now)
         self._end_of_burst()
 
     # -- receivers
@@ -300,7 +300,7 @@ class EngineMachine(RuleBasedStateMachine):
         if queue is None:
             return
         try:
-            browse.delete_batch(queue, count, self.now + 1, None)
+            browse.delete_batch(queue, count, self.now + 1, None, self.now)
         except Refusal:
             return
         self._end_of_burst()

@@ -75,7 +75,7 @@ class Ledger:
                     if isinstance(record, MessageDeferred):
                         stored.message.state = DEFERRED
             case MessageMoved():
-                stored = self.messages.pop((record.from_queue_id, record.sequence_number), None)
+                stored = self.messages.pop((record.queue_id, record.sequence_number), None)
                 if stored is not None:
                     stored.message.extra = record.extra
                     moved = MessageStored(record.to_queue_id, stored.message, stored.blob, b"")

@@ -1,4 +1,4 @@
-"""What all queues of a namespace share: the journal, the outbox, lock tokens, timers, and who has work to do."""
+"""What all queues of a namespace share: the journal, the outbox, lock tokens, timers, and which of them have work."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pairbus.engine.tokens import TokenStream
 
 if TYPE_CHECKING:
     from pairbus.engine.ports import Journal, Outbox, Watcher
+    from pairbus.engine.queues.queue import Queue
 
 DUE_BURST_MAX: Final = 1_000
 """Messages of one queue that expire, fall due or come back in one tick, and sessions that are lost; the rest follows in the
-next, so that nobody waits long (B63)."""
+next tick, so that no client waits long (B63)."""
 _STALE_SLACK: Final = 256
 """Timers that may be out of date, beyond as many as are not, before they are swept."""
 
@@ -38,57 +39,67 @@ class Space:
         self.stored_bytes = 0
 
 
-class Context:
-    """The engine's surroundings. Timers are a question (``next_deadline``), never a thread."""
+class Timers:
+    """One deadline for each id. A question (``next_deadline``), never a thread."""
 
-    __slots__ = ("_armed", "_timers", "budget", "dirty", "journal", "outbox", "tokens", "watcher")
+    __slots__ = ("_armed", "_heap")
+
+    def __init__(self) -> None:
+        self._armed: dict[int, int] = {}
+        """The deadline of each id; what else is in the heap is out of date."""
+        self._heap: list[tuple[int, int]] = []
+
+    def arm(self, deadline: int, timer_id: int) -> None:
+        """Set the deadline of an id, in place of the one it had."""
+        if self._armed.get(timer_id) == deadline:
+            return
+        self._armed[timer_id] = deadline
+        heappush(self._heap, (deadline, timer_id))
+        self._sweep()
+
+    def disarm(self, timer_id: int) -> None:
+        if self._armed.pop(timer_id, None) is not None:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop what is out of date once it outweighs the rest (B62)."""
+        if len(self._heap) > 2 * len(self._armed) + _STALE_SLACK:
+            self._heap = [(at, armed_id) for armed_id, at in self._armed.items()]
+            heapify(self._heap)
+
+    def next_deadline(self) -> int | None:
+        """When ``due`` will return something next."""
+        heap, armed = self._heap, self._armed
+        while heap and armed.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now: int) -> list[int]:
+        """The ids whose deadline has come, each once, earliest first; they are armed no more."""
+        found: list[int] = []
+        heap, armed = self._heap, self._armed
+        while heap and heap[0][0] <= now:
+            deadline, timer_id = heappop(heap)
+            if armed.get(timer_id) == deadline:
+                del armed[timer_id]
+                found.append(timer_id)
+        return found
+
+
+class Context:
+    """What the queues of a namespace have in common."""
+
+    __slots__ = ("budget", "dirty", "journal", "outbox", "queues", "timers", "tokens", "watcher")
 
     def __init__(self, journal: Journal, outbox: Outbox, token_seed: bytes) -> None:
         self.journal = journal
         self.outbox = outbox
         self.watcher: Watcher | None = None
-        """Nobody while the journal is replayed: what is folded then was told in its time."""
+        """None while the journal is replayed: what is folded then was reported in its time."""
         self.tokens = TokenStream(token_seed)
         self.budget = RuleBudget()
+        self.queues: dict[int, Queue] = {}
         self.dirty: dict[int, None] = {}
         """Ids of queues that may have something to deliver, in the order they were touched."""
-        self._timers: list[tuple[int, int]] = []
-        self._armed: dict[int, int] = {}
-        """The one deadline of each queue that counts; what else is in the heap is out of date."""
-
-    def arm(self, deadline: int, queue_id: int) -> None:
-        """Ask that a queue be ticked at an instant, and no more at the one asked for before."""
-        if self._armed.get(queue_id) == deadline:
-            return
-        self._armed[queue_id] = deadline
-        heappush(self._timers, (deadline, queue_id))
-        self._sweep()
-
-    def disarm(self, queue_id: int) -> None:
-        """Nothing is to be ticked any more: it is gone."""
-        if self._armed.pop(queue_id, None) is not None:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Drop what is out of date once it outweighs the rest (B62)."""
-        if len(self._timers) > 2 * len(self._armed) + _STALE_SLACK:
-            self._timers = [(at, armed_id) for armed_id, at in self._armed.items()]
-            heapify(self._timers)
-
-    def next_deadline(self) -> int | None:
-        """When ``due`` will have something to say next."""
-        timers, armed = self._timers, self._armed
-        while timers and armed.get(timers[0][1]) != timers[0][0]:
-            heappop(timers)
-        return timers[0][0] if timers else None
-
-    def due(self, now: int) -> list[int]:
-        """The queues whose deadline has come, each once, earliest first."""
-        found: list[int] = []
-        timers, armed = self._timers, self._armed
-        while timers and timers[0][0] <= now:
-            deadline, queue_id = heappop(timers)
-            if armed.get(queue_id) == deadline:
-                del armed[queue_id]
-                found.append(queue_id)
-        return found
+        self.timers = Timers()
+        """When each queue must be ticked, by its id."""

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine import routing
 from pairbus.engine import topic as topics
-from pairbus.engine.context import Context
+from pairbus.engine.context import Context, Timers
 from pairbus.engine.entity import Entity
 from pairbus.engine.records import (
-    DeliveryFailed,
+    AuditMarked,
     DuplicateSeen,
     EntityDeleted,
     EntityPut,
-    MessageDeferred,
-    MessageMoved,
-    MessageRemoved,
     MessageStored,
     NamespacePut,
+    NamespaceRecord,
+    QueueRecord,
     Record,
-    SequenceAdvanced,
     SessionStateSet,
+    entity_id_of,
 )
 from pairbus.engine.routing import HOPS_MAX, Router
 from pairbus.engine.sessions import operations as session_ops
@@ -71,11 +70,14 @@ class Namespace:
         self._entities: dict[str, Entity] = {}
         """By canonical path, subscriptions among them."""
         self._by_id: dict[int, Entity] = {}
-        self._queues: dict[int, Queue] = {}
-        self._orphans: dict[int, list[Record]] = {}
+        self._orphans: dict[int, list[QueueRecord]] = {}
         """While replaying: records that stand before their entity's, which compaction has moved on."""
         self._orphan_subscriptions: dict[str, list[EntityPut]] = {}
         self._router = Router(self.find)
+        self._idle_timers = Timers()
+        """When each entity with AutoDeleteOnIdle may have been idle for long enough, by its id."""
+        self.audited_batch = 0
+        """The number of the last batch with rows in the message audit; 0: none."""
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class Namespace:
 
     def queue_of(self, queue_id: int) -> Queue | None:
         """A place by its id."""
-        return self._queues.get(queue_id)
+        return self.context.queues.get(queue_id)
 
     def entities(self, kind: int) -> list[Entity]:
         """All entities of a kind, by name."""
@@ -93,7 +95,7 @@ class Namespace:
 
     def all_queues(self) -> Iterator[Queue]:
         """Every place that may hold messages."""
-        yield from self._queues.values()
+        yield from self.context.queues.values()
 
     # -- configuration -------------------------------------------------------------------------
 
@@ -108,8 +110,7 @@ class Namespace:
             topics.check_rules(self._topic_of(path), self._next_entity_id, settings)
         record = EntityPut(self._next_entity_id, kind, path, settings.to_json())
         self._check_room(record, 0)
-        self.context.journal.append(record)
-        self.fold(record)
+        self._record(record)
         entity = self._entities[canonical(path)]
         entity.idle_since = now
         return entity
@@ -157,14 +158,13 @@ class Namespace:
         )
         self._check_room(record, max(SMALL_RECORD_BYTES, len(entity.settings.to_json()) + len(entity.path)))
         is_stricter = settings.max_delivery_count < entity.settings.max_delivery_count
-        self.context.journal.append(record)
-        self.fold(record)
+        self._record(record)
         if only_rules:
             return
         for changed in (entity, *entity.subscriptions.values()):
             self._lose_locks(changed, now)
         if is_stricter and entity.kind != TOPIC:
-            entity.main.enforce_delivery_limit()
+            entity.main.enforce_delivery_limit(now)
 
     def _lose_locks(self, entity: Entity, now: int) -> None:
         for queue in entity.queues:
@@ -176,18 +176,15 @@ class Namespace:
         """Remove an entity with everything in it; a topic with its subscriptions."""
         for subscription in list(entity.subscriptions.values()):
             self.delete(subscription, now)
-        record = EntityDeleted(entity.entity_id)
-        self.context.journal.append(record)
-        self.fold(record)
+        self._record(EntityDeleted(entity.entity_id))
+        if self.context.watcher is not None:
+            self.context.watcher.entity_deleted(entity.path, now)
 
     def set_access_rules(self, rules: tuple[AccessRule, ...], now: int) -> None:
         """Replace the namespace's own access rules (M5)."""
         if len({rule.name for rule in rules}) != len(rules):
             raise InvalidEntity("Two authorization rules have the same name: names must differ.")
-        created_at = self.created_at or now
-        record = self._namespace_record(rules, created_at)
-        self.context.journal.append(record)
-        self.fold(record)
+        self._record(self._namespace_record(rules, self.created_at or now))
 
     def _namespace_record(self, rules: tuple[AccessRule, ...], created_at: int) -> NamespacePut:
         settings = {"created_at": created_at, "access_rules": [rule.to_dict() for rule in rules]}
@@ -230,7 +227,7 @@ class Namespace:
             ids = list(dirty)
             dirty.clear()
             for queue_id in ids:
-                queue = self._queues.get(queue_id)
+                queue = self.context.queues.get(queue_id)
                 if queue is not None:
                     queue.deliver(now)
 
@@ -238,23 +235,25 @@ class Namespace:
 
     def next_deadline(self) -> int | None:
         """When ``tick`` should be called next; asked after every burst. 0: at once, a long relay goes on."""
-        return 0 if self.context.dirty else self.context.next_deadline()
+        if self.context.dirty:
+            return 0
+        first, idle = self.context.timers.next_deadline(), self._idle_timers.next_deadline()
+        return idle if first is None or (idle is not None and idle < first) else first
 
     def tick(self, now: int) -> None:
-        """Let time pass: whatever fell due happens now."""
-        for queue_id in self.context.due(now):
-            if queue_id < 0:
-                self._delete_if_idle(-queue_id, now)
-                continue
-            queue = self._queues.get(queue_id)
+        """Let time pass: what fell due happens now."""
+        for queue_id in self.context.timers.due(now):
+            queue = self.context.queues.get(queue_id)
             if queue is not None:
                 queue.tick(now)
+        for entity_id in self._idle_timers.due(now):
+            self._delete_if_idle(entity_id, now)
 
     def _watch_idleness(self, entity: Entity) -> None:
         idle_ms = entity.settings.auto_delete_on_idle_ms
         if idle_ms < FOREVER_MS:
             since = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
-            self.context.arm(since + idle_ms, -entity.entity_id)
+            self._idle_timers.arm(since + idle_ms, entity.entity_id)
 
     def _delete_if_idle(self, entity_id: int, now: int) -> None:
         entity = self._by_id.get(entity_id)
@@ -277,36 +276,37 @@ class Namespace:
 
     # -- the fold ------------------------------------------------------------------------------
 
+    def _record(self, record: NamespaceRecord) -> None:
+        """Append a record to the journal and fold it: the only way in which a command changes configuration."""
+        self.context.journal.append(record)
+        self.fold(record)
+
     def fold(self, record: Record) -> None:
         """Change state by one record: the only way state comes back after a restart."""
-        # A restart folds a million of these and few others.
-        if isinstance(record, MessageStored):
-            queue = self._queues.get(record.queue_id)
+        # A restart folds a million stored messages and few others: they are asked for first.
+        if isinstance(record, MessageStored) or not isinstance(
+            record, (EntityPut, EntityDeleted, NamespacePut, AuditMarked)
+        ):
+            queue = self.context.queues.get(record.queue_id)
             if queue is not None:
-                queue.stored(record.message, record.duplicate_key)
+                queue.fold(record)
             else:
-                self._orphans.setdefault(record.queue_id // 4, []).append(record)
+                self._orphans.setdefault(entity_id_of(record.queue_id), []).append(record)
         elif isinstance(record, EntityPut):
             self._put(record)
         elif isinstance(record, EntityDeleted):
             self._deleted(record.entity_id)
         elif isinstance(record, NamespacePut):
             self._namespace_put(record)
-        elif isinstance(record, MessageMoved):
-            self._moved(record)
         else:
-            queue = self._queues.get(record.queue_id)
-            if queue is not None:
-                _fold_into(queue, record)
-            else:
-                self._orphans.setdefault(record.queue_id // 4, []).append(record)
+            self.audited_batch = max(self.audited_batch, record.number)
 
     def replayed(self) -> None:
         """The journal has been folded to its end: what is left without an entity belongs to deleted ones."""
         self._orphans.clear()
         self._orphan_subscriptions.clear()
         self.context.dirty.clear()
-        self.context.dirty.update((queue_id, None) for queue_id in self._queues)
+        self.context.dirty.update((queue_id, None) for queue_id in self.context.queues)
 
     def _put(self, record: EntityPut) -> None:
         self._next_entity_id = max(self._next_entity_id, record.entity_id + 1)
@@ -339,7 +339,7 @@ class Namespace:
         self._entities[canonical(record.path)] = entity
         self._by_id[record.entity_id] = entity
         for queue in entity.queues:
-            self._queues[queue.queue_id] = queue
+            self.context.queues[queue.queue_id] = queue
         if topic is not None:
             topic.subscriptions[canonical(entity.name)] = entity
             topic.subscriptions_by_id[entity.entity_id] = entity
@@ -356,14 +356,12 @@ class Namespace:
             return
         self.version += 1
         entity.is_deleted = True
-        if self.context.watcher is not None:
-            self.context.watcher.entity_deleted(entity.path)
         del self._entities[canonical(entity.path)]
         for queue in entity.queues:
-            del self._queues[queue.queue_id]
+            del self.context.queues[queue.queue_id]
             self.context.dirty.pop(queue.queue_id, None)
-            self.context.disarm(queue.queue_id)
-        self.context.disarm(-entity_id)
+            self.context.timers.disarm(queue.queue_id)
+        self._idle_timers.disarm(entity_id)
         for queue in entity.queues:
             entity.space.stored_bytes -= sum(message.size for message in queue.messages.values())
             queue.abolish()
@@ -377,16 +375,6 @@ class Namespace:
         self._next_entity_id = max(self._next_entity_id, record.next_entity_id)
         self.created_at = json.loads(record.settings)["created_at"]
         self.access_rules = _access_rules_of(record)
-
-    def _moved(self, record: MessageMoved) -> None:
-        source = self._queues.get(record.from_queue_id)
-        target = self._queues.get(record.to_queue_id)
-        if source is None or target is None:
-            self._orphans.setdefault(record.from_queue_id // 4, []).append(record)
-            return
-        message = source.moved_out(record.sequence_number)
-        if message is not None:
-            target.moved_in(message, record.extra)
 
     # -- compaction ----------------------------------------------------------------------------
 
@@ -411,12 +399,12 @@ class Namespace:
             self._restate_duplicate(record.queue_id, record.duplicate_key, record.at, now)
 
     def _restate_message(self, record: MessageStored, now: int) -> None:
-        queue = self._queues.get(record.queue_id)
+        queue = self.context.queues.get(record.queue_id)
         if queue is None:
             return
         number, location = record.message.sequence_number, record.message.location
         journal = self.context.journal
-        for place in self._by_id[queue.queue_id // 4].queues:  # it may have been dead-lettered since
+        for place in self._by_id[entity_id_of(queue.queue_id)].queues:  # it may have been dead-lettered since
             message = place.messages.get(number)
             if message is not None and message.location == location:
                 blob = journal.read(location, message.size)
@@ -425,7 +413,7 @@ class Namespace:
             self._restate_duplicate(record.queue_id, record.duplicate_key, record.message.enqueued_at, now)
 
     def _restate_session(self, record: SessionStateSet) -> None:
-        queue = self._queues.get(record.queue_id)
+        queue = self.context.queues.get(record.queue_id)
         if queue is None or queue.sessions is None:
             return
         session = queue.sessions.sessions.get(record.session_id)
@@ -435,16 +423,16 @@ class Namespace:
             )
 
     def _restate_duplicate(self, queue_id: int, key: bytes, at: int, now: int) -> None:
-        queue = self._queues.get(queue_id)
+        queue = self.context.queues.get(queue_id)
         if queue is None or queue.duplicates is None:
             return
         # An id that was accepted again since is told by the record of that.
         if queue.duplicates.accepted_at(key) == at and at > now - queue.settings.duplicate_window_ms:
             self.context.journal.append(DuplicateSeen(queue_id, key, at))
 
-    def stored(self) -> Iterator[tuple[int, int, int]]:
+    def live_messages(self) -> Iterator[tuple[int, int, int]]:
         """Queue id, location and size of every stored message, for the store's space accounting."""
-        for queue in self._queues.values():
+        for queue in self.context.queues.values():
             for message in queue.messages.values():
                 yield queue.queue_id, message.location, message.size
 
@@ -463,28 +451,3 @@ def _is_in_use(entity: Entity) -> bool:
 
 def _access_rules_of(record: NamespacePut) -> tuple[AccessRule, ...]:
     return tuple(AccessRule.from_dict(rule) for rule in json.loads(record.settings)["access_rules"])
-
-
-def _fold_into(
-    queue: Queue,
-    record: MessageRemoved
-    | DeliveryFailed
-    | MessageDeferred
-    | DuplicateSeen
-    | SequenceAdvanced
-    | SessionStateSet,
-) -> None:
-    if isinstance(record, MessageRemoved):
-        queue.removed(record.sequence_number)
-    elif isinstance(record, DeliveryFailed):
-        queue.delivery_failed(record.sequence_number, record.delivery_count, record.changed_properties)
-    elif isinstance(record, MessageDeferred):
-        queue.deferred(record.sequence_number, record.delivery_count, record.changed_properties)
-    elif isinstance(record, DuplicateSeen):
-        queue.duplicate_seen(record.duplicate_key, record.at)
-    elif isinstance(record, SequenceAdvanced):
-        numbers = queue.numbers
-        numbers.next_sequence_number = max(numbers.next_sequence_number, record.next_sequence_number)
-        numbers.last_enqueued_at = max(numbers.last_enqueued_at, record.enqueued_at)
-    else:
-        queue.session_state_set(record.session_id, record.state, record.at)

@@ -1,4 +1,4 @@
-"""What the engine asks of the world: a journal to keep facts in, and an outbox to speak through."""
+"""What the engine asks of the world: a journal that keeps facts, and an outbox that takes deliveries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Journal(Protocol):
 
 
 class Outbox(Protocol):
-    """Takes what the engine has to say. Nothing said here leaves before the journal has committed."""
+    """Takes deliveries and detaches. Nothing that is put here leaves before the journal has committed."""
 
     def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> None:
         """Hand a message to a consumer. Without a lock it is received and deleted."""
@@ -39,24 +39,24 @@ class Outbox(Protocol):
 
 
 class Watcher(Protocol):
-    """Is told what the engine does by itself, for counts and for the audit log. It changes nothing.
+    """Gets what the engine does by itself, for counts and for the audit log. It changes nothing.
 
-    A message is shown before it goes: its bytes can still be read.
+    It gets a message before the message goes: its bytes can still be read.
     """
 
     def lock_expired(self, queue: Queue) -> None:
         """A message's lock, or the hold on a session, ran out."""
 
-    def dropped(self, queue: Queue, message: Message, why: str) -> None:
+    def dropped(self, queue: Queue, message: Message, why: str, now: int) -> None:
         """A message goes without having been received: it ``expired``, was ``cancelled`` or ``purged``."""
 
-    def dead_lettered(self, queue: Queue, message: Message, reason: str | None) -> None:
+    def dead_lettered(self, queue: Queue, message: Message, reason: str | None, now: int) -> None:
         """A message leaves ``queue`` for a dead-letter queue."""
 
-    def forwarded(self, queue: Queue, message: Message, target: str) -> None:
+    def forwarded(self, queue: Queue, message: Message, target: str, now: int) -> None:
         """A message leaves ``queue`` for another entity."""
 
-    def entity_deleted(self, path: str) -> None:
+    def entity_deleted(self, path: str, now: int) -> None:
         """An entity went with everything in it."""
 
 

@@ -1,16 +1,18 @@
 """The facts that survive: what the journal keeps and recovery folds, in the order they happened.
 
-Rule 1: live commands and recovery change state through the same fold, from these same records.
+Rule 1: a command changes durable state by ``record``, which appends a record and folds it. Recovery folds the same
+        records by the same function, so the two cannot differ.
 Rule 2: everything appended within one engine call becomes durable together or not at all.
 Rule 3: a fold ignores a record about a message it does not know: the message's own record may have
         been compacted away after a later record had made it irrelevant.
 
 A *queue id* names one place where messages lie: an entity's main queue, its dead-letter queue or its
-transfer dead-letter queue (``entity_id * 4 + sub``). Ids are never reused, so a recreated entity starts empty.
+transfer dead-letter queue. Ids are never reused, so a recreated entity starts empty.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from pairbus.model.message import Extra, Message
@@ -23,6 +25,14 @@ TRANSFER_DEAD_LETTER: Final = 2
 def queue_id_of(entity_id: int, sub: int) -> int:
     """The id of one of the places an entity keeps messages in."""
     return entity_id * 4 + sub
+
+
+def entity_id_of(queue_id: int) -> int:
+    """The id of the entity that a place belongs to."""
+    return queue_id // 4
+
+
+# The first two are made for every message: they are written by hand, which compiles to the fastest form.
 
 
 class MessageStored:
@@ -52,117 +62,102 @@ class MessageRemoved:
         self.size = size
 
 
+@dataclass(slots=True, eq=False)
 class DeliveryFailed:
     """A delivery ended by abandon or lock expiry; ``delivery_count`` is the count from now on."""
 
-    __slots__ = ("changed_properties", "delivery_count", "queue_id", "sequence_number")
-
-    def __init__(
-        self, queue_id: int, sequence_number: int, delivery_count: int, changed_properties: bytes = b""
-    ) -> None:
-        self.queue_id = queue_id
-        self.sequence_number = sequence_number
-        self.delivery_count = delivery_count
-        self.changed_properties = changed_properties
+    queue_id: int
+    sequence_number: int
+    delivery_count: int
+    changed_properties: bytes = b""
 
 
+@dataclass(slots=True, eq=False)
 class MessageDeferred:
-    """A message is set aside, to be received by its number only; ``delivery_count`` is the count from now on."""
+    """A message can be received by its number only; ``delivery_count`` is the count from now on."""
 
-    __slots__ = ("changed_properties", "delivery_count", "queue_id", "sequence_number")
-
-    def __init__(
-        self, queue_id: int, sequence_number: int, delivery_count: int, changed_properties: bytes = b""
-    ) -> None:
-        self.queue_id = queue_id
-        self.sequence_number = sequence_number
-        self.delivery_count = delivery_count
-        self.changed_properties = changed_properties
+    queue_id: int
+    sequence_number: int
+    delivery_count: int
+    changed_properties: bytes = b""
 
 
+@dataclass(slots=True, eq=False)
 class MessageMoved:
     """A message went to another place of the same entity with its bytes where they are (dead-lettering).
 
     It keeps its sequence number and its delivery count; ``extra`` is complete as from now on.
     """
 
-    __slots__ = ("extra", "from_queue_id", "sequence_number", "to_queue_id")
-
-    def __init__(self, from_queue_id: int, sequence_number: int, to_queue_id: int, extra: Extra) -> None:
-        self.from_queue_id = from_queue_id
-        self.sequence_number = sequence_number
-        self.to_queue_id = to_queue_id
-        self.extra = extra
+    queue_id: int
+    sequence_number: int
+    to_queue_id: int
+    extra: Extra
 
 
+@dataclass(slots=True, eq=False)
 class DuplicateSeen:
     """A message id was accepted at an instant; what is left of a removed message for duplicate detection."""
 
-    __slots__ = ("at", "duplicate_key", "queue_id")
-
-    def __init__(self, queue_id: int, duplicate_key: bytes, at: int) -> None:
-        self.queue_id = queue_id
-        self.duplicate_key = duplicate_key
-        self.at = at
+    queue_id: int
+    duplicate_key: bytes
+    at: int
 
 
+@dataclass(slots=True, eq=False)
 class SequenceAdvanced:
     """Numbers below ``next_sequence_number`` have been given out, and time had reached ``enqueued_at``."""
 
-    __slots__ = ("enqueued_at", "next_sequence_number", "queue_id")
-
-    def __init__(self, queue_id: int, next_sequence_number: int, enqueued_at: int) -> None:
-        self.queue_id = queue_id
-        self.next_sequence_number = next_sequence_number
-        self.enqueued_at = enqueued_at
+    queue_id: int
+    next_sequence_number: int
+    enqueued_at: int
 
 
+@dataclass(slots=True, eq=False)
 class SessionStateSet:
     """A session's state; None: cleared."""
 
-    __slots__ = ("at", "queue_id", "session_id", "state")
-
-    def __init__(self, queue_id: int, session_id: str, state: bytes | None, at: int) -> None:
-        self.queue_id = queue_id
-        self.session_id = session_id
-        self.state = state
-        self.at = at
+    queue_id: int
+    session_id: str
+    state: bytes | None
+    at: int
 
 
+@dataclass(slots=True, eq=False)
 class EntityPut:
     """An entity exists with these settings (created or changed)."""
 
-    __slots__ = ("entity_id", "kind", "path", "settings")
-
-    def __init__(self, entity_id: int, kind: int, path: str, settings: str) -> None:
-        self.entity_id = entity_id
-        self.kind = kind
-        """0 queue, 1 topic, 2 subscription (path ``topic/Subscriptions/name``)."""
-        self.path = path
-        self.settings = settings
-        """JSON, see ``model.entity``."""
+    entity_id: int
+    kind: int
+    """0 queue, 1 topic, 2 subscription (path ``topic/Subscriptions/name``)."""
+    path: str
+    settings: str
+    """JSON, see ``model.entity``."""
 
 
+@dataclass(slots=True, eq=False)
 class EntityDeleted:
     """An entity and everything in it is gone."""
 
-    __slots__ = ("entity_id",)
-
-    def __init__(self, entity_id: int) -> None:
-        self.entity_id = entity_id
+    entity_id: int
 
 
+@dataclass(slots=True, eq=False)
 class NamespacePut:
-    """Namespace-wide settings: access rules with keys, quotas, creation time. JSON."""
+    """Namespace-wide settings: access rules with keys, creation time. JSON."""
 
-    __slots__ = ("next_entity_id", "settings")
-
-    def __init__(self, next_entity_id: int, settings: str) -> None:
-        self.next_entity_id = next_entity_id
-        self.settings = settings
+    next_entity_id: int
+    settings: str
 
 
-Record: TypeAlias = (
+@dataclass(slots=True, eq=False)
+class AuditMarked:
+    """The batch that this record belongs to has rows in the message audit, under this number."""
+
+    number: int
+
+
+QueueRecord: TypeAlias = (
     MessageStored
     | MessageRemoved
     | DeliveryFailed
@@ -171,7 +166,6 @@ Record: TypeAlias = (
     | DuplicateSeen
     | SequenceAdvanced
     | SessionStateSet
-    | EntityPut
-    | EntityDeleted
-    | NamespacePut
 )
+NamespaceRecord: TypeAlias = EntityPut | EntityDeleted | NamespacePut | AuditMarked
+Record: TypeAlias = QueueRecord | NamespaceRecord

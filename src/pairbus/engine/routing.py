@@ -112,12 +112,12 @@ class Forwarder:
         self._target = target
 
     def relay(self, queue: Queue, message: Message, now: int) -> bool:
-        """One hop: out of here and into the target, or set aside with the reason."""
+        """One hop: out of here and into the target, or dead-lettered with the reason."""
         extra = message.extra.copy() if message.extra is not None else Extra()
-        set_aside = self._entity.transfer_dead_letter
+        transfer_dead_letter = self._entity.transfer_dead_letter
         if extra.hops >= HOPS_MAX:
             text = f"The message was forwarded {HOPS_MAX} times already, which is the most that is allowed."
-            queue.move(message, queue.dead_letter_queue or set_aside, REASON_HOPS, text, b"")
+            queue.move(message, queue.dead_letter_queue or transfer_dead_letter, REASON_HOPS, text, b"", now)
             return True
         extra.hops += 1
         extra.enqueue_sequence_number = message.sequence_number
@@ -130,13 +130,13 @@ class Forwarder:
         try:
             target = self._router.target(self._target)
             if not topic.has_disk_room(target, len(incoming.blob)):
-                return False  # an entity that is full sets it aside; the disk's trouble is nobody's fault and passes (B12)
+                return False  # an entity that is full refuses it for good; a full disk passes (B12)
             target.main.check_send(incoming, 0)
         except Refusal as refusal:
-            queue.move(message, set_aside, type(refusal).__name__, refusal.description, b"")
+            queue.move(message, transfer_dead_letter, type(refusal).__name__, refusal.description, b"", now)
             return True
         if queue.context.watcher is not None:
-            queue.context.watcher.forwarded(queue, message, target.path)
+            queue.context.watcher.forwarded(queue, message, target.path, now)
         queue.remove(message)
         if target is self._entity:
             incoming.message_id = (
@@ -145,12 +145,12 @@ class Forwarder:
         if target.kind == TOPIC:
             topic.publish(target, incoming, extra, now)
         else:
-            target.main.send_with(incoming, extra, now)
+            target.main.send(incoming, now, extra)
         return True
 
 
 def check_via(via: Entity, target: Entity | None, incoming: Scanned, more_bytes: int) -> None:
-    """Refuse a message that could neither go on to the target nor be set aside at the via entity."""
+    """Refuse a message that could neither go on to the target nor be dead-lettered at the via entity."""
     via.main.check_transfer(incoming, more_bytes)
     if target is not None and not topic.has_disk_room(target, more_bytes + len(incoming.blob)):
         raise QuotaExceeded(
@@ -181,18 +181,16 @@ def send_via(via: Entity, path: str, target: Entity | None, incoming: Scanned, n
         extra.dead_letter_reason = reason = type(refusal).__name__
         extra.dead_letter_description = refusal.description
         extra.dead_letter_source = via.path
-        via.transfer_dead_letter.store(message, incoming.blob, b"")
+        via.transfer_dead_letter.store(message, incoming.blob)
         if main.context.watcher is not None:
-            main.context.watcher.dead_lettered(main, message, reason)
+            main.context.watcher.dead_lettered(main, message, reason, now)
         return number
-    main.context.journal.append(SequenceAdvanced(main.queue_id, number + 1, enqueued_at))
-    numbers.next_sequence_number = number + 1
-    numbers.last_enqueued_at = enqueued_at
+    main.record(SequenceAdvanced(main.queue_id, number + 1, enqueued_at))
     extra = Extra()
     extra.enqueue_sequence_number = number
     extra.hops = 1
     if target.kind == TOPIC:
         topic.publish(target, incoming, extra, now)
     else:
-        target.main.send_with(incoming, extra, now)
+        target.main.send(incoming, now, extra)
     return number

@@ -108,13 +108,10 @@ def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> 
     if key and main.duplicates is not None:
         if main.duplicates.holds(key, enqueued_at, topic.settings.duplicate_window_ms):
             return 0
-        main.context.journal.append(DuplicateSeen(main.queue_id, key, enqueued_at))
-        main.duplicates.add(key, enqueued_at)
+        main.record(DuplicateSeen(main.queue_id, key, enqueued_at))
     number = numbers.next_sequence_number
-    main.context.journal.append(SequenceAdvanced(main.queue_id, number + 1, enqueued_at))
-    numbers.next_sequence_number = number + 1
-    numbers.last_enqueued_at = enqueued_at
-    _fan_out(topic, incoming, number, enqueued_at, extra)
+    main.record(SequenceAdvanced(main.queue_id, number + 1, enqueued_at))
+    _fan_out(topic, incoming, number, enqueued_at, extra, now)
     return number
 
 
@@ -123,20 +120,22 @@ def publish_due(topic: Entity, message: Message, now: int) -> None:
     main = topic.main
     incoming = incoming_of(main.context.journal.read(message.location, message.size))
     main.remove(message)
-    _fan_out(topic, incoming, message.sequence_number, max(now, message.enqueued_at), message.extra)
+    _fan_out(topic, incoming, message.sequence_number, max(now, message.enqueued_at), message.extra, now)
 
 
-def _fan_out(topic: Entity, incoming: Scanned, number: int, enqueued_at: int, extra: Extra | None) -> None:
+def _fan_out(
+    topic: Entity, incoming: Scanned, number: int, enqueued_at: int, extra: Extra | None, now: int
+) -> None:
     if topic.index is None:
         return
     facts = MessageFacts(incoming, number, enqueued_at)
     by_id = topic.subscriptions_by_id
     # What a sender brings has been checked. What comes by itself (a schedule, a forward) has nobody to refuse it to:
-    # filters that come after the budget is spent have failed, and their subscriptions set it aside.
+    # filters that come after the budget is spent have failed, and their subscriptions dead-letter it.
     budget = topic.main.context.budget
     budget.renew()
     for entity_id, verdict in topic.index.match(facts, budget):
-        _copy_to(by_id[entity_id], verdict, facts, incoming, _copy_extra(extra, number))
+        _copy_to(by_id[entity_id], verdict, facts, incoming, _copy_extra(extra, number), now)
 
 
 def _copy_extra(extra: Extra | None, number: int) -> Extra:
@@ -146,11 +145,11 @@ def _copy_extra(extra: Extra | None, number: int) -> Extra:
 
 
 def _copy_to(
-    subscription: Entity, verdict: Verdict, facts: MessageFacts, incoming: Scanned, extra: Extra
+    subscription: Entity, verdict: Verdict, facts: MessageFacts, incoming: Scanned, extra: Extra, now: int
 ) -> None:
     failure = verdict.failure
     if verdict.plain:
-        _store(subscription, incoming, incoming.blob, incoming.session_id, facts.enqueued_at, extra)
+        _store(subscription, incoming, incoming.blob, incoming.session_id, facts.enqueued_at, extra, now)
     for rule in verdict.actions:
         try:
             changes = rule.changes(facts)
@@ -160,9 +159,11 @@ def _copy_to(
             continue
         # Of what the broker must know an action can change nothing but the session: the copy need not be read again.
         session_id = changes.system_properties().get("sessionid", incoming.session_id)
-        _store(subscription, incoming, changed, session_id, facts.enqueued_at, extra.copy())
+        _store(subscription, incoming, changed, session_id, facts.enqueued_at, extra.copy(), now)
     if failure is not None and subscription.settings.dead_letter_on_filter_error:
-        _set_aside(subscription, incoming.blob, facts.enqueued_at, extra, REASON_FILTER, failure.description)
+        _dead_letter(
+            subscription, incoming.blob, facts.enqueued_at, extra, REASON_FILTER, failure.description, now
+        )
 
 
 def _store(
@@ -172,11 +173,12 @@ def _store(
     session_id: str | None,
     enqueued_at: int,
     extra: Extra,
+    now: int,
 ) -> None:
     main = subscription.main
     if main.sessions is not None and session_id is None:
         text = "Session enabled entity doesn't allow a message whose session identifier is null."
-        _set_aside(subscription, blob, enqueued_at, extra, REASON_NO_SESSION, text)
+        _dead_letter(subscription, blob, enqueued_at, extra, REASON_NO_SESSION, text, now)
         return
     topic = subscription.topic
     assert topic is not None, subscription.path
@@ -190,11 +192,17 @@ def _store(
         session_id if main.sessions is not None else None,
     )
     message.extra = extra
-    main.store(message, blob, b"")
+    main.store(message, blob)
 
 
-def _set_aside(
-    subscription: Entity, blob: bytes, enqueued_at: int, extra: Extra, reason: str, description: str
+def _dead_letter(
+    subscription: Entity,
+    blob: bytes,
+    enqueued_at: int,
+    extra: Extra,
+    reason: str,
+    description: str,
+    now: int,
 ) -> None:
     at = max(enqueued_at, subscription.numbers.last_enqueued_at)
     message = Message(subscription.numbers.next_sequence_number, at, 0, len(blob), None)
@@ -202,10 +210,10 @@ def _set_aside(
     message.extra.dead_letter_reason = reason
     message.extra.dead_letter_description = description
     message.extra.dead_letter_source = subscription.path
-    subscription.dead_letter.store(message, blob, b"")
+    subscription.dead_letter.store(message, blob)
     watcher = subscription.main.context.watcher
     if watcher is not None:
-        watcher.dead_lettered(subscription.main, message, reason)
+        watcher.dead_lettered(subscription.main, message, reason, now)
 
 
 def _shorter(ttl_ms: int, default_ms: int) -> int:

@@ -94,6 +94,8 @@ class Broker:
         self._seen_version = 0
         self._timers: list[tuple[int, int, GatewayConnection]] = []
         self._timer_count = 0
+        self.now = 0
+        """The last instant that was let in."""
 
     def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
         """Judge tokens by the wall clock: ``lead_ms`` says how far the instants that are given here are ahead of it."""
@@ -149,7 +151,7 @@ class Broker:
 
     def let_in(self, now: int) -> None:
         """An instant comes, before anything happens in it."""
-        self.counters.now = now
+        self.now = now
         if now >= self.meter.minute_ends:
             self.meter.roll(now)
             self._forget_tallies()

@@ -496,7 +496,7 @@ class GatewayConnection:
         if context is not None:
             _release(context)
             if not self.links:
-                self._linked_at = self.now = max(self.now, self.broker.counters.now)
+                self._linked_at = self.now = max(self.now, self.broker.now)
 
     def _forget_link(self, link: Link) -> None:
         context = self.links.pop(link, None)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.records import SequenceAdvanced
 from pairbus.errors import Refusal, StoreCorrupt, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.telemetry.trail import Trail
@@ -19,7 +18,7 @@ from pairbus.server.assembly import Assembly
 from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config.options import MEMORY
 from pairbus.server.logs.audit import AuditLog
-from pairbus.server.logs.message_audit import AuditedStore, MessageAudit, witnessed
+from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.usage import UsageWriter
 from pairbus.server.ready import READY_FILE
 from pairbus.storage.identity import LOCK_FILE
@@ -154,17 +153,14 @@ def recover(namespace: Namespace, store: Store) -> tuple[int, int]:
     """Fold every durable record, then tell the store what still lives. Returns how many records there were, and the number of
     the last batch that was audited.
     """
-    count = audited = 0
+    count = 0
     fold = namespace.fold
     for record in store.replay():
         count += 1
-        if isinstance(record, SequenceAdvanced) and (number := witnessed(record)):
-            audited = max(audited, number)
-        else:
-            fold(record)
+        fold(record)
     namespace.replayed()
-    store.live(namespace.stored())
-    return count, audited
+    store.live(namespace.live_messages())
+    return count, namespace.audited_batch
 
 
 def declare(namespace: Namespace, declarations: Declarations, now: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from pairbus.engine.records import (
+    AuditMarked,
     DeliveryFailed,
     DuplicateSeen,
     EntityDeleted,
@@ -32,6 +33,10 @@ SESSION_STATE_SET: Final = 9
 ENTITY_PUT: Final = 10
 ENTITY_DELETED: Final = 11
 NAMESPACE_PUT: Final = 12
+AUDIT_MARKED: Final = 13
+
+OLD_AUDIT_QUEUE_ID: Final = 0
+"""A SequenceAdvanced of this queue, which no entity has, is how the number of an audited batch was written before AuditMarked."""
 
 RARE_HEAD: Final = struct.Struct("<BBI")
 
@@ -126,7 +131,7 @@ def _body(record: Record) -> tuple[int, bytes]:
         case MessageDeferred():
             return MESSAGE_DEFERRED, _counted(record)
         case MessageMoved():
-            head = _MOVED.pack(record.from_queue_id, record.sequence_number, record.to_queue_id)
+            head = _MOVED.pack(record.queue_id, record.sequence_number, record.to_queue_id)
             return MESSAGE_MOVED, head + encode_extra(record.extra)
         case DuplicateSeen():
             return DUPLICATE_SEEN, _NUMBERED.pack(record.queue_id, record.at) + pack_bytes(
@@ -146,6 +151,8 @@ def _body(record: Record) -> tuple[int, bytes]:
             return ENTITY_DELETED, _ID.pack(record.entity_id)
         case NamespacePut():
             return NAMESPACE_PUT, _ID.pack(record.next_entity_id) + _pack_text(record.settings)
+        case AuditMarked():
+            return AUDIT_MARKED, _ID.pack(record.number)
         case MessageStored() | MessageRemoved():
             raise UsageError(f"{type(record).__name__} has its own encoder")
 
@@ -174,8 +181,8 @@ def _message_deferred_1(body: bytes) -> Record:
 
 
 def _message_moved_1(body: bytes) -> Record:
-    from_queue_id, number, to_queue_id = _MOVED.unpack_from(body)
-    return MessageMoved(from_queue_id, number, to_queue_id, unpack_extra(body, _MOVED.size)[0])
+    queue_id, number, to_queue_id = _MOVED.unpack_from(body)
+    return MessageMoved(queue_id, number, to_queue_id, unpack_extra(body, _MOVED.size)[0])
 
 
 def _duplicate_seen_1(body: bytes) -> Record:
@@ -185,6 +192,8 @@ def _duplicate_seen_1(body: bytes) -> Record:
 
 def _sequence_advanced_1(body: bytes) -> Record:
     queue_id, next_number, enqueued_at = _ADVANCED.unpack(body)
+    if queue_id == OLD_AUDIT_QUEUE_ID:
+        return AuditMarked(next_number - 1)
     return SequenceAdvanced(queue_id, next_number, enqueued_at)
 
 
@@ -208,6 +217,10 @@ def _namespace_put_1(body: bytes) -> Record:
     return NamespacePut(_ID.unpack_from(body)[0], unpack_bytes(body, _ID.size)[0].decode())
 
 
+def _audit_marked_1(body: bytes) -> Record:
+    return AuditMarked(_ID.unpack(body)[0])
+
+
 _Decoder: TypeAlias = Callable[[bytes], Record]
 _DECODERS: Final[dict[tuple[int, int], _Decoder]] = {
     (DELIVERY_FAILED, 1): _delivery_failed_1,
@@ -219,4 +232,5 @@ _DECODERS: Final[dict[tuple[int, int], _Decoder]] = {
     (ENTITY_PUT, 1): _entity_put_1,
     (ENTITY_DELETED, 1): _entity_deleted_1,
     (NAMESPACE_PUT, 1): _namespace_put_1,
+    (AUDIT_MARKED, 1): _audit_marked_1,
 }

@@ -97,7 +97,7 @@ def redrive(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int
             entity.main.check_send(arriving, 0)
             again.append((message, arriving))
     for message, arriving in again:
-        number = entity.main.send_with(arriving, None, now)
+        number = entity.main.send(arriving, now)
         if broker.trail is not None:
             broker.trail.sent(entity.path, number, arriving, now)
             blob = broker.journal.read(message.location, message.size)
@@ -121,22 +121,22 @@ def purge(broker: Broker, queue: Queue, wish: Mapping[str, object]) -> dict[str,
         queue.check_receive()
         if wish.get("confirm") != queue.path:
             raise ArgumentError(f"Purging deletes everything: type the path '{queue.path}' to confirm.")
-    removed, held = _purge_chosen(queue, _chosen(queue, wish, PURGE_MAX))
+    removed, held = _purge_chosen(queue, _chosen(queue, wish, PURGE_MAX), broker.now)
     broker.meter.tally(queue.path, meter.DELETE).add(0)
     return {"purged": removed, "held": held, "left": len(queue.messages) - len(queue.locks)}
 
 
-def _purge_chosen(queue: Queue, chosen: list[Message]) -> tuple[int, int]:
+def _purge_chosen(queue: Queue, chosen: list[Message], now: int) -> tuple[int, int]:
     removed = held = 0
     for message in chosen:
         if message.lock_token:
             held += 1
         elif message.state == SCHEDULED:
-            browse.cancel_scheduled(queue, [message.sequence_number])
+            browse.cancel_scheduled(queue, [message.sequence_number], now)
             removed += 1
         else:
             if queue.context.watcher is not None:
-                queue.context.watcher.dropped(queue, message, PURGED)
+                queue.context.watcher.dropped(queue, message, PURGED, now)
             queue.remove(message)
             removed += 1
     return removed, held

@@ -146,7 +146,7 @@ class Process:
         for record in store.replay():
             namespace.fold(record)
         namespace.replayed()
-        store.live(namespace.stored())
+        store.live(namespace.live_messages())
         self.broker.serve(None)
         self.inspector = Inspector(
             self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, self._now_max

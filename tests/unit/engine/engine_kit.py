@@ -13,7 +13,7 @@ from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.queues.queue import Queue
-from pairbus.engine.records import Record
+from pairbus.engine.records import Record, entity_id_of
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
 from pairbus.model.message import Message
@@ -53,6 +53,11 @@ def incoming(
         body_kind=body_kind,
     )
     return scan(payload, True)
+
+
+def gone(queue: Queue) -> int:
+    """How many messages have left a queue, for good or for its dead-letter queue."""
+    return queue.stored_ever - len(queue.messages)
 
 
 def ping() -> Scanned:
@@ -112,7 +117,7 @@ class Bench:
         for record in self.journal.replay():
             self.namespace.fold(record)
         self.namespace.replayed()
-        self.journal.live(self.namespace.stored())
+        self.journal.live(self.namespace.live_messages())
 
     def restart(self, now: int | None = None) -> Bench:
         batch = self.journal.seal()
@@ -144,7 +149,7 @@ class Bench:
     # -- what clients do
 
     def send(self, queue: Queue | Entity, message: Scanned | object = "x", **fields: object) -> int:
-        entity = queue if isinstance(queue, Entity) else self.namespace._by_id[queue.queue_id // 4]
+        entity = queue if isinstance(queue, Entity) else self.namespace._by_id[entity_id_of(queue.queue_id)]
         scanned = message if isinstance(message, Scanned) else incoming(message, **fields)  # type: ignore[arg-type]
         self.namespace.check_send(entity, scanned, 0)
         return self.namespace.send(entity, scanned, self.now)

@@ -164,7 +164,7 @@ def test_receiving_by_number_obeys_the_entitys_status() -> None:
     with pytest.raises(EntityDisabled):
         check_deferred(queue, [1], None)
     with pytest.raises(EntityDisabled):
-        delete_batch(queue, 1, START, None)
+        delete_batch(queue, 1, START, None, bench.now)
 
 
 def test_batch_delete_takes_the_oldest_that_nobody_holds() -> None:
@@ -177,9 +177,9 @@ def test_batch_delete_takes_the_oldest_that_nobody_holds() -> None:
     bench.send(queue)
     bench.send(queue, scheduled_at=START + 60 * SECOND)
 
-    assert delete_batch(queue, 1, bench.now, None) == 1
+    assert delete_batch(queue, 1, bench.now, None, bench.now) == 1
     assert list(queue.messages) == [1, 3, 4, 5]
-    assert delete_batch(queue, 10, bench.now, None) == 1
+    assert delete_batch(queue, 10, bench.now, None, bench.now) == 1
     assert list(queue.messages) == [1, 4, 5]
 
 
@@ -189,5 +189,5 @@ def test_batch_delete_can_keep_to_one_session() -> None:
     for session_id in "abab":
         bench.send(queue, session_id=session_id)
 
-    assert delete_batch(queue, 10, bench.now + 1, "a") == 2
+    assert delete_batch(queue, 10, bench.now + 1, "a", bench.now) == 2
     assert list(queue.messages) == [2, 4]

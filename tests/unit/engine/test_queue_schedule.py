@@ -77,7 +77,7 @@ def test_a_cancelled_message_is_never_delivered() -> None:
     bench = Bench()
     queue = bench.queue()
     numbers = [bench.send(queue, scheduled_at=START + MINUTE) for _ in range(2)]
-    cancel_scheduled(queue, numbers)
+    cancel_scheduled(queue, numbers, bench.now)
     bench.wait(2 * MINUTE)
 
     assert not queue.messages
@@ -93,7 +93,7 @@ def test_cancel_is_all_or_nothing(numbers: list[int]) -> None:
     bench.send(queue)
 
     with pytest.raises(MessageNotFound):
-        cancel_scheduled(queue, numbers)
+        cancel_scheduled(queue, numbers, bench.now)
 
     assert queue.scheduled_count == 1
 
@@ -106,7 +106,7 @@ def test_after_activation_there_is_nothing_to_cancel() -> None:
     bench.wait(MINUTE)
     for wrong in (number, number + 1):
         with pytest.raises(MessageNotFound):
-            cancel_scheduled(queue, [wrong])
+            cancel_scheduled(queue, [wrong], bench.now)
 
 
 # -- duplicates

@@ -53,7 +53,7 @@ def test_peek_at_one_session_looks_at_no_message_of_others(place: str) -> None:
     queue = bench.find("q").main
     if place == "dead letters":
         for message in list(queue.messages.values()):
-            queue.move_to_dead_letter(message, "why", None, b"")
+            queue.move_to_dead_letter(message, "why", None, b"", bench.now)
         queue = bench.find("q").dead_letter
         counted = Counted(queue.messages)
         queue.messages = counted
@@ -73,7 +73,7 @@ def test_deleting_from_one_session_looks_at_no_message_of_others() -> None:
     queue = bench.find("q").main
     counted.looks = 0
 
-    assert delete_batch(queue, 2, FAR, "mine") == 2
+    assert delete_batch(queue, 2, FAR, "mine", bench.now) == 2
 
     assert counted.looks < 50
     assert numbers(peek(queue, 1, 10, "mine")) == [OTHERS + 3]
@@ -85,7 +85,7 @@ def test_a_place_without_sessions_shows_nothing_of_any() -> None:
     bench.send(queue, session_id="s")
 
     assert peek(queue, 1, 10, "s") == []
-    assert delete_batch(queue, 10, FAR, "s") == 0
+    assert delete_batch(queue, 10, FAR, "s", bench.now) == 0
 
 
 @pytest.mark.promise("B62")

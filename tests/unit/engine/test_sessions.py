@@ -9,7 +9,7 @@ from pairbus.engine.queues.queue import Queue
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, NotAllowed, QuotaExceeded, SessionCannotBeLocked, SessionLockLost
 from pairbus.model.entity import Settings
-from tests.unit.engine.engine_kit import SECOND, START, Bench
+from tests.unit.engine.engine_kit import SECOND, START, Bench, gone
 
 MINUTE = 60 * SECOND
 SESSIONS = Settings(requires_session=True)
@@ -141,7 +141,7 @@ def test_accept_next_passes_over_sessions_whose_messages_have_expired() -> None:
 
     assert holder.session is not None
     assert holder.session.session_id == "new"
-    assert queue.expired_count == 1
+    assert gone(queue) == 1
 
 
 @pytest.mark.promise("B41")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pairbus.engine.context import Context
+from pairbus.engine.context import Timers
 from pairbus.engine.queues.browse import cancel_scheduled, delete_batch
 from pairbus.engine.queues.queue import Queue
 from pairbus.model.entity import Settings
 from pairbus.model.message import Message
-from tests.unit.engine.engine_kit import SECOND, START, Bench, Journal, Outbox, rule
+from tests.unit.engine.engine_kit import SECOND, START, Bench, rule
 
 MINUTE = 60 * SECOND
 
@@ -23,18 +23,18 @@ class Watcher:
     def lock_expired(self, queue: Queue) -> None:
         self.told.append(("lock expired", queue.path))
 
-    def dropped(self, queue: Queue, message: Message, why: str) -> None:
+    def dropped(self, queue: Queue, message: Message, why: str, now: int) -> None:
         assert self._bench.journal.read(message.location, message.size)
         self.told.append((why, queue.path))
 
-    def dead_lettered(self, queue: Queue, message: Message, reason: str | None) -> None:
+    def dead_lettered(self, queue: Queue, message: Message, reason: str | None, now: int) -> None:
         assert self._bench.journal.read(message.location, message.size)
         self.told.append(("dead-lettered", queue.path, str(reason)))
 
-    def forwarded(self, queue: Queue, message: Message, target: str) -> None:
+    def forwarded(self, queue: Queue, message: Message, target: str, now: int) -> None:
         self.told.append(("forwarded", queue.path, target))
 
-    def entity_deleted(self, path: str) -> None:
+    def entity_deleted(self, path: str, now: int) -> None:
         self.told.append(("deleted", path))
 
 
@@ -44,9 +44,9 @@ def test_messages_that_go_unreceived_are_told() -> None:
     queue = bench.queue()
     bench.send(queue, ttl_ms=SECOND)
     bench.wait(SECOND)
-    cancel_scheduled(queue, [bench.send(queue, scheduled_at=START + MINUTE)])
+    cancel_scheduled(queue, [bench.send(queue, scheduled_at=START + MINUTE)], bench.now)
     bench.send(queue)
-    delete_batch(queue, 1, bench.now + 1, None)
+    delete_batch(queue, 1, bench.now + 1, None, bench.now)
 
     assert watcher.told == [("expired", "q"), ("cancelled", "q"), ("purged", "q")]
 
@@ -86,13 +86,13 @@ def test_forwarding_failed_filters_and_deletion_are_told() -> None:
 
 
 def test_a_deadline_asked_for_twice_comes_once() -> None:
-    context = Context(Journal(), Outbox(), b"")
-    context.arm(5, 1)
-    context.arm(5, 1)
-    context.arm(9, 2)
-    context.arm(3, 2)
+    timers = Timers()
+    timers.arm(5, 1)
+    timers.arm(5, 1)
+    timers.arm(9, 2)
+    timers.arm(3, 2)
 
-    assert context.next_deadline() == 3
-    assert context.due(10) == [2, 1]
-    assert context.due(10) == []
-    assert context.next_deadline() is None
+    assert timers.next_deadline() == 3
+    assert timers.due(10) == [2, 1]
+    assert timers.due(10) == []
+    assert timers.next_deadline() is None

@@ -130,7 +130,7 @@ class WireBench:
         for record in self.store.replay():
             self.namespace.fold(record)
         self.namespace.replayed()
-        self.store.live(self.namespace.stored())
+        self.store.live(self.namespace.live_messages())
         self.broker.serve(None)
         self.peers: list[Peer] = []
         rules = (rule("root", MANAGE), rule("listener", LISTEN), rule("sender", SEND), rule("nobody"))

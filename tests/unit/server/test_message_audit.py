@@ -11,6 +11,7 @@ import pytest
 
 from pairbus.amqp.message.scan import Scanned, scan
 from pairbus.amqp.message.whole import encode_message
+from pairbus.engine.records import AuditMarked, SequenceAdvanced
 from pairbus.errors import StoreFailed
 from pairbus.gateway.accept import store
 from pairbus.gateway.broker import Broker
@@ -22,6 +23,7 @@ from pairbus.model.message import Message
 from pairbus.server.assemble import recover
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
 from pairbus.server.logs.message_journal import blocks, journal_files
+from pairbus.storage.codec import encode
 from pairbus.storage.memory import MemoryDisk, MemoryStore
 from pairbus.storage.ports import Batch
 
@@ -288,7 +290,7 @@ def test_an_audit_that_cannot_be_written_stops_acknowledging(
     life.audit.stop()
 
 
-def test_the_witness_is_no_entity(tmp_path: Path) -> None:
+def test_the_audit_marker_is_no_entity(tmp_path: Path) -> None:
     disk = MemoryDisk()
     life = Life(disk, tmp_path, 1)
     life.send("m0")
@@ -302,3 +304,22 @@ def test_the_witness_is_no_entity(tmp_path: Path) -> None:
     assert number == 1
     assert records >= 3
     assert [entity.path for entity in broker.namespace.entities(QUEUE)] == ["orders"]
+
+
+def test_a_store_with_the_marker_of_an_older_version_opens_and_goes_on(tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    life = Life(disk, tmp_path, 1)
+    life.send("m0")
+    life.commit()
+    life.stop()
+    # Before AuditMarked the number was written as the next sequence number of a queue with the id 0.
+    disk.contents = disk.contents.replace(encode(AuditMarked(1)), encode(SequenceAdvanced(0, 2, 0)))
+
+    life = Life(disk, tmp_path, 2)
+    assert life.broker.namespace.audited_batch == 1
+    life.send("m1")
+    life.commit()
+    life.stop()
+
+    broker = Broker("contoso", again := MemoryStore(disk), bytes(16))
+    assert recover(broker.namespace, again)[1] == 2

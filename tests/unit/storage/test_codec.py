@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from pairbus.engine.records import (
+    AuditMarked,
     DeliveryFailed,
     DuplicateSeen,
     EntityDeleted,
@@ -79,6 +80,7 @@ GOLDEN: list[tuple[Record, str]] = [
     (EntityPut(1, 2, "a", "{}"), "0a01140000000100000000000000020100000061020000007b7d"),
     (EntityDeleted(1), "0b01080000000100000000000000"),
     (NamespacePut(2, "{}"), "0c010e0000000200000000000000020000007b7d"),
+    (AuditMarked(7), "0d01080000000700000000000000"),
 ]
 
 
@@ -94,6 +96,15 @@ def test_version_1_is_written_and_read_as_released(record: Record, golden: str) 
         assert again.message.location == len(data) - 2
         again.blob = data[again.message.location :]
     assert encode(again).hex() == golden
+
+
+def test_the_audit_marker_of_an_older_version_is_read_as_one() -> None:
+    data = bytes.fromhex("080118000000000000000000000008000000000000000000000000000000")
+
+    (found,) = decode(data, 0, len(data), 0)
+
+    assert isinstance(found, AuditMarked)
+    assert found.number == 7
 
 
 @pytest.mark.parametrize("data", [b"\x01\x02", b"\x02\x02", b"\x03\x02", b"\x63\x01", b"\x00\x00"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.engine.records import (
+    AuditMarked,
     EntityDeleted,
     EntityPut,
     MessageRemoved,
@@ -74,6 +75,19 @@ def test_the_last_number_survives_when_its_segment_goes() -> None:
         (8, 78)
     ]
     assert all(record.enqueued_at >= 1077 for record in found)
+
+
+def test_the_number_of_the_last_audited_batch_survives_when_its_segment_goes() -> None:
+    disk = SimulatedDisk()
+    store = ready_log(disk)
+    store.append(AuditMarked(5))
+    commit(store)
+    for number in range(1, 200):
+        remove(store, send(store, number))
+        commit(store)
+    store.close()
+    found = [record for record in replay(open_log(disk)) if isinstance(record, AuditMarked)]
+    assert [record.number for record in found] == [5]
 
 
 def test_numbers_of_deleted_entities_are_not_carried_on() -> None:

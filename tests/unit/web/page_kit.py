@@ -90,7 +90,7 @@ class Bench:
         entity = self.broker.namespace.find(path)
         assert entity is not None
         for message in list(entity.main.messages.values()):
-            entity.main.move_to_dead_letter(message, reason, description, b"")
+            entity.main.move_to_dead_letter(message, reason, description, b"", NOW)
 
     def defer_one(self, path: str) -> None:
         """Receive the first message of a queue and put it off."""

@@ -78,7 +78,7 @@ def check_deferred(queue: Queue, numbers: list[int], session: Session | None) ->
     return _deferred(queue, numbers, None if session is None else session.session_id)
 
 
-def cancel_scheduled(queue: Queue, numbers: list[int]) -> None:
+def cancel_scheduled(queue: Queue, numbers: list[int], now: int) -> None:
     """Take back scheduled messages; all of them or none (B46)."""
     found: list[Message] = []
     for number in numbers:
@@ -90,11 +90,11 @@ def cancel_scheduled(queue: Queue, numbers: list[int]) -> None:
         found.append(message)
     for message in found:
         if queue.context.watcher is not None:
-            queue.context.watcher.dropped(queue, message, CANCELLED)
+            queue.context.watcher.dropped(queue, message, CANCELLED, now)
         queue.remove(message)
 
 
-def delete_batch(queue: Queue, count: int, enqueued_before: int, session_id: str | None) -> int:
+def delete_batch(queue: Queue, count: int, enqueued_before: int, session_id: str | None, now: int) -> int:
     """Delete up to ``count`` active, unlocked messages enqueued before an instant, oldest first; how many."""
     queue.check_receive()
     doomed: list[Message] = []
@@ -107,6 +107,6 @@ def delete_batch(queue: Queue, count: int, enqueued_before: int, session_id: str
         doomed.append(message)
     for message in doomed:
         if queue.context.watcher is not None:
-            queue.context.watcher.dropped(queue, message, PURGED)
+            queue.context.watcher.dropped(queue, message, PURGED, now)
         queue.remove(message)
     return len(doomed)

@@ -63,7 +63,7 @@ def _expire_messages(queue: Queue, now: int) -> None:
         message = queue.messages.get(heappop(expiring)[1])
         # A locked message expires when its lock ends; a deferred one does not expire (B34).
         if message is not None and message.state == ACTIVE and not message.lock_token:
-            queue.expire(message)
+            queue.expire(message, now)
 
 
 def _activate_due(queue: Queue, now: int) -> None:
@@ -98,7 +98,7 @@ def _activate(queue: Queue, message: Message, now: int) -> None:
     )
     arrived.extra = extra.copy()
     queue.remove(message)
-    queue.store(arrived, blob, b"")
+    queue.store(arrived, blob)
 
 
 def _first_deadline(queue: Queue) -> int:

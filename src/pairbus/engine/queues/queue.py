@@ -2,7 +2,7 @@
 
 Rule 1: no clock, no randomness, no I/O. Time arrives as ``now``; lock tokens follow from a seed (``tokens``).
 Rule 2: a command checks everything before it changes anything, so a refusal leaves no trace.
-Rule 3: every change is a record, appended to the journal and folded by ``queue_state``.
+Rule 3: every change is a record: ``record`` appends it to the journal and folds it (``state``).
 Rule 4: nothing here iterates over a set. The same commands give the same records.
 
 Locks live in memory only: a restart ends them, as the end of a connection would. The delivery count
@@ -70,7 +70,7 @@ EXPIRED: Final = "expired"
 class Queue(QueueState):
     """A place that messages are sent to and received from."""
 
-    __slots__ = ("dead_letter_queue", "expired_count", "relay", "removed_count")
+    __slots__ = ("dead_letter_queue", "relay")
 
     def __init__(
         self,
@@ -86,8 +86,6 @@ class Queue(QueueState):
         self.dead_letter_queue: Queue | None = None
         self.relay: Relay | None = None
         """Takes what becomes deliverable here somewhere else: auto-forwarding, or a topic's fan-out."""
-        self.expired_count = 0
-        self.removed_count = 0
 
     # -- sends ---------------------------------------------------------------------------------
 
@@ -154,12 +152,11 @@ class Queue(QueueState):
                 f"The disk has no room for a message to '{self.path}'. Free some space; receiving goes on."
             )
 
-    def send(self, incoming: Scanned, now: int) -> int:
-        """Store one message (``check_send`` has passed). Its sequence number; 0 if nothing was stored."""
-        return self.send_with(incoming, None, now)
+    def send(self, incoming: Scanned, now: int, extra: Extra | None = None) -> int:
+        """Store one message (``check_send`` has passed). Its sequence number; 0 if nothing was stored.
 
-    def send_with(self, incoming: Scanned, extra: Extra | None, now: int) -> int:
-        """The same for a message that comes from another entity with facts of its own."""
+        ``extra``: what a message that comes from another entity brings with it.
+        """
         if incoming.is_ping:
             return 0  # answered like any send, and never seen again (P23)
         key = incoming.message_id if self.duplicates is not None else b""
@@ -188,13 +185,11 @@ class Queue(QueueState):
                 self.session_of(incoming),
             )
             message.extra = extra
-        self.store(message, incoming.blob, key)
+        self.record(MessageStored(self.queue_id, message, incoming.blob, key))
         return number
 
-    def store(self, message: Message, blob: bytes, duplicate_key: bytes) -> None:
-        """Record a message and fold it."""
-        self.context.journal.append(MessageStored(self.queue_id, message, blob, duplicate_key))
-        self.stored(message, duplicate_key)
+    def store(self, message: Message, blob: bytes) -> None:
+        self.record(MessageStored(self.queue_id, message, blob, b""))
 
     def session_of(self, incoming: Scanned) -> str | None:
         """The session id counts only where sessions are required (B52); elsewhere it is just a property."""
@@ -267,7 +262,7 @@ class Queue(QueueState):
             if message is None:
                 return
             if message.expires_at and message.expires_at <= now and not self.is_sub_queue:
-                self.expire(message)
+                self.expire(message, now)
                 expired += 1
                 if expired >= DUE_BURST_MAX:
                     self.context.dirty[self.queue_id] = None  # the rest in the next burst, as for a tick
@@ -289,7 +284,7 @@ class Queue(QueueState):
             if ready is None or message is None:
                 return
             if message.expires_at and message.expires_at <= now and not self.is_sub_queue:
-                self.expire(message)
+                self.expire(message, now)
                 continue
             ready.take(message)
             if not self.relay.relay(self, message, now):
@@ -315,7 +310,7 @@ class Queue(QueueState):
                         self.sessions.wake(session)
                         self.context.dirty[self.queue_id] = None
                         break
-                    self.expire(message)
+                    self.expire(message, now)
                     expired += 1
                     continue
                 session.ready.take(message)
@@ -367,7 +362,8 @@ class Queue(QueueState):
         """The receiver is done with the message: it is gone for good (B5)."""
         self.check_held(lock, now)
         self.end_lock(lock)
-        self.remove(lock.message)
+        message = lock.message
+        self.record(MessageRemoved(self.queue_id, message.sequence_number, message.location, message.size))
 
     def abandon(self, lock: Lock, changed_properties: bytes, now: int) -> None:
         """The receiver gives the message back as failed."""
@@ -385,10 +381,9 @@ class Queue(QueueState):
         """Set the message aside, to be received by its number."""
         self.check_held(lock, now)
         self.end_lock(lock)
-        number = lock.message.sequence_number
-        count = self._next_delivery_count(lock.message)
-        self.context.journal.append(MessageDeferred(self.queue_id, number, count, changed_properties))
-        self.deferred(number, count, changed_properties)
+        message = lock.message
+        count = self._next_delivery_count(message)
+        self.record(MessageDeferred(self.queue_id, message.sequence_number, count, changed_properties))
 
     def dead_letter(
         self, lock: Lock, reason: str | None, description: str | None, changed: bytes, now: int
@@ -397,7 +392,7 @@ class Queue(QueueState):
         self.check_held(lock, now)
         self.check_dead_letter(reason, description)
         self.end_lock(lock)
-        self.move_to_dead_letter(lock.message, reason, description, changed)
+        self.move_to_dead_letter(lock.message, reason, description, changed, now)
 
     def check_dead_letter(self, reason: str | None, description: str | None) -> None:
         """Refuse a dead-lettering that cannot be (B40)."""
@@ -455,23 +450,17 @@ class Queue(QueueState):
 
     def remove(self, message: Message) -> None:
         """Record that a message is gone."""
-        record = MessageRemoved(self.queue_id, message.sequence_number, message.location, message.size)
-        self.context.journal.append(record)
-        self.removed_count += 1
-        self.removed(message.sequence_number)
+        self.record(MessageRemoved(self.queue_id, message.sequence_number, message.location, message.size))
 
     def fail(self, message: Message, changed_properties: bytes, now: int) -> None:
         """A delivery failed: count it, and dead-letter what failed too often (B29, B30)."""
         count = self._next_delivery_count(message)
         if count != message.delivery_count or changed_properties:
-            self.context.journal.append(
-                DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties)
-            )
-            self.delivery_failed(message.sequence_number, count, changed_properties)
+            self.record(DeliveryFailed(self.queue_id, message.sequence_number, count, changed_properties))
         else:
             self.unlocked(message)
         if self.dead_letter_queue is not None and count >= self.settings.max_delivery_count:
-            self._give_up_on(message)
+            self._give_up_on(message, now)
         else:
             self._expire_if_due(message, now)
 
@@ -479,15 +468,15 @@ class Queue(QueueState):
         """The count after one more delivery; a dead-letter queue does not count."""
         return message.delivery_count if self.is_sub_queue else message.delivery_count + 1
 
-    def _give_up_on(self, message: Message) -> None:
+    def _give_up_on(self, message: Message, now: int) -> None:
         text = f"Message could not be consumed after {message.delivery_count} delivery attempts."
-        self.move_to_dead_letter(message, REASON_MAX_DELIVERY_COUNT, text, b"")
+        self.move_to_dead_letter(message, REASON_MAX_DELIVERY_COUNT, text, b"", now)
 
-    def enforce_delivery_limit(self) -> None:
+    def enforce_delivery_limit(self, now: int) -> None:
         """The limit was lowered: what has failed that often already is not delivered once more (B30)."""
         limit = self.settings.max_delivery_count
         for message in [m for m in self.messages.values() if m.delivery_count >= limit and m.state == ACTIVE]:
-            self._give_up_on(message)
+            self._give_up_on(message, now)
 
     def give_back(self, message: Message, now: int) -> None:
         """A delivery ended without failing: the message goes to its old place, the count stays."""
@@ -501,44 +490,45 @@ class Queue(QueueState):
             and message.expires_at <= now
             and not self.is_sub_queue
         ):
-            self.expire(message)
+            self.expire(message, now)
 
-    def expire(self, message: Message) -> None:
+    def expire(self, message: Message, now: int) -> None:
         """A message outlived its time: dead-letter or drop it (B41–B43)."""
-        self.expired_count += 1
         if self.settings.dead_letter_on_expiration and self.dead_letter_queue is not None:
             self.move_to_dead_letter(
-                message, REASON_EXPIRED, "The message expired and was dead lettered.", b""
+                message, REASON_EXPIRED, "The message expired and was dead lettered.", b"", now
             )
         else:
             if self.context.watcher is not None:
-                self.context.watcher.dropped(self, message, EXPIRED)
+                self.context.watcher.dropped(self, message, EXPIRED, now)
             self.remove(message)
 
     def move_to_dead_letter(
-        self, message: Message, reason: str | None, description: str | None, changed: bytes
+        self, message: Message, reason: str | None, description: str | None, changed: bytes, now: int
     ) -> None:
         """Dead-letter a message of this queue."""
         assert self.dead_letter_queue is not None, self.path
-        self.move(message, self.dead_letter_queue, reason, description, changed)
+        self.move(message, self.dead_letter_queue, reason, description, changed, now)
 
     def move(
-        self, message: Message, target: Queue, reason: str | None, description: str | None, changed: bytes
+        self,
+        message: Message,
+        target: Queue,
+        reason: str | None,
+        description: str | None,
+        changed: bytes,
+        now: int,
     ) -> None:
         """Record a move to another place of the entity; the bytes stay where they are (B38, B39)."""
         if self.context.watcher is not None:
-            self.context.watcher.dead_lettered(self, message, reason)
+            self.context.watcher.dead_lettered(self, message, reason, now)
         extra = message.extra.copy() if message.extra is not None else Extra()
         extra.dead_letter_reason = reason
         extra.dead_letter_description = description
         extra.dead_letter_source = self.path
         if changed:
             extra.changed_properties = changed
-        number = message.sequence_number
-        self.context.journal.append(MessageMoved(self.queue_id, number, target.queue_id, extra))
-        original = self.moved_out(number)
-        assert original is message, number
-        target.moved_in(original, extra)
+        self.record(MessageMoved(self.queue_id, message.sequence_number, target.queue_id, extra))
 
     # -- time ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What one queue holds, and the one fold that changes it: live commands and recovery come through here.
+"""What one queue holds, and the one fold that changes it: live commands and recovery both call ``QueueState.fold``.
 
 Rule 1: a fold checks nothing and refuses nothing; the command that wrote the record has checked.
 Rule 2: a fold ignores what it does not know (see ``records``, rule 3).
@@ -14,6 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.queues.duplicates import DuplicateHistory
 from pairbus.engine.queues.ready import GONE, Ready
+from pairbus.engine.records import (
+    DeliveryFailed,
+    DuplicateSeen,
+    MessageDeferred,
+    MessageMoved,
+    MessageRemoved,
+    MessageStored,
+    QueueRecord,
+    SequenceAdvanced,
+    SessionStateSet,
+)
 from pairbus.engine.sessions.order import SessionOrder
 from pairbus.engine.sessions.table import SessionTable
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED, Extra, Message
@@ -98,44 +109,72 @@ class QueueState:
         self.stored_ever = 0
         self._removals = 0
 
-    # -- folds ---------------------------------------------------------------------------------
+    # -- the fold ------------------------------------------------------------------------------
 
-    def stored(self, message: Message, duplicate_key: bytes) -> None:
-        """Fold of MessageStored. A second one for the same number (compaction) replaces the first."""
-        number = message.sequence_number
-        numbers = self.numbers
-        if number >= numbers.next_sequence_number:
-            numbers.next_sequence_number = number + 1
-        if message.enqueued_at > numbers.last_enqueued_at:
-            numbers.last_enqueued_at = message.enqueued_at
-        if number in self.messages:
-            self._drop(number)
+    def record(self, record: QueueRecord) -> None:
+        """Append a record to the journal and fold it: the only way in which a command changes what is stored."""
+        self.context.journal.append(record)
+        self.fold(record)
+
+    def fold(self, record: QueueRecord) -> None:
+        """Change state by one record of this queue, live or while the journal is replayed."""
+        if isinstance(record, MessageStored):
+            message = record.message
+            number = message.sequence_number
+            enqueued_at = message.enqueued_at
+            numbers = self.numbers
+            if number >= numbers.next_sequence_number:
+                numbers.next_sequence_number = number + 1
+            if enqueued_at > numbers.last_enqueued_at:
+                numbers.last_enqueued_at = enqueued_at
+            before = self.messages.pop(number, None)
+            if before is None:
+                self.stored_ever += 1
+            else:
+                self._left(before)  # compaction restated the message: the second record replaces the first
+            self._place(message)
+            if record.duplicate_key and self.duplicates is not None:
+                self.duplicates.add(record.duplicate_key, enqueued_at)
+        elif isinstance(record, MessageRemoved):
+            removed = self.messages.pop(record.sequence_number, None)
+            if removed is not None:
+                self._left(removed)
+        elif isinstance(record, DeliveryFailed):
+            # The message goes back to its place if it had been taken.
+            failed = self._counted(record)
+            if failed is not None:
+                self.unlocked(failed)
+        elif isinstance(record, MessageDeferred):
+            self._defer(self._counted(record))
+        elif isinstance(record, MessageMoved):
+            moved = self.messages.pop(record.sequence_number, None)
+            if moved is not None:
+                self._left(moved)
+                self.context.queues[record.to_queue_id].take_moved(moved, record.extra)
+        elif isinstance(record, DuplicateSeen):
+            if self.duplicates is not None:
+                self.duplicates.add(record.duplicate_key, record.at)
+        elif isinstance(record, SequenceAdvanced):
+            numbers = self.numbers
+            numbers.next_sequence_number = max(numbers.next_sequence_number, record.next_sequence_number)
+            numbers.last_enqueued_at = max(numbers.last_enqueued_at, record.enqueued_at)
         else:
-            self.stored_ever += 1
-        self._place(message)
-        if duplicate_key and self.duplicates is not None:
-            self.duplicates.add(duplicate_key, message.enqueued_at)
+            self._set_session_state(record)
 
-    def removed(self, sequence_number: int) -> None:
-        if sequence_number in self.messages:
-            self._drop(sequence_number)
+    def _counted(self, record: DeliveryFailed | MessageDeferred) -> Message | None:
+        message = self.messages.get(record.sequence_number)
+        if message is not None:
+            message.delivery_count = record.delivery_count
+            if record.changed_properties:
+                if message.extra is None:
+                    message.extra = Extra()
+                message.extra.changed_properties = record.changed_properties
+        return message
 
-    def delivery_failed(self, sequence_number: int, delivery_count: int, changed_properties: bytes) -> None:
-        """Fold of DeliveryFailed. The message goes back to its place if it had been taken."""
-        message = self.messages.get(sequence_number)
+    def _defer(self, message: Message | None) -> None:
         if message is None:
             return
-        message.delivery_count = delivery_count
-        self._change_properties(message, changed_properties)
-        self.unlocked(message)
-
-    def deferred(self, sequence_number: int, delivery_count: int, changed_properties: bytes) -> None:
-        message = self.messages.get(sequence_number)
-        if message is None:
-            return
-        message.delivery_count = delivery_count
         message.lock_token = 0
-        self._change_properties(message, changed_properties)
         if message.state == ACTIVE:
             message.state = DEFERRED
             self.active_count -= 1
@@ -143,15 +182,8 @@ class QueueState:
             if self.sessions is not None and message.session_id is not None:
                 self.sessions.offer(self.sessions.get(message.session_id))
 
-    def moved_out(self, sequence_number: int) -> Message | None:
-        """Fold of MessageMoved, first half."""
-        message = self.messages.get(sequence_number)
-        if message is not None:
-            self._drop(sequence_number)
-        return message
-
-    def moved_in(self, original: Message, extra: Extra) -> None:
-        """Fold of MessageMoved, second half: a fresh object, since stale indexes may still hold the old one."""
+    def take_moved(self, original: Message, extra: Extra) -> None:
+        """Take over a message that a MessageMoved brings: a fresh object, for stale indexes may still hold the old one."""
         message = Message(
             original.sequence_number,
             original.enqueued_at,
@@ -165,20 +197,14 @@ class QueueState:
         self.stored_ever += 1
         self._place(message)
 
-    def session_state_set(self, session_id: str, state: bytes | None, at: int) -> None:
-        """Fold of SessionStateSet (B53)."""
+    def _set_session_state(self, record: SessionStateSet) -> None:
         if self.sessions is None:
             return
-        session = self.sessions.get(session_id)
-        self.sessions.state_bytes += len(state or b"") - len(session.state or b"")
-        session.state = state
-        session.state_at = at
+        session = self.sessions.get(record.session_id)
+        self.sessions.state_bytes += len(record.state or b"") - len(session.state or b"")
+        session.state = record.state
+        session.state_at = record.at
         self.sessions.forget_if_empty(session)
-
-    def duplicate_seen(self, duplicate_key: bytes, at: int) -> None:
-        """Fold of DuplicateSeen (B48)."""
-        if self.duplicates is not None:
-            self.duplicates.add(duplicate_key, at)
 
     # -- places --------------------------------------------------------------------------------
 
@@ -212,7 +238,8 @@ class QueueState:
             self.session_order.add(message.session_id, number)
         if message.state == ACTIVE:
             self.active_count += 1
-            self.watch_expiry(message)
+            if message.expires_at:
+                self.watch_expiry(message)
             if self.sessions is None:
                 self.ready.add(message)
             else:
@@ -233,8 +260,8 @@ class QueueState:
         if self.sessions is not None and message.session_id is not None:
             self.sessions.get(message.session_id).message_count += 1
 
-    def _drop(self, number: int) -> None:
-        message = self.messages.pop(number)
+    def _left(self, message: Message) -> None:
+        """Account for a message that was just taken out of ``messages``."""
         self.space.stored_bytes -= message.size
         if message.state == ACTIVE:
             self.active_count -= 1
@@ -284,12 +311,6 @@ class QueueState:
         """Rid ``order`` of every number whose message has left."""
         self.order = [number for number in self.order if number in self.messages]
 
-    def _change_properties(self, message: Message, changed_properties: bytes) -> None:
-        if changed_properties:
-            if message.extra is None:
-                message.extra = Extra()
-            message.extra.changed_properties = changed_properties
-
     # -- timers --------------------------------------------------------------------------------
 
     def watch_expiry(self, message: Message) -> None:
@@ -302,7 +323,7 @@ class QueueState:
         """Ask to be ticked at an instant, unless an earlier tick is already asked for."""
         if not self.armed_at or deadline < self.armed_at:
             self.armed_at = deadline
-            self.context.arm(deadline, self.queue_id)
+            self.context.timers.arm(deadline, self.queue_id)
 
     def numbers_of(self, session_id: str | None) -> list[int]:
         """The numbers of a session, or of everything, in ascending order; some of messages that left."""

@@ -89,7 +89,7 @@ def serve_waiting(queue: Queue, now: int) -> None:
             if expired >= DUE_BURST_MAX:
                 queue.context.dirty[queue.queue_id] = None
                 return
-            queue.expire(first)
+            queue.expire(first, now)
             expired += 1
             continue
         consumer, _ = table.waiting.popitem(last=False)
@@ -210,8 +210,7 @@ def set_state(queue: Queue, session: Session, state: bytes | None, now: int) -> 
         raise ArgumentError(f"The session state has {len(state)} bytes: at most {limit} are allowed.")
     if state is not None:
         _check_state_room(queue, len(state), len(session.state or b""))
-    queue.context.journal.append(SessionStateSet(queue.queue_id, session.session_id, state, now))
-    queue.session_state_set(session.session_id, state, now)
+    queue.record(SessionStateSet(queue.queue_id, session.session_id, state, now))
 
 
 def _check_state_room(queue: Queue, size: int, before: int) -> None:

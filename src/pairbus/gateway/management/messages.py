@@ -102,7 +102,7 @@ def schedule(request: Request) -> dict[str, object]:
 
 def cancel(request: Request) -> dict[str, object]:
     numbers = request.numbers("sequence-numbers")
-    browse.cancel_scheduled(request.entity.main, numbers)
+    browse.cancel_scheduled(request.entity.main, numbers, request.now)
     request.tally(meter.CANCEL).add_many(len(numbers))
     return {}
 
@@ -169,7 +169,9 @@ def delete_batch(request: Request) -> dict[str, object]:
     """Delete old messages without receiving them."""
     count = request.number("message-count", 1, INT_MAX)
     before = request.instant("enqueued-time-utc")
-    deleted = browse.delete_batch(request.queue, count, before, request.optional_text("session-id"))
+    deleted = browse.delete_batch(
+        request.queue, count, before, request.optional_text("session-id"), request.now
+    )
     request.tally(meter.DELETE).add(0)
     if not deleted:
         raise NoContent("com.microsoft:message-not-found", "There is no message to delete.")

@@ -35,7 +35,6 @@ class Counters:
         "dropped_by_cause",
         "forwards",
         "locks_expired",
-        "now",
         "rejected",
         "released",
         "responses_by_status",
@@ -46,8 +45,6 @@ class Counters:
         self._journal = journal
         self._deleted: list[str] = []
         self.trail: Trail | None = None
-        self.now = 0
-        """The engine's watcher is not told the instant; the broker sets it before time goes on."""
         self.completed = 0
         self.abandoned = 0
         self.released = 0
@@ -73,19 +70,19 @@ class Counters:
     def lock_expired(self, queue: Queue) -> None:  # noqa: ARG002 - one count for the namespace
         self.locks_expired += 1
 
-    def dropped(self, queue: Queue, message: Message, why: str) -> None:
+    def dropped(self, queue: Queue, message: Message, why: str, now: int) -> None:
         self.dropped_by_cause[why] = self.dropped_by_cause.get(why, 0) + 1
-        self._tell(why, queue, message, "")
+        self._audit(why, queue, message, "", now)
 
-    def dead_lettered(self, queue: Queue, message: Message, reason: str | None) -> None:
+    def dead_lettered(self, queue: Queue, message: Message, reason: str | None, now: int) -> None:
         label = reason if reason in OWN_REASONS else OTHER_REASON
         assert label is not None, reason
         self.dead_lettered_by_reason[label] = self.dead_lettered_by_reason.get(label, 0) + 1
-        self._tell(DEAD_LETTERED, queue, message, reason or "")
+        self._audit(DEAD_LETTERED, queue, message, reason or "", now)
 
-    def forwarded(self, queue: Queue, message: Message, target: str) -> None:
+    def forwarded(self, queue: Queue, message: Message, target: str, now: int) -> None:
         self.forwards += 1
-        self._tell(FORWARDED, queue, message, target)
+        self._audit(FORWARDED, queue, message, target, now)
 
     def transferred(self, queue: Queue, number: int, blob: bytes, target: str, now: int) -> None:
         """A message that was sent via ``queue`` went on to its destination; it never lay here."""
@@ -94,12 +91,12 @@ class Counters:
             message = Message(number, now, NEVER, len(blob), None)
             self.trail.ended(FORWARDED, queue, message, blob, now, target)
 
-    def entity_deleted(self, path: str) -> None:
+    def entity_deleted(self, path: str, now: int) -> None:
         self._deleted.extend((path, f"{path}/$DeadLetterQueue", f"{path}/$Transfer/$DeadLetterQueue"))
         if self.trail is not None:
-            self.trail.entity_deleted(path, self.now)
+            self.trail.entity_deleted(path, now)
 
-    def _tell(self, kind: str, queue: Queue, message: Message, detail: str) -> None:
+    def _audit(self, kind: str, queue: Queue, message: Message, detail: str, now: int) -> None:
         if self.trail is not None:
             blob = self._journal.read(message.location, message.size)
-            self.trail.ended(kind, queue, message, blob, self.now, detail)
+            self.trail.ended(kind, queue, message, blob, now, detail)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.records import Record, SequenceAdvanced
+from pairbus.engine.records import AuditMarked, Record
 from pairbus.errors import StoreFailed, UsageError
 from pairbus.server.logs.audit_reserve import RESERVE_BYTES, AuditReserve
 from pairbus.server.logs.message_journal import Journal, convert, journal_files, mend
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WITNESS_QUEUE_ID: Final = 0
-"""The place whose sequence number is the number of the last audited batch. No entity has the id 0."""
 JOURNAL_BYTES_MAX: Final = 64 << 20
 ROTATE_SECONDS: Final = 10.0
 """How often an idle journal is looked at, whether its hour is over, and what could not be converted is tried again."""
@@ -216,7 +214,7 @@ class AuditedStore:
         rows = self._trail.take()
         if rows:
             self._number += 1
-            self._inner.append(SequenceAdvanced(WITNESS_QUEUE_ID, self._number + 1, 0))
+            self._inner.append(AuditMarked(self._number))
         batch = self._inner.seal()
         return None if batch is None else AuditedBatch(batch, self._number, rows)
 
@@ -244,10 +242,3 @@ class AuditedStore:
     def close(self) -> None:
         self._audit.stop()
         self._inner.close()
-
-
-def witnessed(record: Record) -> int:
-    """The number of an audited batch, if a record of the store is such a witness; else 0."""
-    if isinstance(record, SequenceAdvanced) and record.queue_id == WITNESS_QUEUE_ID:
-        return record.next_sequence_number - 1
-    return 0

@@ -16,7 +16,6 @@ from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
 from pairbus.server.assemble import STORE_DIRECTORY
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.config.options import AMQP_ADDRESS_DEFAULT, HTTP_ADDRESS_DEFAULT
-from pairbus.server.logs.message_audit import witnessed
 from pairbus.server.ready import READY_FILE, ReadyInfo, connection_string, read_ready_file
 from pairbus.storage.files import RealFileSystem
 from pairbus.storage.identity import FORMAT_FILE, LOCK_FILE, read_identity
@@ -110,8 +109,7 @@ def verify(data: Path, tell: Tell) -> tuple[CheckReport, list[EntityCounts]]:
         count += 1
         if count % TELL_EVERY == 0:
             tell(count, 0)
-        if not witnessed(record):
-            namespace.fold(record)
+        namespace.fold(record)
 
     report = check(directory, seen=seen)
     namespace.replayed()
@@ -186,10 +184,9 @@ def opened(data: Path, tell: Tell) -> Iterator[Opened]:
                     keys.add((record.queue_id, record.duplicate_key))
             elif isinstance(record, NamespacePut):
                 settings = record
-            if not witnessed(record):
-                namespace.fold(record)
+            namespace.fold(record)
         namespace.replayed()
-        store.live(namespace.stored())
+        store.live(namespace.live_messages())
         yield Opened(name, store, namespace, settings, sessions, keys)
     finally:
         store.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from pairbus.engine.records import (
+    AuditMarked,
     DuplicateSeen,
     EntityDeleted,
     EntityPut,
@@ -26,6 +27,8 @@ from pairbus.engine.records import (
 from pairbus.storage.codec import STORED_HEAD_BYTES
 from pairbus.storage.log.segment import OFFSET_BITS
 
+AUDIT: Final = 0
+"""Stands for the message audit among the queue ids of ``high``; no queue has the id 0."""
 ENTITY_SHIFT: Final = 2
 """A queue id without these bits is its entity's id (``records.queue_id_of``)."""
 RESTATABLE: Final = (MessageStored, EntityPut, NamespacePut, SessionStateSet, DuplicateSeen)
@@ -93,7 +96,7 @@ class Space:
         """The next to go."""
         return next(iter(self.accounts.values()))
 
-    def drop(self, account: SegmentAccount) -> list[SequenceAdvanced]:
+    def drop(self, account: SegmentAccount) -> list[SequenceAdvanced | AuditMarked]:
         """The oldest segment goes: the records that must be written in its stead."""
         del self.accounts[account.number]
         self.used_bytes -= account.used_bytes
@@ -101,7 +104,9 @@ class Space:
         self.proven_bytes -= account.proven_bytes
         newest = next(reversed(self.accounts.values())).high
         return [
-            SequenceAdvanced(queue_id, number + 1, account.latest)
+            AuditMarked(number)
+            if queue_id == AUDIT
+            else SequenceAdvanced(queue_id, number + 1, account.latest)
             for queue_id, number in account.high.items()
             if number >= self._high.get(queue_id, -1) and number > newest.get(queue_id, -1)
         ]
@@ -137,6 +142,9 @@ class Space:
                 is_fact = False
             case SequenceAdvanced():
                 _raise(account, record.queue_id, record.next_sequence_number - 1, record.enqueued_at)
+                is_fact = False
+            case AuditMarked():
+                _raise(account, AUDIT, record.number, 0)
                 is_fact = False
             case EntityDeleted():
                 self._entity_deleted(record.entity_id)
