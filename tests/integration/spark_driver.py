@@ -14,7 +14,6 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--queues", type=int, default=10)
-    parser.add_argument("--page", type=int, default=100)
     parser.add_argument("--window", type=int, default=300)
     parser.add_argument("--slice", type=float, default=10.0)
     parser.add_argument("--order", choices=("relaxed", "session"), default="relaxed")
@@ -26,14 +25,13 @@ def main() -> int:
         once=True,
         master=given.master,
         queues=given.queues,
-        page=given.page,
         window=given.window,
         slice_seconds=given.slice,
         order=given.order,
         ledger=given.ledger,
         settings={"spark.executor.memory": "700m"},
     )
-    report = run_syphon(options, tell=lambda progress: print(progress.line(), flush=True))
+    report = run_syphon(options, report_progress=lambda progress: print(progress.line(), flush=True))
     print(json.dumps(report.as_json()), flush=True)
     return report.exit_code
 

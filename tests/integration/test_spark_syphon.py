@@ -115,7 +115,7 @@ def test_workers_and_driver_are_killed_and_everything_comes_home(pair: Pair) -> 
         "PAIRBUS_PRIMARY": pair.primary.connection_string,
         "PAIRBUS_SECONDARY": pair.secondary.connection_string,
     }
-    command = [sys.executable, "-m", "tests.integration.spark_driver", "--page", "2", "--window", str(window)]
+    command = [sys.executable, "-m", "tests.integration.spark_driver", "--window", str(window)]
     command += ["--ledger", str(pair.primary.data.parent / "ledger")]
     # A group of its own: the kill takes Java and Python together, as the death of a machine would.
     driver = subprocess.Popen(
@@ -206,7 +206,7 @@ def test_an_ordered_drain_keeps_each_session_in_order(pair: Pair) -> None:
         payloads = [parked("sessions", f"m{n:04d}", b"x", f"s{n % 5}") for n in range(500)]
         send_payloads(client, BACKLOG[0], payloads)
 
-    report = run_syphon(options(pair, once=True, order="session", page=20, window=40), spark=small_session())
+    report = run_syphon(options(pair, once=True, order="session", window=40), spark=small_session())
 
     assert report.exit_code == 0
     found = look_at(pair.primary.connection_string, queue="sessions")

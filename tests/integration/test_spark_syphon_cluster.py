@@ -270,7 +270,7 @@ def drain_and_kill(
             send_payloads(client, queue, payloads)
     environment = environment_of(pair, cluster)
     command = [environment["PYSPARK_PYTHON"], "-m", "tests.integration.spark_driver", "--master", master]
-    command += ["--page", "2", "--window", str(window), "--ledger", str(own_place(pair))]
+    command += ["--window", str(window), "--ledger", str(own_place(pair))]
     driver = subprocess.Popen(
         command, cwd=ROOT, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True
     )

@@ -22,7 +22,7 @@ from azure.servicebus.aio import ServiceBusClient
 from pairbus import SendAvailabilityOptions
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import DrainPlan
-from pairbus.drain.shell import Syphon
+from pairbus.drain.shell import Drain
 from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import TRANSFER_SEGMENT
@@ -143,7 +143,7 @@ class ShellWorld:
             official = ServiceBusClient.from_connection_string(_text(self.primary.host))
             outlet = FalseOutlet(official, lambda: round(loop.time() * 1000))
             outlet.namespace = self.primary
-            syphon = Syphon(
+            syphon = Drain(
                 [FalseInbox(self.secondary, queue) for queue in QUEUES],
                 outlet,
                 plan=DrainPlan(),

@@ -18,7 +18,7 @@ from azure.servicebus import exceptions as sdk
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import BacklogMessage, DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
-from pairbus.drain.shell import Syphon
+from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
@@ -267,11 +267,11 @@ class SyphonWorld:
             await task
             ledger.close()
 
-    def _start(self) -> tuple[Syphon, asyncio.Task[None], Ledger, list[Inbox | Outlet]]:
+    def _start(self) -> tuple[Drain, asyncio.Task[None], Ledger, list[Inbox | Outlet]]:
         inboxes = [Inbox(self, queue) for queue in self.queues]
         outlet = Outlet(self)
         ledger = Ledger.open(self.directory, "p")
-        syphon = Syphon(
+        syphon = Drain(
             inboxes,
             outlet,
             plan=DrainPlan(window=WINDOW, ready_max=20),
@@ -283,7 +283,7 @@ class SyphonWorld:
         return syphon, asyncio.ensure_future(syphon.run()), ledger, [*inboxes, outlet]
 
     async def _kill(
-        self, syphon: Syphon, task: asyncio.Task[None], ledger: Ledger, ports: list[Inbox | Outlet]
+        self, syphon: Drain, task: asyncio.Task[None], ledger: Ledger, ports: list[Inbox | Outlet]
     ) -> None:
         """As SIGKILL: nothing more reaches a port or the ledger's file."""
         self.killed_with.update(ledger.ids())

@@ -11,7 +11,7 @@ import pytest
 
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import BacklogMessage
-from pairbus.drain.shell import Syphon
+from pairbus.drain.shell import Drain
 from tests.simulation.syphon_world import Inbox, Outlet, SyphonWorld
 
 _WORLDS = max(200, int(os.environ["PAIRBUS_SEEDS"])) if os.environ.get("PAIRBUS_SEEDS") else 24
@@ -42,13 +42,13 @@ def _complete_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 def _ledger_not_told_of_a_lost_lock(patch: pytest.MonkeyPatch) -> None:
     """The ledger takes a message for completed though its lock was lost after the send."""
-    original = Syphon._complete
+    original = Drain._complete
 
-    async def complete(self: Syphon, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
+    async def complete(self: Drain, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
         self._ledger.end([(message.queue, message.sequence_number) for message in messages])
         await original(self, inbox, messages)
 
-    patch.setattr(Syphon, "_complete", complete)
+    patch.setattr(Drain, "_complete", complete)
 
 
 def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
         return (*self.detour, self.message_id) if self.detour else ("", next(fresh), 0, "")
 
     patch.setattr(BacklogMessage, "identity", property(identity))
-    patch.setattr("pairbus.drain.plan.DrainPlan._release", _release_without_identity)
+    patch.setattr("pairbus.drain.plan._count_down", _count_down_what_is_there)
     patch.setattr(
         Ledger,
         "doubt",
@@ -67,11 +67,11 @@ def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def _release_without_identity(self: object, message: BacklogMessage) -> None:
-    held = self._held  # type: ignore[attr-defined]
-    held[message.queue] -= 1
-    if not held[message.queue]:
-        del held[message.queue]
+def _count_down_what_is_there(counts: dict[object, int], key: object) -> None:
+    if counts.get(key, 0) > 1:
+        counts[key] -= 1
+    else:
+        counts.pop(key, None)
 
 
 def _ledger_not_asked(patch: pytest.MonkeyPatch) -> None:

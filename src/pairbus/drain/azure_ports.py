@@ -1,4 +1,4 @@
-"""A syphon's inbox and outlet on the official asynchronous client."""
+"""A drain's inbox and outlet on the asynchronous client of the SDK."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ class AzureInbox:
                 self._steady(message.locked_until_utc),
                 _milliseconds(message.enqueued_time_utc),
                 message,
+                int(message.delivery_count or 0) + 1,
             )
             for message in messages
         ]

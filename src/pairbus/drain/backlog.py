@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,10 +14,11 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
-from pairbus.drain.hosting import build, close_clients
+from pairbus.drain.hosting import CLOSE_SECONDS, build
 from pairbus.drain.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
-from pairbus.drain.restoring import Life
-from pairbus.drain.shell import Told
+from pairbus.drain.ports import Observer
+from pairbus.drain.restoring import TimeToLivePolicy
+from pairbus.drain.shell import Drain, close_all
 from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
 from pairbus.pairing import naming, parking
 from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES
@@ -227,7 +228,7 @@ class Backlog:
                 await receiver.abandon_message(message)
         return removed, dict(unwanted)
 
-    async def syphon(
+    async def drain(
         self,
         queues: list[str],
         *,
@@ -235,17 +236,17 @@ class Backlog:
         counters: Counters,
         ledger: Path | None = None,
         not_found: NotFoundPolicy = "dead-letter",
-        life: Life = "freeze",
+        time_to_live: TimeToLivePolicy = "freeze",
         primary_aliases: Sequence[str] = (),
-        tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
-        started: Any = None,
+        observer: Observer | None = None,
+        started: Callable[[Drain], None] = lambda drain: None,  # noqa: ARG005 - not wanted by default
     ) -> None:
-        """Bring messages home until stopped, or once."""
+        """Deliver messages to the primary until stopped, or once."""
         if self._primary is None:
             raise UsageError("draining needs the primary's connection string: set PAIRBUS_PRIMARY")
         async with self._client() as secondary:
             primary = self._primary_client(self._primary)
-            syphon, book = build(
+            drain, doubts = build(
                 primary,
                 secondary,
                 queues,
@@ -254,16 +255,15 @@ class Backlog:
                 counters=counters,
                 ledger=ledger,
                 not_found=not_found,
-                life=life,
-                tell=tell,
+                time_to_live=time_to_live,
+                observer=observer,
             )
-            if started is not None:
-                started(syphon)
+            started(drain)
             try:
-                await syphon.run(once=once)
+                await drain.run(once=once)
             finally:
-                book.close()
-                await close_clients(primary, secondary)
+                doubts.close()
+                await close_all([primary, secondary], CLOSE_SECONDS)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A syphon on two official clients: what ``pairbus syphon`` runs and what a paired client hosts."""
+"""A drain on two clients of the SDK: what ``pairbus syphon`` runs and what a paired client hosts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.drain.azure_ports import AzureInbox, AzureOutlet
 from pairbus.drain.ledger import Ledger
-from pairbus.drain.plan import DrainPlan, NotFoundPolicy
-from pairbus.drain.restoring import Life
-from pairbus.drain.shell import STOP_SECONDS, Syphon, Told
+from pairbus.drain.plan import BacklogMessage, DrainPlan, NotFoundPolicy
+from pairbus.drain.ports import Observer
+from pairbus.drain.restoring import TimeToLivePolicy
+from pairbus.drain.shell import STOP_SECONDS, Drain, close_all
 from pairbus.pairing.clock import steady_ms, wall_ms
+from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import client_settings
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
 
 START_SECONDS: Final = 15.0
 CLOSE_SECONDS: Final = 1.0
-"""How long the clients of a syphon that has ended may take to close."""
+"""How long the clients of a drain that has ended may take to close."""
 STOP_SHARE: Final = 0.7
-"""The part of the time given for a stop that the pumps get; the rest is for closing the clients."""
+"""The part of the time given for a stop that the drain gets; the rest is for closing the clients."""
 
 
 def ledger_directory() -> Path:
-    """Where ledgers are kept unless told otherwise: ``PAIRBUS_STATE_DIR``, or the user's data directory."""
+    """The default directory of ledgers: below ``PAIRBUS_STATE_DIR``, or in the user's data directory."""
     given = os.environ.get("PAIRBUS_STATE_DIR")
     if given:
         return Path(given) / "syphon"
@@ -51,50 +53,73 @@ def build(
     counters: Counters,
     ledger: Path | None = None,
     not_found: NotFoundPolicy = "dead-letter",
-    life: Life = "freeze",
-    is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nobody blocks unless told
-    tell: Told = lambda kind, subject, text: None,  # noqa: ARG005 - nobody listens unless told
-) -> tuple[Syphon, Ledger]:
-    """A syphon from ``secondary``'s backlog queues to ``primary``, and its ledger, which the caller closes.
+    time_to_live: TimeToLivePolicy = "freeze",
+    is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nothing is blocked by default
+    observer: Observer | None = None,
+) -> tuple[Drain, Ledger]:
+    """A drain from ``secondary``'s backlog queues to ``primary``, and its ledger, which the caller closes.
 
     Messages that were parked for another primary than ``identity`` are dead-lettered in the backlog; unless given, it
     is the address of ``primary``.
     """
-    if identity is None:
-        identity = PrimaryIdentity.make(client_settings.address_of(primary))
-    book = Ledger.open(ledger if ledger is not None else ledger_directory(), name)
-    syphon = Syphon(
+    doubts = Ledger.open(ledger if ledger is not None else ledger_directory(), name)
+    drain = Drain(
         [AzureInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
         AzureOutlet(primary),
         plan=DrainPlan(not_found=not_found, is_blocked=is_blocked),
-        ledger=book,
+        ledger=doubts,
         counters=counters,
         clock=steady_ms,
         wall_clock=wall_ms,
-        life=life,
-        tell=tell,
-        identity=identity,
+        time_to_live=time_to_live,
+        observer=observer,
+        identity=identity or PrimaryIdentity.make(client_settings.address_of(primary)),
     )
-    return syphon, book
+    return drain, doubts
+
+
+class EventObserver(Observer):
+    """Passes what a paired client's listeners should know on as events.
+
+    The client's own health events say which destinations are unavailable.
+    """
+
+    def __init__(self, emit: Callable[[Kind, str, str], None]) -> None:
+        self._emit = emit
+
+    def drained(self, queue: str) -> None:
+        """See Observer."""
+        self._emit(Kind.DRAINED, queue, "every message received so far is delivered")
+
+    def dead_lettered(self, message: BacklogMessage, reason: str, description: str) -> None:
+        """See Observer."""
+        self._emit(
+            Kind.SET_ASIDE, message.queue, f"message {message.sequence_number}: {reason}: {description}"
+        )
 
 
 class DrainThread:
-    """A syphon in a thread and an event loop of its own, for programs that have none."""
+    """A drain in a thread and an event loop of its own, for programs that have none.
+
+    Args:
+        make: Builds the drain, inside the thread: the drain, its ledger, and the clients to close at the end.
+        failed: Called with the error of a drain that ended by itself.
+    """
 
     def __init__(
         self,
-        make: Callable[[], tuple[Syphon, Ledger, list[ServiceBusClient]]],
-        ended: Callable[[Exception], None],
+        make: Callable[[], tuple[Drain, Ledger, list[ServiceBusClient]]],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._make = make
-        self._started: Future[Syphon] = Future()
-        self._ended = ended
+        self._started: Future[Drain] = Future()
+        self._failed = failed
         self._is_unwanted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="pairbus-syphon", daemon=True)
 
-    def start(self) -> Syphon:
-        """Start, and return once the pumps run."""
+    def start(self) -> Drain:
+        """Start, and return once the drain runs."""
         self._thread.start()
         try:
             return self._started.result(START_SECONDS)
@@ -102,8 +127,8 @@ class DrainThread:
             self._is_unwanted = True
             raise
 
-    def call(self, function: Callable[[Syphon], None]) -> None:
-        """Do something with the syphon in its own thread; nothing when it has ended."""
+    def call(self, function: Callable[[Drain], None]) -> None:
+        """Call a function with the drain in its own thread; nothing when it has ended."""
         if self._loop is not None and not self._loop.is_closed() and self._started.done():
             try:
                 self._loop.call_soon_threadsafe(function, self._started.result())
@@ -111,7 +136,7 @@ class DrainThread:
                 return  # it ended between the question and the call
 
     def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
-        """Ask the syphon to remove a message that it holds. False when it does not, has ended, or takes too long."""
+        """Ask the drain to remove a message that it holds. False when it does not, has ended, or takes too long."""
         if self._loop is None or self._loop.is_closed() or not self._started.done():
             return False
         detour = (handle.factory, handle.detour)
@@ -128,8 +153,8 @@ class DrainThread:
             return False
 
     def stop(self, seconds: float) -> None:
-        """Stop the pumps and wait for their end."""
-        self.call(lambda syphon: syphon.stop(min(STOP_SECONDS, seconds * STOP_SHARE)))
+        """Stop the drain and wait for its end."""
+        self.call(lambda drain: drain.stop(min(STOP_SECONDS, seconds * STOP_SHARE)))
         self._thread.join(seconds)
 
     @property
@@ -139,28 +164,19 @@ class DrainThread:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except Exception as error:  # noqa: BLE001 - it goes to whoever waits for the start, or is told
+        except Exception as error:  # noqa: BLE001 - it goes to the thread that waits for the start, or is reported
             if self._started.done():
-                self._ended(error)
+                self._failed(error)
             else:
                 self._started.set_exception(error)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        syphon, book, clients = self._make()
-        self._started.set_result(syphon)
+        drain, ledger, clients = self._make()
+        self._started.set_result(drain)
         try:
             if not self._is_unwanted:
-                await syphon.run()
+                await drain.run()
         finally:
-            book.close()
-            await close_clients(*clients)
-
-
-async def close_clients(*clients: ServiceBusClient) -> None:
-    """Close official clients, and leave those behind that do not close soon."""
-    closing = [asyncio.ensure_future(client.close()) for client in clients]
-    _, late = await asyncio.wait(closing, timeout=CLOSE_SECONDS)
-    for task in late:
-        task.cancel()
-    await asyncio.gather(*closing, return_exceptions=True)
+            ledger.close()
+            await close_all(clients, CLOSE_SECONDS)

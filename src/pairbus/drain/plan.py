@@ -1,21 +1,53 @@
-"""What a syphon does with the messages it holds: which to send, when to try again, which to set aside. No clock, no I/O.
+"""Decides what the drain does next with the backlog messages it has locked. No clock, no I/O.
 
-A *message* is a locked backlog message with its restored form. Messages wait in the line of their destination; each
-line has at most one batch in flight, so that its order is kept (P14), and knows by itself whether its destination is
-away. The shells report what happened and ask what is next; the simulation does the same.
+The problem. A backlog queue holds messages for many destinations in the order in which they were parked. A drain locks
+them, sends each to its destination in the primary, and completes it in the backlog after the primary has accepted it.
+Three things make that harder than a loop:
 
-Rule 1: a message is only ever completed after the primary acknowledged it (P34): ``sent`` says so, or ``found_delivered``
-        when an earlier run's copy was found at the destination.
-Rule 2: nothing is set aside because something is temporarily wrong (P38).
-Rule 3: at most ``window`` messages are held per backlog queue, half of them for destinations that stand still;
-        nothing here grows without bound.
+1. *A destination can be unavailable for hours while others work.* Service Bus hands out messages from the front of a
+   queue, so the messages of one broken destination would soon fill everything the drain may lock. Therefore each
+   destination has a queue of its own here (``DestinationQueue``), with its own back-off, and at most half of a backlog
+   queue's window may be held for destinations that are stalled. Beyond that a message of a stalled destination is
+   *skipped*: it stays locked and unsettled until its lock lapses, and the drain reaches the messages behind it. The
+   bookkeeping of skipped messages is in ``skip_list``. Skipping delays a message by the length of a lock, so it happens
+   only where messages of another, working destination are known to be waiting: the drain browses the queue to find out
+   (``browse_after`` and ``observed_behind``).
+
+2. *Order per destination.* A destination has at most one batch in flight. A batch that failed returns to the front of
+   its destination's queue. A message is never taken while an older skipped one of the same destination and backlog
+   queue has not come back (P14).
+
+3. *A failed send does not say what is wrong.* Failures are sorted by ``sdk.failures`` into three groups:
+   temporary ones (the destination backs off and is probed with a single message), ``NOT_FOUND`` (dead-letter, or wait
+   when the operator asked for that), and refusals of the content. A refused batch is split: its messages are sent one
+   by one, so that only the message at fault is dead-lettered and the others go on (P39).
+
+The life of a message here::
+
+    add ──> waiting ──next_batch──> in flight ──send_accepted──> completed by the shell
+               ^                       │ ├─found_delivered─────> completed by the shell, without a send
+               ├──send_failed (temporary), send_cancelled
+               │                       └─send_failed, expired──> dead-lettered by the shell
+               ├──lock_lost, drop_queue: forgotten; Service Bus delivers it again
+               └──withdraw: its sender cancelled it
+
+Rules:
+
+1. A message is completed only after the primary acknowledged it (P34): ``send_accepted`` returned it, or
+   ``found_delivered`` was called because an earlier run's copy was found at the destination.
+2. No message is dead-lettered because of a temporary failure (P38).
+3. At most ``window`` messages are held per backlog queue. Nothing here grows without bound.
+
+The module only decides. ``drain.shell`` and ``drain.senders`` perform the I/O and pass the time in. In-process drain,
+``pairbus syphon``, Spark task and simulation run this code and that shell, so that a message meets the same rules
+wherever it is drained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 from pairbus.drain.restoring import EXPIRED
 from pairbus.drain.skip_list import SkipList
@@ -23,29 +55,28 @@ from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
 from pairbus.pairing.parking import PATH_CHARACTERS_MAX
 from pairbus.sdk.failures import Failure
 
-POLL_SECONDS: Final = 900
-"""The long poll of an idle backlog queue: four an hour."""
 WINDOW: Final = 1_000
-"""How many messages one backlog queue may have locked at a time."""
+"""Messages that one backlog queue may have locked at a time."""
 READY_MAX: Final = 300
-"""How many of them may wait for destinations that are not away: enough to keep sends going while more is received."""
+"""How many of them may wait for available destinations: enough to keep sends going while more is received."""
 BATCH_MESSAGES: Final = 100
 BATCH_BYTES: Final = 200_000
 """Well below the standard tier's 256 KB, so that envelopes and estimates never matter."""
 BACKOFF_MS_MIN: Final = 250
 BACKOFF_MS_MAX: Final = 5_000
-"""A destination that is back is noticed within this."""
+"""Longest pause between two probes of an unavailable destination."""
 THROTTLED_MS: Final = 10_000
 RENEW_BEFORE_MS: Final = 30_000
 """Locks are renewed when this much of them is left; short ones at their half."""
 LOCK_MS_DEFAULT: Final = 60_000
 SLOW_MS: Final = 5_000
-"""A destination that has not answered for this long stands still like one that is away."""
-OTHERS_MS: Final = 60_000
-"""How long a destination that took something, or was seen behind, counts as one that messages are held up for."""
-LOOK_MS: Final = 30_000
-"""How often a queue that is full of messages that stand still is browsed for others behind them."""
-SEEN_MAX: Final = 1_000
+"""A destination that has not answered for this long counts as stalled, as if it were unavailable."""
+RECENT_MS: Final = 60_000
+"""How long after its last delivery, or after being seen further back in the queue, a destination counts as waiting."""
+BROWSE_INTERVAL_MS: Final = 30_000
+"""How often a queue that is full of stalled messages is browsed for others behind them."""
+DESTINATIONS_MAX: Final = 1_000
+"""Destinations that are remembered, per backlog queue and in all."""
 
 DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
 TOO_LARGE: Final = "TooLargeForDestination"
@@ -53,8 +84,8 @@ REFUSED: Final = "RefusedByDestination"
 FORBIDDEN_PATH: Final = "ForbiddenPath"
 
 _NEVER_IN_NAMES: Final = "%@?#*\\"
-"""No entity has these characters in its name. An address with them means another entity, or none, depending on who
-decodes it: ``a%2fb`` would be refused for ever."""
+"""No entity has these characters in its name. An address with them means another entity, or none, depending on which
+program decodes it: ``a%2fb`` would be refused for ever."""
 
 NotFoundPolicy = Literal["dead-letter", "wait"]
 
@@ -75,7 +106,7 @@ _TEMPORARY: Final = frozenset(
 
 @dataclass(slots=True, eq=False)
 class BacklogMessage:
-    """One locked backlog message on its way home."""
+    """One locked backlog message with its restored form."""
 
     queue: str
     sequence_number: int
@@ -89,32 +120,39 @@ class BacklogMessage:
     """To be sent by itself, because a batch with it was refused."""
     is_in_flight: bool = False
     token: object = None
-    """What the shell needs to settle it."""
+    """Handle that the inbox needs to settle the message."""
     lock_ms: int = LOCK_MS_DEFAULT
-    """How long its queue's locks last."""
+    """How long the locks of its queue last."""
     enqueued_ms: int | None = None
-    """When it came into the backlog."""
+    """When it was stored in the backlog."""
+    attempt: int = 1
+    """Which delivery from the backlog queue this is, counted from 1."""
     detour: tuple[str, int, int] | None = None
-    """Factory, number and time of its parking: what no other message has. None: written by the retired SDK."""
+    """Factory, number and time of its parking, which no other message has. None: written by the retired SDK."""
     parked: bytes | None = None
-    """As it was received, when its life is limited and must be reckoned anew at the moment of sending."""
+    """The backlog message as received, when its time to live is limited and must be calculated again at each send."""
     restored_ms: int = 0
     """When its payload was restored, on the steady clock."""
     in_doubt_since_ms: int | None = None
     """The ledger has an earlier send of it without an answer, made at this time on the steady clock (0: by an earlier
-    run): the destination is asked before it is sent again. None: it was never sent."""
+    run). The destination is asked before it is sent again. None: it was never sent."""
 
     @property
     def identity(self) -> tuple[str, int, int, str]:
         """Equal for two deliveries or copies of one parked message, and different for two messages.
 
         A message with a passport may have copies in several backlog queues. A message of the retired SDK has no
-        passport: its place in its backlog queue identifies it, with the time it came there, because a queue that was
-        deleted and made again counts its sequence numbers from the start.
+        passport: its place in its backlog queue identifies it, with the time it was stored there, because a queue that
+        was deleted and created again counts its sequence numbers from the start.
         """
         if self.detour is not None:
             return (*self.detour, self.message_id)
         return (f"{self.queue}\n", self.sequence_number, self.enqueued_ms or 0, self.message_id)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Backlog queue and sequence number."""
+        return self.queue, self.sequence_number
 
     @property
     def renew_at_ms(self) -> int:
@@ -124,58 +162,49 @@ class BacklogMessage:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Move a message to its queue's dead-letter queue."""
+    """An instruction to move a message to the dead-letter queue of its backlog queue."""
 
     message: BacklogMessage
     reason: str
     description: str
 
 
-class Line:
+@dataclass(slots=True, eq=False)
+class DestinationQueue:
     """The messages for one destination, oldest first."""
 
-    __slots__ = (
-        "attempts",
-        "away_since_ms",
-        "flying",
-        "flying_since_ms",
-        "messages",
-        "path",
-        "retry_ms",
-        "was_skipped",
-    )
+    path: str
+    waiting: list[BacklogMessage] = field(default_factory=list)
+    in_flight: list[BacklogMessage] = field(default_factory=list)
+    in_flight_since_ms: int = 0
+    is_unavailable: bool = False
+    """Whether the last send failed for a temporary reason."""
+    retry_ms: int = 0
+    attempts: int = 0
+    was_skipped: bool = False
+    """Whether messages for it were skipped since it last accepted one."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.messages: list[BacklogMessage] = []
-        self.flying: list[BacklogMessage] = []
-        self.flying_since_ms = 0
-        self.away_since_ms: int | None = None
-        self.retry_ms = 0
-        self.attempts = 0
-        self.was_skipped = False
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the last send failed for a reason that may pass."""
-        return self.away_since_ms is not None
+    def __iter__(self) -> Iterator[BacklogMessage]:
+        yield from self.waiting
+        yield from self.in_flight
 
 
 class DrainPlan:
-    """The messages of one syphon.
+    """The messages that one drain holds.
 
     Args:
         not_found: What to do when a destination does not exist.
-        is_blocked: Whether the factory of this process holds an entity for failed over: then only its pings go
+        is_blocked: Whether the pairing of this process holds an entity for failed over: then only its pings go
             there (P21).
         window: How many messages a backlog queue may have locked.
+        ready_max: How many of them may wait for available destinations.
     """
 
     def __init__(
         self,
         *,
         not_found: NotFoundPolicy = "dead-letter",
-        is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nobody blocks unless told
+        is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nothing is blocked by default
         window: int = WINDOW,
         ready_max: int = READY_MAX,
     ) -> None:
@@ -184,236 +213,215 @@ class DrainPlan:
         self._window = window
         self._ready_max = min(ready_max, window)
         self._half = max(1, window // 2)
-        self._lines: dict[str, Line] = {}
+        self._destinations: dict[str, DestinationQueue] = {}
         self._held: dict[str, int] = {}
         self._identities: dict[tuple[str, int, int, str], int] = {}
         self._skip_list = SkipList()
         self._seen: dict[str, set[str]] = {}
         """Destinations that a backlog queue has had messages for."""
-        self._look_ms: dict[str, int] = {}
+        self._next_browse_ms: dict[str, int] = {}
         self._reached_ms: dict[str, int] = {}
-        """When each destination last took something."""
+        """When each destination last accepted a message."""
 
-    # --- coming in --------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------
 
-    def room(self, queue: str, now: int | None = None) -> int:
-        """How many more messages a backlog queue's pump may receive now."""
-        if now is not None and self._skip_list.is_resting(queue, now):
+    def capacity(self, queue: str, now: int) -> int:
+        """How many more messages of a backlog queue may be received now."""
+        if self._skip_list.is_paused(queue, now):
             return 0
-        held = self._held.get(queue, 0)
-        standing = self._standing(queue, now)
-        ready = self._ready_max - (held - standing)
-        is_skip_list = now is not None and standing >= self._half and self._has_others(queue, "", now)
-        return max(0, ready if is_skip_list else min(self._window - held, ready))
+        held = self.held(queue)
+        stalled = self.stalled(queue, now)
+        ready = self._ready_max - (held - stalled)
+        is_skipping = stalled >= self._half and self._has_others(queue, "", now)
+        return max(0, ready if is_skipping else min(self._window - held, ready))
 
-    def look_after(self, queue: str, now: int) -> int | None:
-        """After which number to look for messages that are held up, when it is time for that."""
-        if self._standing(queue, now) < self._half or now < self._look_ms.get(queue, 0):
+    def browse_after(self, queue: str, now: int) -> int | None:
+        """The sequence number after which to look for messages that are held up, when it is time for that."""
+        if self.stalled(queue, now) < self._half or now < self._next_browse_ms.get(queue, 0):
             return None
-        self._look_ms[queue] = now + LOOK_MS
-        return max(
-            message.sequence_number
-            for line in self._lines.values()
-            for message in (*line.messages, *line.flying)
-            if message.queue == queue
-        )
+        self._next_browse_ms[queue] = now + BROWSE_INTERVAL_MS
+        return max(message.sequence_number for message in self._of(queue))
 
-    def saw(self, queue: str, paths: Iterable[str], now: int) -> None:
-        """Messages for these paths are behind those that are held."""
+    def observed_behind(self, queue: str, paths: Iterable[str], now: int) -> None:
+        """Note that messages for these paths are in the queue behind those that are held."""
         for path in paths:
             self._note(queue, entity_key(path))
             self._reached(entity_key(path), now)
 
     def should_skip(self, message: BacklogMessage, now: int) -> bool:
-        """Whether to leave a message where it is, its lock to lapse, because its destination stands still.
+        """Whether to leave a message in its queue, its lock to lapse, because its destination is stalled.
 
-        Half of the window stays for the others; every destination has at least one message to be asked with. Only where
-        there are others: a message that is passed over comes back when its lock has lapsed, which after an outage of
-        everything would be a minute late for nothing.
+        Half of the window stays for other destinations, and every destination keeps at least one message to probe it
+        with. A message is skipped only where others wait: it comes back when its lock has lapsed, which after an outage
+        of everything would be a minute late for nothing.
         """
         key = entity_key(message.path)
-        line = self._lines.get(key)
+        destination = self._destinations.get(key)
         number = message.sequence_number
         is_full = (
-            line is not None
-            and self._stands_still(line, now)
-            and self._standing(message.queue, now) >= self._half
+            destination is not None
+            and self._is_stalled(destination, now)
+            and self.stalled(message.queue, now) >= self._half
             and self._has_others(message.queue, key, now)
         )
-        if line is not None and is_full:
-            line.was_skipped = True
+        if destination is not None and is_full:
+            destination.was_skipped = True
         if is_full or self._skip_list.must_wait(message.queue, key, number, now):
             self._skip_list.skip(message.queue, key, number, message.locked_until_ms, now)
             return True
         self._skip_list.taken(message.queue, number)
         return False
 
+    def holds_copy(self, message: BacklogMessage) -> bool:
+        """Whether another copy of the same parked message is held; this one is received again once that is delivered."""
+        return message.identity in self._identities
+
+    def skipped_count(self, queue: str) -> int:
+        """How many messages of a queue are skipped."""
+        return self._skip_list.count(queue)
+
+    def add(self, message: BacklogMessage) -> DeadLetter | None:
+        """Hold a message that was received; a path that no application sends to is dead-lettered instead."""
+        reason = forbidden(message.path)
+        if reason is not None:
+            return DeadLetter(message, FORBIDDEN_PATH, reason)
+        key = entity_key(message.path)
+        destination = self._destinations.get(key)
+        if destination is None:
+            destination = self._destinations[key] = DestinationQueue(message.path.strip("/"))
+        destination.waiting.append(message)
+        self._note(message.queue, key)
+        self._identities[message.identity] = self._identities.get(message.identity, 0) + 1
+        self._held[message.queue] = self.held(message.queue) + 1
+        return None
+
     def _has_others(self, queue: str, key: str, now: int) -> bool:
-        """Whether this queue has, or had of late, messages for another destination that takes them."""
+        """Whether this queue has, or recently had, messages for another destination that works."""
         for other in self._seen.get(queue, ()):
-            line = self._lines.get(other)
-            stands = self._is_blocked(other) if line is None else self._stands_still(line, now)
-            if other != key and not stands and now - self._reached_ms.get(other, -OTHERS_MS) < OTHERS_MS:
+            destination = self._destinations.get(other)
+            is_stalled = (
+                self._is_blocked(other) if destination is None else self._is_stalled(destination, now)
+            )
+            if other != key and not is_stalled and now - self._reached_ms.get(other, -RECENT_MS) < RECENT_MS:
                 return True
         return False
 
-    def holds_copy(self, message: BacklogMessage) -> bool:
-        """Whether another copy of the same parked message waits here; this one is left to come again when it is home."""
-        return message.identity in self._identities
-
-    def passed(self, queue: str) -> int:
-        """How many messages of a queue were left where they are."""
-        return self._skip_list.passed(queue)
-
     def _note(self, queue: str, key: str) -> None:
         seen = self._seen.setdefault(queue, set())
-        if len(seen) < SEEN_MAX:
+        if len(seen) < DESTINATIONS_MAX:
             seen.add(key)
 
     def _reached(self, key: str, now: int) -> None:
         self._reached_ms.pop(key, None)
         self._reached_ms[key] = now
-        while len(self._reached_ms) > SEEN_MAX:
+        while len(self._reached_ms) > DESTINATIONS_MAX:
             del self._reached_ms[next(iter(self._reached_ms))]
 
-    def _stands_still(self, line: Line, now: int | None) -> bool:
-        is_slow = bool(line.flying) and now is not None and now - line.flying_since_ms >= SLOW_MS
-        return is_slow or line.is_away or self._is_blocked(line.path)
+    def _is_stalled(self, destination: DestinationQueue, now: int) -> bool:
+        is_slow = bool(destination.in_flight) and now - destination.in_flight_since_ms >= SLOW_MS
+        return is_slow or destination.is_unavailable or self._is_blocked(destination.path)
 
-    def _standing(self, queue: str, now: int | None) -> int:
-        """How many messages of a queue are held for destinations that stand still."""
-        return sum(
-            1
-            for line in self._lines.values()
-            if self._stands_still(line, now)
-            for message in (*line.messages, *line.flying)
-            if message.queue == queue
-        )
+    # --- sending ----------------------------------------------------------------------------------
 
-    def received(self, message: BacklogMessage) -> DeadLetter | None:
-        """A message has come. It takes its place, unless its path is one that no application sends to."""
-        reason = forbidden(message.path)
-        if reason is not None:
-            return DeadLetter(message, FORBIDDEN_PATH, reason)
-        key = entity_key(message.path)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = Line(message.path.strip("/"))
-        line.messages.append(message)
-        self._note(message.queue, key)
-        self._identities[message.identity] = self._identities.get(message.identity, 0) + 1
-        self._held[message.queue] = self._held.get(message.queue, 0) + 1
-        return None
-
-    # --- going out --------------------------------------------------------------------------------
-
-    def lines(self) -> list[str]:
-        """The destinations that messages are waiting for."""
-        return [key for key, line in self._lines.items() if line.messages or line.flying]
+    def is_waited_for(self, key: str) -> bool:
+        """Whether messages for a destination are held."""
+        return key in self._destinations
 
     def next_batch(self, key: str, now: int) -> list[BacklogMessage]:
-        """The messages to send to a destination now; none while a batch is in flight or the destination is away.
+        """The messages to send to a destination now; none while a batch is in flight or it backs off.
 
-        A destination that was away is asked with one message first.
+        A destination that was unavailable is probed with one message first.
         """
-        line = self._lines.get(key)
-        if line is None or line.flying or not line.messages or self._is_blocked(line.path):
+        destination = self._destinations.get(key)
+        if destination is None or destination.in_flight or self._is_blocked(destination.path):
             return []
-        if line.is_away and now < line.retry_ms:
+        if destination.is_unavailable and now < destination.retry_ms:
             return []
         batch: list[BacklogMessage] = []
         size = 0
-        for message in line.messages:
-            is_too_much = len(batch) >= BATCH_MESSAGES or size + len(message.payload) > BATCH_BYTES
-            if batch and (is_too_much or message.is_alone or batch[0].is_alone or line.is_away):
+        for message in destination.waiting:
+            is_full = len(batch) >= BATCH_MESSAGES or size + len(message.payload) > BATCH_BYTES
+            if batch and (is_full or message.is_alone or batch[0].is_alone or destination.is_unavailable):
                 break
             batch.append(message)
             size += len(message.payload)
-        del line.messages[: len(batch)]
-        line.flying, line.flying_since_ms = batch, now
+        del destination.waiting[: len(batch)]
+        destination.in_flight, destination.in_flight_since_ms = batch, now
         for message in batch:
             message.is_in_flight = True
         return list(batch)
 
-    def sent(self, key: str) -> list[BacklogMessage]:
-        """The primary acknowledged the batch in flight: these messages may be completed now (P34)."""
-        line = self._lines[key]
-        done, line.flying = line.flying, []
-        line.away_since_ms, line.attempts = None, 0
-        self._reached(key, line.flying_since_ms)
-        self._moved(line)
-        for message in done:
-            self._release(message)
-        self._forget_if_empty(key)
+    def send_accepted(self, key: str) -> list[BacklogMessage]:
+        """The primary acknowledged the batch in flight: returns the messages that may be completed now (P34)."""
+        destination = self._destinations[key]
+        done, destination.in_flight = destination.in_flight, []
+        destination.is_unavailable, destination.attempts = False, 0
+        self._reached(key, destination.in_flight_since_ms)
+        self._resume_skipping(destination)
+        self._forget(key, done)
         return done
 
     def found_delivered(self, key: str, messages: Sequence[BacklogMessage]) -> None:
-        """Messages of the batch in flight are at the destination already: they may be completed without a send (P34)."""
-        line = self._lines[key]
-        line.flying = [message for message in line.flying if message not in messages]
-        for message in messages:
-            self._release(message)
-        self._forget_if_empty(key)
+        """The destination already has these messages of the batch: they may be completed without a send (P34)."""
+        destination = self._destinations[key]
+        destination.in_flight = [message for message in destination.in_flight if message not in messages]
+        self._forget(key, messages)
 
     def send_failed(self, key: str, failure: Failure, why: str, now: int) -> list[DeadLetter]:
-        """The batch in flight was refused, or nobody knows. What is to be set aside because of it."""
-        line = self._lines[key]
-        back, line.flying = line.flying, []
-        for message in back:
-            message.is_in_flight = False
+        """The batch in flight was refused or had no answer. Returns what to dead-letter because of it."""
+        destination = self._destinations[key]
         is_waiting = failure is Failure.NOT_FOUND and self._not_found == "wait"
         if failure in _TEMPORARY or is_waiting:
-            line.messages[:0] = back
-            self._back_off(line, failure, now)
+            self.send_cancelled(key)
+            self._back_off(destination, failure, now)
+            return []
+        if failure is not Failure.NOT_FOUND and len(destination.in_flight) > 1:
+            # One of them is at fault. Sent one by one they show which, and the others get through (P39).
+            for message in destination.in_flight:
+                message.is_alone = True
+            self.send_cancelled(key)
             return []
         if failure is Failure.NOT_FOUND:
-            line.away_since_ms = None
-            return self._dead_letter(
-                key,
-                back,
-                DESTINATION_NOT_FOUND,
-                f"expected entity {line.path!r} in the primary, found none: {why}",
-            )
-        if len(back) > 1:
-            # One of them is poison; one by one they tell which, and the rest flows (P39).
-            for message in back:
-                message.is_alone = True
-            line.messages[:0] = back
-            return []
-        reason = TOO_LARGE if failure is Failure.TOO_LARGE else REFUSED
-        text = f"expected {line.path!r} to accept it, found {failure.value}: {why}"
-        return self._dead_letter(key, back, reason, text)
+            destination.is_unavailable = False
+            reason = DESTINATION_NOT_FOUND
+            text = f"expected entity {destination.path!r} in the primary, found none: {why}"
+        else:
+            reason = TOO_LARGE if failure is Failure.TOO_LARGE else REFUSED
+            text = f"expected {destination.path!r} to accept it, found {failure.value}: {why}"
+        failed, destination.in_flight = destination.in_flight, []
+        return self._dead_letter(key, failed, reason, text)
 
     def expired(self, key: str, messages: Sequence[BacklogMessage]) -> list[DeadLetter]:
-        """Messages of the batch that should go now have outlived themselves while they waited here."""
-        line = self._lines[key]
-        line.flying = [message for message in line.flying if message not in messages]
-        return self._dead_letter(
-            key, messages, EXPIRED, "expected time left to live, found none after the time in the backlog"
-        )
+        """The time to live of these messages of the batch ended while they waited here."""
+        destination = self._destinations[key]
+        destination.in_flight = [message for message in destination.in_flight if message not in messages]
+        text = "expected time left to live, found none after the time in the backlog"
+        return self._dead_letter(key, messages, EXPIRED, text)
 
-    def interrupted(self, key: str) -> None:
-        """The shell gave the batch in flight up without an answer; it goes back to the head of its line."""
-        line = self._lines.get(key)
-        if line is not None:
-            for message in line.flying:
+    def send_cancelled(self, key: str) -> None:
+        """The batch in flight ended without an answer; it goes back to the front of its destination's queue."""
+        destination = self._destinations.get(key)
+        if destination is not None:
+            for message in destination.in_flight:
                 message.is_in_flight = False
-            line.messages[:0] = line.flying
-            line.flying = []
+            destination.waiting[:0] = destination.in_flight
+            destination.in_flight = []
 
-    def _back_off(self, line: Line, failure: Failure, now: int) -> None:
-        if line.away_since_ms is None:
-            line.away_since_ms = now
-        pause = min(BACKOFF_MS_MIN * 2 ** min(line.attempts, 10), BACKOFF_MS_MAX)
-        line.attempts += 1
-        line.retry_ms = now + (THROTTLED_MS if failure is Failure.BUSY else pause)
+    def next_retry_ms(self, key: str) -> int | None:
+        """When an unavailable destination is probed again."""
+        destination = self._destinations.get(key)
+        return destination.retry_ms if destination is not None and destination.is_unavailable else None
+
+    def _back_off(self, destination: DestinationQueue, failure: Failure, now: int) -> None:
+        destination.is_unavailable = True
+        pause = min(BACKOFF_MS_MIN * 2 ** min(destination.attempts, 10), BACKOFF_MS_MAX)
+        destination.attempts += 1
+        destination.retry_ms = now + (THROTTLED_MS if failure is Failure.BUSY else pause)
 
     def _dead_letter(
         self, key: str, messages: Sequence[BacklogMessage], reason: str, text: str
     ) -> list[DeadLetter]:
-        for message in messages:
-            self._release(message)
-        self._forget_if_empty(key)
+        self._forget(key, messages)
         return [DeadLetter(message, reason, text) for message in messages]
 
     # --- locks ------------------------------------------------------------------------------------
@@ -422,102 +430,92 @@ class DrainPlan:
         """The messages of a queue whose locks should be renewed now."""
         return [message for message in self._of(queue) if message.renew_at_ms <= now]
 
-    def next_renewal(self, queue: str) -> int | None:
+    def next_renewal_ms(self, queue: str) -> int | None:
         """When the first lock of a queue should be renewed."""
         return min((message.renew_at_ms for message in self._of(queue)), default=None)
 
     def lock_lost(self, message: BacklogMessage) -> bool:
-        """A message's lock is gone: somebody else will get it. True when it was not in flight and is forgotten."""
+        """A lock is gone and the message will be delivered again. True when it was not in flight and is forgotten."""
         key = entity_key(message.path)
-        line = self._lines.get(key)
-        if line is None or message not in line.messages:
+        destination = self._destinations.get(key)
+        if destination is None or message not in destination.waiting:
             return False
-        line.messages.remove(message)
-        self._release(message)
-        self._forget_if_empty(key)
+        destination.waiting.remove(message)
+        self._forget(key, [message])
         return True
 
     def withdraw(self, queue: str, message_id: str, detour: tuple[str, int]) -> BacklogMessage | None:
-        """Take a message that is not in flight out of its line, because its sender cancelled it.
+        """Stop holding a message that is not in flight, because its sender cancelled it.
 
         Message ids may repeat; ``detour``, the factory and its number for the message, does not.
         """
-        for key, line in self._lines.items():
-            for message in line.messages:
+        for destination in self._destinations.values():
+            for message in destination.waiting:
                 is_meant = message.detour is not None and message.detour[:2] == detour
                 if is_meant and message.queue == queue and message.message_id == message_id:
-                    line.messages.remove(message)
-                    self._release(message)
-                    self._forget_if_empty(key)
+                    self.lock_lost(message)
                     return message
         return None
 
     def drop_queue(self, queue: str) -> list[BacklogMessage]:
-        """A queue's receiver is gone, and with it every lock it held. Messages in flight stay till their answer comes."""
-        dropped = []
-        for key in list(self._lines):
-            line = self._lines[key]
-            gone = [message for message in line.messages if message.queue == queue]
-            line.messages = [message for message in line.messages if message.queue != queue]
-            for message in gone:
-                self._release(message)
-            dropped += gone
-            self._forget_if_empty(key)
+        """Stop holding the messages of a queue, because its receiver is gone or closes. Those in flight stay."""
+        dropped = [message for message in self._of(queue) if not message.is_in_flight]
+        for message in dropped:
+            self.lock_lost(message)
         return dropped
-
-    def _of(self, queue: str) -> list[BacklogMessage]:
-        return [
-            message
-            for line in self._lines.values()
-            for message in (*line.messages, *line.flying)
-            if message.queue == queue
-        ]
-
-    def is_in_flight(self, queue: str) -> bool:
-        """Whether messages of a queue are on their way to the primary."""
-        return any(message.queue == queue for line in self._lines.values() for message in line.flying)
-
-    def oldest_ms(self, queue: str) -> int | None:
-        """When the oldest message that is held came into the backlog."""
-        times = [message.enqueued_ms for message in self._of(queue) if message.enqueued_ms is not None]
-        return min(times, default=None)
 
     # --- questions --------------------------------------------------------------------------------
 
     def held(self, queue: str) -> int:
-        """How many messages of a queue are locked."""
+        """How many messages of a queue are held."""
         return self._held.get(queue, 0)
 
-    def next_deadline(self, key: str) -> int | None:
-        """When a destination that is away may be asked again."""
-        line = self._lines.get(key)
-        return line.retry_ms if line is not None and line.is_away and line.messages else None
+    def stalled(self, queue: str, now: int) -> int:
+        """How many messages of a queue are held for stalled destinations."""
+        return sum(
+            1
+            for destination in self._destinations.values()
+            if self._is_stalled(destination, now)
+            for message in destination
+            if message.queue == queue
+        )
 
-    def away(self) -> dict[str, int]:
-        """Destinations that are away, and since when."""
-        return {
-            line.path: line.away_since_ms for line in self._lines.values() if line.away_since_ms is not None
-        }
+    def is_in_flight(self, queue: str) -> bool:
+        """Whether messages of a queue are on their way to the primary."""
+        return any(message.is_in_flight for message in self._of(queue))
 
-    def _release(self, message: BacklogMessage) -> None:
-        self._held[message.queue] -= 1
-        if not self._held[message.queue]:
-            del self._held[message.queue]
-        identity = message.identity
-        self._identities[identity] -= 1
-        if not self._identities[identity]:
-            del self._identities[identity]
+    def oldest_ms(self, queue: str) -> int | None:
+        """When the oldest message that is held was stored in the backlog."""
+        times = [message.enqueued_ms for message in self._of(queue) if message.enqueued_ms is not None]
+        return min(times, default=None)
 
-    def _forget_if_empty(self, key: str) -> None:
-        line = self._lines[key]
-        if not line.messages and not line.flying:
-            self._moved(line)
-            del self._lines[key]
+    def _of(self, queue: str) -> list[BacklogMessage]:
+        return [
+            message
+            for destination in self._destinations.values()
+            for message in destination
+            if message.queue == queue
+        ]
 
-    def _moved(self, line: Line) -> None:
-        if line.was_skipped:
-            line.was_skipped = False
-            self._skip_list.moved()
+    def _forget(self, key: str, messages: Iterable[BacklogMessage]) -> None:
+        for message in messages:
+            _count_down(self._held, message.queue)
+            _count_down(self._identities, message.identity)
+        destination = self._destinations[key]
+        if not destination.waiting and not destination.in_flight:
+            self._resume_skipping(destination)
+            del self._destinations[key]
+
+    def _resume_skipping(self, destination: DestinationQueue) -> None:
+        if destination.was_skipped:
+            destination.was_skipped = False
+            self._skip_list.destination_resumed()
+
+
+def _count_down(counts: dict[Any, int], key: object) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def forbidden(path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What a syphon needs of the world: an inbox per backlog queue and an outlet to the primary."""
+"""What a drain needs from outside: an inbox per backlog queue, an outlet to the primary, an observer, a budget."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ class Delivery:
 
     sequence_number: int
     payload: bytes | None
-    """None when only a part of it is known: it goes back to be received again."""
+    """None when only a part of it is known: it is released and received again."""
     locked_until_ms: int
     enqueued_ms: int | None
     token: object
+    attempt: int = 1
+    """Which delivery of the message this is, counted from 1."""
 
 
 class Inbox(Protocol):
-    """One backlog queue. Used by one task at a time, but for ``interrupt``."""
+    """One backlog queue. Used by one task at a time, except for ``interrupt``."""
 
     queue: str
 
@@ -33,16 +35,16 @@ class Inbox(Protocol):
         """Let a ``receive`` that waits return soon, with what it has."""
 
     async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
-        """Remove messages. Returns those that are gone; of the others the lock is no longer valid, or nobody knows."""
+        """Remove messages. Returns those that are gone; of the others the lock is lost, or there was no answer."""
 
     async def dead_letter(self, token: object, reason: str, description: str) -> None:
-        """Move a message to the dead-letter queue."""
+        """Move a message to the dead-letter queue. Raises LockLost."""
 
     async def release(self, tokens: Sequence[object]) -> None:
-        """Let others have the messages."""
+        """Unlock messages, so that any receiver can have them."""
 
     async def renew(self, message: BacklogMessage) -> int:
-        """Renew a lock; until when it holds now. Raises LockLost."""
+        """Renew a lock; returns until when it holds now. Raises LockLost."""
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
         """The destinations of up to ``count`` messages after a sequence number, browsed and not locked."""
@@ -51,7 +53,7 @@ class Inbox(Protocol):
         """Whether no message that was enqueued before an instant is left, locked ones included."""
 
     async def close(self) -> None:
-        """Let go of the link."""
+        """Close the link."""
 
 
 class Outlet(Protocol):
@@ -63,14 +65,48 @@ class Outlet(Protocol):
     async def already_delivered(
         self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
     ) -> Sequence[BacklogMessage]:
-        """Those of the messages that are known to be at their destination, which all of them share.
+        """Those of the messages, all for one destination, that are known to be there.
 
         Raises CannotAsk when the destination does not show its messages. ``ids`` are all message ids in doubt, so that
         one look at the destination can serve later questions too.
         """
 
     async def close(self) -> None:
-        """Let go of the links."""
+        """Close the links."""
+
+
+class Observer:
+    """Receives what a drain does as it happens. Every method does nothing unless overridden."""
+
+    def completed(self, message: BacklogMessage, *, is_lock_lost: bool) -> None:
+        """The primary has a message. With ``is_lock_lost`` it could not be completed and comes a second time."""
+
+    def dead_lettered(self, message: BacklogMessage, reason: str, description: str) -> None:
+        """A message was moved to the dead-letter queue of its backlog queue."""
+
+    def released(self, message: BacklogMessage, reason: str) -> None:
+        """A message stays in the backlog; ``reason`` is empty when nothing but time was missing."""
+
+    def drained(self, queue: str) -> None:
+        """Every message received from a backlog queue so far is delivered."""
+
+    def unavailable(self, subject: str, sentence: str) -> None:
+        """A destination or backlog queue began to fail."""
+
+    def available(self, subject: str) -> None:
+        """A destination or backlog queue works again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bounds of a drain that must end by itself: the share of one Spark task."""
+
+    seconds: float
+    """After so long the drain stops and releases what it has not sent."""
+    messages: int
+    """After so many the drain receives no more, and ends when what it can send is delivered."""
+    idle_seconds: float
+    """A queue that delivers nothing for so long is done."""
 
 
 class LockLost(Exception):

@@ -1,16 +1,16 @@
 """What keeps a drain from moving, in sentences, and when a drain that should end has waited long enough. No clock.
 
-A *problem* is a destination or a backlog queue whose last attempt failed for a reason that may pass. A continuous drain
+A *problem* is a destination or a backlog queue whose last attempt failed for a temporary reason. A continuous drain
 reports each once and goes on. A drain that should end (``--once``) gives up when nothing has moved for a while and
 problems are all that is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from pairbus.drain.ports import Observer
 from pairbus.sdk.failures import Failure
 
 PATIENCE_MS: Final = 30_000
@@ -20,7 +20,6 @@ PATIENCE_KEY_MS: Final = 10_000
 SUBJECTS_SHOWN_MAX: Final = 3
 TEXT_CHARACTERS_MAX: Final = 300
 
-_REACH: Final = (Failure.CONNECTION, Failure.TIMEOUT)
 _WAY_OUT: Final = {
     Failure.UNAUTHORIZED: "check the key and its rights in the connection string",
     Failure.CONNECTION: "is the namespace running, and does the connection string name its address?",
@@ -30,16 +29,22 @@ _WAY_OUT: Final = {
     Failure.NOT_FOUND: "create the entity, or use --not-found dead-letter",
 }
 
+Side = Literal["primary", "secondary"]
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One destination or backlog queue that does not work at present."""
 
-    side: str
-    """The namespace it belongs to: ``primary`` or ``secondary``."""
+    side: Side
     subject: str
     failure: Failure
     text: str
+
+    @property
+    def reason(self) -> str:
+        """The kind of failure and its text."""
+        return f"{self.failure.value}: {self.text}"
 
     def sentence(self) -> str:
         """What is wrong, and the way out."""
@@ -49,35 +54,32 @@ class Problem:
 
 
 class Problems:
-    """The problems of one syphon.
+    """The open problems of one drain; the observer is called when one begins, changes its kind, or ends."""
 
-    Args:
-        tell: Called with ``away`` when a problem begins or changes its kind, and with ``back`` when it ends; its subject
-            and a sentence.
-    """
-
-    def __init__(self, tell: Callable[[str, str, str], None]) -> None:
-        self._tell = tell
-        self._open: dict[tuple[str, str], Problem] = {}
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._open: dict[tuple[Side, str], Problem] = {}
         self._moved_ms = 0
 
-    def begin(self, now: int) -> None:
-        self._moved_ms = now
-
-    def failed(self, side: str, subject: str, failure: Failure, text: str) -> None:
+    def failed(self, side: Side, subject: str, failure: Failure, text: str) -> None:
         """An attempt failed, and is made again later."""
         known = self._open.get((side, subject))
         problem = Problem(side, subject, failure, text[:TEXT_CHARACTERS_MAX])
         self._open[side, subject] = problem
         if known is None or known.failure is not failure:
-            self._tell("away", subject, f"{problem.sentence()}; trying again")
+            self._observer.unavailable(subject, f"{problem.sentence()}; trying again")
 
-    def works(self, side: str, subject: str) -> None:
+    def works(self, side: Side, subject: str) -> None:
+        """An attempt worked."""
         if self._open.pop((side, subject), None) is not None:
-            self._tell("back", subject, "works again")
+            self._observer.available(subject)
+
+    def of(self, side: Side) -> list[Problem]:
+        """The open problems with one namespace."""
+        return [problem for problem in self._open.values() if problem.side == side]
 
     def moved(self, now: int) -> None:
-        """A message was delivered or dead-lettered."""
+        """A message was delivered or dead-lettered, or the drain begins."""
         self._moved_ms = now
 
     def reason_to_give_up(self, now: int) -> str | None:

@@ -1,12 +1,12 @@
-"""Restores a backlog message at the moment of sending it, with the rule for limited lives. No clock, no I/O.
+"""Restores a backlog message at the moment of sending it, with the rule for limited times to live. No clock, no I/O.
 
-The in-process syphon and the Spark task both use this module, so that a message meets the same rule in either:
+Two policies for a limited time to live:
 
-- ``freeze``: the life begins again with the send, as with any send of an SDK. Nothing expires here, not even a message
+- ``freeze``: the time to live begins again with the send, as with any send. Nothing expires here, not even a message
   whose time to live is 0: it goes to its destination as it was.
 - ``deduct``: the time since the message came into its backlog queue, by the stamp that the secondary gave it, is taken
   off. A message with nothing left is dead-lettered as ``ExpiredInBacklog``. A message that an operator redrives has
-  come into its backlog queue anew and gets its life again.
+  been stored in its backlog queue again and gets its full time to live.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pairbus.pairing.parking import Restored
 
 EXPIRED: Final = "ExpiredInBacklog"
 
-Life = Literal["freeze", "deduct"]
+TimeToLivePolicy = Literal["freeze", "deduct"]
 
 
 def restore_to_send(
@@ -28,7 +28,7 @@ def restore_to_send(
     *,
     now_ms: int,
     enqueued_ms: int | None,
-    life: Life,
+    time_to_live: TimeToLivePolicy,
     primary: PrimaryIdentity | None = None,
 ) -> Restored:
     """The original of a backlog message, ready to be sent at ``now_ms`` (time of day).
@@ -37,13 +37,13 @@ def restore_to_send(
         payload: The backlog message as it was delivered.
         now_ms: The time of day.
         enqueued_ms: When the message came into its backlog queue; None: unknown, nothing is deducted.
-        life: Whether time in the backlog counts.
+        time_to_live: Whether time in the backlog counts.
         primary: The primary that the message will be sent to. None: do not compare.
 
     Raises:
         InvalidParkedPropertyError: The message must be dead-lettered; ``reason`` and text say why.
     """
-    if life == "freeze":
+    if time_to_live == "freeze":
         return parking.restore(payload, now_ms, primary=primary)
     elapsed = 0 if enqueued_ms is None else max(0, now_ms - enqueued_ms)
     restored = parking.restore(payload, now_ms, elapsed_ms=elapsed, primary=primary)

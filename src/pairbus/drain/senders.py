@@ -1,7 +1,7 @@
-"""The senders of a syphon: one task per destination, which asks about what is in doubt and sends the rest.
+"""The senders of a drain: one task per destination, which asks about messages in doubt and sends the others.
 
-A message in doubt was sent by an earlier run, or before its lock was lost, and nobody knows whether it arrived. Before it
-is sent again its destination is asked, with one question for a whole batch, so that a drain after a crash stays fast.
+A message in doubt was sent by an earlier run, or before its lock was lost, and it is not known whether it arrived. Before
+it is sent again its destination is asked, with one question for a whole batch, so that a drain after a crash stays fast.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from pairbus.drain.ledger import Ledger
@@ -22,29 +23,29 @@ from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, Failure, classify
 
 IDLE_SECONDS: Final = 30.0
-"""How often a sender looks again while nobody wakes it."""
+"""How often a sender looks again without being woken."""
 ASKS_FAILED_MAX: Final = 3
-"""After so many questions without an answer a destination is not asked again: what is in doubt is sent."""
+"""After so many questions without an answer a destination is not asked again: messages in doubt are sent."""
 RESTORE_AGAIN_MS: Final = 1_000
-"""A limited life is calculated again when a message has waited here for longer."""
+"""A limited time to live is calculated again when a message has waited here for longer."""
 
 logger = logging.getLogger("pairbus.syphon")
 
 
 class Senders:
-    """Sends the lines of a plan to their destinations.
+    """Sends what a plan holds to its destinations.
 
     Args:
         outlet: The way to the primary.
         plan: The decisions.
-        ledger: What is in doubt.
+        ledger: The sends in doubt.
         counters: Where to count.
         clock: A steady clock in milliseconds.
-        restored: Restores a backlog message, given its bytes and the time it came into the backlog, for a send now.
+        restored: Restores a backlog message, given its bytes and the time it was stored in the backlog.
         problems: Where to report a destination that fails or works.
         acknowledged: Called with each message that the primary has.
-        hand: Called with a backlog queue and a message of it to dead-letter.
-        wake: Called with a backlog queue whose pump should look again.
+        settle: Called with a backlog queue and a message of it to dead-letter.
+        wake: Called with a backlog queue whose task should look again.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Senders:
         restored: Callable[[bytes, int | None], Restored],
         problems: Problems,
         acknowledged: Callable[[BacklogMessage], None],
-        hand: Callable[[str, DeadLetter], None],
+        settle: Callable[[str, DeadLetter], None],
         wake: Callable[[str], None],
     ) -> None:
         self._outlet = outlet
@@ -69,7 +70,7 @@ class Senders:
         self._restored = restored
         self._problems = problems
         self._acknowledged = acknowledged
-        self._hand = hand
+        self._settle = settle
         self._wake = wake
         self._is_stopping = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -78,7 +79,7 @@ class Senders:
         self._asks_failed: dict[str, int] = {}
 
     def ensure(self, path: str) -> None:
-        """There is something to send to a destination."""
+        """Start or wake the task of a destination that messages wait for."""
         key = entity_key(path)
         event = self._events.setdefault(key, asyncio.Event())
         event.set()
@@ -86,12 +87,12 @@ class Senders:
             self._tasks[key] = asyncio.ensure_future(self._send_all(key, event))
 
     def wake(self) -> None:
-        """A destination may be back: look again now."""
+        """Look again now: a destination may be available again."""
         for event in self._events.values():
             event.set()
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks under way, for whoever ends them."""
+        """The tasks under way."""
         return list(self._tasks.values())
 
     def stop(self) -> None:
@@ -102,21 +103,19 @@ class Senders:
         self.wake()
 
     async def _send_all(self, key: str, event: asyncio.Event) -> None:
-        """Send the line of one destination until it is empty."""
-        while key in self._plan.lines() and not self._is_stopping:
+        """Send to one destination until nothing waits for it."""
+        while self._plan.is_waited_for(key) and not self._is_stopping:
             event.clear()
             batch = self._plan.next_batch(key, self._clock())
             if not batch:
-                deadline = self._plan.next_deadline(key)
-                seconds = None if deadline is None else max(0.01, (deadline - self._clock()) / 1000)
-                try:
-                    async with asyncio.timeout(seconds if seconds is not None else IDLE_SECONDS):
+                retry_ms = self._plan.next_retry_ms(key)
+                seconds = IDLE_SECONDS if retry_ms is None else max(0.01, (retry_ms - self._clock()) / 1000)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
                         await event.wait()
-                except TimeoutError:
-                    continue
                 continue
             await self._send_batch(key, batch)
-        # A line that fills again gets a task again.
+        # A destination that messages wait for again gets a new task.
         if self._tasks.get(key) is asyncio.current_task():
             del self._tasks[key]
             self._events.pop(key, None)
@@ -125,7 +124,7 @@ class Senders:
         batch = self._still_alive(key, batch)
         try:
             if any(message.in_doubt_since_ms is not None for message in batch):
-                batch = await self._without_those_at_home(key, batch)
+                batch = await self._without_delivered(key, batch)
             if not batch:
                 return
             now = self._clock()
@@ -140,19 +139,17 @@ class Senders:
             self._send_failed(key, batch, error)
             return
         except BaseException:
-            self._plan.interrupted(key)
+            self._plan.send_cancelled(key)
             raise
         self._counters.resent += len(batch)
         self._problems.works("primary", batch[0].path.strip("/"))
-        for message in self._plan.sent(key):
+        for message in self._plan.send_accepted(key):
             self._acknowledged(message)
 
-    async def _without_those_at_home(
-        self, key: str, batch: Sequence[BacklogMessage]
-    ) -> Sequence[BacklogMessage]:
+    async def _without_delivered(self, key: str, batch: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """The messages of a batch that must be sent: one question to the destination for all that are in doubt.
 
-        Empty when the syphon stops meanwhile, or the question failed and the destination is asked again later.
+        Empty when the drain stops meanwhile, or the question failed and the destination is asked again later.
         """
         doubtful = [message for message in batch if message.in_doubt_since_ms is not None]
         asked = asyncio.ensure_future(
@@ -168,7 +165,7 @@ class Senders:
             )
         except asyncio.CancelledError:
             asked.cancel()
-            self._plan.interrupted(key)
+            self._plan.send_cancelled(key)
             if not self._is_stopping:
                 raise
             return []
@@ -176,7 +173,7 @@ class Senders:
             failure = classify(error)
             self._asks_failed[key] = self._asks_failed.get(key, 0) + (failure is not Failure.CONNECTION)
             if self._asks_failed[key] < ASKS_FAILED_MAX:
-                self._away(key, batch, failure, one_line(error))
+                self._failed(key, batch, failure, one_line(error))
                 return []
         finally:
             del self._asking[key]
@@ -193,26 +190,26 @@ class Senders:
         if failure in IN_DOUBT:
             self._counters.in_doubt += len(batch)
         else:
-            self._ledger.end([(message.queue, message.sequence_number) for message in batch])
-        self._away(key, batch, failure, one_line(error))
+            self._ledger.end([message.key for message in batch])
+        self._failed(key, batch, failure, one_line(error))
 
-    def _away(self, key: str, batch: Sequence[BacklogMessage], failure: Failure, text: str) -> None:
-        """A destination did not take, or show, what it was asked for."""
-        # An error that the SDK does not know is ours, perhaps: it is tried again, and must not go by unseen.
+    def _failed(self, key: str, batch: Sequence[BacklogMessage], failure: Failure, text: str) -> None:
+        """A destination did not accept messages, or did not show them."""
+        # An error that the SDK does not know may be a bug here: it is tried again, and must be visible.
         level = logging.WARNING if failure in (Failure.INTERNAL, Failure.CLIENT) else logging.INFO
         logger.log(
             level, "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
         )
-        aside = self._plan.send_failed(key, failure, text, self._clock())
-        for item in aside:
-            self._hand(item.message.queue, item)
-        if not aside:
+        dead = self._plan.send_failed(key, failure, text, self._clock())
+        for item in dead:
+            self._settle(item.message.queue, item)
+        if not dead:
             self._problems.failed("primary", batch[0].path.strip("/"), failure, text)
         for queue in {message.queue for message in batch}:
-            self._wake(queue)  # a destination that is away leaves room for others
+            self._wake(queue)  # an unavailable destination leaves capacity for others
 
     def _still_alive(self, key: str, batch: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
-        """Reckon limited lives at the moment of sending: a message may have waited here for hours (P11)."""
+        """Calculate limited times to live at the moment of sending: a message may have waited here for hours (P11)."""
         now = self._clock()
         expired: list[BacklogMessage] = []
         for message in batch:
@@ -225,7 +222,7 @@ class Senders:
         if not expired:
             return batch
         for item in self._plan.expired(key, expired):
-            self._hand(item.message.queue, item)
+            self._settle(item.message.queue, item)
         return [message for message in batch if message not in expired]
 
 

@@ -324,7 +324,7 @@ class World:
             self.administrator.calm_down()
 
     def _drain(self) -> None:
-        """Everything finishes, without anything but time passing (B31, B37, B45)."""
+        """Everything finishes, without anything but time skip_list (B31, B37, B45)."""
         until = self.time + CALM_MS_MAX
         while self.time < until:
             self._run_until(self.time + 1_000)

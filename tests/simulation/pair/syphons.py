@@ -42,7 +42,7 @@ class SimSyphon:
                 yield from self.settle(queue)
                 for message in self.plan.renewals(queue, world.now):
                     yield from self.renew(queue, message)
-                room = self.plan.room(queue, world.now)
+                room = self.plan.capacity(queue, world.now)
                 if not room:
                     yield Sleep(50)
                     continue
@@ -89,7 +89,7 @@ class SimSyphon:
         if knows_copies and message.detour in self.home:
             self.work[queue].append(message)
             return
-        refusal = self.plan.received(message)
+        refusal = self.plan.add(message)
         world.checks.placed(message, refusal)
         key = entity_key(message.path)
         if key not in self.lines:
@@ -148,7 +148,7 @@ class SimSyphon:
     def send_line(self, key: str) -> Work:
         """Send the messages of one destination until there are none."""
         world = self.world
-        while key in self.plan.lines():
+        while self.plan.is_waited_for(key):
             batch = self.plan.next_batch(key, world.now)
             if not batch:
                 yield Sleep(50)
@@ -165,7 +165,7 @@ class SimSyphon:
                 for item in self.plan.send_failed(key, failure, str(error), world.now):
                     self.work[item.message.queue].append(item)
             else:
-                for message in self.plan.sent(key):
+                for message in self.plan.send_accepted(key):
                     self.home.add(message.detour)
                     world.checks.acknowledged(message)
                     self.work[message.queue].append(message)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import BacklogMessage, DrainPlan
-from pairbus.drain.ports import Delivery, LockLost
-from pairbus.drain.shell import Syphon
+from pairbus.drain.ports import Delivery, LockLost, Observer
+from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
@@ -179,7 +179,7 @@ class LockingInbox(FakeInbox):
 
 
 class FakeOutlet:
-    """A primary that answers as it is told."""
+    """A primary that answers as a test asks it to."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[int]]] = []
@@ -241,6 +241,19 @@ class Witness:
         return message.identity in self._taken
 
 
+class Events(Observer):
+    """Notes what begins and ends to fail."""
+
+    def __init__(self, events: list[tuple[str, str]]) -> None:
+        self._events = events
+
+    def unavailable(self, subject: str, sentence: str) -> None:
+        self._events.append(("unavailable", subject))
+
+    def available(self, subject: str) -> None:
+        self._events.append(("available", subject))
+
+
 class Kit:
     """A syphon and what surrounds it."""
 
@@ -251,11 +264,11 @@ class Kit:
         kind = LockingInbox if options.get("locking") else FakeInbox
         self.inboxes = [kind(f"p/x-servicebus-transfer/{index}", loop) for index in range(queues)]
         self.ledger = ledger
-        self.told: list[tuple[str, str, str]] = []
+        self.events: list[tuple[str, str]] = []
         witness = Witness(self.outlet)
         for inbox in self.inboxes:
             inbox.is_taken = witness.has
-        self.syphon = Syphon(
+        self.syphon = Drain(
             self.inboxes,
             witness,
             plan=DrainPlan(**({"window": options["window"]} if "window" in options else {})),  # type: ignore[arg-type]
@@ -263,8 +276,8 @@ class Kit:
             counters=self.counters,
             clock=loop.now_ms,
             wall_clock=loop.now_ms,
-            life="deduct" if options.get("deduct") else "freeze",
-            tell=lambda *event: self.told.append(event),
+            time_to_live="deduct" if options.get("deduct") else "freeze",
+            observer=Events(self.events),
         )
 
     def check(self) -> None:

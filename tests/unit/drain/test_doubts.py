@@ -359,7 +359,9 @@ def test_a_drain_that_should_end_gives_up_with_the_reason(
 
     assert kit.inboxes[0].completed == [2]
     assert kit.inboxes[0].given_back == ["t1"]
-    assert [kind for kind, _, _ in kit.told if kind == "away"] == ["away"], "said once, at once"
+    assert [kind for kind, _ in kit.events if kind == "unavailable"] == ["unavailable"], (
+        "reported once, at once"
+    )
 
 
 def test_a_drain_that_should_end_gives_up_when_its_backlog_queue_cannot_be_read(loop: VirtualLoop) -> None:
@@ -398,4 +400,4 @@ def test_a_continuous_drain_says_what_is_wrong_and_goes_on(loop: VirtualLoop) ->
     kit = run(loop, 1, work)
 
     assert kit.inboxes[0].completed == [1]
-    assert [kind for kind, subject, _ in kit.told if subject == "orders"] == ["away", "back"]
+    assert [kind for kind, subject in kit.events if subject == "orders"] == ["unavailable", "available"]

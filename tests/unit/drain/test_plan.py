@@ -15,7 +15,7 @@ def message(
 def filled(count: int = 3, **options: object) -> DrainPlan:
     plan = DrainPlan(**options)  # type: ignore[arg-type]
     for number in range(count):
-        assert plan.received(message(number)) is None
+        assert plan.add(message(number)) is None
     return plan
 
 
@@ -23,18 +23,18 @@ def test_one_batch_per_destination_is_in_flight() -> None:
     plan = filled()
 
     assert len(plan.next_batch("orders", 0)) == 3
-    plan.received(message(9))
+    plan.add(message(9))
     assert plan.next_batch("orders", 0) == []
-    assert [item.sequence_number for item in plan.sent("orders")] == [0, 1, 2]
+    assert [item.sequence_number for item in plan.send_accepted("orders")] == [0, 1, 2]
     assert [item.sequence_number for item in plan.next_batch("orders", 0)] == [9]
 
 
 def test_batches_are_bounded_in_letters_and_bytes() -> None:
     plan = DrainPlan()
     for number in range(150):
-        plan.received(message(number))
+        plan.add(message(number))
     for number in range(3):
-        plan.received(message(number, "large", size=90_000))
+        plan.add(message(number, "large", size=90_000))
 
     assert len(plan.next_batch("orders", 0)) == 100
     assert len(plan.next_batch("large", 0)) == 2
@@ -59,7 +59,7 @@ def test_what_may_pass_backs_off_and_sets_nothing_aside(failure: Failure) -> Non
     for _ in range(8):
         assert plan.next_batch("orders", now)
         assert plan.send_failed("orders", failure, "why", now) == []
-        deadline = plan.next_deadline("orders")
+        deadline = plan.next_retry_ms("orders")
         assert deadline is not None
         assert plan.next_batch("orders", deadline - 1) == []
         pauses.append(deadline - now)
@@ -75,7 +75,7 @@ def test_throttled_destinations_are_left_alone_for_ten_seconds() -> None:
     plan.next_batch("orders", 0)
     plan.send_failed("orders", Failure.BUSY, "busy", 0)
 
-    assert plan.next_deadline("orders") == 10_000
+    assert plan.next_retry_ms("orders") == 10_000
 
 
 def test_a_destination_that_does_not_exist_follows_the_policy() -> None:
@@ -94,16 +94,16 @@ def test_a_destination_that_does_not_exist_follows_the_policy() -> None:
 def test_the_window_bounds_what_is_held() -> None:
     plan = DrainPlan(window=10, ready_max=4)
 
-    assert plan.room("q0") == 4
+    assert plan.capacity("q0", 0) == 4
     for number in range(4):
-        plan.received(message(number))
-    assert plan.room("q0") == 0
+        plan.add(message(number))
+    assert plan.capacity("q0", 0) == 0
     plan.next_batch("orders", 0)
     plan.send_failed("orders", Failure.CONNECTION, "down", 0)
-    assert plan.room("q0") == 4, "a destination that is away does not use up the room of others"
+    assert plan.capacity("q0", 0) == 4, "a destination that is away does not use up the room of others"
     for number in range(4, 10):
-        plan.received(message(number))
-    assert plan.room("q0") == 0, "but the window holds for all"
+        plan.add(message(number))
+    assert plan.capacity("q0", 0) == 0, "but the window holds for all"
 
 
 @pytest.mark.promise("P21")
@@ -126,7 +126,7 @@ def test_locks_are_renewed_in_time_and_forgotten_when_lost() -> None:
 
 def test_a_queue_whose_link_is_gone_is_forgotten() -> None:
     plan = filled()
-    plan.received(message(7, queue="q1"))
+    plan.add(message(7, queue="q1"))
 
     assert len(plan.drop_queue("q0")) == 3
     assert (plan.held("q0"), plan.held("q1")) == (0, 1)

@@ -1,19 +1,14 @@
-"""One rule for limited lives, in the in-process syphon and in the Spark task (P11)."""
+"""One rule for limited times to live (P11)."""
 
 from __future__ import annotations
 
-import datetime
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from pairbus.drain.restoring import Life, restore_to_send
+from pairbus.drain.restoring import TimeToLivePolicy, restore_to_send
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.sdk import sections
-from pairbus.spark.drain.task import PumpSettings, TaskPump, _Lane
 from tests.simulation.pair.model import original
 
 HOUR_MS = 3_600_000
@@ -26,8 +21,8 @@ def parked(life_ms: int, *, first_send_ms: int = 0) -> bytes:
     return parking.park(sections.join(parts), "orders", Passport("f", first_send_ms, 1, "r"))
 
 
-# Life, time in the backlog, what is left; None: dead-lettered as expired.
-CASES: list[tuple[int, Life, int, int | None]] = [
+# Time to live, policy, time in the backlog, what is left; None: dead-lettered as expired.
+CASES: list[tuple[int, TimeToLivePolicy, int, int | None]] = [
     (0, "freeze", 0, 0),
     (0, "freeze", HOUR_MS, 0),
     (HOUR_MS, "freeze", 5 * HOUR_MS, HOUR_MS),
@@ -40,39 +35,17 @@ CASES: list[tuple[int, Life, int, int | None]] = [
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(("life_ms", "life", "waited_ms", "left"), CASES)
-def test_what_is_left_of_a_life(life_ms: int, life: Life, waited_ms: int, left: int | None) -> None:
+def test_what_is_left_of_a_time_to_live(
+    life_ms: int, life: TimeToLivePolicy, waited_ms: int, left: int | None
+) -> None:
     now = 10 * HOUR_MS
     # The sender's clock says something else: only the secondary's stamp counts.
     payload = parked(life_ms, first_send_ms=now - 9 * HOUR_MS)
 
     if left is None:
         with pytest.raises(InvalidParkedPropertyError) as raised:
-            restore_to_send(payload, now_ms=now, enqueued_ms=now - waited_ms, life=life)
+            restore_to_send(payload, now_ms=now, enqueued_ms=now - waited_ms, time_to_live=life)
         assert raised.value.reason == "ExpiredInBacklog"
     else:
-        restored = restore_to_send(payload, now_ms=now, enqueued_ms=now - waited_ms, life=life)
+        restored = restore_to_send(payload, now_ms=now, enqueued_ms=now - waited_ms, time_to_live=life)
         assert restored.time_to_live_ms == left
-
-
-@pytest.mark.promise("P11")
-@pytest.mark.parametrize(("life_ms", "life", "waited_ms", "left"), CASES)
-def test_the_spark_task_follows_the_same_rule(
-    life_ms: int, life: Life, waited_ms: int, left: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1_700_000_000_000
-    monkeypatch.setattr("pairbus.spark.drain.task._now_ms", lambda: now)
-    moment = datetime.datetime.fromtimestamp((now - waited_ms) / 1000, datetime.UTC)
-    message: Any = SimpleNamespace(
-        sequence_number=1,
-        enqueued_time_utc=moment,
-        locked_until_utc=moment,
-        _pairbus_payload=parked(life_ms, first_send_ms=now - 9 * HOUR_MS),
-    )
-    pump = TaskPump(PumpSettings(primary="", secondary="", deducts_life=life == "deduct"), ["q"])
-    receiver: Any = None
-    lane = _Lane("q", receiver)
-
-    pump._take(lane, message)
-
-    assert [item.reason for item in lane.aside] == (["ExpiredInBacklog"] if left is None else [])
-    assert pump._plan.held("q") == (0 if left is None else 1)

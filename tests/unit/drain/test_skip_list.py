@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.drain.plan import LOOK_MS, OTHERS_MS, SLOW_MS, BacklogMessage, DrainPlan
-from pairbus.drain.skip_list import LAPSE_MARGIN_MS, REST_MS_MAX, REST_MS_MIN, SKIPPED_MAX, SkipList
+from pairbus.drain.plan import BROWSE_INTERVAL_MS, RECENT_MS, SLOW_MS, BacklogMessage, DrainPlan
+from pairbus.drain.skip_list import LAPSE_MARGIN_MS, PAUSE_MS_MAX, PAUSE_MS_MIN, SKIPPED_MAX, SkipList
 from pairbus.sdk.failures import Failure
 
 
@@ -14,9 +14,9 @@ def message(number: int, path: str = "orders", queue: str = "q0") -> BacklogMess
 def away(window: int = 10) -> DrainPlan:
     """Half the window stands still, and "events" was reached a moment ago."""
     plan = DrainPlan(window=window, ready_max=4)
-    plan.saw("q0", ["events"], 0)
+    plan.observed_behind("q0", ["events"], 0)
     for number in range(1, window // 2 + 1):
-        plan.received(message(number))
+        plan.add(message(number))
     plan.next_batch("orders", 0)
     plan.send_failed("orders", Failure.CONNECTION, "down", 0)
     return plan
@@ -27,46 +27,46 @@ def test_half_of_the_window_stays_for_others() -> None:
 
     assert plan.should_skip(message(6), 0)
     assert not plan.should_skip(message(7, "events"), 0)
-    assert plan.room("q0", 0) == 4
-    assert (plan.held("q0"), plan.passed("q0")) == (5, 1)
+    assert plan.capacity("q0", 0) == 4
+    assert (plan.held("q0"), plan.skipped_count("q0")) == (5, 1)
 
 
 def test_where_everything_stands_still_nothing_is_passed_over() -> None:
     plan = DrainPlan(window=10, ready_max=4)
     for number in range(1, 6):
-        plan.received(message(number))
+        plan.add(message(number))
     plan.next_batch("orders", 0)
     plan.send_failed("orders", Failure.CONNECTION, "down", 0)
 
-    assert plan.look_after("q0", 0) == 5
-    plan.saw("q0", ["orders"], 0)
+    assert plan.browse_after("q0", 0) == 5
+    plan.observed_behind("q0", ["orders"], 0)
 
     assert not plan.should_skip(message(6), 0)
-    assert plan.look_after("q0", LOOK_MS - 1) is None, "not looked at all the time"
+    assert plan.browse_after("q0", BROWSE_INTERVAL_MS - 1) is None, "not looked at all the time"
 
 
 def test_what_is_seen_behind_makes_room_in_a_full_window() -> None:
     plan = DrainPlan(window=10, ready_max=4)
     for number in range(1, 11):
-        plan.received(message(number))
+        plan.add(message(number))
     plan.next_batch("orders", 0)
     plan.send_failed("orders", Failure.CONNECTION, "down", 0)
-    assert plan.room("q0", 0) == 0
-    assert plan.look_after("q0", 0) == 10
+    assert plan.capacity("q0", 0) == 0
+    assert plan.browse_after("q0", 0) == 10
 
-    plan.saw("q0", ["orders", "events"], 0)
+    plan.observed_behind("q0", ["orders", "events"], 0)
 
-    assert plan.room("q0", 0) == 4
+    assert plan.capacity("q0", 0) == 4
     assert plan.should_skip(message(11), 0)
     assert not plan.should_skip(message(12, "events"), 0)
-    assert plan.room("q0", OTHERS_MS) == 0, "till they are seen again"
+    assert plan.capacity("q0", RECENT_MS) == 0, "till they are seen again"
 
 
 def test_a_destination_that_this_process_holds_for_failed_over_is_no_reason() -> None:
     plan = DrainPlan(window=10, ready_max=4, is_blocked=lambda path: True)
     for number in range(1, 6):
-        plan.received(message(number))
-    plan.saw("q0", ["orders", "events"], 0)
+        plan.add(message(number))
+    plan.observed_behind("q0", ["orders", "events"], 0)
 
     assert not plan.should_skip(message(6), 0)
 
@@ -74,12 +74,12 @@ def test_a_destination_that_this_process_holds_for_failed_over_is_no_reason() ->
 def test_each_destination_that_is_away_has_a_letter_to_be_asked_with() -> None:
     plan = away()
     assert not plan.should_skip(message(6, "second"), 0)
-    plan.received(message(6, "second"))
+    plan.add(message(6, "second"))
     plan.next_batch("second", 0)
     plan.send_failed("second", Failure.CONNECTION, "down", 0)
 
     assert plan.should_skip(message(7, "second"), 0)
-    assert plan.room("q0", 0) == 4
+    assert plan.capacity("q0", 0) == 4
 
 
 @pytest.mark.promise("P14")
@@ -87,7 +87,7 @@ def test_no_letter_overtakes_an_older_one_that_was_passed_over() -> None:
     plan = away()
     assert plan.should_skip(message(6), 0)
     plan.next_batch("orders", 1_000)
-    plan.sent("orders")
+    plan.send_accepted("orders")
 
     assert plan.should_skip(message(7), 1_000), "6 is still to come"
     assert not plan.should_skip(message(6), 61_000)
@@ -98,58 +98,58 @@ def test_a_letter_that_somebody_else_took_is_not_waited_for() -> None:
     plan = away()
     assert plan.should_skip(message(6), 0)
     plan.next_batch("orders", 1_000)
-    plan.sent("orders")
+    plan.send_accepted("orders")
 
     assert not plan.should_skip(message(7), 60_000 + LAPSE_MARGIN_MS)
 
 
 def test_a_queue_that_comes_round_is_left_alone_longer_each_time_and_no_longer_once_something_moves() -> None:
-    passing = SkipList()
+    skip_list = SkipList()
     now = 0
     rests = []
     for _ in range(5):
-        passing.skip("q0", "orders", 6, now + 60_000, now)
-        passing.skip("q0", "orders", 6, now + 60_000, now)
+        skip_list.skip("q0", "orders", 6, now + 60_000, now)
+        skip_list.skip("q0", "orders", 6, now + 60_000, now)
         begun = now
-        while passing.is_resting("q0", now):
+        while skip_list.is_paused("q0", now):
             now += 1_000
         rests.append(now - begun)
 
     assert rests == sorted(rests)
-    assert rests[-1] == REST_MS_MAX
-    passing.skip("q0", "orders", 6, now + 60_000, now)
-    assert passing.is_resting("q0", now)
-    passing.moved()
-    assert not passing.is_resting("q0", now)
-    assert REST_MS_MIN < REST_MS_MAX
+    assert rests[-1] == PAUSE_MS_MAX
+    skip_list.skip("q0", "orders", 6, now + 60_000, now)
+    assert skip_list.is_paused("q0", now)
+    skip_list.destination_resumed()
+    assert not skip_list.is_paused("q0", now)
+    assert PAUSE_MS_MIN < PAUSE_MS_MAX
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    passing = SkipList()
+    skip_list = SkipList()
     for number in range(3 * SKIPPED_MAX):
-        passing.skip("q0", "orders", number, 60_000, 0)
+        skip_list.skip("q0", "orders", number, 60_000, 0)
 
-    assert passing.passed("q0") == SKIPPED_MAX
-    assert passing.is_resting("q0", 0)
+    assert skip_list.count("q0") == SKIPPED_MAX
+    assert skip_list.is_paused("q0", 0)
 
 
 def test_a_destination_that_does_not_answer_stands_still() -> None:
     plan = DrainPlan(window=10, ready_max=4)
     for number in range(4):
-        plan.received(message(number))
+        plan.add(message(number))
     plan.next_batch("orders", 0)
 
-    assert plan.room("q0", SLOW_MS - 1) == 0
-    assert plan.room("q0", SLOW_MS) == 4
+    assert plan.capacity("q0", SLOW_MS - 1) == 0
+    assert plan.capacity("q0", SLOW_MS) == 4
 
 
 def test_a_second_copy_waits_till_the_first_is_home() -> None:
     plan = DrainPlan()
     one, two = message(1), message(1, queue="q1")
     one.detour = two.detour = ("f", 1, 0)
-    plan.received(one)
+    plan.add(one)
 
     assert plan.holds_copy(two)
     plan.next_batch("orders", 0)
-    plan.sent("orders")
+    plan.send_accepted("orders")
     assert not plan.holds_copy(two)

@@ -217,7 +217,7 @@ def drain(
     primary_aliases: tuple[str, ...],
 ) -> None:
     """Bring home, once, what QUEUES or the extra queues hold."""
-    from pairbus.cli.pairing.syphon import say
+    from pairbus.cli.pairing.syphon import reporter
     from pairbus.pairing.statistics import Counters
 
     if not queues and not extra:
@@ -239,13 +239,13 @@ def drain(
         opened.check_owner(rows, primary_aliases)
         names = [row.name for row in rows]
         if names:
-            await opened.syphon(
+            await opened.drain(
                 names,
                 once=True,
                 counters=counters,
                 ledger=Path(ledger) if ledger else None,
                 primary_aliases=primary_aliases,
-                tell=say,
+                observer=reporter(),
             )
 
     run(work())

@@ -18,6 +18,9 @@ from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog
+    from pairbus.drain.plan import BacklogMessage
+    from pairbus.drain.ports import Observer
+    from pairbus.drain.shell import Drain
     from pairbus.pairing.statistics import Counters
 
 EPILOG: Final = """\b
@@ -114,30 +117,40 @@ async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) ->
     queues = [row.name for row in rows]
     if not queues:
         raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
-    await backlog.syphon(
+    await backlog.drain(
         queues,
         once=given["once"],
         counters=counters,
         ledger=Path(given["ledger"]) if given["ledger"] else None,
         not_found=given["not_found"],
-        life=given["life"],
+        time_to_live=given["life"],
         primary_aliases=given["primary_aliases"],
-        tell=say,
+        observer=reporter(),
         started=_stop_on_signals,
     )
 
 
-def say(kind: str, subject: str, text: str) -> None:
-    """Tell a person what a drain met."""
-    if kind == "set_aside":
-        click.echo(f"dead-lettered in {subject}: {text}", err=True)
-    elif kind == "away":
-        click.echo(text, err=True)
-    elif kind == "back":
-        click.echo(f"{subject} works again", err=True)
+def reporter() -> Observer:
+    """An observer that writes what a drain meets to the terminal."""
+    from pairbus.drain.ports import Observer
+
+    class Reporter(Observer):
+        def dead_lettered(self, message: BacklogMessage, reason: str, description: str) -> None:
+            number = message.sequence_number
+            click.echo(
+                f"dead-lettered in {message.queue}: message {number}: {reason}: {description}", err=True
+            )
+
+        def unavailable(self, subject: str, sentence: str) -> None:
+            click.echo(sentence, err=True)
+
+        def available(self, subject: str) -> None:
+            click.echo(f"{subject} works again", err=True)
+
+    return Reporter()
 
 
-def _stop_on_signals(running: Any) -> None:
+def _stop_on_signals(running: Drain) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, RuntimeError, ValueError):

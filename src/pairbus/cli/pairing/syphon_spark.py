@@ -48,7 +48,9 @@ def drain_on_spark(given: dict[str, Any]) -> int:
     with _said("starting Spark…"):
         spark = spark_session("pairbus syphon", master=options.master, settings=options.settings)
     with spark_errors(), closing_spark(spark):
-        report = run_syphon(options, stop=stop, tell=_json_line if given["as_json"] else _line, spark=spark)
+        report = run_syphon(
+            options, stop=stop, report_progress=_json_line if given["as_json"] else _line, spark=spark
+        )
     if given["as_json"]:
         click.echo(json.dumps(report.as_json()))
     else:

@@ -1,6 +1,6 @@
 """Runs the drain inside the process of a paired client: as a task of its event loop, or in a thread with its own loop.
 
-The drain is built on this room, so it is imported only when a client asks for it (``enable_syphon``).
+The drain is built on this room, so it is imported only when a client asks for it (``enable_drain``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pairbus.sdk.async_client import asynchronous
 if TYPE_CHECKING:
     from pairbus.drain.hosting import DrainThread
     from pairbus.drain.ledger import Ledger
-    from pairbus.drain.shell import Syphon
+    from pairbus.drain.shell import Drain
     from pairbus.pairing.client.client import PairedClient
     from pairbus.pairing.scheduled import ParkedSchedule
 
@@ -42,13 +42,13 @@ class _Host:
     """What both kinds of host have in common."""
 
     _client: PairedClient[Any, Any]
-    _syphon: Syphon
+    _drain: Drain
 
     def progress(self) -> tuple[int | None, float]:
-        return self._syphon.oldest_age_ms(), self._syphon.drain_rate_per_s()
+        return self._drain.oldest_age_ms(), self._drain.drain_rate_per_s()
 
-    def _build(self, primary: Any, secondary: Any) -> tuple[Syphon, Ledger]:
-        from pairbus.drain.hosting import build
+    def _build(self, primary: Any, secondary: Any) -> tuple[Drain, Ledger]:
+        from pairbus.drain.hosting import EventObserver, build
 
         client, state = self._client, self._client._state
         return build(
@@ -60,16 +60,10 @@ class _Host:
             counters=state.counters,
             ledger=client.ledger,
             not_found=client.not_found,
-            life=client.options.time_to_live,
+            time_to_live=client.options.time_to_live,
             is_blocked=state.is_failed_over,
-            tell=self._report,
+            observer=EventObserver(state.emit),
         )
-
-    def _report(self, kind: str, subject: str, text: str) -> None:
-        from pairbus.drain.told import KINDS
-
-        if kind in KINDS:  # the client's own health events say which destinations do not answer
-            self._client._state.emit(KINDS[kind], subject, text)
 
     def _started(self) -> None:
         state = self._client._state
@@ -92,7 +86,7 @@ class TaskDrainHost(_Host):
 
     async def start(self, client: PairedClient[Any, Any]) -> None:
         self._client = client
-        self._syphon, ledger = self._build(client.primary, client.secondary)
+        self._drain, ledger = self._build(client.primary, client.secondary)
         self._running = asyncio.get_running_loop().create_task(self._run(ledger))
         self._started()
 
@@ -103,7 +97,7 @@ class TaskDrainHost(_Host):
         running, self._running = self._running, None
         if running is None:
             return
-        self._syphon.stop(min(STOP_SECONDS, seconds * STOP_SHARE))
+        self._drain.stop(min(STOP_SECONDS, seconds * STOP_SHARE))
         _, late = await asyncio.wait([running], timeout=seconds)
         for task in late:
             task.cancel()
@@ -111,15 +105,15 @@ class TaskDrainHost(_Host):
         self._stopped()
 
     def wake(self) -> None:
-        self._syphon.wake()
+        self._drain.wake()
 
     async def withdraw(self, handle: ParkedSchedule, _seconds: float) -> bool:
         detour = (handle.factory, handle.detour)
-        return await self._syphon.withdraw(handle.queue, handle.message_id, detour)
+        return await self._drain.withdraw(handle.queue, handle.message_id, detour)
 
     async def _run(self, ledger: Ledger) -> None:
         try:
-            await self._syphon.run()
+            await self._drain.run()
         except Exception as error:  # noqa: BLE001 - reported: without a drain the backlog only grows
             self._failed(error)
         finally:
@@ -136,11 +130,11 @@ class ThreadDrainHost(_Host):
 
         self._client = client
         thread = DrainThread(self._make, self._failed)
-        self._syphon = thread.start()
+        self._drain = thread.start()
         self._thread = thread
         self._started()
 
-    def _make(self) -> tuple[Syphon, Ledger, list[Any]]:
+    def _make(self) -> tuple[Drain, Ledger, list[Any]]:
         clients = [asynchronous(self._client.primary), asynchronous(self._client.secondary)]
         return *self._build(*clients), clients
 
@@ -152,7 +146,7 @@ class ThreadDrainHost(_Host):
 
     def wake(self) -> None:
         if self._thread is not None:
-            self._thread.call(lambda syphon: syphon.wake())
+            self._thread.call(lambda drain: drain.wake())
 
     async def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
         return self._thread is not None and self._thread.withdraw(handle, seconds)

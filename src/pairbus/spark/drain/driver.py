@@ -1,7 +1,7 @@
-"""The Spark syphon: the driver plans slices, tasks pump, the ledger grows; nothing is kept that a kill could lose.
+"""The driver of the Spark drain: plans slices, lets tasks drain them, and writes the ledger.
 
-The loop: see what is in the backlog, share it out over tasks, let them pump for a slice, write the ledger, tell
-people, again. There is no checkpoint: what is not completed is in its backlog queue.
+The loop: count what is in the backlog, share it out over tasks, let them drain for a slice, write the ledger, report
+progress. There is no checkpoint, so a kill can lose none: a message that is not completed is in its backlog queue.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.drain.plan import POLL_SECONDS, NotFoundPolicy
+from pairbus.drain.plan import NotFoundPolicy
+from pairbus.drain.restoring import TimeToLivePolicy
+from pairbus.drain.shell import POLL_SECONDS
 from pairbus.errors import PairbusError, UsageError
-from pairbus.pairing.naming import PrimaryIdentity, backlog_index, check_different
+from pairbus.pairing.naming import backlog_index, check_different
 from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string
 from pairbus.spark.drain.census import Census
-from pairbus.spark.drain.ledger import LedgerBook
+from pairbus.spark.drain.ledger import LedgerWriter
 from pairbus.spark.drain.report import Count, Progress, Report
 from pairbus.spark.drain.rows import MOVED
 from pairbus.spark.drain.shares import share_out
-from pairbus.spark.drain.task import PAGE, WINDOW, PumpSettings
+from pairbus.spark.drain.task import WINDOW, TaskSettings
 from pairbus.spark.drain.watch import Watch
 from pairbus.spark.session import spark_session
 
@@ -37,30 +39,28 @@ BACKLOG_QUEUES: Final = 10
 SLICE_SECONDS: Final = 10.0
 SLICE_SECONDS_MAX: Final = 600.0
 PATIENCE_SECONDS: Final = 60.0
-"""How long ``--once`` goes on while nothing can be brought home."""
+"""How long ``--once`` goes on while nothing can be delivered."""
 PAUSE_SECONDS_MIN: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 15.0
 TASKS_MAX: Final = 1_000
 
-Tell = Callable[[Progress], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonOptions:
-    """What ``pairbus syphon --engine spark`` is told.
+    """The options of ``pairbus syphon --engine spark``.
 
     Args:
-        primary: Connection string of the namespace that messages go home to; needs the right to send.
+        primary: Connection string of the namespace that messages are delivered to; needs the right to send.
         secondary: Connection string of the namespace that holds the backlog; needs the right to listen.
         primary_namespace: The primary's own name when its connection string does not tell.
         primary_aliases: Further addresses of the primary; messages parked for one of them are its own.
         queues: How many backlog queues the pairing uses.
         drains_extra: Drain queues beyond that count too.
         master: A Spark master; every core of this machine unless given.
-        once: End when what was there at the start is home or set aside.
+        once: End when what was there at the start is delivered or dead-lettered.
         order: ``session`` keeps each backlog queue's order: one task per queue.
         tasks: How many tasks; the cluster's cores unless given.
-        slice_seconds: How long a task pumps before the driver plans again.
+        slice_seconds: How long a task drains before the driver plans again.
         patience_seconds: How long ``once`` goes on while nothing moves.
         ledger: A directory of this machine for the ledger, or a URL that executors reach; a temporary one unless given.
         not_found: What happens to messages whose destination does not exist.
@@ -82,11 +82,10 @@ class SyphonOptions:
     tasks: int | None = None
     slice_seconds: float = SLICE_SECONDS
     patience_seconds: float = PATIENCE_SECONDS
-    page: int = PAGE
     window: int = WINDOW
     ledger: str | None = None
     not_found: NotFoundPolicy = "dead-letter"
-    time_to_live: Literal["freeze", "deduct"] = "freeze"
+    time_to_live: TimeToLivePolicy = "freeze"
     settings: dict[str, str] = field(default_factory=dict)
     authorities: str = field(default="", repr=False)
 
@@ -94,8 +93,7 @@ class SyphonOptions:
         _check("queues", self.queues, 1, 10_000)
         _check("tasks", self.tasks if self.tasks is not None else 1, 1, TASKS_MAX)
         _check("slice_seconds", self.slice_seconds, 1, SLICE_SECONDS_MAX)
-        _check("page", self.page, 1, 1_000)
-        _check("window", self.window, self.page, 10_000)
+        _check("window", self.window, 1, 10_000)
         for name, value, allowed in (
             ("order", self.order, ("relaxed", "session")),
             ("not_found", self.not_found, ("dead-letter", "wait")),
@@ -114,10 +112,10 @@ def run_syphon(
     options: SyphonOptions,
     *,
     stop: threading.Event | None = None,
-    tell: Tell = lambda progress: None,  # noqa: ARG005 - nobody watches unless told
+    report_progress: Callable[[Progress], None] = lambda progress: None,  # noqa: ARG005 - not shown by default
     spark: SparkSession | None = None,
 ) -> Report:
-    """Bring the backlog home.
+    """Drain the backlog into the primary.
 
     Guarantees: a message leaves the backlog only after the primary accepted it (P34). Killing a worker, an executor
     or this driver at any point loses nothing, and repeats at most window × tasks messages, under their old ids, so
@@ -126,17 +124,21 @@ def run_syphon(
     Args:
         options: What to drain, and how.
         stop: Set it to end after the running slice.
-        tell: Called after each slice.
+        report_progress: Called after each slice.
         spark: A session to use; a quiet one of our own unless given.
     """
-    return _Run(options, stop or threading.Event(), tell, spark).run()
+    return _Run(options, stop or threading.Event(), report_progress, spark).run()
 
 
 class _Run:
-    """One run of the syphon."""
+    """One run of the drain."""
 
     def __init__(
-        self, options: SyphonOptions, stop: threading.Event, tell: Tell, spark: SparkSession | None
+        self,
+        options: SyphonOptions,
+        stop: threading.Event,
+        report_progress: Callable[[Progress], None],
+        spark: SparkSession | None,
     ) -> None:
         first = parse_connection_string(options.primary, "primary")
         second = parse_connection_string(options.secondary, "secondary")
@@ -147,19 +149,18 @@ class _Run:
         self._name = namespace_name(first.host, first.namespace, options.primary_namespace)
         self._options = options
         self._stop = stop
-        self._tell = tell
-        place = options.ledger or tempfile.mkdtemp(prefix="pairbus-ledger-")
-        self._book = LedgerBook(place, uuid.uuid4().hex[:12])
-        self._report = Report(ledger=place)
-        self._settings = PumpSettings(
+        self._report_progress = report_progress
+        path = options.ledger or tempfile.mkdtemp(prefix="pairbus-ledger-")
+        self._ledger = LedgerWriter(path, uuid.uuid4().hex[:12])
+        self._report = Report(ledger=path)
+        self._settings = TaskSettings(
             primary=options.primary,
             secondary=options.secondary,
             seconds=options.slice_seconds,
-            page=options.page,
             window=options.window,
             not_found=options.not_found,
-            identity=PrimaryIdentity.make(first.host, options.primary_aliases),
-            deducts_life=options.time_to_live == "deduct",
+            time_to_live=options.time_to_live,
+            primary_aliases=options.primary_aliases,
             is_ordered=options.order == "session",
             authorities=options.authorities,
         )
@@ -168,24 +169,25 @@ class _Run:
         self._targets: dict[str, int] = {}
 
     def run(self) -> Report:
+        """Drain, and return the report."""
         started = time.monotonic()
         census = Census(self._options.secondary, self._name, self._options.queues, self._options.authorities)
         try:
             if self._options.once:
                 self._drain_once(census)
             else:
-                self._drain_for_ever(census)
+                self._drain_continuously(census)
             self._report.left = self._left(census) if self._options.once else {}
         finally:
             if self._watch is not None:
                 self._watch.close()
                 if self._watch.rows:
-                    self._keep(self._session(), self._watch)
+                    self._write_watched(self._session(), self._watch)
             census.close()
             self._report.seconds = time.monotonic() - started
         return self._report
 
-    # --- the two ways -----------------------------------------------------------------------------
+    # --- once, or until stopped -----------------------------------------------------------------------------
 
     def _drain_once(self, census: Census) -> None:
         for queue, count in self._backlog(census).items():
@@ -207,24 +209,24 @@ class _Run:
                 return
             self._stop.wait(PAUSE_SECONDS_MIN)
 
-    def _drain_for_ever(self, census: Census) -> None:
+    def _drain_continuously(self, census: Census) -> None:
         self._watch = Watch(self._settings)
         pause = PAUSE_SECONDS_MIN
         while not self._stop.is_set():
             try:
                 backlog = self._backlog(census)
-                hot = {queue: count for queue, count in backlog.items() if count != 0}
+                waiting = {queue: count for queue, count in backlog.items() if count != 0}
             except (ServiceBusError, OSError, PairbusError):
-                # The secondary is away: there is nothing to do but to come back.
+                # The secondary does not answer: try again later.
                 self._stop.wait(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
                 continue
-            if hot:
-                self._watch.cover(queue for queue in backlog if queue not in hot)
-                if self._slice(hot, watched=self._watch):
+            if waiting:
+                self._watch.cover(queue for queue in backlog if queue not in waiting)
+                if self._slice(waiting, watched=self._watch):
                     pause = PAUSE_SECONDS_MIN
                 else:
-                    # Somebody else holds what is there, or its destinations are away: no reason to hurry.
+                    # Another receiver holds what is there, or its destinations are unavailable: no reason to hurry.
                     self._stop.wait(pause)
                     pause = min(pause * 2, PAUSE_SECONDS_MAX)
             else:
@@ -238,7 +240,7 @@ class _Run:
             if watch.wait(1.0):
                 return
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- what is in the backlog ----------------------------------------------------------------------------
 
     def _backlog(self, census: Census) -> dict[str, int | None]:
         found = census.backlog()
@@ -265,67 +267,59 @@ class _Run:
     # --- a slice ----------------------------------------------------------------------------------
 
     def _slice(self, backlog: dict[str, int | None], watched: Watch | None = None) -> int:
-        """Run one slice. Returns how many messages came home."""
+        """Run one slice. Returns how many messages were delivered."""
         spark = self._session()
         tasks = self._options.tasks or spark.sparkContext.defaultParallelism
         shares = share_out(backlog, tasks, is_ordered=self._settings.is_ordered)
         before, began = self._report.moved, time.monotonic()
         self._report.slices += 1
         try:
-            counts = self._pump(spark, [share.queues for share in shares])
+            counts = self._run_tasks(spark, shares)
         except Exception as error:
             if not _is_spark_failure(error):
                 raise
-            # Workers died more often than Spark tries again. What they had locked comes back by itself.
+            # Workers died more often than Spark tries again. The locks of what they held lapse.
             self._report.failed_slices += 1
             counts = []
         self._report.add(counts)
         if watched is not None and watched.rows:
-            self._keep(spark, watched)
+            self._write_watched(spark, watched)
         moved = self._report.moved - before
         seconds = max(0.001, time.monotonic() - began)
-        self._tell(self._progress(backlog, moved, seconds))
+        self._report_progress(self._progress(backlog, moved, seconds))
         return moved
 
     def _session(self) -> SparkSession:
-        from pairbus.spark.drain.source import PumpDataSource
+        from pairbus.spark.drain.source import DrainDataSource
 
         if self._spark is None:
             self._spark = spark_session(
                 "pairbus syphon", master=self._options.master, settings=self._options.settings
             )
-        self._spark.dataSource.register(PumpDataSource)
+        self._spark.dataSource.register(DrainDataSource)
         return self._spark
 
-    def _pump(self, spark: SparkSession, shares: list[tuple[str, ...]]) -> list[Count]:
+    def _run_tasks(self, spark: SparkSession, shares: list[tuple[str, ...]]) -> list[Count]:
         from pairbus.spark.drain.source import FORMAT
 
-        settings = self._settings
-        told = {
-            "seconds": settings.seconds,
-            "page": settings.page,
-            "window": settings.window,
-            "messages_max": self._book.messages_max(settings.messages_max, len(shares)),
-            "not_found": settings.not_found,
-            "deducts_life": settings.deducts_life,
-            "is_ordered": settings.is_ordered,
-            "authorities": settings.authorities,
-        }
+        settings = replace(
+            self._settings, messages_max=self._ledger.messages_max(self._settings.messages_max, len(shares))
+        )
         is_speculated = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
-        plan = {"settings": told, "shares": shares, "is_speculated": is_speculated}
         rows = (
             spark.read.format(FORMAT)
-            .option("plan", json.dumps(plan))
+            .option("settings", settings.as_json())
+            .option("plan", json.dumps({"shares": shares, "is_speculated": is_speculated}))
             .option("primaryConnectionString", settings.primary)
             .option("secondaryConnectionString", settings.secondary)
             .load()
         )
-        return self._book.keep_slice(spark, rows, self._report.slices)
+        return self._ledger.write_slice(spark, rows, self._report.slices)
 
-    def _keep(self, spark: SparkSession, watched: Watch) -> None:
-        """Put what the watch brought home into the ledger."""
+    def _write_watched(self, spark: SparkSession, watched: Watch) -> None:
+        """Write what the watch drained into the ledger."""
         rows, watched.rows = watched.rows, []
-        self._book.keep(spark, rows, self._report.slices)
+        self._ledger.write_rows(spark, rows, self._report.slices)
         self._report.moved += sum(1 for row in rows if row.outcome == MOVED)
 
     def _progress(self, backlog: dict[str, int | None], moved: int, seconds: float) -> Progress:

@@ -20,23 +20,22 @@ if TYPE_CHECKING:
 ROWS_PER_SLICE_MAX: Final = 500_000
 """What the driver takes in at a time, over all tasks of a slice: some hundred megabytes."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_FATE: Final = ("backlog_queue", "destination", "outcome")
+_GROUP: Final = ("backlog_queue", "destination", "outcome")
 
 
-class LedgerBook:
-    """One run's part of a ledger."""
+class LedgerWriter:
+    """Writes the rows of one run."""
 
-    def __init__(self, place: str, run_id: str) -> None:
-        self.place = place
-        self._is_url = _URL.match(place) is not None and not place.startswith("file:")
-        self._run = f"{place}/run={run_id}"
+    def __init__(self, path_or_url: str, run_id: str) -> None:
+        self._is_url = _URL.match(path_or_url) is not None and not path_or_url.startswith("file:")
+        self._run = f"{path_or_url}/run={run_id}"
 
     def messages_max(self, wanted: int, tasks: int) -> int:
         """How many messages each of some tasks may move in a slice, so that the driver can take in their rows."""
         return wanted if self._is_url else max(1, min(wanted, ROWS_PER_SLICE_MAX // max(1, tasks)))
 
-    def keep_slice(self, spark: SparkSession, rows: DataFrame, number: int) -> list[Count]:
-        """Let the job run, keep its rows, and count them by fate."""
+    def write_slice(self, spark: SparkSession, rows: DataFrame, number: int) -> list[Count]:
+        """Run the job, write its rows, and count them by outcome."""
         name = f"slice={number:06d}"
         if not self._is_url:
             table = rows.toArrow()
@@ -46,8 +45,8 @@ class LedgerBook:
         rows.write.mode("overwrite").parquet(path)
         return _counted_by_spark(spark, path)
 
-    def keep(self, spark: SparkSession, rows: list[LedgerRow], number: int) -> None:
-        """Keep rows of messages that the driver itself brought home during a slice."""
+    def write_rows(self, spark: SparkSession, rows: list[LedgerRow], number: int) -> None:
+        """Write rows of messages that the driver itself drained during a slice."""
         import pyarrow
 
         table = pyarrow.Table.from_batches(record_batches(rows))
@@ -66,14 +65,14 @@ class LedgerBook:
         folder = Path(self._run.removeprefix("file://").removeprefix("file:")) / name
         folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in folder.glob("part-*.parquet"))
-        # Readers skip names that begin so: nobody sees half a file.
+        # Readers skip names that begin with an underscore: none sees half a file.
         unfinished = folder / f"_part-{number:05d}.parquet"
         pyarrow.parquet.write_table(table, unfinished, compression="zstd")
         unfinished.rename(folder / f"part-{number:05d}.parquet")
 
 
 def _counted(table: pyarrow.Table) -> list[Count]:
-    counted = table.group_by(list(_FATE)).aggregate([("sequence_number", "count"), ("reason", "max")])
+    counted = table.group_by(list(_GROUP)).aggregate([("sequence_number", "count"), ("reason", "max")])
     return [
         Count(
             row["backlog_queue"],
@@ -89,11 +88,11 @@ def _counted(table: pyarrow.Table) -> list[Count]:
 def _counted_by_spark(spark: SparkSession, path: str) -> list[Count]:
     from pyspark.sql import functions
 
-    # Read back rather than computed beside the write: a second action would pump a second time.
+    # Read back rather than computed beside the write: a second action would drain a second time.
     counted = (
         spark.read.schema(LEDGER_SCHEMA)
         .parquet(path)
-        .groupBy(*_FATE)
+        .groupBy(*_GROUP)
         .agg(functions.count("*").alias("messages"), functions.max("reason").alias("reason"))
     )
     return [

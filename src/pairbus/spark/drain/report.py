@@ -1,9 +1,9 @@
-"""What a Spark syphon did, is doing and could not do. Pure values."""
+"""What a Spark drain did, is doing and could not do. Pure values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from pairbus.spark.drain.rows import LOCK_LOST, MOVED, SET_ASIDE, WAITING
@@ -14,7 +14,7 @@ REASONS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Messages of one slice with the same fate."""
+    """Messages of one slice with the same outcome."""
 
     queue: str
     destination: str
@@ -35,36 +35,37 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """When the rest will be home at this rate."""
+        """How long the rest takes at this rate."""
         return None if self.left is None or self.rate_per_s <= 0 else self.left / self.rate_per_s
 
     def line(self) -> str:
         left = "some" if self.left is None else f"{self.left:,}"
         eta = self.seconds_left
-        parts = [f"{self.moved:,} home", f"{self.rate_per_s:,.0f}/s", f"{left} left"]
+        parts = [f"{self.moved:,} delivered", f"{self.rate_per_s:,.0f}/s", f"{left} left"]
         if eta is not None and self.left:
             parts.append(f"about {eta:,.0f} s to go")
         if self.set_aside:
-            parts.append(f"{self.set_aside:,} set aside")
+            parts.append(f"{self.set_aside:,} dead-lettered")
         parts += [
-            f"{destination} is away ({reason})" for destination, reason in sorted(self.waiting.items())[:3]
+            f"{destination} is unavailable ({reason})"
+            for destination, reason in sorted(self.waiting.items())[:3]
         ]
         return ", ".join(parts)
 
 
 @dataclass(slots=True)
 class Report:
-    """What a run brought home and what it could not."""
+    """What a run delivered and what it could not."""
 
     moved: int = 0
     possible_repeats: int = 0
-    """Moved, but their locks had ended before they were completed, so they may come a second time."""
+    """Moved, but their locks had ended before they were completed, so they may be delivered a second time."""
     set_aside: dict[str, int] = field(default_factory=dict)
     """How many, by reason: they are in the dead-letter queues of their backlog queues."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Destinations that were away at the end, and why."""
+    """Destinations that were unavailable at the end, and why."""
     left: dict[str, int | None] = field(default_factory=dict)
-    """Backlog queues that still hold messages; None where nobody may tell how many."""
+    """Backlog queues that still hold messages; None where the number is not known."""
     extra: dict[str, int | None] = field(default_factory=dict)
     """Backlog queues beyond the count: not drained unless asked for."""
     slices: int = 0
@@ -73,7 +74,7 @@ class Report:
     ledger: str = ""
 
     def add(self, counts: Iterable[Count]) -> None:
-        """Take in what a slice did."""
+        """Add what a slice did."""
         self.waiting = {}
         for count in counts:
             if count.outcome in (MOVED, LOCK_LOST):
@@ -90,24 +91,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: everything is home. 1: something could not be brought home."""
+        """0: everything is delivered. 1: something could not be delivered."""
         return 1 if self.set_aside or self.left else 0
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "moved": self.moved,
-            "possible_repeats": self.possible_repeats,
-            "set_aside": dict(self.set_aside),
-            "waiting": dict(self.waiting),
-            "left": dict(self.left),
-            "extra": dict(self.extra),
-            "slices": self.slices,
-            "failed_slices": self.failed_slices,
-            "seconds": round(self.seconds, 3),
-            "ledger": self.ledger,
-            "exit_code": self.exit_code,
-        }
+        return {**asdict(self), "seconds": round(self.seconds, 3), "exit_code": self.exit_code}
 
 
 TIME_IS_UP: Final = "time is up"
-"""Why a message that nothing was wrong with was given back."""
+"""Why a message that nothing was wrong with was released."""

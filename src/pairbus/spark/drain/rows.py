@@ -1,4 +1,4 @@
-"""The ledger of what the Spark syphon moved: one row per message, appended as Parquet.
+"""The ledger of what the Spark drain moved: one row per message, appended as Parquet.
 
 After a lost worker the ledger may lack rows of messages that were moved: bills and certificates are made from the
 brokers' own logs, never from this.
@@ -6,7 +6,7 @@ brokers' own logs, never from this.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 MOVED: Final = "moved"
 """Accepted by the primary and completed in the backlog."""
 LOCK_LOST: Final = "lock_lost"
-"""Accepted by the primary, but its lock had ended: it may come a second time."""
+"""Accepted by the primary, but its lock had ended: it may be delivered a second time."""
 SET_ASIDE: Final = "set_aside"
 """In the backlog queue's dead-letter queue, with its reason."""
 WAITING: Final = "waiting"
-"""Given back: its destination is away."""
+"""Released: its destination is unavailable, or time was up."""
 
 LEDGER_SCHEMA: Final = (
     "backlog_queue string, sequence_number long, message_id string, destination string, "
@@ -48,23 +48,16 @@ def record_batches(rows: list[LedgerRow]) -> list[pyarrow.RecordBatch]:
     import pyarrow
 
     moment = pyarrow.timestamp("us", tz="UTC")
+    kinds = {"string": pyarrow.string(), "long": pyarrow.int64(), "timestamp": moment}
+    columns = [column.split() for column in LEDGER_SCHEMA.split(", ")]
+    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns])
+    given = {**kinds, "timestamp": pyarrow.timestamp("ms", tz="UTC")}
     batches = []
     for start in range(0, len(rows), ROWS_PER_BATCH):
-        part = rows[start : start + ROWS_PER_BATCH]
-        columns = {
-            "backlog_queue": pyarrow.array([row.backlog_queue for row in part], pyarrow.string()),
-            "sequence_number": pyarrow.array([row.sequence_number for row in part], pyarrow.int64()),
-            "message_id": pyarrow.array([row.message_id for row in part], pyarrow.string()),
-            "destination": pyarrow.array([row.destination for row in part], pyarrow.string()),
-            "outcome": pyarrow.array([row.outcome for row in part], pyarrow.string()),
-            "reason": pyarrow.array([row.reason for row in part], pyarrow.string()),
-            "enqueued_time": pyarrow.array([row.enqueued_ms * 1000 for row in part], pyarrow.int64()).cast(
-                moment
-            ),
-            "finished_time": pyarrow.array([row.finished_ms * 1000 for row in part], pyarrow.int64()).cast(
-                moment
-            ),
-            "attempt": pyarrow.array([row.attempt for row in part], pyarrow.int64()),
-        }
-        batches.append(pyarrow.RecordBatch.from_pydict(columns))
+        values = zip(*map(astuple, rows[start : start + ROWS_PER_BATCH]), strict=True)
+        arrays = [
+            pyarrow.array(column, given[kind]).cast(kinds[kind])
+            for column, (_, kind) in zip(values, columns, strict=True)
+        ]
+        batches.append(pyarrow.RecordBatch.from_arrays(arrays, schema=schema))
     return batches

@@ -1,29 +1,23 @@
-"""How a slice of the drain is shared out: which task pumps which backlog queues. Pure.
+"""How a slice of the drain is shared out: which task drains which backlog queues. Pure.
 
-A hot queue is pumped by several tasks at once; small queues share a task. Balance is by message counts.
+A long queue is drained by several tasks at once; small queues share a task. Balance is by message counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 UNKNOWN_COUNT: Final = 1
-"""What a queue counts for when nobody may tell how many messages it holds."""
+"""What a queue counts for when its number of messages is not known."""
 CHUNK_MIN: Final = 500
 """A queue with fewer messages than this is not worth a second task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One task's part of a slice: backlog queues, each pumped until its part or the time is spent."""
-
-    queues: tuple[str, ...]
-
-
-def share_out(backlog: Mapping[str, int | None], tasks: int, *, is_ordered: bool = False) -> list[Share]:
-    """Spread queues over at most ``tasks`` tasks, the load as even as chunks allow.
+def share_out(
+    backlog: Mapping[str, int | None], tasks: int, *, is_ordered: bool = False
+) -> list[tuple[str, ...]]:
+    """The backlog queues of each of at most ``tasks`` tasks, the load as even as chunks allow.
 
     Args:
         backlog: Message counts by queue; None where it is not known.
@@ -42,9 +36,9 @@ def share_out(backlog: Mapping[str, int | None], tasks: int, *, is_ordered: bool
     loads: list[int] = [0] * tasks
     bins: list[list[str]] = [[] for _ in range(tasks)]
     for size, queue in sorted(chunks, key=lambda chunk: (-chunk[0], chunk[1])):
-        # The emptiest task that does not pump this queue yet: twice in one task gains nothing.
+        # The emptiest task that does not drain this queue yet: twice in one task gains nothing.
         free = [index for index in range(tasks) if queue not in bins[index]]
         target = min(free, key=lambda index: (loads[index], index))
         bins[target].append(queue)
         loads[target] += size
-    return [Share(tuple(queues)) for queues in bins if queues]
+    return [tuple(queues) for queues in bins if queues]

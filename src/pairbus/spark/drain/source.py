@@ -1,4 +1,4 @@
-"""The pump as a Spark job: a source whose partitions are shares of a drain and whose rows are the ledger.
+"""The drain as a Spark job: a source whose partitions are shares of a drain and whose rows are the ledger.
 
 Messages do not pass through Spark. Nothing here is meant for users; ``pairbus.spark.drain.driver`` drives it.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from pairbus.spark.drain.rows import LEDGER_SCHEMA, record_batches
-from pairbus.spark.drain.task import PumpSettings, pump
+from pairbus.spark.drain.task import TaskSettings, run_task
 
 if TYPE_CHECKING:
     import pyarrow
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "pairbus-pump"
 COPY_GRACE_SECONDS: Final = 60.0
-"""How much longer than a slice a pump may need to end: the last sends, their settlement, and closing."""
+"""How much longer than a slice a task may need to end: the last sends, their settlement, and closing."""
 
 
 class SharePartition(InputPartition):
@@ -31,17 +31,17 @@ class SharePartition(InputPartition):
         self.queues = queues
 
 
-class PumpReader(DataSourceReader):
-    """Runs the pump in each task. Safe to run twice: what was completed is gone, the rest is locked anew (D3).
+class DrainReader(DataSourceReader):
+    """Drains in each task. Safe to run twice: completed messages are gone, the others are locked again (D3).
 
-    With speculation Spark copies a task that takes longer than others, which a pump with more work always does, and
-    kills whichever ends last: a copy that pumped would end first, on an empty queue, and have the pump killed in the
-    middle. Nothing tells a copy from a second try, so where copies are made neither pumps: it waits until the first
-    has ended, or must be dead, and leaves the rest to the next slice.
+    With speculation Spark copies a task that takes longer than others, which a task with more work always does, and
+    kills the one that ends last: a copy that drained would end first, on an empty queue, and have the original killed
+    in the middle. A copy cannot be told from a second attempt, so where copies are made neither drains: it waits until
+    the first has ended, or must be dead, and leaves the rest to the next slice.
     """
 
     def __init__(
-        self, settings: PumpSettings, shares: list[tuple[str, ...]], *, is_speculated: bool = False
+        self, settings: TaskSettings, shares: list[tuple[str, ...]], *, is_speculated: bool = False
     ) -> None:
         self._settings = settings
         self._shares = shares
@@ -52,12 +52,12 @@ class PumpReader(DataSourceReader):
         return [SharePartition(queues) for queues in self._shares]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Pump, then tell what became of each message."""
+        """Drain, then return what became of each message."""
         assert isinstance(partition, SharePartition), partition
         if self._is_speculated and _attempt() > 0:
             time.sleep(self._settings.seconds + COPY_GRACE_SECONDS)
             return
-        yield from record_batches(pump(self._settings, partition.queues))
+        yield from record_batches(run_task(self._settings, partition.queues))
 
 
 def _attempt() -> int:
@@ -68,7 +68,7 @@ def _attempt() -> int:
     return 0 if context is None else context.attemptNumber()
 
 
-class PumpDataSource(DataSource):
+class DrainDataSource(DataSource):
     """``format("pairbus-pump")``."""
 
     @classmethod
@@ -81,11 +81,11 @@ class PumpDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's shape
         """A reader for the shares in the options."""
-        told: dict[str, Any] = json.loads(self.options["plan"])
-        settings = PumpSettings(
-            primary=self.options["primaryConnectionString"],
-            secondary=self.options["secondaryConnectionString"],
-            **told["settings"],
+        plan: dict[str, Any] = json.loads(self.options["plan"])
+        settings = TaskSettings.from_json(
+            self.options["settings"],
+            self.options["primaryConnectionString"],
+            self.options["secondaryConnectionString"],
         )
-        shares = [tuple(queues) for queues in told["shares"]]
-        return PumpReader(settings, shares, is_speculated=told["is_speculated"])
+        shares = [tuple(queues) for queues in plan["shares"]]
+        return DrainReader(settings, shares, is_speculated=plan["is_speculated"])

@@ -349,7 +349,7 @@ class _Story:
         def progressed(progress: Any) -> None:
             self._scene.home = max(self._scene.home, before + progress.moved)
 
-        moved: int = run_syphon(options, tell=progressed, spark=self._spark()).moved
+        moved: int = run_syphon(options, report_progress=progressed, spark=self._spark()).moved
         return moved
 
     def _drain_here(self, primary: str, secondary: str, before: int) -> int:
@@ -363,7 +363,7 @@ class _Story:
         async def drain() -> None:
             backlog = Backlog(primary, secondary, None, BACKLOG_QUEUES)
             queues = [row.name for row in await backlog.queues()]
-            await backlog.syphon(queues, once=True, counters=counters, ledger=self._work / "ledger")
+            await backlog.drain(queues, once=True, counters=counters, ledger=self._work / "ledger")
 
         follower = threading.Thread(target=follow, name="follow", daemon=True)
         follower.start()

@@ -2,15 +2,16 @@ from __future__ import annotations
 
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Int, Long
+from pairbus.sdk.browsing import Browsed
 from pairbus.spark.drain.order import in_order
 
 
-def shown(number: int, state: int = 0) -> bytes:
+def shown(number: int, state: int = 0) -> Browsed:
     annotations: dict[str, object] = {
         "x-opt-sequence-number": Long(number),
         "x-opt-message-state": Int(state),
     }
-    return encode_message(message_annotations=annotations, body=b"", body_kind="data")
+    return Browsed.of(encode_message(message_annotations=annotations, body=b"", body_kind="data"))
 
 
 def test_everything_older_in_hand_lets_all_go() -> None:

@@ -46,7 +46,8 @@ def test_the_line_for_people_tells_rate_rest_and_time() -> None:
     ).line()
 
     assert (
-        line == "1,000 home, 100/s, 500 left, about 5 s to go, 1 set aside, bills is away (entity disabled)"
+        line == "1,000 delivered, 100/s, 500 left, about 5 s to go, 1 dead-lettered, "
+        "bills is unavailable (entity disabled)"
     )
 
 
@@ -64,7 +65,7 @@ def test_ledger_batches_have_the_columns_of_the_schema() -> None:
         ("queues", 0),
         ("tasks", 0),
         ("slice_seconds", 0.5),
-        ("window", 5),
+        ("window", 0),
         ("order", "random"),
         ("not_found", "drop"),
     ],

@@ -8,20 +8,20 @@ pytest.importorskip("pyspark")
 
 from pairbus.spark.drain import source
 from pairbus.spark.drain.rows import MOVED, LedgerRow
-from pairbus.spark.drain.source import PumpReader, SharePartition
-from pairbus.spark.drain.task import PumpSettings
+from pairbus.spark.drain.source import DrainReader, SharePartition
+from pairbus.spark.drain.task import TaskSettings
 
-SETTINGS = PumpSettings(primary="", secondary="", seconds=7)
+SETTINGS = TaskSettings(primary="", secondary="", seconds=7)
 ROW = LedgerRow("q", 1, "m", "orders", MOVED, "", 1, 2, 1)
 
 
 def rows_of(monkeypatch: pytest.MonkeyPatch, *, is_speculated: bool, attempt: int) -> tuple[int, list[float]]:
     """How many rows an attempt yields, and how long it waited."""
     waited: list[float] = []
-    monkeypatch.setattr(source, "pump", lambda settings, queues: [ROW])
+    monkeypatch.setattr(source, "run_task", lambda settings, queues: [ROW])
     monkeypatch.setattr(source, "_attempt", lambda: attempt)
     monkeypatch.setattr("time.sleep", waited.append)
-    reader = PumpReader(SETTINGS, [("q",)], is_speculated=is_speculated)
+    reader = DrainReader(SETTINGS, [("q",)], is_speculated=is_speculated)
     batches = list(reader.read(SharePartition(("q",))))
     return sum(batch.num_rows for batch in batches), waited
 

@@ -1,0 +1,3 @@
+from tests.unit.drain.conftest import loop
+
+__all__ = ["loop"]
