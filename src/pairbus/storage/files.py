@@ -18,6 +18,8 @@ from pairbus.storage.descriptors import DescriptorReserve
 FILE_MODE: Final = 0o600
 """Messages are nobody else's business."""
 DIRECTORY_MODE: Final = 0o700
+UNFINISHED_SUFFIX: Final = ".new"
+"""Of a file that is being made; it gets its name when it is complete."""
 RESERVED_HANDLES: Final = 4
 """File descriptors kept for the store alone: clients may hold all others, and the store must go on (B12)."""
 
@@ -176,3 +178,30 @@ class RealFileSystem:
             os.close(self._directory_handle)
             self._directory_handle = -1
         self._reserve.close()
+
+
+def recreate(files: FileSystem, name: str, size: int) -> int:
+    """A new file, even if an earlier attempt left one of this name; opened."""
+    if name in files.names():
+        files.unlink(name)
+    return files.create(name, size)
+
+
+def write_all(files: FileSystem, handle: int, data: bytes, offset: int) -> None:
+    """Write, or fail: a short write is an error here."""
+    written = files.write(handle, (data,), offset)
+    if written != len(data):
+        raise OSError(errno.EIO, f"short write: {written} of {len(data)} bytes")
+
+
+def replace_file(files: FileSystem, name: str, data: bytes) -> None:
+    """Put these contents under a name, durably. After a crash the file is the old one or the new one. OSError if that fails."""
+    unfinished = name + UNFINISHED_SUFFIX
+    handle = recreate(files, unfinished, len(data))
+    try:
+        write_all(files, handle, data, 0)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.rename(unfinished, name)
+    files.sync_directory()

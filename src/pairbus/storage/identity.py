@@ -9,8 +9,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreUnavailable
-from pairbus.storage.log.pool import create_anew, write_all
-from pairbus.storage.log.segment import UNFINISHED_SUFFIX
+from pairbus.storage.files import replace_file
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
@@ -63,14 +62,5 @@ def check_identity(identity: tuple[int, str], namespace: str | None) -> None:
 
 def write_identity(files: FileSystem, namespace: str) -> None:
     """Say whose data this is, durably."""
-    unfinished = FORMAT_FILE + UNFINISHED_SUFFIX
-    handle = create_anew(files, unfinished, 0)
-    try:
-        write_all(
-            files, handle, json.dumps({"format": FORMAT_VERSION, "namespace": namespace}).encode() + b"\n", 0
-        )
-        files.sync(handle)
-    finally:
-        files.close(handle)
-    files.rename(unfinished, FORMAT_FILE)
-    files.sync_directory()
+    text = json.dumps({"format": FORMAT_VERSION, "namespace": namespace})
+    replace_file(files, FORMAT_FILE, text.encode() + b"\n")

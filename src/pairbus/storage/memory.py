@@ -6,6 +6,7 @@ Records go through the same codec as on disk, so what comes back is what would c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
 from pairbus.errors import StoreCorrupt, StoreFailed, UsageError
@@ -13,21 +14,19 @@ from pairbus.storage.codec import STORED_HEAD_BYTES, decode, encode, encode_stor
 from pairbus.storage.ports import Batch, StoreStatistics
 
 
+@dataclass(slots=True)
 class MemoryBatch:
     """Encoded records and the location behind the last."""
 
-    __slots__ = ("end", "pieces")
-
-    def __init__(self, pieces: list[bytes], end: int) -> None:
-        self.pieces = pieces
-        self.end = end
+    pieces: list[bytes]
+    end: int
 
 
+@dataclass(slots=True)
 class MemoryDisk:
-    """What outlives a MemoryStore: what its commits made durable."""
+    """The durable bytes that outlive a MemoryStore."""
 
-    def __init__(self) -> None:
-        self.contents = bytearray()
+    contents: bytearray = field(default_factory=bytearray)
 
 
 class MemoryStore:

@@ -326,8 +326,8 @@ def test_segments_used_again_are_guarded_too() -> None:
     send(store, 60, 500)
     commit(store)
     disk = disk.killed()
-    name = segment_name(store._number)
-    assert store._number > 4
+    name = segment_name(store._staging.segment)
+    assert store._staging.segment > 4
     for length in (600, 2000, disk.size(name) - 1):
         damaged = disk.killed()
         damaged.truncate(name, length)

@@ -17,6 +17,7 @@ Rule 5: nothing in a segment tells that its last frames are gone; that is what t
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
@@ -31,33 +32,21 @@ _CHECKSUM: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _BODY.size + _CHECKSUM.size
 
 
+@dataclass(slots=True)
 class FrameHeader:
     """What a frame says of itself."""
 
-    __slots__ = ("checksum", "flags", "kind", "length", "number", "oldest", "part", "previous_end")
-
-    def __init__(
-        self,
-        kind: int,
-        flags: int,
-        part: int,
-        length: int,
-        number: int,
-        oldest: int,
-        previous_end: int,
-        checksum: int,
-    ) -> None:
-        self.kind = kind
-        self.flags = flags
-        self.part = part
-        self.length = length
-        """Bytes of records after the header."""
-        self.number = number
-        self.oldest = oldest
-        """The oldest segment that matters once this frame is durable."""
-        self.previous_end = previous_end
-        """For the first frame of a segment: where the data of the segment before ends. Else 0."""
-        self.checksum = checksum
+    kind: int
+    flags: int
+    part: int
+    length: int
+    """Bytes of records after the header."""
+    number: int
+    oldest: int
+    """The oldest segment that matters once this frame is durable."""
+    previous_end: int
+    """For the first frame of a segment: where the data of the segment before ends. Else 0."""
+    checksum: int
 
     @property
     def first_number(self) -> int:
@@ -65,19 +54,12 @@ class FrameHeader:
         return self.number - self.part
 
 
-def pack_header(
-    marker: bytes,
-    kind: int,
-    flags: int,
-    part: int,
-    length: int,
-    number: int,
-    oldest: int,
-    previous_end: int,
-    checksum: int,
-) -> bytes:
+def pack_header(marker: bytes, header: FrameHeader) -> bytes:
     """A header with its own checksum."""
-    body = _BODY.pack(marker, kind, flags, part, length, number, oldest, previous_end, checksum)
+    body = _BODY.pack(
+        marker, header.kind, header.flags, header.part, header.length, header.number, header.oldest,
+        header.previous_end, header.checksum,
+    )  # fmt: skip
     return body + _CHECKSUM.pack(crc32(body))
 
 
@@ -85,11 +67,11 @@ def read_header(buffer: bytes, offset: int, marker: bytes) -> FrameHeader | None
     """The header at an offset, or None if there is no intact one of this use of the segment."""
     if not buffer.startswith(marker, offset) or len(buffer) - offset < HEADER_BYTES:
         return None
-    _, kind, flags, part, length, number, oldest, previous_end, checksum = _BODY.unpack_from(buffer, offset)
+    fields = _BODY.unpack_from(buffer, offset)
     end = offset + _BODY.size
     if _CHECKSUM.unpack_from(buffer, end)[0] != crc32(buffer[offset:end]):
         return None
-    return FrameHeader(kind, flags, part, length, number, oldest, previous_end, checksum)
+    return FrameHeader(*fields[1:])
 
 
 def read_frame(buffer: bytes, offset: int, marker: bytes) -> FrameHeader | None:

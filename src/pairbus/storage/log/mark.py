@@ -15,12 +15,13 @@ Rule 4: synced marks go into two slots in turn, the others into a third one. One
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from pairbus.errors import StoreCorrupt
-from pairbus.storage.log.pool import create_anew, write_all
-from pairbus.storage.log.segment import OFFSET_BITS, OFFSET_MASK, UNFINISHED_SUFFIX
+from pairbus.storage.files import replace_file, write_all
+from pairbus.storage.log.segment import OFFSET_BITS, OFFSET_MASK
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
@@ -39,16 +40,14 @@ _BODY: Final = struct.Struct("<8sQQ")
 _CHECKSUM: Final = struct.Struct("<I")
 
 
+@dataclass(frozen=True, slots=True)
 class Mark:
     """The last frame that is known to have been acknowledged."""
 
-    __slots__ = ("location", "number")
-
-    def __init__(self, number: int, location: int) -> None:
-        self.number = number
-        """The frame's number; 0: nothing was committed yet."""
-        self.location = location
-        """The location behind its last byte."""
+    number: int
+    """The frame's number; 0: nothing was committed yet."""
+    location: int
+    """The location behind its last byte."""
 
     @property
     def segment(self) -> int:
@@ -151,15 +150,7 @@ def open_mark(files: FileSystem, number: int, location: int) -> MarkWriter:
 
 def make_mark(files: FileSystem, number: int, location: int) -> None:
     """Write a new file, durably, in place of any other. OSError if that fails."""
-    unfinished = MARK_FILE + UNFINISHED_SUFFIX
-    handle = create_anew(files, unfinished, MARK_BYTES)
-    try:
-        write_all(files, handle, _pack(number, location).ljust(SLOT_BYTES, b"\0") * SLOTS, 0)
-        files.sync(handle)
-    finally:
-        files.close(handle)
-    files.rename(unfinished, MARK_FILE)
-    files.sync_directory()
+    replace_file(files, MARK_FILE, _pack(number, location).ljust(SLOT_BYTES, b"\0") * SLOTS)
 
 
 def _pack(number: int, location: int) -> bytes:

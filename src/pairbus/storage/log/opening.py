@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pairbus.errors import StoreCorrupt, StoreFailed
+from pairbus.storage.files import UNFINISHED_SUFFIX, recreate
 from pairbus.storage.identity import (
     FORMAT_VERSION,
     MARKED_SINCE,
@@ -16,14 +17,8 @@ from pairbus.storage.identity import (
 )
 from pairbus.storage.log import recovery
 from pairbus.storage.log.mark import MarkWriter, make_mark, open_mark, read_mark
-from pairbus.storage.log.pool import create_anew, fill, name_segment
-from pairbus.storage.log.segment import (
-    FIRST_SEGMENT,
-    OFFSET_BITS,
-    SEGMENT_HEADER_BYTES,
-    UNFINISHED_SUFFIX,
-    segment_name,
-)
+from pairbus.storage.log.pool import fill, name_segment
+from pairbus.storage.log.segment import FIRST_SEGMENT, OFFSET_BITS, SEGMENT_HEADER_BYTES, segment_name
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
@@ -52,7 +47,7 @@ def find_or_begin(
 
 def _begin_new(files: FileSystem, first_bytes: int, make_marker: Callable[[], bytes]) -> recovery.Found:
     name = segment_name(FIRST_SEGMENT) + UNFINISHED_SUFFIX
-    handle = create_anew(files, name, first_bytes)
+    handle = recreate(files, name, first_bytes)
     try:
         fill(files, handle, first_bytes, lambda: False)
         name_segment(files, handle, name, FIRST_SEGMENT, make_marker(), first_bytes)

@@ -19,13 +19,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreFailed
-from pairbus.storage.log.segment import (
-    SEGMENT_HEADER_BYTES,
-    UNFINISHED_SUFFIX,
-    OpenSegment,
-    pack_segment_header,
-    segment_name,
-)
+from pairbus.storage.files import UNFINISHED_SUFFIX, recreate, write_all
+from pairbus.storage.log.segment import SEGMENT_HEADER_BYTES, OpenSegment, pack_segment_header, segment_name
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
@@ -257,7 +252,7 @@ class SegmentPool:
 
     def _create(self, number: int) -> OpenSegment | None:
         name = segment_name(number) + UNFINISHED_SUFFIX
-        handle = create_anew(self._files, name, self._segment_bytes)
+        handle = recreate(self._files, name, self._segment_bytes)
         try:
             if not fill(self._files, handle, self._segment_bytes, self._should_stop):
                 self._files.close(handle)
@@ -283,13 +278,6 @@ class SegmentPool:
         return OpenSegment(number, marker, handle, self._segment_bytes)
 
 
-def create_anew(files: FileSystem, name: str, size: int) -> int:
-    """A new file, even if an earlier attempt left one of this name."""
-    if name in files.names():
-        files.unlink(name)
-    return files.create(name, size)
-
-
 def fill(files: FileSystem, handle: int, capacity: int, should_stop: Callable[[], bool]) -> bool:
     """Write a new file through with zeros. False if it was stopped before the end."""
     for offset in range(0, capacity, FILL_BYTES):
@@ -307,10 +295,3 @@ def name_segment(files: FileSystem, handle: int, name: str, number: int, marker:
     files.sync(handle)
     files.rename(name, segment_name(number))
     files.sync_directory()
-
-
-def write_all(files: FileSystem, handle: int, data: bytes, offset: int) -> None:
-    """Write, or fail: a short write is an error here."""
-    written = files.write(handle, (data,), offset)
-    if written != len(data):
-        raise OSError(errno.EIO, f"short write: {written} of {len(data)} bytes")

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.errors import StoreCorrupt
+from pairbus.storage.codec import decode
+from pairbus.storage.files import UNFINISHED_SUFFIX
 from pairbus.storage.log.frame import FRAME, HEADER_BYTES, MORE, find_later, read_frame, read_header
 from pairbus.storage.log.mark import WAY_OUT, Mark, missing_mark, read_mark
 from pairbus.storage.log.segment import (
     FIRST_SEGMENT,
+    OFFSET_BITS,
     SEGMENT_HEADER_BYTES,
-    UNFINISHED_SUFFIX,
     SegmentImage,
     load_segment,
     segment_name,
@@ -26,6 +29,7 @@ from pairbus.storage.log.segment import (
 )
 
 if TYPE_CHECKING:
+    from pairbus.engine.records import Record
     from pairbus.storage.files import FileSystem
 
 SEGMENTS_AHEAD: Final = 2
@@ -35,53 +39,43 @@ Span: TypeAlias = tuple[SegmentImage, int, int]
 """The records between two offsets of a segment."""
 
 
+@dataclass(slots=True)
 class Found:
-    __slots__ = (
-        "end",
-        "ends",
-        "frame_number",
-        "is_torn",
-        "last_frame",
-        "leftovers",
-        "oldest",
-        "spares",
-        "tail",
-        "void",
-    )
+    """What a data directory holds."""
 
-    def __init__(self, tail: SegmentImage) -> None:
-        self.tail = tail
-        self.end = SEGMENT_HEADER_BYTES
-        """Where the next frame goes, in the tail."""
-        self.frame_number = 0
-        """The last frame's number."""
-        self.last_frame = 0
-        """The last frame's offset in the tail; 0: there is none."""
-        self.oldest = FIRST_SEGMENT
-        self.is_torn = False
-        """A frame was being written when everything stopped; it is dropped, as nobody was told."""
-        self.spares: list[tuple[int, bytes, int]] = []
-        """(number, marker, capacity) of prepared segments behind the tail."""
-        self.leftovers: list[str] = []
-        """Files that matter no more."""
-        self.ends: dict[int, int] = {}
-        """Segment number to where its data ends; filled by ``batches``."""
-        self.void: set[tuple[int, int]] = set()
-        """(segment number, offset) of frames of batches that were never completed; filled by ``batches``."""
+    tail: SegmentImage
+    """The newest segment with a frame."""
+    end: int = SEGMENT_HEADER_BYTES
+    """Where the next frame goes, in the tail."""
+    frame_number: int = 0
+    """The last frame's number."""
+    last_frame: int = 0
+    """The last frame's offset in the tail; 0: there is none."""
+    oldest: int = FIRST_SEGMENT
+    is_torn: bool = False
+    """A frame was being written when everything stopped; it is dropped, because it was never acknowledged."""
+    spares: list[tuple[int, bytes, int]] = field(default_factory=list)
+    """(number, marker, capacity) of prepared segments behind the tail."""
+    leftovers: list[str] = field(default_factory=list)
+    """Files that matter no more."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Segment number to where its data ends; filled by ``batches``."""
+    void: set[tuple[int, int]] = field(default_factory=set)
+    """(segment number, offset) of frames of batches that were never completed; filled by ``batches``."""
+    batches: int = 0
+    """Complete batches; counted by ``decoded``."""
 
 
+@dataclass(slots=True)
 class Loss:
     """What stands in the way of opening a log whose end was lost. Filled where the loss is accepted instead of refused."""
 
-    __slots__ = ("short", "unreadable", "unused")
-
-    def __init__(self) -> None:
-        self.unreadable: list[str] = []
-        """Files behind the tail whose header is damaged."""
-        self.short: list[tuple[str, int, int]] = []
-        """(name, length, the length it was made with)."""
-        self.unused: list[str] = []
-        """Prepared segments behind a missing one."""
+    unreadable: list[str] = field(default_factory=list)
+    """Files behind the tail whose header is damaged."""
+    short: list[tuple[str, int, int]] = field(default_factory=list)
+    """(name, length, the length it was made with)."""
+    unused: list[str] = field(default_factory=list)
+    """Prepared segments behind a missing one."""
 
 
 def find(files: FileSystem, *, expects_mark: bool) -> Found | None:
@@ -216,6 +210,19 @@ def _forbid_later(image: SegmentImage, offset: int, frame_number: int) -> None:
     later = find_later(image.buffer, offset, image.marker, frame_number)
     if later >= 0:
         raise _damaged(image, offset, f"an intact frame or seal follows at offset {later}")
+
+
+def decoded(
+    files: FileSystem, found: Found, *, reads_ahead: bool = False
+) -> Iterator[tuple[SegmentImage, list[Record]]]:
+    """The records of every complete batch, in order, messages without their bytes; frame by frame with the frame's segment.
+
+    Raises StoreCorrupt at the first damage; what was given before that is intact.
+    """
+    for batch in batches(files, found, reads_ahead=reads_ahead):
+        found.batches += 1
+        for image, start, end in batch:
+            yield image, decode(image.buffer, start, end, image.number << OFFSET_BITS)
 
 
 def batches(files: FileSystem, found: Found, *, reads_ahead: bool = False) -> Iterator[list[Span]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pairbus.errors import StoreCorrupt, StoreFailed
 from pairbus.storage.codec import decode
+from pairbus.storage.log.accounts import RESTATABLE
 from pairbus.storage.log.frame import HEADER_BYTES, read_frame, read_header
 from pairbus.storage.log.segment import (
     OFFSET_BITS,
@@ -14,12 +15,11 @@ from pairbus.storage.log.segment import (
     read_segment_header,
     segment_name,
 )
-from pairbus.storage.log.space import RESTATABLE
 
 if TYPE_CHECKING:
     from pairbus.engine.records import Record
     from pairbus.storage.files import FileSystem
-    from pairbus.storage.log.space import SegmentAccount
+    from pairbus.storage.log.accounts import SegmentAccount
 
 
 def restatable(files: FileSystem, account: SegmentAccount, void: set[tuple[int, int]]) -> Iterator[Record]:

@@ -12,6 +12,7 @@ never just unfinished.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -32,7 +33,6 @@ _BODY_1: Final = struct.Struct(f"<8sII{MARKER_BYTES}s")
 """Version 1."""
 _CHECKSUM: Final = struct.Struct("<I")
 _SUFFIX: Final = ".segment"
-UNFINISHED_SUFFIX: Final = ".new"
 
 OFFSET_BITS: Final = 32
 OFFSET_MASK: Final = 0xFFFF_FFFF
@@ -87,30 +87,26 @@ def read_segment_header(buffer: bytes, number: int) -> tuple[bytes, int]:
     return bytes(marker), 0 if version == 1 else _BODY.unpack_from(buffer)[4]
 
 
+@dataclass(slots=True)
 class OpenSegment:
     """A segment that is open for writing."""
 
-    __slots__ = ("capacity", "handle", "marker", "number")
-
-    def __init__(self, number: int, marker: bytes, handle: int, capacity: int) -> None:
-        self.number = number
-        self.marker = marker
-        self.handle = handle
-        self.capacity = capacity
-        """The length that is written already, so that a sync changes no metadata."""
+    number: int
+    marker: bytes
+    handle: int
+    capacity: int
+    """The length that is written already, so that a sync changes no metadata."""
 
 
+@dataclass(slots=True)
 class SegmentImage:
     """A segment's bytes in memory, for replay and checks."""
 
-    __slots__ = ("buffer", "made_bytes", "marker", "number")
-
-    def __init__(self, number: int, marker: bytes, made_bytes: int, buffer: bytes) -> None:
-        self.number = number
-        self.marker = marker
-        self.made_bytes = made_bytes
-        """The length the file was made with; 0: unknown."""
-        self.buffer = buffer
+    number: int
+    marker: bytes
+    made_bytes: int
+    """The length the file was made with; 0: unknown."""
+    buffer: bytes
 
     @property
     def name(self) -> str:

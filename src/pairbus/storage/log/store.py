@@ -18,30 +18,22 @@ from pairbus.storage.codec import (
     REMOVED_HEAD_BYTES,
     REMOVED_NUMBER_BYTES,
     STORED_HEAD_BYTES,
-    decode,
-    encode_removed,
     encode_stored,
 )
 from pairbus.storage.codec_rare import encode_rare
-from pairbus.storage.files import FileSystem, RealFileSystem
+from pairbus.storage.files import UNFINISHED_SUFFIX, FileSystem, RealFileSystem, write_all
 from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log import recovery
+from pairbus.storage.log.accounts import ENTITY_SHIFT, SegmentAccount, SegmentAccounts
 from pairbus.storage.log.cache import BlobCache
 from pairbus.storage.log.frame import HEADER_BYTES, MARKER_BYTES, MORE
+from pairbus.storage.log.free_space import FreeSpace
 from pairbus.storage.log.opening import confirm_end, find_or_begin
-from pairbus.storage.log.pool import SegmentPool, write_all
+from pairbus.storage.log.pool import SegmentPool
 from pairbus.storage.log.restating import restatable
-from pairbus.storage.log.room import Room
-from pairbus.storage.log.segment import (
-    OFFSET_BITS,
-    OFFSET_MASK,
-    SEGMENT_HEADER_BYTES,
-    UNFINISHED_SUFFIX,
-    OpenSegment,
-    segment_name,
-)
-from pairbus.storage.log.space import ENTITY_SHIFT, SegmentAccount, Space
-from pairbus.storage.log.writer import Frame, LogBatch, LogWriter
+from pairbus.storage.log.segment import OFFSET_BITS, OFFSET_MASK, OpenSegment, segment_name
+from pairbus.storage.log.staging import Staging
+from pairbus.storage.log.writer import LogBatch, LogWriter
 from pairbus.storage.ports import StoreStatistics
 
 if TYPE_CHECKING:
@@ -79,26 +71,16 @@ class LogStore:
         self._is_background = is_background
         self._is_closed = False
         self._pool = SegmentPool(files, segment_bytes, found.tail.number + 1, make_marker, is_background)
-        self._room = Room(files, self._pool, segment_bytes, reserve_bytes)
+        self._free_space = FreeSpace(files, self._pool, segment_bytes, reserve_bytes)
         self._cache = BlobCache(files, cache_bytes)
-        self._space = Space()
+        self._accounts = SegmentAccounts()
         self._is_accounted = False
         self._writer: LogWriter | None = None
-        # Staging. Everything below is about the frame that is being filled.
+        self._staging = Staging()
         self._account = SegmentAccount(0)
-        self._number = 0
-        self._base = 0
-        self._frame_number = 0
-        self._frame_start = 0
-        self._position = 0
-        self._limit = 0
+        """The account of the segment in use."""
         self._admit_until = 0
-        self._previous_end = 0
-        self._pieces: list[bytes] = []
-        self._frames: list[Frame] = []
-        self._frames_bytes = 0
-        self._run: list[int] = []
-        self._run_queue_id = -1
+        """Up to this offset of the segment a send has room without further questions."""
         self._oldest = found.oldest
         self._sealed_oldest = found.oldest
         self._released: list[tuple[str, int]] = []
@@ -171,19 +153,18 @@ class LogStore:
         found = self._found
         if found is None:
             raise UsageError("a store is replayed once; open it anew")
-        space = self._space
-        account = space.begin(found.oldest)
+        accounts = self._accounts
+        account = accounts.begin(found.oldest)
         is_empty = True
         try:
-            for batch in recovery.batches(self._files, found, reads_ahead=self._is_background):
-                for image, start, end in batch:
-                    while account.number < image.number:
-                        account = self._replayed(found, account)
-                    for record in decode(image.buffer, start, end, image.number << OFFSET_BITS):
-                        if not isinstance(record, MessageRemoved):
-                            space.note(account, record)
-                            is_empty = False
-                        yield record
+            for image, records in recovery.decoded(self._files, found, reads_ahead=self._is_background):
+                while account.number < image.number:
+                    account = self._replayed(found, account)
+                for record in records:
+                    if not isinstance(record, MessageRemoved):
+                        accounts.note(account, record)
+                        is_empty = False
+                    yield record
             while account.number < found.tail.number:
                 account = self._replayed(found, account)
             self._begin(found, account)
@@ -194,8 +175,8 @@ class LogStore:
 
     def _replayed(self, found: recovery.Found, account: SegmentAccount) -> SegmentAccount:
         account.file_bytes = self._files.size(segment_name(account.number))
-        self._space.end(account, found.ends[account.number])
-        return self._space.begin(account.number + 1)
+        self._accounts.end(account, found.ends[account.number])
+        return self._accounts.begin(account.number + 1)
 
     def _begin(self, found: recovery.Found, account: SegmentAccount) -> None:
         """Make the tail certain, then go on behind it."""
@@ -212,15 +193,11 @@ class LogStore:
         capacity = len(tail.buffer)
         account.file_bytes = capacity
         self._account = account
-        self._number = tail.number
-        self._base = tail.number << OFFSET_BITS
-        self._frame_number = found.frame_number
-        self._limit = capacity
-        self._open_frame(found.end)
+        self._staging = Staging(tail.number, found.end, capacity, found.frame_number)
         segment = OpenSegment(tail.number, tail.marker, handle, capacity)
         mark = confirm_end(self._files, found)
         self._writer = LogWriter(
-            self._files, self._pool, segment, mark, found.frame_number, self._base | found.end
+            self._files, self._pool, segment, mark, found.frame_number, self._staging.end
         )
         for number, marker, length in found.spares:
             self._pool.adopt(OpenSegment(number, marker, self._files.open(segment_name(number)), length))
@@ -229,7 +206,7 @@ class LogStore:
         self._pool.start()
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
-        add = self._space.add_live
+        add = self._accounts.add_live
         for queue_id, location, size in messages:
             add(queue_id, location, size)
         self._is_accounted = True
@@ -243,10 +220,9 @@ class LogStore:
             self._append_removed(record)
         else:
             data = encode_rare(record)
-            self._close_run()
+            self._staging.close_run()
             self._make_place(len(data))
-            self._pieces.append(data)
-            self._position += len(data)
+            self._staging.add(data)
             self._note_fact(record, len(data))
 
     def _append_stored(self, record: MessageStored) -> None:
@@ -260,27 +236,29 @@ class LogStore:
         size = len(blob)
         head = encode_stored(record, size)
         head_bytes = len(head)
-        if self._run:
-            self._close_run()
-        position = self._position
-        if position + head_bytes + size > self._limit:
+        staging = self._staging
+        if staging.run_queue_id >= 0:
+            staging.close_run()
+        position = staging.position
+        if position + head_bytes + size > staging.limit:
             self._make_place(head_bytes + size)
-            position = self._position
-        self._pieces.append(head)
-        self._pieces.append(blob)
+            position = staging.position
+        pieces = staging.pieces
+        pieces.append(head)
+        pieces.append(blob)
         queue_id = record.queue_id
-        space = self._space
+        accounts = self._accounts
         if message.location:
             self._cache.forget(message.location)
-            space.end_live(queue_id, message.location, size)
-        location = self._base + position + head_bytes
+            accounts.end_live(queue_id, message.location, size)
+        location = staging.base + position + head_bytes
         message.location = location
-        self._position = position + head_bytes + size
+        staging.position = position + head_bytes + size
         account = self._account
         live = account.live
         entity_id = queue_id >> ENTITY_SHIFT
         live[entity_id] = live.get(entity_id, 0) + size + STORED_HEAD_BYTES
-        space.live_bytes += size + STORED_HEAD_BYTES
+        accounts.live_bytes += size + STORED_HEAD_BYTES
         if message.sequence_number > account.high.get(queue_id, -1):
             account.high[queue_id] = message.sequence_number
         if message.enqueued_at > account.latest:
@@ -291,15 +269,14 @@ class LogStore:
 
     def _append_removed(self, record: MessageRemoved) -> None:
         queue_id = record.queue_id
-        if queue_id != self._run_queue_id or self._position + REMOVED_NUMBER_BYTES > self._limit:
-            self._close_run()
+        staging = self._staging
+        if queue_id != staging.run_queue_id or staging.position + REMOVED_NUMBER_BYTES > staging.limit:
+            staging.close_run()
             self._make_place(REMOVED_HEAD_BYTES + REMOVED_NUMBER_BYTES)
-            self._run_queue_id = queue_id
-            self._position += REMOVED_HEAD_BYTES
-        self._run.append(record.sequence_number)
-        self._position += REMOVED_NUMBER_BYTES
+            staging.begin_run(queue_id)
+        staging.add_removal(record.sequence_number)
         location = record.location
-        account = self._space.accounts.get(location >> OFFSET_BITS)
+        account = self._accounts.by_number.get(location >> OFFSET_BITS)
         if account is not None:
             size = record.size + STORED_HEAD_BYTES
             entity_id = queue_id >> ENTITY_SHIFT
@@ -308,91 +285,61 @@ class LogStore:
                 account.live[entity_id] = left
             else:
                 account.live.pop(entity_id, None)
-            self._space.live_bytes -= size
+            self._accounts.live_bytes -= size
         self._cache.forget(location)
-
-    def _close_run(self) -> None:
-        if self._run:
-            self._pieces.append(encode_removed(self._run_queue_id, self._run))
-            self._run = []
-        self._run_queue_id = -1
 
     def _note_fact(self, record: Record, size: int) -> None:
         account = self._account
-        self._space.note(account, record)
+        self._accounts.note(account, record)
         if self._is_restating:
             account.proven_bytes += size
-            self._space.proven_bytes += size
+            self._accounts.proven_bytes += size
 
     def _make_place(self, size: int) -> None:
         """See to it that so many bytes fit behind the position."""
         if self._writer is None:
             raise UsageError("the store must be replayed to its end before anything is appended")
-        if self._position + size <= self._limit:
+        staging = self._staging
+        if staging.position + size <= staging.limit:
             return
-        if self._frame_start > SEGMENT_HEADER_BYTES or self._pieces:
+        if not staging.has_segment_to_itself:
             self._next_segment()
-        if self._position + size > self._limit:
+        if staging.position + size > staging.limit:
             # Longer than a segment: it gets one of its own, which grows.
-            self._room.will_grow(self._number, self._position + size - self._limit)
-            self._limit = self._position + size
-            if self._limit > OFFSET_MASK:
+            self._free_space.will_grow(staging.segment, staging.position + size - staging.limit)
+            staging.limit = staging.position + size
+            if staging.limit > OFFSET_MASK:
                 raise UsageError(f"a record of {size} bytes is too long for any segment")
-            self._account.file_bytes = self._limit
+            self._account.file_bytes = staging.limit
 
     def _next_segment(self) -> None:
-        if self._pieces:
-            self._close_frame(MORE)
-        self._previous_end = self._frame_start
-        self._space.end(self._account, self._frame_start)
-        self._number += 1
-        self._base = self._number << OFFSET_BITS
-        self._limit = self._pool.capacity(self._number)
-        self._account = self._space.begin(self._number)
-        self._account.file_bytes = self._limit
+        staging = self._staging
+        if staging.pieces:
+            # Only the last frame of a batch makes its word about old segments count.
+            staging.close_frame(MORE, self._sealed_oldest)
+        self._accounts.end(self._account, staging.frame_start)
+        number = staging.segment + 1
+        staging.begin_segment(self._pool.capacity(number))
+        self._account = self._accounts.begin(number)
+        self._account.file_bytes = staging.limit
         self._admit_until = 0
-        self._open_frame(SEGMENT_HEADER_BYTES)
-
-    def _open_frame(self, offset: int) -> None:
-        self._frame_start = offset
-        self._position = offset + HEADER_BYTES
-        self._pieces = []
-
-    def _close_frame(self, flags: int) -> None:
-        self._frame_number += 1
-        frame = Frame(
-            self._number,
-            self._frame_start,
-            self._frame_number,
-            len(self._frames),
-            self._previous_end if self._frame_start == SEGMENT_HEADER_BYTES else 0,
-            self._pieces,
-        )
-        frame.flags = flags
-        # Only the last frame of a batch makes its word about old segments count.
-        frame.oldest = self._sealed_oldest if flags & MORE else self._oldest
-        self._frames.append(frame)
-        self._frames_bytes += self._position - self._frame_start
-        self._open_frame(self._position)
 
     def staged_bytes(self) -> int:
-        return self._frames_bytes + max(0, self._position - self._frame_start - HEADER_BYTES)
+        return self._staging.staged_bytes()
 
     def seal(self) -> LogBatch | None:
-        if self._pieces or self._run:
+        staging = self._staging
+        if staging.has_records:
             self._retire_dead()
         elif self._oldest == self._sealed_oldest:
             return None
         # Else there is nothing to keep but the word that old segments may go.
-        self._close_run()
-        self._close_frame(0)
+        staging.close_run()
+        staging.close_frame(0, self._oldest)
         self._sealed_oldest = self._oldest
-        batch = LogBatch(self._frames, self._base | self._frame_start, self._released)
-        self._frames = []
-        self._frames_bytes = 0
-        self._released = []
+        released, self._released = self._released, []
         self._is_restating = False
-        return batch
+        return LogBatch(staging.take_frames(), staging.end, released)
 
     def commit(self, batch: Batch) -> None:
         if self._writer is None or not isinstance(batch, LogBatch):
@@ -405,24 +352,26 @@ class LogStore:
     # -- room --------------------------------------------------------------------------------------------------
 
     def has_room(self, size: int) -> bool:
-        return self._position + size + STORED_HEAD_BYTES <= self._admit_until or self._finds_room(size)
+        return self._staging.position + size + STORED_HEAD_BYTES <= self._admit_until or self._finds_room(
+            size
+        )
 
     def _finds_room(self, size: int) -> bool:
         if not self._is_background and self._pool.is_full:
             self._pool.step()
-        short = self._room.admitted(self._number)
-        self._admit_until = self._limit - short if short >= 0 else 0
+        staging = self._staging
+        short = self._free_space.admitted(staging.segment)
+        self._admit_until = staging.limit - short if short >= 0 else 0
         size += STORED_HEAD_BYTES + HEADER_BYTES
         durable = 0 if self._writer is None else self._writer.durable
-        return self._room.has(size, self._limit - self._position, self._number, durable >> OFFSET_BITS)
+        rest = staging.limit - staging.position
+        return self._free_space.has(size, rest, staging.segment, durable >> OFFSET_BITS)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, location: int, size: int) -> bytes:
         writer = self._writer
-        return self._cache.read(
-            location, size, self._base | self._frame_start if writer is None else writer.durable
-        )
+        return self._cache.read(location, size, self._staging.end if writer is None else writer.durable)
 
     # -- housekeeping ------------------------------------------------------------------------------------------
 
@@ -440,25 +389,25 @@ class LogStore:
             self._retire_dead()
             if not self._should_restate():
                 return []
-            self._round = restatable(self._files, self._space.oldest(), self._void)
+            self._round = restatable(self._files, self._accounts.oldest(), self._void)
 
     def rewrite(self) -> None:
         """Have the rounds that follow go through every full segment once, whatever they would gain.
 
         For an operator's compaction: by itself the store moves messages only where garbage outweighs them.
         """
-        self._rewrite_below = self._number
+        self._rewrite_below = self._staging.segment
 
     def _should_restate(self) -> bool:
-        oldest = self._space.oldest()
+        oldest = self._accounts.oldest()
         # What is not durable yet cannot be read back.
         if self._writer is None or oldest.number >= self._writer.durable >> OFFSET_BITS:
             return False
         if oldest.number < self._rewrite_below:
             return True
-        space = self._space
-        used = space.used_bytes + self._position
-        garbage = used - space.live_bytes - space.proven_bytes
+        accounts = self._accounts
+        used = accounts.used_bytes + self._staging.position
+        garbage = used - accounts.live_bytes - accounts.proven_bytes
         kept = oldest.live_bytes() + oldest.proven_bytes
         # On a full disk any gain counts.
         is_worth_it = (garbage > self._segment_bytes and 2 * garbage > used) or (
@@ -468,21 +417,24 @@ class LogStore:
 
     def _can_move(self, kept: int) -> bool:
         """What must be moved comes without asking for room, so it must fit well into what is left (B12)."""
-        left = self._limit - self._position + self._pool.ready_bytes(self._number)
+        staging = self._staging
+        left = staging.limit - staging.position + self._pool.ready_bytes(staging.segment)
         return 2 * kept < left or self.has_room(kept)
 
     def _retire_dead(self) -> None:
         while (
-            self._is_accounted and (oldest := self._space.oldest()) is not self._account and oldest.is_dead()
+            self._is_accounted
+            and (oldest := self._accounts.oldest()) is not self._account
+            and oldest.is_dead()
         ):
             self._round = None
             self._retire()
 
     def _retire(self) -> None:
         """The oldest segment goes, once the batch being staged is durable."""
-        account = self._space.oldest()
+        account = self._accounts.oldest()
         self._is_restating = True
-        for record in self._space.drop(account):
+        for record in self._accounts.drop(account):
             self.append(record)
         self._cache.drop_segment(account.number)
         self._oldest = account.number + 1
@@ -491,18 +443,18 @@ class LogStore:
     # -- the rest ----------------------------------------------------------------------------------------------
 
     def statistics(self) -> StoreStatistics:
-        space = self._space
-        used = space.used_bytes + self._position
+        accounts = self._accounts
+        used = accounts.used_bytes + self._staging.position
         writer = self._writer
         spare_bytes = self._pool.ready_bytes(0)
         return StoreStatistics(
             commits=0 if writer is None else writer.commits,
-            segments=len(space.accounts),
+            segments=len(accounts.by_number),
             spare_segments=self._pool.ready_count(),
-            disk_bytes=sum(account.file_bytes for account in space.accounts.values()) + spare_bytes,
+            disk_bytes=sum(account.file_bytes for account in accounts.by_number.values()) + spare_bytes,
             used_bytes=used,
-            live_bytes=space.live_bytes,
-            garbage_bytes=max(0, used - space.live_bytes - space.proven_bytes),
+            live_bytes=accounts.live_bytes,
+            garbage_bytes=max(0, used - accounts.live_bytes - accounts.proven_bytes),
             cached_bytes=self._cache.cached_bytes,
             cache_hits=self._cache.hits,
             cache_misses=self._cache.misses,

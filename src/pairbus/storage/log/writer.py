@@ -7,11 +7,12 @@ unknown until the store is opened anew (B11).
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pairbus.errors import StoreFailed
-from pairbus.storage.log.frame import FRAME, HEADER_BYTES, pack_header
+from pairbus.storage.log.frame import FRAME, HEADER_BYTES, FrameHeader, pack_header
 from pairbus.storage.log.mark import MARK_FILE
 from pairbus.storage.log.segment import OpenSegment, segment_name
 
@@ -21,35 +22,29 @@ if TYPE_CHECKING:
     from pairbus.storage.log.pool import SegmentPool
 
 
+@dataclass(slots=True, kw_only=True)
 class Frame:
     """A frame whose place is settled and whose bytes are not yet written."""
 
-    __slots__ = ("flags", "number", "offset", "oldest", "part", "pieces", "previous_end", "segment")
-
-    def __init__(
-        self, segment: int, offset: int, number: int, part: int, previous_end: int, pieces: list[bytes]
-    ) -> None:
-        self.segment = segment
-        self.offset = offset
-        self.number = number
-        self.part = part
-        self.previous_end = previous_end
-        self.pieces = pieces
-        self.flags = 0
-        self.oldest = 0
+    segment: int
+    offset: int
+    number: int
+    part: int
+    previous_end: int
+    pieces: list[bytes]
+    flags: int
+    oldest: int
 
 
+@dataclass(slots=True)
 class LogBatch:
     """One atomic group of records: usually one frame, more where it crosses segments."""
 
-    __slots__ = ("end", "frames", "released")
-
-    def __init__(self, frames: list[Frame], end: int, released: list[tuple[str, int]]) -> None:
-        self.frames = frames
-        self.end = end
-        """The location behind its last byte."""
-        self.released = released
-        """(name, length) of files that matter no more once this is durable."""
+    frames: list[Frame]
+    end: int
+    """The location behind its last byte."""
+    released: list[tuple[str, int]]
+    """(name, length) of files that matter no more once this is durable."""
 
 
 class LogWriter:
@@ -119,15 +114,11 @@ class LogWriter:
         records = b"".join(frame.pieces)
         header = pack_header(
             segment.marker,
-            FRAME,
-            frame.flags,
-            frame.part,
-            len(records),
-            frame.number,
-            frame.oldest,
-            frame.previous_end,
-            crc32(records),
-        )
+            FrameHeader(
+                FRAME, frame.flags, frame.part, len(records), frame.number, frame.oldest, frame.previous_end,
+                crc32(records),
+            ),
+        )  # fmt: skip
         length = HEADER_BYTES + len(records)
         if frame.offset + length > segment.capacity:
             self._pool.lengthen(segment, frame.offset + length)

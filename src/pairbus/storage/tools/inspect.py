@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pairbus.engine.records import MessageStored
 from pairbus.errors import StoreCorrupt, StoreUnavailable
-from pairbus.storage.codec import decode
 from pairbus.storage.files import FileSystem, RealFileSystem
 from pairbus.storage.identity import (
     FORMAT_FILE,
@@ -21,7 +19,7 @@ from pairbus.storage.identity import (
     read_identity,
 )
 from pairbus.storage.log import recovery
-from pairbus.storage.log.segment import OFFSET_BITS, segment_number
+from pairbus.storage.log.segment import segment_number
 
 if TYPE_CHECKING:
     from pairbus.engine.records import Record
@@ -68,15 +66,12 @@ def _check(
     directory: str | Path, file_system: FileSystem | None, seen: Callable[[Record], None] | None
 ) -> CheckReport:
     counts: Counter[str] = Counter()
-    batches = 0
     with _Reader(directory, file_system) as reader:
-        for spans in recovery.batches(reader.files, reader.found):
-            batches += 1
-            for image, start, end in spans:
-                for record in decode(image.buffer, start, end, image.number << OFFSET_BITS):
-                    counts[type(record).__name__] += 1
-                    if seen is not None:
-                        seen(record)
+        for _, records in recovery.decoded(reader.files, reader.found):
+            for record in records:
+                counts[type(record).__name__] += 1
+                if seen is not None:
+                    seen(record)
         version, namespace = reader.identity
         found = reader.found
         return CheckReport(
@@ -84,24 +79,11 @@ def _check(
             format_version=version,
             segments=found.tail.number - found.oldest + 1,
             spare_segments=len(found.spares),
-            batches=batches,
+            batches=found.batches,
             last_frame=found.frame_number,
             records=dict(counts),
             is_torn=found.is_torn,
         )
-
-
-def records(directory: str | Path, *, file_system: FileSystem | None = None) -> Iterator[Record]:
-    """Every durable record, in order, messages with their bytes. The directory is locked meanwhile."""
-    with _Reader(directory, file_system) as reader:
-        for spans in recovery.batches(reader.files, reader.found):
-            for image, start, end in spans:
-                base = image.number << OFFSET_BITS
-                for record in decode(image.buffer, start, end, base):
-                    if isinstance(record, MessageStored):
-                        offset = record.message.location - base
-                        record.blob = image.buffer[offset : offset + record.message.size]
-                    yield record
 
 
 def holds_data(directory: Path) -> bool:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from pairbus.errors import StoreCorrupt, StoreUnavailable
-from pairbus.storage.files import FileSystem, RealFileSystem
+from pairbus.storage.files import FileSystem, RealFileSystem, write_all
 from pairbus.storage.identity import LOCK_FILE, MARKED_SINCE, check_identity, missing_format, read_identity
 from pairbus.storage.log import recovery
 from pairbus.storage.log.mark import make_mark, read_mark
-from pairbus.storage.log.pool import write_all
 from pairbus.storage.log.segment import OFFSET_BITS
 
 DAMAGED_SUFFIX: Final = ".damaged"

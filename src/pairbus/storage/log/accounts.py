@@ -10,6 +10,7 @@ Rule 3: facts (entities, the namespace, session states, duplicate history) may s
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.engine.records import (
@@ -35,27 +36,25 @@ RESTATABLE: Final = (MessageStored, EntityPut, NamespacePut, SessionStateSet, Du
 """What can still be true when its segment goes."""
 
 
+@dataclass(slots=True, eq=False)
 class SegmentAccount:
     """What is known of one segment that holds records."""
 
-    __slots__ = ("file_bytes", "has_facts", "high", "latest", "live", "number", "proven_bytes", "used_bytes")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.used_bytes = 0
-        """Up to where records reach; set when the next segment begins."""
-        self.file_bytes = 0
-        """How long its file is."""
-        self.live: dict[int, int] = {}
-        """Entity id to the bytes of its messages here, none that is 0. By entity: deleting one needs no word per message, and a move to
-        the dead-letter queue changes nothing."""
-        self.high: dict[int, int] = {}
-        """Queue id to the highest number told of here."""
-        self.latest = 0
-        """The latest enqueued time told of here."""
-        self.has_facts = False
-        self.proven_bytes = 0
-        """Facts that were restated here: true when last looked at, so not counted as garbage."""
+    number: int
+    used_bytes: int = 0
+    """Up to where records reach; set when the next segment begins."""
+    file_bytes: int = 0
+    """How long its file is."""
+    live: dict[int, int] = field(default_factory=dict)
+    """Entity id to the bytes of its messages here, without zeros. By entity: deleting one needs no record per message, and a move to
+    the dead-letter queue changes nothing."""
+    high: dict[int, int] = field(default_factory=dict)
+    """Queue id to the highest sequence number in this segment."""
+    latest: int = 0
+    """The latest enqueued time in this segment."""
+    has_facts: bool = False
+    proven_bytes: int = 0
+    """Facts that were restated here: true when last looked at, so not counted as garbage."""
 
     def is_dead(self) -> bool:
         """Whether it may go unread."""
@@ -66,11 +65,11 @@ class SegmentAccount:
         return sum(self.live.values())
 
 
-class Space:
+class SegmentAccounts:
     """The accounts of all segments that matter, oldest first."""
 
     def __init__(self) -> None:
-        self.accounts: dict[int, SegmentAccount] = {}
+        self.by_number: dict[int, SegmentAccount] = {}
         self.live_bytes = 0
         self.proven_bytes = 0
         self.used_bytes = 0
@@ -81,7 +80,7 @@ class Space:
     def begin(self, number: int) -> SegmentAccount:
         """A segment comes into use."""
         account = SegmentAccount(number)
-        self.accounts[number] = account
+        self.by_number[number] = account
         return account
 
     def end(self, account: SegmentAccount, used_bytes: int) -> None:
@@ -94,15 +93,15 @@ class Space:
 
     def oldest(self) -> SegmentAccount:
         """The next to go."""
-        return next(iter(self.accounts.values()))
+        return next(iter(self.by_number.values()))
 
     def drop(self, account: SegmentAccount) -> list[SequenceAdvanced | AuditMarked]:
         """The oldest segment goes: the records that must be written in its stead."""
-        del self.accounts[account.number]
+        del self.by_number[account.number]
         self.used_bytes -= account.used_bytes
         self.live_bytes -= account.live_bytes()
         self.proven_bytes -= account.proven_bytes
-        newest = next(reversed(self.accounts.values())).high
+        newest = next(reversed(self.by_number.values())).high
         return [
             AuditMarked(number)
             if queue_id == AUDIT
@@ -113,7 +112,7 @@ class Space:
 
     def add_live(self, queue_id: int, location: int, size: int) -> None:
         """A message lies at a location."""
-        account = self.accounts.get(location >> OFFSET_BITS)
+        account = self.by_number.get(location >> OFFSET_BITS)
         if account is not None:
             entity_id = queue_id >> ENTITY_SHIFT
             size += STORED_HEAD_BYTES
@@ -161,7 +160,7 @@ class Space:
         queue_ids = range(entity_id << ENTITY_SHIFT, (entity_id + 1) << ENTITY_SHIFT)
         for queue_id in queue_ids:
             self._high.pop(queue_id, None)
-        for account in self.accounts.values():
+        for account in self.by_number.values():
             self.live_bytes -= account.live.pop(entity_id, 0)
             for queue_id in queue_ids:
                 account.high.pop(queue_id, None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pairbus.storage.log.pool import SegmentPool
 
 
-class Room:
+class FreeSpace:
     """Knows what the disk owes to records that are staged."""
 
     def __init__(self, files: FileSystem, pool: SegmentPool, segment_bytes: int, reserve_bytes: int) -> None:
