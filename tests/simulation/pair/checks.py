@@ -162,7 +162,7 @@ class Checks:
         if error is None:
             self._proof[factory, record.path] = now
 
-    # --- syphons ----------------------------------------------------------------------------------
+    # --- drains -----------------------------------------------------------------------------------
 
     def acknowledged(self, message: BacklogMessage) -> None:
         """The primary took a restored message."""
@@ -175,10 +175,6 @@ class Checks:
             not self._acknowledged.isdisjoint({(message.queue, message.sequence_number), message.detour}),
             f"P34: {message.message_id} is completed before the primary has it",
         )
-
-    def placed(self, message: BacklogMessage, refusal: object) -> None:
-        """A message took its place in the plan."""
-        self._require(refusal is None, f"P12: the plan refused {message.message_id}: {refusal}")
 
     def dead_letter(self, message: BacklogMessage, reason: str) -> None:
         """A backlog message was set aside."""
@@ -223,7 +219,7 @@ class Checks:
             if self._world.primary.queues[path].detects_duplicates:
                 self._require(len(copies) <= 1, f"P2: {name} is stored {len(copies)} times")
             most = 1 + self._doubts[name]
-            if not self._world.one_syphon_sees_all:
+            if not self._world.one_drain_sees_all:
                 most += self._parked_doubts[name]
             self._require(
                 len(copies) <= most, f"P36: {name} has {len(copies)} copies, at most {most} are explained"

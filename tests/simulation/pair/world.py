@@ -1,14 +1,13 @@
-"""A pair on its bad days: senders, two namespaces and syphons in one thread with a false clock; a seed per world.
+"""A pair on its bad days: senders, two namespaces and drains in one thread on virtual time; a seed per world.
 
-Health, flow, rotation, parking, ping schedule and drain plan are the production ones, unchanged; only what waits
-(the twins' shells) is written anew, as generators: ``pairing_senders`` and ``pairing_syphons``. The seed first draws
-how cruel to be, then the events. Faults on: safety is checked as things happen. Then calm: everything must arrive and
-every queue must drain.
+Health, flow, rotation, parking, ping schedule and the whole drain are the production ones, unchanged; the senders' shell
+is written here as generators (``senders``). The seed first draws how cruel to be, then the events. Faults on: safety is
+checked as things happen. Then calm: everything must arrive and every queue must drain.
 """
 
 from __future__ import annotations
 
-import heapq
+import asyncio
 import random
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,10 +20,11 @@ from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rules.health import Health
 from pairbus.pairing.rules.rotation import Rotation
 from tests.simulation.pair.checks import Checks
+from tests.simulation.pair.drains import SimDrain
 from tests.simulation.pair.model import NamespaceModel, QueueModel
 from tests.simulation.pair.senders import SimFactory
-from tests.simulation.pair.syphons import SimSyphon
 from tests.simulation.pair.work import Ask, Running, Sleep, Work
+from tests.unit.drain.virtual_loop import VirtualLoop
 
 PRIMARY_DOWN, QUEUE_DISABLED, SECONDARY_SILENT = 0, 4, 7
 """Kinds of faults, by their place in ``World._fault``."""
@@ -53,12 +53,13 @@ class World:
         self.seed = seed
         self.bug = bug
         self.random = random.Random(f"pair-{seed}")
-        self.now = 1_000
+        self.loop = VirtualLoop()
+        self.loop.offset = 1.0
+        self._failure: BaseException | None = None
+        self._is_over = False
         self.wall_offset = 1_700_000_000_000
         self.checks = Checks(self)
         self.own_rotations: dict[int, Rotation] = {}
-        self._future: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = 0
         self._runs: list[Running] = []
         self._steps = 0
         self._is_calm = False
@@ -74,8 +75,12 @@ class World:
             SimFactory(self, number, self._options(), self.backlog)
             for number in range(self.random.randrange(1, 3))
         ]
-        syphons = self.random.randrange(1, 4) if bug != "copies_not_known" else 1
-        self.syphons = [SimSyphon(self, number) for number in range(syphons)]
+        drains = self.random.randrange(1, 4) if bug != "copies_not_known" else 1
+        self.drains = [SimDrain(self) for _ in range(drains)]
+
+    @property
+    def now(self) -> int:
+        return self.loop.now_ms()
 
     def _draw_cruelty(self) -> None:
         dice = self.random
@@ -84,13 +89,15 @@ class World:
         self.timeout_ms = dice.choice([2_000, 5_000, 20_000])
         self.faults = dice.randrange(2, 8)
         self.crashes = dice.randrange(4) if self.bug != "copies_not_known" else 0
+        self.shows_messages = dice.random() < 0.5
+        """Whether the primary's key may browse, so that a drain can ask about messages in doubt."""
         self.deletes_ghost = dice.random() < 0.5
         self.horizon_ms = dice.choice([30_000, 60_000])
 
     @property
-    def one_syphon_sees_all(self) -> bool:
-        """Whether every backlog message came to one syphon, which knows a second copy when it sees one."""
-        return len(self.syphons) == 1 and not self.crashes
+    def one_drain_sees_all(self) -> bool:
+        """Whether every backlog message came to one drain, which knows a second copy when it sees one."""
+        return len(self.drains) == 1 and not self.crashes
 
     def _options(self) -> SendAvailabilityOptions:
         dice = self.random
@@ -113,6 +120,13 @@ class World:
 
     def run(self, messages: int = 40) -> Checks:
         """Bad days, then calm; raises AssertionError with the seed when a promise is broken."""
+        try:
+            self._run(messages)
+        finally:
+            self._end()
+        return self.checks
+
+    def _run(self, messages: int) -> None:
         numbers = list(range(messages))
         senders = self.random.randrange(2, 5)
         for index in range(senders):
@@ -129,7 +143,13 @@ class World:
             self._run_until(self.now + 1_000)
         self.checks.at_the_end()
         assert not self.checks.broken, self.checks.broken[0]
-        return self.checks
+
+    def _end(self) -> None:
+        self._is_over = True
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(10))
+        self.loop.close()
 
     def spawn(self, work: Work, owner: object) -> None:
         """Start a generator."""
@@ -139,17 +159,27 @@ class World:
 
     def at(self, when: int, action: Callable[[], None]) -> None:
         """Do something later."""
-        self._order += 1
-        heapq.heappush(self._future, (max(when, self.now), self._order, action))
+        self.loop.call_at(when / 1000, self._act, action)
 
-    def _run_until(self, when: int) -> None:
-        while self._future and self._future[0][0] <= when:
-            self._steps += 1
+    def _act(self, action: Callable[[], None]) -> None:
+        if self._is_over:
+            return
+        self._steps += 1
+        try:
             assert self._steps < STEPS_MAX, f"seed {self.seed}: too many steps: something spins (P38)"
-            self.now, _, action = heapq.heappop(self._future)
             action()
             assert not self.checks.broken, self.checks.broken[0]
-        self.now = max(self.now, when)
+        except BaseException as error:  # noqa: BLE001 - the loop would only log it
+            self._failure = self._failure or error
+            self.loop.stop()
+
+    def _run_until(self, when: int) -> None:
+        if when > self.now:
+            end = self.loop.call_at(when / 1000, self.loop.stop)
+            self.loop.run_forever()
+            end.cancel()
+        if self._failure is not None:
+            raise self._failure
 
     def _resume(self, running: Running, value: Any, error: BaseException | None) -> None:
         if running.is_dead:
@@ -162,7 +192,7 @@ class World:
         if isinstance(wanted, Sleep):
             self.at(self.now + wanted.ms, lambda: self._resume(running, None, None))
         else:
-            self._ask(running, wanted)
+            self._ask(wanted, lambda value, error: self._resume(running, value, error))
 
     # --- the network ------------------------------------------------------------------------------
 
@@ -170,7 +200,22 @@ class World:
         slow = 20 if self.random.random() < self.slow_rate and not self._is_calm else 1
         return self.random.randrange(1, self.latency_ms + 1) * slow
 
-    def _ask(self, running: Running, ask: Ask) -> None:
+    async def ask(self, namespace: NamespaceModel, action: Callable[[], Any], timeout_ms: int) -> Any:
+        """As a generator's ``Ask``, for coroutines."""
+        done: asyncio.Future[Any] = self.loop.create_future()
+
+        def answered(value: Any, error: BaseException | None) -> None:
+            if done.done():
+                return  # the one who asked was killed
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(value)
+
+        self._ask(Ask(namespace, action, timeout_ms), answered)
+        return await done
+
+    def _ask(self, ask: Ask, answered: Callable[[Any, BaseException | None], None]) -> None:
         """The request arrives or not, is done or not, and its answer comes or not: each on its own."""
         state = {"answered": False}
         is_kept = self.random.random() < 0.5
@@ -178,7 +223,7 @@ class World:
         def answer(value: Any, error: BaseException | None) -> None:
             if not state["answered"]:
                 state["answered"] = True
-                self._resume(running, value, error)
+                answered(value, error)
 
         def arrive() -> None:
             if ask.namespace.is_silent:
@@ -215,7 +260,7 @@ class World:
             length = dice.choice([100, 1_000, 5_000, 15_000])
             self.at(start, self._fault(dice.randrange(8), length))
         for _ in range(self.crashes):
-            self.at(dice.randrange(1_000, self.horizon_ms), self._crash_a_syphon)
+            self.at(dice.randrange(1_000, self.horizon_ms), self._kill_a_drain)
         if self.deletes_ghost or self.bug == "ping_counts_after_gone":
             start = dice.randrange(2_000, self.horizon_ms // 2)
             self.at(start, lambda: self._set(self.primary.queues["ghost"], "exists", value=False))
@@ -256,14 +301,11 @@ class World:
     def _set(self, target: object, name: str, *, value: bool) -> None:
         setattr(target, name, value if not self._is_calm or name == "exists" else False)
 
-    def _crash_a_syphon(self) -> None:
+    def _kill_a_drain(self) -> None:
         """Everything it knew is gone; its locks lapse; another one takes its place."""
-        victim = self.random.choice(self.syphons)
-        for running in self._runs:
-            if running.owner is victim:
-                running.is_dead = True
-        self.checks.crashed(victim.messages())
-        self.syphons[self.syphons.index(victim)] = SimSyphon(self, self._order)
+        victim = self.random.choice(self.drains)
+        self.checks.crashed(victim.kill())
+        self.drains[self.drains.index(victim)] = SimDrain(self)
 
     def _calm_down(self) -> None:
         self._is_calm = True
