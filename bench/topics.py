@@ -24,7 +24,7 @@ def everything(_: int) -> RuleFilter:
 
 
 def correlation(number: int) -> RuleFilter:
-    return CorrelationFilter(label=f"l{number}", properties={"region": "eu"})
+    return CorrelationFilter({"label": f"l{number}"}, properties={"region": "eu"})
 
 
 def equalities(number: int) -> RuleFilter:

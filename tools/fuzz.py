@@ -24,6 +24,7 @@ from pairbus.engine.rules.sql.action import compile_action
 from pairbus.engine.rules.sql.filter import compile_filter
 from pairbus.errors import ProtocolError, Refusal, UsageError
 from pairbus.gateway.atom import read as atom_read
+from pairbus.model.entity import QUEUE
 from pairbus.server.config import located_json
 from pairbus.testing import Queue
 from tools.fuzz_broker import FuzzedBroker
@@ -122,7 +123,7 @@ def targets() -> list[Target]:
         Target("sql-action", text(compile_action), actions, said_no),
         Target(
             "atom",
-            lambda d: atom_read.read_queue(atom_read.read_description(d), None, "2021-05", 0),
+            lambda d: atom_read.read_settings(QUEUE, atom_read.read_description(d), None, "2021-05", 0),
             [queue],
             said_no,
         ),

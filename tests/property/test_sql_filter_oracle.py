@@ -156,7 +156,7 @@ def random_rule(random: Random, writer: Writer, name: str) -> Expected:
             if random.random() < 0.5
         }
         kept: RuleFilter = CorrelationFilter(
-            label=fields.get("label"), message_id=fields.get("messageid"), properties=properties
+            {name: fields.get(name) for name in ("label", "messageid")}, properties
         )
         return Expected(Rule(name, kept, action), (fields, properties))
     tree = sql_oracle.equality_tree(random) if draw < 0.8 else sql_oracle.condition_tree(random, 1)

@@ -6,15 +6,13 @@ its own number in its subscription; the topic's number travels as ``x-opt-enqueu
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.layout import header_size
 from pairbus.engine.records import DuplicateSeen, SequenceAdvanced
-from pairbus.engine.rules.codec import rule_from_json
+from pairbus.engine.rules.codec import rules_of
 from pairbus.engine.rules.index import TopicIndex
 from pairbus.engine.rules.sql.nodes import PUBLISH_STEPS_MAX
-from pairbus.engine.rules.subscription import RuleSet
 from pairbus.engine.stored_message import MessageFacts, incoming_of, with_changes
 from pairbus.errors import FilterFailed, QuotaExceeded
 from pairbus.model.message import Extra, Message
@@ -28,11 +26,6 @@ if TYPE_CHECKING:
 
 REASON_NO_SESSION: Final = "Session id is null."
 REASON_FILTER: Final = "FilterException"
-
-
-def rules_of(settings: Settings) -> RuleSet:
-    """A subscription's rules, compiled. Raises InvalidRule."""
-    return RuleSet([rule_from_json(json.loads(text)) for text in settings.rules])
 
 
 def check_rules(topic: Entity, entity_id: int, settings: Settings) -> None:

@@ -275,12 +275,12 @@ class Broker:
             return self._http_metrics(request, now)
         if request.is_known and not self._rate.takes(now):
             return self._busy(now)
-        wanted = route_of(request.target).entity_path
-        before = self.namespace.find(wanted)
-        response = self.management.handle(request, now)
+        route = route_of(request.target)
+        before = self.namespace.find(route.entity_path)
+        response = self.management.handle(request, route, now)
         self.counters.answered(response.status)
         if response.status < 400:
-            entity = self.namespace.find(wanted) or before
+            entity = self.namespace.find(route.entity_path) or before
             self.meter.tally("" if entity is None else entity.path, MANAGEMENT).add(0)
         return response
 

@@ -1,8 +1,13 @@
-"""Settings of queues, topics and subscriptions: defaults, ranges, and their JSON form in the journal."""
+"""Settings of queues, topics and subscriptions: defaults, ranges, names, and their JSON form in the journal.
+
+``SETTINGS`` is the one list of what can be set. The management API, configuration files, the test kit and the command line
+read it: a new setting is a field of ``Settings`` and a row of the table.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -16,13 +21,6 @@ KIND_NAMES: Final = ("queue", "topic", "subscription")
 
 FOREVER_MS: Final = 922_337_203_685_477
 """``P10675199DT2H48M5.4775807S``, the longest duration the management API can write: no limit."""
-LOCK_DURATION_MIN_MS: Final = 5_000
-LOCK_DURATION_MAX_MS: Final = 300_000
-DUPLICATE_WINDOW_MIN_MS: Final = 20_000
-DUPLICATE_WINDOW_MAX_MS: Final = 7 * 86_400_000
-AUTO_DELETE_MIN_MS: Final = 300_000
-DEFAULT_TTL_MIN_MS: Final = 1_000
-MAX_DELIVERY_COUNT_MAX: Final = 2_147_483_647
 MAX_SIZE_MB_MAX: Final = 81_920
 MAX_MESSAGE_KB_MAX: Final = 102_400
 USER_METADATA_MAX: Final = 1_024
@@ -52,7 +50,7 @@ class Settings:
     status: str = ACTIVE_STATUS
     auto_delete_on_idle_ms: int = FOREVER_MS
     enable_partitioning: bool = False
-    """Kept and told as it was given. Every entity is served as one partition, which keeps a stronger order."""
+    """Kept and reported as it was given. Every entity is served as one partition, which keeps a stronger order."""
     enable_express: bool = False
     support_ordering: bool = True
     filter_before_publishing: bool = False
@@ -79,8 +77,9 @@ class Settings:
     def to_json(self) -> str:
         """One line of JSON with only what differs from the defaults."""
         out: dict[str, object] = {}
-        for name, value in _values_of(self).items():
-            if value != _DEFAULTS[name]:
+        for name, default in _DEFAULTS.items():
+            value = getattr(self, name)
+            if value != default:
                 out[name] = (
                     [rule.to_dict() for rule in self.access_rules] if name == "access_rules" else value
                 )
@@ -103,54 +102,84 @@ class Settings:
         )
 
 
-def _values_of(settings: Settings) -> dict[str, object]:
-    return {
-        "lock_duration_ms": settings.lock_duration_ms,
-        "max_size_mb": settings.max_size_mb,
-        "requires_duplicate_detection": settings.requires_duplicate_detection,
-        "requires_session": settings.requires_session,
-        "default_ttl_ms": settings.default_ttl_ms,
-        "dead_letter_on_expiration": settings.dead_letter_on_expiration,
-        "dead_letter_on_filter_error": settings.dead_letter_on_filter_error,
-        "duplicate_window_ms": settings.duplicate_window_ms,
-        "max_delivery_count": settings.max_delivery_count,
-        "enable_batched_operations": settings.enable_batched_operations,
-        "status": settings.status,
-        "auto_delete_on_idle_ms": settings.auto_delete_on_idle_ms,
-        "enable_partitioning": settings.enable_partitioning,
-        "enable_express": settings.enable_express,
-        "support_ordering": settings.support_ordering,
-        "filter_before_publishing": settings.filter_before_publishing,
-        "forward_to": settings.forward_to,
-        "forward_dead_letters_to": settings.forward_dead_letters_to,
-        "user_metadata": settings.user_metadata,
-        "max_message_kb": settings.max_message_kb,
-        "access_rules": settings.access_rules,
-        "rules": settings.rules,
-        "created_at": settings.created_at,
-        "updated_at": settings.updated_at,
-    }
+_DEFAULTS: Final[dict[str, object]] = {one.name: one.default for one in fields(Settings)}
+
+DURATION: Final = "duration"
+FLAG: Final = "flag"
+NUMBER: Final = "number"
+TEXT: Final = "text"
+PATH: Final = "path"
+"""The path of another entity."""
+_ALL: Final = (QUEUE, TOPIC, SUBSCRIPTION)
+_RECEIVED: Final = (QUEUE, SUBSCRIPTION)
+_SENT: Final = (QUEUE, TOPIC)
 
 
-_DEFAULTS: Final = _values_of(Settings())
-assert len(_DEFAULTS) == len(fields(Settings)), "every field of Settings is written to the journal"
+@dataclass(frozen=True)
+class Setting:
+    """One setting that a person can choose, under all its names."""
+
+    field: str
+    """In ``Settings``, which has its default."""
+    element: str
+    """In the management API and in configuration files."""
+    kinds: tuple[int, ...]
+    """The kinds of entity that have it."""
+    holds: str
+    low: int = 0
+    high: int = 0
+    """The range of a number or, in milliseconds, of a duration."""
+    is_fixed: bool = False
+    """It cannot be changed after creation."""
+
+    @property
+    def sdk_name(self) -> str:
+        """In the official Python client: ``LockDuration`` is ``lock_duration`` there."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.element).lower()
+
+
+SETTINGS: Final = (
+    Setting("lock_duration_ms", "LockDuration", _RECEIVED, DURATION, 5_000, 300_000),
+    Setting("max_size_mb", "MaxSizeInMegabytes", _SENT, NUMBER, 1, MAX_SIZE_MB_MAX),
+    Setting("requires_duplicate_detection", "RequiresDuplicateDetection", _SENT, FLAG, is_fixed=True),
+    Setting("requires_session", "RequiresSession", _RECEIVED, FLAG, is_fixed=True),
+    Setting("default_ttl_ms", "DefaultMessageTimeToLive", _ALL, DURATION, 1_000, FOREVER_MS),
+    Setting("dead_letter_on_expiration", "DeadLetteringOnMessageExpiration", _RECEIVED, FLAG),
+    Setting(
+        "dead_letter_on_filter_error", "DeadLetteringOnFilterEvaluationExceptions", (SUBSCRIPTION,), FLAG
+    ),
+    Setting(
+        "duplicate_window_ms", "DuplicateDetectionHistoryTimeWindow", _SENT, DURATION, 20_000, 7 * 86_400_000
+    ),
+    Setting("max_delivery_count", "MaxDeliveryCount", _RECEIVED, NUMBER, 1, 2_147_483_647),
+    Setting("enable_batched_operations", "EnableBatchedOperations", _ALL, FLAG),
+    Setting("filter_before_publishing", "FilteringMessagesBeforePublishing", (TOPIC,), FLAG),
+    Setting("status", "Status", _ALL, TEXT),
+    Setting("support_ordering", "SupportOrdering", _SENT, FLAG),
+    Setting("auto_delete_on_idle_ms", "AutoDeleteOnIdle", _ALL, DURATION, 300_000, FOREVER_MS),
+    Setting("enable_partitioning", "EnablePartitioning", _SENT, FLAG, is_fixed=True),
+    Setting("enable_express", "EnableExpress", _SENT, FLAG),
+    Setting("forward_to", "ForwardTo", _RECEIVED, PATH),
+    Setting("user_metadata", "UserMetadata", _ALL, TEXT),
+    Setting("forward_dead_letters_to", "ForwardDeadLetteredMessagesTo", _RECEIVED, PATH),
+    Setting("max_message_kb", "MaxMessageSizeInKilobytes", _SENT, NUMBER, 1, MAX_MESSAGE_KB_MAX),
+)
+
+
+def settings_of(kind: int) -> list[Setting]:
+    """What can be set on a kind of entity."""
+    return [setting for setting in SETTINGS if kind in setting.kinds]
 
 
 def check_settings(settings: Settings) -> None:
-    """Refuse settings outside their range, naming the field, the value and the range."""
-    _range("LockDuration", settings.lock_duration_ms, LOCK_DURATION_MIN_MS, LOCK_DURATION_MAX_MS, "ms")
-    _range("MaxDeliveryCount", settings.max_delivery_count, 1, MAX_DELIVERY_COUNT_MAX, "")
-    _range("DefaultMessageTimeToLive", settings.default_ttl_ms, DEFAULT_TTL_MIN_MS, FOREVER_MS, "ms")
-    _range("AutoDeleteOnIdle", settings.auto_delete_on_idle_ms, AUTO_DELETE_MIN_MS, FOREVER_MS, "ms")
-    _range("MaxSizeInMegabytes", settings.max_size_mb, 1, MAX_SIZE_MB_MAX, "")
-    _range("MaxMessageSizeInKilobytes", settings.max_message_kb, 1, MAX_MESSAGE_KB_MAX, "")
-    _range(
-        "DuplicateDetectionHistoryTimeWindow",
-        settings.duplicate_window_ms,
-        DUPLICATE_WINDOW_MIN_MS,
-        DUPLICATE_WINDOW_MAX_MS,
-        "ms",
-    )
+    """Refuse settings outside their range, naming the setting, the value and the range."""
+    for one in SETTINGS:
+        if one.high:
+            value, unit = getattr(settings, one.field), "ms" if one.holds == DURATION else ""
+            if not one.low <= value <= one.high:
+                raise InvalidEntity(
+                    f"{one.element} is {value}{unit}: it must be between {one.low}{unit} and {one.high}{unit}."
+                )
     if settings.status not in STATUSES:
         raise InvalidEntity(f"Status is '{settings.status}': it must be one of {', '.join(STATUSES)}.")
     if settings.user_metadata is not None and len(settings.user_metadata) > USER_METADATA_MAX:
@@ -166,15 +195,7 @@ def check_settings(settings: Settings) -> None:
 def check_update(old: Settings, new: Settings) -> None:
     """Refuse a change of what cannot change after creation."""
     check_settings(new)
-    for name, before, after in (
-        ("RequiresSession", old.requires_session, new.requires_session),
-        ("RequiresDuplicateDetection", old.requires_duplicate_detection, new.requires_duplicate_detection),
-        ("EnablePartitioning", old.enable_partitioning, new.enable_partitioning),
-    ):
-        if before != after:
-            raise InvalidEntity(f"{name} is {str(before).lower()} and cannot be changed after creation.")
-
-
-def _range(name: str, value: int, low: int, high: int, unit: str) -> None:
-    if not low <= value <= high:
-        raise InvalidEntity(f"{name} is {value}{unit}: it must be between {low}{unit} and {high}{unit}.")
+    for one in SETTINGS:
+        if one.is_fixed and getattr(old, one.field) != getattr(new, one.field):
+            before = str(getattr(old, one.field)).lower()
+            raise InvalidEntity(f"{one.element} is {before} and cannot be changed after creation.")

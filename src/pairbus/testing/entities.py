@@ -8,6 +8,7 @@ from datetime import timedelta
 from xml.sax.saxutils import escape
 
 from pairbus.errors import UsageError
+from pairbus.model.entity import SETTINGS
 
 _ATOM = "http://www.w3.org/2005/Atom"
 _SERVICE_BUS = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -31,25 +32,6 @@ class _Settings:
     user_metadata: str | None = None
     forward_dead_lettered_messages_to: str | None = None
     max_message_size_in_kilobytes: int | None = None
-
-
-# The order of the elements is the order of the schema (management REST, QueueDescription).
-_ELEMENTS = (
-    ("LockDuration", "lock_duration"),
-    ("MaxSizeInMegabytes", "max_size_in_megabytes"),
-    ("RequiresDuplicateDetection", "requires_duplicate_detection"),
-    ("RequiresSession", "requires_session"),
-    ("DefaultMessageTimeToLive", "default_message_time_to_live"),
-    ("DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration"),
-    ("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_history_time_window"),
-    ("MaxDeliveryCount", "max_delivery_count"),
-    ("Status", "status"),
-    ("AutoDeleteOnIdle", "auto_delete_on_idle"),
-    ("ForwardTo", "forward_to"),
-    ("UserMetadata", "user_metadata"),
-    ("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to"),
-    ("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes"),
-)
 
 
 @dataclass(frozen=True)
@@ -134,7 +116,7 @@ class Topic:
 
 def _set_properties(declared: object) -> dict[str, object]:
     """What was set of an entity's settings, under the names of the configuration file."""
-    values = {element: getattr(declared, name, None) for element, name in _ELEMENTS}
+    values = {setting.element: getattr(declared, setting.sdk_name, None) for setting in SETTINGS}
     return {
         element: duration_text(value) if isinstance(value, timedelta) else value
         for element, value in values.items()

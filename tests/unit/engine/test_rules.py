@@ -16,13 +16,13 @@ from pairbus.engine.rules.sql.declared import declared
 from pairbus.engine.rules.sql.filter import compile_filter
 from pairbus.engine.rules.sql.values import Duration
 from pairbus.engine.rules.subscription import (
+    CORRELATION_ELEMENTS,
     DEFAULT_RULE_NAME,
     CorrelationFilter,
     FalseFilter,
     Rule,
     RuleSet,
     TrueFilter,
-    default_rules,
 )
 from pairbus.errors import InvalidRule, QuotaExceeded
 
@@ -38,29 +38,29 @@ RED = MappingView({"color": "red", "size": 3}, {"label": "news", "messageid": "m
 
 
 def test_correlation_filter_wants_all_its_fields() -> None:
-    assert CorrelationFilter(label="news", message_id="m1", properties={"Color": "red"}).matches(RED)
-    assert not CorrelationFilter(label="news", properties={"Color": "blue"}).matches(RED)
-    assert not CorrelationFilter(label="news", to="x").matches(RED)
-    assert not CorrelationFilter(properties={"missing": "red"}).matches(RED)
+    assert CorrelationFilter({"label": "news", "messageid": "m1"}, properties={"Color": "red"}).matches(RED)
+    assert not CorrelationFilter({"label": "news"}, properties={"Color": "blue"}).matches(RED)
+    assert not CorrelationFilter({"label": "news", "to": "x"}).matches(RED)
+    assert not CorrelationFilter({}, properties={"missing": "red"}).matches(RED)
 
 
 def test_correlation_filter_compares_texts_with_case_and_numbers_by_value() -> None:
-    assert not CorrelationFilter(label="News").matches(RED)
-    assert CorrelationFilter(properties={"size": 3.0}).matches(RED)
-    assert not CorrelationFilter(properties={"size": "3"}).matches(RED)
-    assert not CorrelationFilter(properties={"one": True}).matches(MappingView({"one": 1}))
-    assert CorrelationFilter(properties={"size": declared("int", "3")}).matches(RED)
+    assert not CorrelationFilter({"label": "News"}).matches(RED)
+    assert CorrelationFilter({}, properties={"size": 3.0}).matches(RED)
+    assert not CorrelationFilter({}, properties={"size": "3"}).matches(RED)
+    assert not CorrelationFilter({}, properties={"one": True}).matches(MappingView({"one": 1}))
+    assert CorrelationFilter({}, properties={"size": declared("int", "3")}).matches(RED)
 
 
 def test_correlation_filter_does_not_test_what_is_null() -> None:
-    assert CorrelationFilter().matches(RED)
-    assert CorrelationFilter(properties={"size": None}).matches(RED)
+    assert CorrelationFilter({}).matches(RED)
+    assert CorrelationFilter({}, properties={"size": None}).matches(RED)
 
 
 @pytest.mark.parametrize("value", [math.nan, [1], Decimal64(bytes(8))])
 def test_correlation_filter_refuses_values_that_cannot_be_equal(value: object) -> None:
     with pytest.raises(InvalidRule):
-        CorrelationFilter(properties={"a": value})
+        CorrelationFilter({}, properties={"a": value})
 
 
 # ---- rule sets
@@ -74,7 +74,7 @@ def test_plain_rules_ask_for_one_copy_and_actions_for_one_each() -> None:
             Rule("b", TrueFilter()),
             sql("c", "color = 'red'", "SET x = 1"),
             sql("d", "color = 'blue'", "SET x = 1"),
-            Rule("e", CorrelationFilter(label="news"), compile_action("REMOVE size")),
+            Rule("e", CorrelationFilter({"label": "news"}), compile_action("REMOVE size")),
         ]
     )
 
@@ -92,7 +92,7 @@ def test_no_rules_want_nothing() -> None:
 
 
 def test_new_subscription_takes_everything() -> None:
-    rules = default_rules(5)
+    rules = RuleSet([Rule(DEFAULT_RULE_NAME, TrueFilter(), None, 5)])
 
     assert rules.judge(RED).plain
     found = rules.find("$DEFAULT")
@@ -145,18 +145,18 @@ def keys(index: TopicIndex[str], view: MappingView) -> list[str]:
 def test_topic_answers_in_the_order_subscriptions_were_added() -> None:
     index: TopicIndex[str] = TopicIndex()
     index.put("scan", RuleSet([sql("r", "color like 'r%'")]))
-    index.put("all", default_rules(0))
-    index.put("table", RuleSet([Rule("r", CorrelationFilter(label="news"))]))
+    index.put("all", RuleSet([Rule(DEFAULT_RULE_NAME, TrueFilter())]))
+    index.put("table", RuleSet([Rule("r", CorrelationFilter({"label": "news"}))]))
     index.put("equal", RuleSet([sql("r", "size = 3 and color = 'red'")]))
     index.put("never", RuleSet([sql("r", "1=0")]))
-    index.put("always", RuleSet([sql("r", "1=1"), Rule("e", CorrelationFilter())]))
+    index.put("always", RuleSet([sql("r", "1=1"), Rule("e", CorrelationFilter({}))]))
 
     assert keys(index, RED) == ["scan", "all", "table", "equal", "always"]
 
-    index.put("scan", RuleSet([Rule("r", CorrelationFilter(label="news"))]))
+    index.put("scan", RuleSet([Rule("r", CorrelationFilter({"label": "news"}))]))
     index.remove("all")
     index.remove("unknown")
-    index.put("all", default_rules(0))
+    index.put("all", RuleSet([Rule(DEFAULT_RULE_NAME, TrueFilter())]))
 
     assert keys(index, RED) == ["scan", "table", "equal", "always", "all"]
     assert index.rules_of("nobody") is None
@@ -194,8 +194,8 @@ def test_failure_in_one_subscription_leaves_the_others_alone() -> None:
 
 def test_topic_does_not_mix_booleans_with_numbers() -> None:
     index: TopicIndex[str] = TopicIndex()
-    index.put("number", RuleSet([Rule("r", CorrelationFilter(properties={"flag": 1}))]))
-    index.put("boolean", RuleSet([Rule("r", CorrelationFilter(properties={"flag": True}))]))
+    index.put("number", RuleSet([Rule("r", CorrelationFilter({}, properties={"flag": 1}))]))
+    index.put("boolean", RuleSet([Rule("r", CorrelationFilter({}, properties={"flag": True}))]))
 
     assert keys(index, MappingView({"flag": True})) == ["boolean"]
     assert keys(index, MappingView({"flag": 1.0})) == ["number"]
@@ -204,12 +204,12 @@ def test_topic_does_not_mix_booleans_with_numbers() -> None:
 def test_topic_refuses_more_filters_than_its_quota() -> None:
     index: TopicIndex[str] = TopicIndex(sql_filters_max=2, correlation_filters_max=1)
     index.put("a", RuleSet([sql("r", "1=1"), sql("q", "1=0"), Rule("t", TrueFilter())]))
-    index.put("b", RuleSet([Rule("r", CorrelationFilter(label="x"))]))
+    index.put("b", RuleSet([Rule("r", CorrelationFilter({"label": "x"}))]))
 
     with pytest.raises(QuotaExceeded, match="3 SQL filters"):
         index.put("c", RuleSet([sql("r", "1=1")]))
     with pytest.raises(QuotaExceeded, match="2 correlation filters"):
-        index.put("c", RuleSet([Rule("r", CorrelationFilter(label="x"))]))
+        index.put("c", RuleSet([Rule("r", CorrelationFilter({"label": "x"}))]))
 
     assert keys(index, RED) == ["a"]
     assert (index.sql_filter_count, index.correlation_filter_count) == (2, 1)
@@ -254,14 +254,7 @@ def test_values_survive_json(value: object) -> None:
         Rule(
             "all",
             CorrelationFilter(
-                correlation_id="1",
-                message_id="2",
-                to="3",
-                reply_to="4",
-                label="5",
-                session_id="6",
-                reply_to_session_id="7",
-                content_type="8",
+                {name: str(number) for number, name in enumerate(CORRELATION_ELEMENTS.values())},
                 properties={"N": 1, "when": Timestamp(5), "none": None, "long": declared("long", "5")},
             ),
             compile_action("REMOVE a"),

@@ -4,7 +4,7 @@ import pytest
 
 from pairbus.errors import ArgumentError
 from pairbus.gateway.atom import routes
-from pairbus.gateway.atom.routes import is_management, query_of, route_of
+from pairbus.gateway.atom.routes import query_of, route_of
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,6 @@ def test_nothing_is_tidied_away(target: str) -> None:
 
     assert route.resource == route.path
     assert route.path not in ("a", "b", "A")
-
-
-@pytest.mark.parametrize(
-    ("target", "is_ours"),
-    [
-        ("/q?api-version=2021-05", True),
-        ("/health?api-version=2021-05", True),
-        ("/?API-Version=2021-05", True),
-        ("/$Resources/queues", True),
-        ("/%24namespaceinfo", True),
-        ("/", False),
-        ("/health", False),
-        ("/metrics", False),
-        ("/q", False),
-        ("/$faults?api-version=2021-05", False),
-        ("/$servicebus/websocket", False),
-    ],
-)
-def test_the_api_knows_its_own_addresses(target: str, is_ours: bool) -> None:
-    assert is_management(target) is is_ours
 
 
 def test_queries_give_version_and_page() -> None:

@@ -10,24 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pairbus.cli.kit.errors import inert
 from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, Target, find_target
 from pairbus.errors import UsageError
+from pairbus.model.entity import DURATION, FLAG, NUMBER, SETTINGS
 from pairbus.reports.text import duration_ms
 
 if TYPE_CHECKING:
     from azure.servicebus.management import ServiceBusAdministrationClient
 
 KINDS: Final = ("queue", "topic", "subscription", "rule")
-FLAGS: Final = frozenset(
-    {
-        "dead_lettering_on_filter_evaluation_exceptions",
-        "dead_lettering_on_message_expiration",
-        "enable_batched_operations",
-        "enable_express",
-        "enable_partitioning",
-        "requires_duplicate_detection",
-        "requires_session",
-        "support_ordering",
-    }
-)
+FLAGS: Final = frozenset(setting.sdk_name for setting in SETTINGS if setting.holds == FLAG)
 LIST_COLUMNS: Final = {
     "active_message_count": "active",
     "dead_letter_message_count": "dead_letter",
@@ -36,14 +26,7 @@ LIST_COLUMNS: Final = {
 }
 """The official client's counts that a list shows, and the names of their columns."""
 _ROW_ORDER: Final = ("kind", "name", *LIST_COLUMNS.values(), "filter")
-DURATIONS: Final = frozenset(
-    {
-        "auto_delete_on_idle",
-        "default_message_time_to_live",
-        "duplicate_detection_history_time_window",
-        "lock_duration",
-    }
-)
+DURATIONS: Final = frozenset(setting.sdk_name for setting in SETTINGS if setting.holds == DURATION)
 UNLIMITED: Final = "unlimited"
 UNLIMITED_DAYS: Final = 10_000_000
 _ISO: Final = re.compile(r"P(?=[\dT])(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{1,7})?S)?)?")
@@ -51,7 +34,7 @@ _CLOCK: Final = re.compile(r"(?:(\d{1,8}) days?, )?(\d{1,6}):(\d{2}):(\d{2})")
 """As ``entity show`` prints a length of time."""
 UNLIMITED_TEXT: Final = "P10675199DT2H48M5.4775807S"
 """The longest time that the management API can write; it stands for no limit."""
-NUMBERS: Final = frozenset({"max_delivery_count", "max_message_size_in_kilobytes", "max_size_in_megabytes"})
+NUMBERS: Final = frozenset(setting.sdk_name for setting in SETTINGS if setting.holds == NUMBER)
 
 
 def rows_of(client: ServiceBusAdministrationClient, path: str | None) -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ A value is ``{"type": …, "value": …}``; one with a declared type has ``decla
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,31 @@ from pairbus.engine.rules.sql.declared import SPECIAL_DOUBLES, Declared
 from pairbus.engine.rules.sql.filter import SqlFilter, compile_filter
 from pairbus.engine.rules.sql.text import uuid_octets_from, uuid_text
 from pairbus.engine.rules.sql.values import Duration
-from pairbus.engine.rules.subscription import CorrelationFilter, FalseFilter, Rule, RuleFilter, TrueFilter
+from pairbus.engine.rules.subscription import (
+    CORRELATION_ELEMENTS,
+    CorrelationFilter,
+    FalseFilter,
+    Rule,
+    RuleFilter,
+    RuleSet,
+    TrueFilter,
+)
 from pairbus.errors import InvalidRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pairbus.model.entity import Settings
+
+
+def rules_of(settings: Settings) -> RuleSet:
+    """A subscription's rules, compiled, in the order they were made. Raises InvalidRule."""
+    return RuleSet([rule_from_json(json.loads(text)) for text in settings.rules])
+
+
+def rule_text(rule: Rule) -> str:
+    """A rule in the form that settings keep."""
+    return json.dumps(rule_to_json(rule), separators=(",", ":"))
 
 
 def rule_to_json(rule: Rule) -> dict[str, object]:
@@ -73,17 +94,10 @@ def _filter_from_json(data: Mapping[str, object]) -> RuleFilter:
     if kind != "correlation":
         raise InvalidRule(f"a filter of kind {kind[:40]!r} is not known")
     fields = _mapping(data.get("fields"), "fields")
-    return CorrelationFilter(
-        correlation_id=_field(fields, "correlationid"),
-        message_id=_field(fields, "messageid"),
-        to=_field(fields, "to"),
-        reply_to=_field(fields, "replyto"),
-        label=_field(fields, "label"),
-        session_id=_field(fields, "sessionid"),
-        reply_to_session_id=_field(fields, "replytosessionid"),
-        content_type=_field(fields, "contenttype"),
-        properties=_values_from_json(data.get("properties")),
-    )
+    present = {
+        name: _text(fields, name) for name in CORRELATION_ELEMENTS.values() if fields.get(name) is not None
+    }
+    return CorrelationFilter(present, _values_from_json(data.get("properties")))
 
 
 def _action_from_json(data: object) -> SqlAction | None:
@@ -188,10 +202,6 @@ def _text(data: Mapping[str, object], name: str) -> str:
     if isinstance(value, str):
         return value
     raise InvalidRule(f"{name} is not a text but {type(value).__name__}")
-
-
-def _field(fields: Mapping[str, object], name: str) -> str | None:
-    return None if fields.get(name) is None else _text(fields, name)
 
 
 def _mapping(data: object, what: str) -> Mapping[str, object]:

@@ -27,6 +27,16 @@ RULE_NAME_PROPERTY: Final = "RuleName"
 """The application property by which a copy made by an action tells its rule."""
 
 
+CORRELATION_FIELDS: Final = (
+    "correlation-id", "message-id", "to", "reply-to", "label", "session-id", "reply-to-session-id", "content-type"
+)  # fmt: skip
+"""The broker properties that a correlation filter can test, as AMQP management names them, in the service's order."""
+CORRELATION_ELEMENTS: Final = {
+    name.title().replace("-", ""): name.replace("-", "") for name in CORRELATION_FIELDS
+}
+"""The same in the management API's XML and in configuration files, each with the name that filters ask a message by."""
+
+
 @final
 class TrueFilter:
     __slots__ = ()
@@ -53,30 +63,13 @@ class CorrelationFilter:
     __slots__ = ("equalities", "fields", "properties")
 
     def __init__(
-        self,
-        *,
-        correlation_id: str | None = None,
-        message_id: str | None = None,
-        to: str | None = None,
-        reply_to: str | None = None,
-        label: str | None = None,
-        session_id: str | None = None,
-        reply_to_session_id: str | None = None,
-        content_type: str | None = None,
-        properties: Mapping[str, object] | None = None,
+        self, fields: Mapping[str, str | None], properties: Mapping[str, object] | None = None
     ) -> None:
-        """What is None is not tested. Raises InvalidRule for property values no rule can work with."""
-        given: dict[str, str | None] = {
-            "correlationid": correlation_id,
-            "messageid": message_id,
-            "to": to,
-            "replyto": reply_to,
-            "label": label,
-            "sessionid": session_id,
-            "replytosessionid": reply_to_session_id,
-            "contenttype": content_type,
-        }
-        self.fields: dict[str, str] = {name: value for name, value in given.items() if value is not None}
+        """``fields``: broker properties by the names of ``CORRELATION_ELEMENTS``; None is not tested.
+
+        Raises InvalidRule for property values no rule can work with.
+        """
+        self.fields: dict[str, str] = {name: value for name, value in fields.items() if value is not None}
         """Broker properties by canonical name."""
         self.properties: dict[str, object] = dict(properties or {})
         """Application properties as they came, names and declared types included."""
@@ -157,7 +150,6 @@ class Verdict:
         return not self.plain and not self.actions and self.failure is None
 
 
-NO_COPY: Final = Verdict(False, [])
 PLAIN_COPY: Final = Verdict(True, [])
 
 
@@ -217,8 +209,3 @@ class RuleSet:
             elif holds:
                 actions.append(rule)
         return Verdict(plain, actions, failed_rule, failure)
-
-
-def default_rules(created_at: int) -> RuleSet:
-    """What a new subscription has: one rule that takes everything."""
-    return RuleSet([Rule(DEFAULT_RULE_NAME, TrueFilter(), None, created_at)])

@@ -8,27 +8,22 @@ Rule 4: GET changes nothing (M10).
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pairbus.engine.rules.codec import rule_from_json, rule_to_json
+from pairbus.engine.rules.codec import rule_text, rules_of
 from pairbus.engine.rules.subscription import DEFAULT_RULE_NAME, Rule, TrueFilter
 from pairbus.errors import ArgumentError, EntityAlreadyExists, EntityNotFound, Refusal
 from pairbus.gateway.access import claimed_rule
 from pairbus.gateway.atom import routes
 from pairbus.gateway.atom.read import (
-    QUEUE_ELEMENT,
+    ENTITY_ELEMENTS,
     RULE_ELEMENT,
-    SUBSCRIPTION_ELEMENT,
-    TOPIC_ELEMENT,
     read_description,
-    read_queue,
-    read_subscription,
-    read_topic,
+    read_settings,
 )
-from pairbus.gateway.atom.routes import Query, Route, is_management, query_of, route_of
+from pairbus.gateway.atom.routes import Query, Route, query_of
 from pairbus.gateway.atom.rules import read_rule
 from pairbus.gateway.atom.write import (
     Address,
@@ -98,12 +93,8 @@ class ManagementApi:
         self._audit = audit
         self._audit_refusal = audit_refusal or audit
 
-    def owns(self, target: str) -> bool:
-        """Whether a request with this target is for this API."""
-        return is_management(target)
-
-    def handle(self, request: HttpRequest, now: int) -> HttpResponse:
-        route = route_of(request.target)
+    def handle(self, request: HttpRequest, route: Route, now: int) -> HttpResponse:
+        """Answer one request; ``route`` is the resource of its target."""
         who = ""
         try:
             header = request.headers.get("authorization")
@@ -167,7 +158,7 @@ class ManagementApi:
         first, last = query.skip, query.skip + query.top
         if route.what == routes.RULES:
             subscription = self._entity(route)
-            rules = sorted(rules_of(subscription), key=_rule_key)
+            rules = sorted(rules_of(subscription.settings).rules, key=_rule_key)
             path, title, total = f"{subscription.path}/Rules", "Rules", len(rules)
             entries = [rule_entry(subscription, rule, address) for rule in rules[first:last]]
         else:
@@ -231,14 +222,16 @@ class ManagementApi:
         entity = self._entity(route)
         if route.what == routes.RULE:
             gone = _rule_of(entity, route).name
-            self._put_rules(entity, [rule for rule in rules_of(entity) if rule.name != gone], now)
+            self._put_rules(
+                entity, [rule for rule in rules_of(entity.settings).rules if rule.name != gone], now
+            )
         else:
             self._namespace.delete(entity, now)
         return HttpResponse(200, list(_HEADERS), b"")
 
     def _create_rule(self, route: Route, node: Node, address: Address, now: int) -> str:
         subscription = self._entity(route)
-        rules = rules_of(subscription)
+        rules = rules_of(subscription.settings).rules
         if any(_rule_key(other) == route.rule.lower() for other in rules):
             raise EntityAlreadyExists(route.full_path)
         check_rule_name(route.rule)
@@ -249,7 +242,7 @@ class ManagementApi:
     def _update_rule(self, subscription: Entity, route: Route, node: Node, address: Address, now: int) -> str:
         old = _rule_of(subscription, route)
         rule = _read_rule(node, old.name, old.created_at)
-        rules = [rule if other.name == old.name else other for other in rules_of(subscription)]
+        rules = [rule if other.name == old.name else other for other in rules_of(subscription.settings).rules]
         self._put_rules(subscription, rules, now)
         return rule_entry(subscription, rule, address)
 
@@ -285,18 +278,8 @@ class ManagementApi:
 _HEADERS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
 
 
-def rules_of(subscription: Entity) -> list[Rule]:
-    """The rules of a subscription, in the order they were made."""
-    return [rule_from_json(json.loads(text)) for text in subscription.settings.rules]
-
-
-def rule_text(rule: Rule) -> str:
-    """A rule in the form that settings keep."""
-    return json.dumps(rule_to_json(rule), separators=(",", ":"))
-
-
 def _rule_of(subscription: Entity, route: Route) -> Rule:
-    for rule in rules_of(subscription):
+    for rule in rules_of(subscription.settings).rules:
         if _rule_key(rule) == route.rule.lower():
             return rule
     raise EntityNotFound(route.full_path)
@@ -314,28 +297,23 @@ def _read_rule(node: Node, name: str, created_at: int) -> Rule:
 
 def _kind_of(route: Route, node: Node) -> int:
     """The kind of entity that a description is about. Raises ArgumentError where the path cannot be one."""
+    kind = ENTITY_ELEMENTS.index(node.name) if node.name in ENTITY_ELEMENTS else -1
+    queue, topic, subscription = ENTITY_ELEMENTS
     if route.what == routes.SUBSCRIPTION:
-        if node.name != SUBSCRIPTION_ELEMENT:
+        if kind != SUBSCRIPTION:
             raise ArgumentError(
-                f"A subscription is described by a {SUBSCRIPTION_ELEMENT}, not by a {node.name[:80]}."
+                f"A subscription is described by a {subscription}, not by a {node.name[:80]}."
             )
-        return SUBSCRIPTION
-    if node.name == QUEUE_ELEMENT:
-        return QUEUE
-    if node.name == TOPIC_ELEMENT:
-        return TOPIC
-    raise ArgumentError(
-        f"'{route.path[:PATH_TOLD_MAX]}' is described by a {QUEUE_ELEMENT} or {TOPIC_ELEMENT}, not by a {node.name[:80]}."
-    )
+    elif kind not in (QUEUE, TOPIC):
+        raise ArgumentError(
+            f"'{route.path[:PATH_TOLD_MAX]}' is described by a {queue} or {topic}, not by a {node.name[:80]}."
+        )
+    return kind
 
 
 def _read_settings(kind: int, node: Node, old: Settings | None, version: str, now: int) -> Settings:
-    if kind == QUEUE:
-        return read_queue(node, old, version, now)
-    if kind == TOPIC:
-        return read_topic(node, old, version, now)
-    settings = read_subscription(node, old, now)
-    if old is not None:
+    settings = read_settings(kind, node, old, version, now)
+    if kind != SUBSCRIPTION or old is not None:
         return settings
     description = node.child("DefaultRuleDescription")
     if description is None or description.is_nil:

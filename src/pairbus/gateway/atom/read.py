@@ -8,6 +8,7 @@ Rule 3: ranges are the model's business (``check_settings``); here a text only h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from pairbus.engine.rules.sql.text import integer_from
@@ -15,7 +16,19 @@ from pairbus.errors import ArgumentError
 from pairbus.gateway.atom.times import duration_ms, instant_ms
 from pairbus.gateway.atom.xml import ATOM, SERVICE_BUS, Node, parse
 from pairbus.model.access import AccessRule
-from pairbus.model.entity import ACCESS_RULES_MAX, MAX_MESSAGE_KB_MAX, MAX_SIZE_MB_MAX, Settings
+from pairbus.model.entity import (
+    ACCESS_RULES_MAX,
+    DURATION,
+    FLAG,
+    MAX_MESSAGE_KB_MAX,
+    MAX_SIZE_MB_MAX,
+    NUMBER,
+    PATH,
+    SUBSCRIPTION,
+    Setting,
+    Settings,
+    settings_of,
+)
 
 VERSION_OLDEST: Final = "2017-04"
 VERSIONS_KNOWN: Final = frozenset(
@@ -31,9 +44,8 @@ VERSION_NEWEST: Final = "2024-05"
 VERSION_FILTER_COUNTS: Final = "2024-05"
 """From this version on clients know SqlFilterCount and CorrelationFilterCount."""
 
-QUEUE_ELEMENT: Final = "QueueDescription"
-TOPIC_ELEMENT: Final = "TopicDescription"
-SUBSCRIPTION_ELEMENT: Final = "SubscriptionDescription"
+ENTITY_ELEMENTS: Final = ("QueueDescription", "TopicDescription", "SubscriptionDescription")
+"""By kind of entity."""
 RULE_ELEMENT: Final = "RuleDescription"
 
 SHARED_ACCESS_RULE: Final = "SharedAccessAuthorizationRule"
@@ -61,89 +73,44 @@ def read_description(body: bytes) -> Node:
     return description
 
 
-def read_queue(node: Node, old: Settings | None, version: str, now: int) -> Settings:
-    """The settings of a queue; ``old`` are those it has when this is an update."""
-    base = Settings() if old is None else old
-    _refuse_true(node, "IsAnonymousAccessible", "anonymous access is not offered")
-    return Settings(
-        lock_duration_ms=_duration(node, "LockDuration", _DEFAULTS.lock_duration_ms),
-        max_size_mb=_size(node, old),
-        requires_duplicate_detection=_flag(
-            node, "RequiresDuplicateDetection", base.requires_duplicate_detection
-        ),
-        requires_session=_flag(node, "RequiresSession", base.requires_session),
-        default_ttl_ms=_duration(node, "DefaultMessageTimeToLive", _DEFAULTS.default_ttl_ms),
-        dead_letter_on_expiration=_flag(node, "DeadLetteringOnMessageExpiration", False),
-        duplicate_window_ms=_duration(
-            node, "DuplicateDetectionHistoryTimeWindow", _DEFAULTS.duplicate_window_ms
-        ),
-        max_delivery_count=_integer(node, "MaxDeliveryCount", _DEFAULTS.max_delivery_count),
-        enable_batched_operations=_flag(node, "EnableBatchedOperations", True),
-        access_rules=read_access_rules(node, base.access_rules, now),
-        status=node.value("Status") or _DEFAULTS.status,
-        support_ordering=_flag(node, "SupportOrdering", True),
-        auto_delete_on_idle_ms=_duration(node, "AutoDeleteOnIdle", _DEFAULTS.auto_delete_on_idle_ms),
-        enable_partitioning=_flag(node, "EnablePartitioning", base.enable_partitioning),
-        enable_express=_flag(node, "EnableExpress", False),
-        forward_to=_destination(node, "ForwardTo"),
-        user_metadata=_verbatim(node, "UserMetadata"),
-        forward_dead_letters_to=_destination(node, "ForwardDeadLetteredMessagesTo"),
-        max_message_kb=_message_size(node, base, version),
-        created_at=base.created_at or now,
-        updated_at=now,
-    )
+def read_settings(kind: int, node: Node, old: Settings | None, version: str, now: int) -> Settings:
+    """The settings of an entity; ``old`` are those it has when this is an update. A subscription keeps its rules as they were;
+    the caller adds those of a new one.
+    """
+    base = _DEFAULTS if old is None else old
+    values: dict[str, object] = {}
+    for setting in settings_of(kind):
+        default = getattr(base if setting.is_fixed else _DEFAULTS, setting.field)
+        values[setting.field] = _read(node, setting, default)
+    if kind == SUBSCRIPTION:
+        values["max_message_kb"] = base.max_message_kb
+    else:
+        _refuse_true(node, "IsAnonymousAccessible", "anonymous access is not offered")
+        _refuse_true(node, "EnableSubscriptionPartitioning", "partitioned subscriptions are not offered")
+        values["max_size_mb"] = _size(node, old)
+        values["max_message_kb"] = _message_size(node, base, version)
+        values["access_rules"] = read_access_rules(node, base.access_rules, now)
+    created_at = base.created_at or now
+    settings = replace(_DEFAULTS, rules=base.rules, created_at=created_at, updated_at=now)
+    return replace(settings, **values)  # type: ignore[arg-type]
 
 
-def read_topic(node: Node, old: Settings | None, version: str, now: int) -> Settings:
-    """The settings of a topic; ``old`` are those it has when this is an update."""
-    base = Settings() if old is None else old
-    _refuse_true(node, "IsAnonymousAccessible", "anonymous access is not offered")
-    _refuse_true(node, "EnableSubscriptionPartitioning", "partitioned subscriptions are not offered")
-    return Settings(
-        default_ttl_ms=_duration(node, "DefaultMessageTimeToLive", _DEFAULTS.default_ttl_ms),
-        max_size_mb=_size(node, old),
-        requires_duplicate_detection=_flag(
-            node, "RequiresDuplicateDetection", base.requires_duplicate_detection
-        ),
-        duplicate_window_ms=_duration(
-            node, "DuplicateDetectionHistoryTimeWindow", _DEFAULTS.duplicate_window_ms
-        ),
-        enable_batched_operations=_flag(node, "EnableBatchedOperations", True),
-        filter_before_publishing=_flag(node, "FilteringMessagesBeforePublishing", False),
-        access_rules=read_access_rules(node, base.access_rules, now),
-        status=node.value("Status") or _DEFAULTS.status,
-        support_ordering=_flag(node, "SupportOrdering", True),
-        auto_delete_on_idle_ms=_duration(node, "AutoDeleteOnIdle", _DEFAULTS.auto_delete_on_idle_ms),
-        enable_partitioning=_flag(node, "EnablePartitioning", base.enable_partitioning),
-        enable_express=_flag(node, "EnableExpress", False),
-        user_metadata=_verbatim(node, "UserMetadata"),
-        max_message_kb=_message_size(node, base, version),
-        created_at=base.created_at or now,
-        updated_at=now,
-    )
-
-
-def read_subscription(node: Node, old: Settings | None, now: int) -> Settings:
-    """The settings of a subscription, its rules as they were; the caller adds those of a new one."""
-    base = Settings() if old is None else old
-    return Settings(
-        lock_duration_ms=_duration(node, "LockDuration", _DEFAULTS.lock_duration_ms),
-        requires_session=_flag(node, "RequiresSession", base.requires_session),
-        default_ttl_ms=_duration(node, "DefaultMessageTimeToLive", _DEFAULTS.default_ttl_ms),
-        dead_letter_on_expiration=_flag(node, "DeadLetteringOnMessageExpiration", False),
-        dead_letter_on_filter_error=_flag(node, "DeadLetteringOnFilterEvaluationExceptions", True),
-        max_delivery_count=_integer(node, "MaxDeliveryCount", _DEFAULTS.max_delivery_count),
-        enable_batched_operations=_flag(node, "EnableBatchedOperations", True),
-        status=node.value("Status") or _DEFAULTS.status,
-        forward_to=_destination(node, "ForwardTo"),
-        user_metadata=_verbatim(node, "UserMetadata"),
-        forward_dead_letters_to=_destination(node, "ForwardDeadLetteredMessagesTo"),
-        auto_delete_on_idle_ms=_duration(node, "AutoDeleteOnIdle", _DEFAULTS.auto_delete_on_idle_ms),
-        max_message_kb=base.max_message_kb,
-        rules=base.rules,
-        created_at=base.created_at or now,
-        updated_at=now,
-    )
+def _read(node: Node, setting: Setting, default: object) -> object:
+    name = setting.element
+    if setting.holds == PATH:
+        return _destination(node, name)
+    if setting.field == "user_metadata":
+        # Text with its white space; empty is the same as absent.
+        child = node.child(name)
+        return None if child is None or child.is_nil else child.text or None
+    text = node.value(name)
+    if text is None:
+        return default
+    if setting.holds == DURATION:
+        return duration_ms(name, text)
+    if setting.holds == FLAG:
+        return _flag_of(name, text)
+    return _integer_of(name, text) if setting.holds == NUMBER else text
 
 
 def read_access_rules(node: Node, old: tuple[AccessRule, ...], now: int) -> tuple[AccessRule, ...]:
@@ -186,11 +153,6 @@ def _access_rule(node: Node, before: dict[str, AccessRule], now: int) -> AccessR
     )
 
 
-def _duration(node: Node, name: str, default: int) -> int:
-    text = node.value(name)
-    return default if text is None else duration_ms(name, text)
-
-
 def _instant(node: Node, name: str, default: int) -> int:
     text = node.value(name)
     return default if text is None else instant_ms(name, text)
@@ -198,8 +160,10 @@ def _instant(node: Node, name: str, default: int) -> int:
 
 def _integer(node: Node, name: str, default: int) -> int:
     text = node.value(name)
-    if text is None:
-        return default
+    return default if text is None else _integer_of(name, text)
+
+
+def _integer_of(name: str, text: str) -> int:
     value = integer_from(text)
     if value is None or abs(value) > INTEGER_MAX:
         raise ArgumentError(f"{name} is '{text[:80]}': it must be an integer.")
@@ -208,19 +172,15 @@ def _integer(node: Node, name: str, default: int) -> int:
 
 def _flag(node: Node, name: str, default: bool) -> bool:
     text = node.value(name)
-    if text is None:
-        return default
+    return default if text is None else _flag_of(name, text)
+
+
+def _flag_of(name: str, text: str) -> bool:
     if text in ("true", "1", "True"):
         return True
     if text in ("false", "0", "False"):
         return False
     raise ArgumentError(f"{name} is '{text[:80]}': it must be true or false.")
-
-
-def _verbatim(node: Node, name: str) -> str | None:
-    """Text with its white space; empty is the same as absent."""
-    child = node.child(name)
-    return None if child is None or child.is_nil else child.text or None
 
 
 def _destination(node: Node, name: str) -> str | None:

@@ -82,15 +82,6 @@ class Route:
         return f"{self.entity_path}/Rules/{self.rule}" if self.rule else self.entity_path
 
 
-def is_management(target: str) -> bool:
-    """Whether a target belongs to the management API rather than to a page or another service of the broker."""
-    path, _, query = target.partition("?")
-    first = unquote(path).strip("/").partition("/")[0].lower()
-    if first in (_RESOURCES, _NAMESPACE_INFO):
-        return True
-    return not first.startswith("$") and "api-version=" in query.lower()
-
-
 def route_of(target: str) -> Route:
     """The resource of a target."""
     path = unquote(target.partition("?")[0]).removeprefix("/").removesuffix("/")

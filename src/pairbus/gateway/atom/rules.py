@@ -14,7 +14,13 @@ from pairbus.engine.rules.sql.declared import Declared, declared
 from pairbus.engine.rules.sql.filter import compile_filter
 from pairbus.engine.rules.sql.text import duration_text, instant_text, uuid_text
 from pairbus.engine.rules.sql.values import Duration
-from pairbus.engine.rules.subscription import CorrelationFilter, FalseFilter, Rule, TrueFilter
+from pairbus.engine.rules.subscription import (
+    CORRELATION_ELEMENTS,
+    CorrelationFilter,
+    FalseFilter,
+    Rule,
+    TrueFilter,
+)
 from pairbus.errors import InvalidRule
 from pairbus.gateway.atom.times import instant
 from pairbus.gateway.atom.xml import SCHEMA, Node, element, escaped
@@ -30,17 +36,6 @@ PREFIX: Final = "d6p1"
 """The JavaScript client cuts the first five characters off a type, so the prefix must have four."""
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
-
-_FIELDS: Final = (
-    ("CorrelationId", "correlationid"),
-    ("MessageId", "messageid"),
-    ("To", "to"),
-    ("ReplyTo", "replyto"),
-    ("Label", "label"),
-    ("SessionId", "sessionid"),
-    ("ReplyToSessionId", "replytosessionid"),
-    ("ContentType", "contenttype"),
-)
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -59,17 +54,8 @@ def _read_filter(node: Node | None) -> RuleFilter:
     if node.type_name == "SqlFilter":
         return compile_filter(_expression(node), _read_pairs(node.child("Parameters")))
     if node.type_name == "CorrelationFilter":
-        return CorrelationFilter(
-            correlation_id=_text(node, "CorrelationId"),
-            message_id=_text(node, "MessageId"),
-            to=_text(node, "To"),
-            reply_to=_text(node, "ReplyTo"),
-            label=_text(node, "Label"),
-            session_id=_text(node, "SessionId"),
-            reply_to_session_id=_text(node, "ReplyToSessionId"),
-            content_type=_text(node, "ContentType"),
-            properties=_read_pairs(node.child("Properties")),
-        )
+        fields = {key: _text(node, name) for name, key in CORRELATION_ELEMENTS.items()}
+        return CorrelationFilter(fields, _read_pairs(node.child("Properties")))
     raise InvalidRule(
         f"The filter's type is '{node.type_name[:80]}': "
         "it must be SqlFilter, CorrelationFilter, TrueFilter or FalseFilter."
@@ -132,7 +118,9 @@ def _filter_element(rule_filter: RuleFilter) -> str:
         return f'<Filter i:type="FalseFilter">{_sql("1=0", {})}</Filter>'
     if isinstance(rule_filter, CorrelationFilter):
         fields = "".join(
-            element(name, rule_filter.fields[key]) for name, key in _FIELDS if key in rule_filter.fields
+            element(name, rule_filter.fields[key])
+            for name, key in CORRELATION_ELEMENTS.items()
+            if key in rule_filter.fields
         )
         properties = _pairs("Properties", rule_filter.properties)
         return f'<Filter i:type="CorrelationFilter">{fields}{properties}</Filter>'

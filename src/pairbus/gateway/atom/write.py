@@ -10,12 +10,10 @@ import json
 from typing import TYPE_CHECKING, Final, final
 
 from pairbus.gateway.atom.read import (
-    QUEUE_ELEMENT,
+    ENTITY_ELEMENTS,
     RULE_ELEMENT,
     SHARED_ACCESS_CLAIM,
     SHARED_ACCESS_RULE,
-    SUBSCRIPTION_ELEMENT,
-    TOPIC_ELEMENT,
     VERSION_FILTER_COUNTS,
     VERSION_MESSAGE_SIZE,
 )
@@ -31,7 +29,7 @@ from pairbus.gateway.atom.xml import (
     flag,
     number,
 )
-from pairbus.model.entity import QUEUE, TOPIC
+from pairbus.model.entity import DURATION, PATH, SETTINGS, Setting
 
 if TYPE_CHECKING:
     from pairbus.engine.entity import Counts, Entity
@@ -71,13 +69,8 @@ class Address:
 
 def entity_entry(entity: Entity, address: Address) -> str:
     """The entry of any entity."""
-    if entity.kind == QUEUE:
-        name, content = QUEUE_ELEMENT, _queue_content(entity, address)
-    elif entity.kind == TOPIC:
-        name, content = TOPIC_ELEMENT, _topic_content(entity, address)
-    else:
-        name, content = SUBSCRIPTION_ELEMENT, _subscription_content(entity, address)
     settings = entity.settings
+    name, content = ENTITY_ELEMENTS[entity.kind], _content(entity, address)
     return _entry(address, entity.path, entity.name, settings.created_at, settings.updated_at, name, content)
 
 
@@ -143,96 +136,125 @@ def _entry(
 # --- descriptions -----------------------------------------------------------------------------------
 
 
-def _queue_content(entity: Entity, address: Address) -> str:
-    settings, counts = entity.settings, entity.counts()
-    parts = [
-        element("LockDuration", duration(settings.lock_duration_ms)),
-        number("MaxSizeInMegabytes", settings.max_size_mb),
-        flag("RequiresDuplicateDetection", settings.requires_duplicate_detection),
-        flag("RequiresSession", settings.requires_session),
-        element("DefaultMessageTimeToLive", duration(settings.default_ttl_ms)),
-        flag("DeadLetteringOnMessageExpiration", settings.dead_letter_on_expiration),
-        element("DuplicateDetectionHistoryTimeWindow", duration(settings.duplicate_window_ms)),
-        number("MaxDeliveryCount", settings.max_delivery_count),
-        flag("EnableBatchedOperations", settings.enable_batched_operations),
-        number("SizeInBytes", entity.size_bytes),
-        number("MessageCount", counts.total),
-        flag("IsAnonymousAccessible", False),
-        _access_rules(settings.access_rules),
-        element("Status", settings.status),
-        *_times(entity),
-        flag("SupportOrdering", settings.support_ordering),
-        _count_details(counts),
-        element("AutoDeleteOnIdle", duration(settings.auto_delete_on_idle_ms)),
-        flag("EnablePartitioning", settings.enable_partitioning),
-        element("EntityAvailabilityStatus", AVAILABLE),
-        flag("EnableExpress", settings.enable_express),
-        _forward("ForwardTo", settings.forward_to, address),
-        _optional("UserMetadata", settings.user_metadata),
-        _forward("ForwardDeadLetteredMessagesTo", settings.forward_dead_letters_to, address),
-        _message_size(settings.max_message_kb, address.version),
-    ]
-    return "".join(parts)
-
-
-def _topic_content(entity: Entity, address: Address) -> str:
+def _content(entity: Entity, address: Address) -> str:
+    """The children of an entity's description: its settings, and what only the broker writes, in the schema's order."""
+    counts = entity.counts()
     settings = entity.settings
-    parts = [
-        element("DefaultMessageTimeToLive", duration(settings.default_ttl_ms)),
-        number("MaxSizeInMegabytes", settings.max_size_mb),
-        flag("RequiresDuplicateDetection", settings.requires_duplicate_detection),
-        element("DuplicateDetectionHistoryTimeWindow", duration(settings.duplicate_window_ms)),
-        flag("EnableBatchedOperations", settings.enable_batched_operations),
-        number("SizeInBytes", entity.size_bytes),
-        flag("FilteringMessagesBeforePublishing", settings.filter_before_publishing),
-        flag("IsAnonymousAccessible", False),
-        _access_rules(settings.access_rules),
-        element("Status", settings.status),
-        *_times(entity),
-        flag("SupportOrdering", settings.support_ordering),
-        _count_details(entity.counts()),
-        number("SubscriptionCount", len(entity.subscriptions)),
-        _filter_counts(entity, address.version),
-        element("AutoDeleteOnIdle", duration(settings.auto_delete_on_idle_ms)),
-        flag("EnablePartitioning", settings.enable_partitioning),
-        element("EntityAvailabilityStatus", AVAILABLE),
-        flag("EnableSubscriptionPartitioning", False),
-        flag("EnableExpress", settings.enable_express),
-        _optional("UserMetadata", settings.user_metadata),
-        _message_size(settings.max_message_kb, address.version),
-    ]
+    own = {
+        "AccessedAt": element("AccessedAt", instant(entity.accessed_at)),
+        "AuthorizationRules": _access_rules(settings.access_rules),
+        "CountDetails": _count_details(counts),
+        "CreatedAt": element("CreatedAt", instant(settings.created_at)),
+        "EnableSubscriptionPartitioning": flag("EnableSubscriptionPartitioning", False),
+        "EntityAvailabilityStatus": element("EntityAvailabilityStatus", AVAILABLE),
+        "FilterCounts": _filter_counts(entity, address.version),
+        "IsAnonymousAccessible": flag("IsAnonymousAccessible", False),
+        "MessageCount": number("MessageCount", counts.total),
+        "SizeInBytes": number("SizeInBytes", entity.size_bytes),
+        "SubscriptionCount": number("SubscriptionCount", len(entity.subscriptions)),
+        "UpdatedAt": element("UpdatedAt", instant(settings.updated_at)),
+    }
+    parts: list[str] = []
+    for name in _ORDER[entity.kind]:
+        setting = _BY_ELEMENT.get(name)
+        if setting is None:
+            parts.append(own[name])
+        else:
+            parts.append(_setting(setting, getattr(settings, setting.field), address))
     return "".join(parts)
 
 
-def _subscription_content(entity: Entity, address: Address) -> str:
-    settings, counts = entity.settings, entity.counts()
-    parts = [
-        element("LockDuration", duration(settings.lock_duration_ms)),
-        flag("RequiresSession", settings.requires_session),
-        element("DefaultMessageTimeToLive", duration(settings.default_ttl_ms)),
-        flag("DeadLetteringOnMessageExpiration", settings.dead_letter_on_expiration),
-        flag("DeadLetteringOnFilterEvaluationExceptions", settings.dead_letter_on_filter_error),
-        number("MessageCount", counts.total),
-        number("MaxDeliveryCount", settings.max_delivery_count),
-        flag("EnableBatchedOperations", settings.enable_batched_operations),
-        element("Status", settings.status),
-        _forward("ForwardTo", settings.forward_to, address),
-        *_times(entity),
-        _count_details(counts),
-        _optional("UserMetadata", settings.user_metadata),
-        _forward("ForwardDeadLetteredMessagesTo", settings.forward_dead_letters_to, address),
-        element("AutoDeleteOnIdle", duration(settings.auto_delete_on_idle_ms)),
-        element("EntityAvailabilityStatus", AVAILABLE),
-    ]
-    return "".join(parts)
+_BY_ELEMENT: Final = {setting.element: setting for setting in SETTINGS}
+_ORDER: Final = (
+    [
+        "LockDuration",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DuplicateDetectionHistoryTimeWindow",
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        "SizeInBytes",
+        "MessageCount",
+        "IsAnonymousAccessible",
+        "AuthorizationRules",
+        "Status",
+        "CreatedAt",
+        "UpdatedAt",
+        "AccessedAt",
+        "SupportOrdering",
+        "CountDetails",
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+        "EntityAvailabilityStatus",
+        "EnableExpress",
+        "ForwardTo",
+        "UserMetadata",
+        "ForwardDeadLetteredMessagesTo",
+        "MaxMessageSizeInKilobytes",
+    ],
+    [
+        "DefaultMessageTimeToLive",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "DuplicateDetectionHistoryTimeWindow",
+        "EnableBatchedOperations",
+        "SizeInBytes",
+        "FilteringMessagesBeforePublishing",
+        "IsAnonymousAccessible",
+        "AuthorizationRules",
+        "Status",
+        "CreatedAt",
+        "UpdatedAt",
+        "AccessedAt",
+        "SupportOrdering",
+        "CountDetails",
+        "SubscriptionCount",
+        "FilterCounts",
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+        "EntityAvailabilityStatus",
+        "EnableSubscriptionPartitioning",
+        "EnableExpress",
+        "UserMetadata",
+        "MaxMessageSizeInKilobytes",
+    ],
+    [
+        "LockDuration",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DeadLetteringOnFilterEvaluationExceptions",
+        "MessageCount",
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        "Status",
+        "ForwardTo",
+        "CreatedAt",
+        "UpdatedAt",
+        "AccessedAt",
+        "CountDetails",
+        "UserMetadata",
+        "ForwardDeadLetteredMessagesTo",
+        "AutoDeleteOnIdle",
+        "EntityAvailabilityStatus",
+    ],
+)
+"""The elements of a queue, a topic and a subscription in the order of the service's schema."""
 
 
-def _times(entity: Entity) -> tuple[str, str, str]:
-    return (
-        element("CreatedAt", instant(entity.settings.created_at)),
-        element("UpdatedAt", instant(entity.settings.updated_at)),
-        element("AccessedAt", instant(entity.accessed_at)),
-    )
+def _setting(setting: Setting, value: object, address: Address) -> str:
+    name = setting.element
+    if value is None or (setting.field == "max_message_kb" and address.version < VERSION_MESSAGE_SIZE):
+        return ""
+    if isinstance(value, bool):
+        return flag(name, value)
+    if isinstance(value, int):
+        return element(name, duration(value)) if setting.holds == DURATION else number(name, value)
+    text = str(value)
+    return element(name, address.forward_url(text) if setting.holds == PATH else text)
 
 
 def _count_details(counts: Counts) -> str:
@@ -258,18 +280,6 @@ def _filter_counts(topic: Entity, version: str) -> str:
             # Read, not compiled: a topic may have a hundred thousand filters.
             correlation += json.loads(text)["filter"]["kind"] == "correlation"
     return number("SqlFilterCount", total - correlation) + number("CorrelationFilterCount", correlation)
-
-
-def _message_size(size_kb: int, version: str) -> str:
-    return number("MaxMessageSizeInKilobytes", size_kb) if version >= VERSION_MESSAGE_SIZE else ""
-
-
-def _forward(name: str, path: str | None, address: Address) -> str:
-    return "" if path is None else element(name, address.forward_url(path))
-
-
-def _optional(name: str, text: str | None) -> str:
-    return "" if text is None else element(name, text)
 
 
 def _access_rules(rules: tuple[AccessRule, ...]) -> str:

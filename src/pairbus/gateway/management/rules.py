@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.types import Described, Int, Timestamp, ULong
-from pairbus.engine.rules.codec import rule_to_json
+from pairbus.engine.rules.codec import rule_text, rules_of
 from pairbus.engine.rules.sql.action import SqlAction, compile_action
 from pairbus.engine.rules.sql.filter import SqlFilter, compile_filter
-from pairbus.engine.rules.subscription import CorrelationFilter, FalseFilter, Rule, RuleFilter, TrueFilter
-from pairbus.engine.topic import rules_of
+from pairbus.engine.rules.subscription import (
+    CORRELATION_FIELDS,
+    CorrelationFilter,
+    FalseFilter,
+    Rule,
+    RuleFilter,
+    TrueFilter,
+)
 from pairbus.errors import ArgumentError, EntityAlreadyExists, EntityNotFound, NotAllowed
 from pairbus.gateway.management.request import NoContent, Request
 from pairbus.model.entity import SUBSCRIPTION
@@ -32,17 +37,6 @@ INT_MAX: Final = 2_147_483_647
 RULES_MAX: Final = 2_000
 PAGE_MAX: Final = 1_000
 
-_CORRELATION_FIELDS: Final = (
-    "correlation-id",
-    "message-id",
-    "to",
-    "reply-to",
-    "label",
-    "session-id",
-    "reply-to-session-id",
-    "content-type",
-)
-
 
 def _rules(request: Request) -> RuleSet:
     if request.entity.kind != SUBSCRIPTION:
@@ -51,7 +45,7 @@ def _rules(request: Request) -> RuleSet:
 
 
 def _change(request: Request, rules: RuleSet) -> None:
-    texts = tuple(json.dumps(rule_to_json(rule)) for rule in rules.rules)
+    texts = tuple(rule_text(rule) for rule in rules.rules)
     request.connection.broker.namespace.update(
         request.entity, replace(request.entity.settings, rules=texts), request.now
     )
@@ -103,21 +97,10 @@ def _filter_of(description: dict[str, object]) -> RuleFilter:
     if isinstance(sql, dict):
         return compile_filter(_expression(sql))
     if isinstance(correlation, dict):
-        fields = [_text(correlation, name) for name in _CORRELATION_FIELDS]
+        fields = {name.replace("-", ""): _text(correlation, name) for name in CORRELATION_FIELDS}
         properties = correlation.get("properties")
-        return CorrelationFilter(
-            correlation_id=fields[0],
-            message_id=fields[1],
-            to=fields[2],
-            reply_to=fields[3],
-            label=fields[4],
-            session_id=fields[5],
-            reply_to_session_id=fields[6],
-            content_type=fields[7],
-            properties={str(key): value for key, value in properties.items()}
-            if isinstance(properties, dict)
-            else {},
-        )
+        users = properties.items() if isinstance(properties, dict) else ()
+        return CorrelationFilter(fields, {str(key): value for key, value in users})
     raise ArgumentError("'rule-description' needs a 'sql-filter' or a 'correlation-filter'.")
 
 
@@ -161,5 +144,5 @@ def _described_filter(kept: RuleFilter) -> Described:
         return Described(ULong(SQL_FILTER), [kept.expression, Int(COMPATIBILITY_LEVEL)])
     return Described(
         ULong(CORRELATION_FILTER),
-        [*(kept.fields.get(name.replace("-", "")) for name in _CORRELATION_FIELDS), dict(kept.properties)],
+        [*(kept.fields.get(name.replace("-", "")) for name in CORRELATION_FIELDS), dict(kept.properties)],
     )

@@ -9,15 +9,15 @@ Every error names the key path and the line. What a file does not say keeps its 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from pairbus.engine.rules.codec import rule_to_json
+from pairbus.engine.rules.codec import rule_text
 from pairbus.engine.rules.sql.action import SqlAction, compile_action
 from pairbus.engine.rules.sql.filter import compile_filter
 from pairbus.engine.rules.subscription import (
+    CORRELATION_ELEMENTS,
     DEFAULT_RULE_NAME,
     CorrelationFilter,
     FalseFilter,
@@ -28,7 +28,17 @@ from pairbus.engine.rules.subscription import (
 from pairbus.errors import Refusal, UsageError
 from pairbus.gateway.atom.times import duration_ms
 from pairbus.model.access import RIGHTS
-from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings, check_settings
+from pairbus.model.entity import (
+    DURATION,
+    FLAG,
+    NUMBER,
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
+    Settings,
+    check_settings,
+    settings_of,
+)
 from pairbus.model.names import check_entity_name, check_rule_name, check_subscription_name, subscription_path
 from pairbus.server.config.located_json import Located, parse
 
@@ -71,49 +81,7 @@ class Declarations:
 
 
 QUOTAS: Final = ("MaxConnections", "MaxHttpBodyBytes")
-_DURATION, _BOOLEAN, _INTEGER, _TEXT = "duration", "boolean", "integer", "text"
-_MESSAGES: Final = {
-    "DefaultMessageTimeToLive": ("default_ttl_ms", _DURATION),
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _DURATION),
-    "EnableBatchedOperations": ("enable_batched_operations", _BOOLEAN),
-    "Status": ("status", _TEXT),
-    "UserMetadata": ("user_metadata", _TEXT),
-}
-_DETECTING: Final = {
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_window_ms", _DURATION),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", _BOOLEAN),
-    "MaxSizeInMegabytes": ("max_size_mb", _INTEGER),
-    "MaxMessageSizeInKilobytes": ("max_message_kb", _INTEGER),
-    "EnablePartitioning": ("enable_partitioning", _BOOLEAN),
-    "EnableExpress": ("enable_express", _BOOLEAN),
-    "SupportOrdering": ("support_ordering", _BOOLEAN),
-}
-_RECEIVING: Final = {
-    "LockDuration": ("lock_duration_ms", _DURATION),
-    "MaxDeliveryCount": ("max_delivery_count", _INTEGER),
-    "RequiresSession": ("requires_session", _BOOLEAN),
-    "DeadLetteringOnMessageExpiration": ("dead_letter_on_expiration", _BOOLEAN),
-    "ForwardTo": ("forward_to", _TEXT),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_letters_to", _TEXT),
-}
-_FILTERING: Final = {"DeadLetteringOnFilterEvaluationExceptions": ("dead_letter_on_filter_error", _BOOLEAN)}
-_SETTINGS: Final[tuple[dict[str, tuple[str, str]], ...]] = (
-    {**_MESSAGES, **_DETECTING, **_RECEIVING},
-    {**_MESSAGES, **_DETECTING},
-    {**_MESSAGES, **_RECEIVING, **_FILTERING},
-)
-"""By kind of entity: the key in the file, the field of ``Settings``, what it holds."""
-_CORRELATION: Final = {
-    "ContentType": "content_type",
-    "CorrelationId": "correlation_id",
-    "Label": "label",
-    "Subject": "label",
-    "MessageId": "message_id",
-    "ReplyTo": "reply_to",
-    "ReplyToSessionId": "reply_to_session_id",
-    "SessionId": "session_id",
-    "To": "to",
-}
+_CORRELATION: Final = {**CORRELATION_ELEMENTS, "Subject": "label"}
 
 
 def read_declarations(text: str, read_secret: ReadSecret) -> Declarations:
@@ -169,21 +137,20 @@ def _subscription(topic: str, item: Located, read_secret: ReadSecret) -> EntityD
     names = [rule.name.lower() for rule in rules]
     if len(set(names)) != len(names):
         raise item.fail("two rules of the subscription have the same name")
-    texts = tuple(json.dumps(rule_to_json(rule), separators=(",", ":")) for rule in rules)
+    texts = tuple(rule_text(rule) for rule in rules)
     return replace(entity, settings=replace(entity.settings, rules=texts))
 
 
 def _entity(
     kind: int, path: str, item: Located, parts: dict[str, Located], read_secret: ReadSecret
 ) -> EntityDeclaration:
-    known = _SETTINGS[kind]
+    known = {setting.element: setting for setting in settings_of(kind)}
     given: dict[str, object] = {}
     properties = _object(parts.get("Properties"), tuple(known))
     for key, value in properties.items():
-        name, holds = known[key]
         # The emulator's own examples write "" for a forward that is not wanted.
         if value.value is not None and value.value != "":
-            given[name] = _setting(value, holds)
+            given[known[key].field] = _setting(value, known[key].holds)
     settings = replace(Settings(), **given)  # type: ignore[arg-type]
     try:
         check_settings(settings)
@@ -200,11 +167,11 @@ def _entity(
 
 
 def _setting(value: Located, holds: str) -> object:
-    if holds == _DURATION:
+    if holds == DURATION:
         return _located(value, lambda: duration_ms(value.path.rpartition(".")[2], _text(value)))
-    if holds == _BOOLEAN:
+    if holds == FLAG:
         return _boolean(value)
-    return _integer(value) if holds == _INTEGER else _text(value)
+    return _integer(value) if holds == NUMBER else _text(value)
 
 
 def _rule(item: Located) -> Rule:
@@ -234,23 +201,15 @@ def _filter(item: Located, keys: dict[str, Located]) -> RuleFilter:
 
 
 def _correlation(keys: dict[str, Located]) -> RuleFilter:
-    fields = {_CORRELATION[key]: _text(value) for key, value in keys.items() if key != "Properties"}
+    fields: dict[str, str | None] = {
+        _CORRELATION[key]: _text(value) for key, value in keys.items() if key != "Properties"
+    }
     properties: dict[str, object] = {}
     for name, value in _object(keys.get("Properties"), None).items():
         if not isinstance(value.value, (str, int, float)):
             raise value.fail("a property to compare with is a text, a number, true or false")
         properties[name] = value.value
-    return CorrelationFilter(
-        content_type=fields.get("content_type"),
-        correlation_id=fields.get("correlation_id"),
-        label=fields.get("label"),
-        message_id=fields.get("message_id"),
-        reply_to=fields.get("reply_to"),
-        reply_to_session_id=fields.get("reply_to_session_id"),
-        session_id=fields.get("session_id"),
-        to=fields.get("to"),
-        properties=properties,
-    )
+    return CorrelationFilter(fields, properties)
 
 
 def _action(item: Located | None) -> SqlAction | None:
