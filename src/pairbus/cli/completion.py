@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import click
 from click.shell_completion import get_completion_class
+
+from pairbus.cli.kit.options import argument, command
 
 SHELLS: Final = ("bash", "zsh", "fish")
 VARIABLE: Final = "_PAIRBUS_COMPLETE"
@@ -21,13 +24,16 @@ For the shell at hand alone: source <(pairbus completion bash)
 """
 
 
-@click.command(epilog=EPILOG)
-@click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CompletionFlags:
+    shell: str = argument(choices=SHELLS)
+
+
+@command(CompletionFlags, EPILOG)
+def completion(flags: CompletionFlags) -> None:
     """Print the script that completes pairbus commands in SHELL."""
     from pairbus.cli.root import root
 
-    maker = get_completion_class(shell)
-    assert maker is not None, shell
+    maker = get_completion_class(flags.shell)
+    assert maker is not None, flags.shell
     click.echo(maker(root, {}, "pairbus", VARIABLE).source())
-    return 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import logging
 import os
 import tempfile
-from dataclasses import asdict
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
 
-import click
-
+from pairbus.cli.kit.options import command, json_option, option
+from pairbus.cli.kit.output import show, silence_logs
 from pairbus.errors import UsageError
 
 EPILOG: Final = """\b
@@ -26,24 +24,18 @@ Exit codes: 0 the certificate holds, 1 it does not, 2 wrong usage, 3 something d
 """
 
 
-@click.command(epilog=EPILOG)
-@click.option(
-    "--messages",
-    type=click.IntRange(100, 100_000),
-    default=1_200,
-    show_default=True,
-    help="How many to send.",
-)
-@click.option(
-    "--seed", type=int, default=7, show_default=True, help="Sizes, batches and sessions come from it."
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["spark", "local"]),
-    help="Who drains the backlog.  [default: spark when Spark and Java are there, else local]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def demo(messages: int, seed: int, engine: str | None, as_json: bool) -> int:
+@dataclass(frozen=True, kw_only=True)
+class DemoFlags:
+    messages: int = option("How many to send.", 1_200, minimum=100, maximum=100_000)
+    seed: int = option("Sizes, batches and sessions come from it.", 7)
+    engine: Literal["spark", "local"] | None = option(
+        "Who drains the backlog.  [default: spark when Spark and Java are there, else local]"
+    )
+    as_json: bool = json_option("Print the result as one JSON object.")
+
+
+@command(DemoFlags, EPILOG)
+def demo(flags: DemoFlags) -> int:
     """Two namespaces, senders and consumers; the primary is killed and returns; nothing is lost, and that is proved."""
     from rich.console import Console
 
@@ -51,22 +43,21 @@ def demo(messages: int, seed: int, engine: str | None, as_json: bool) -> int:
     from pairbus.stage.demo.view import draw, show_result
     from pairbus.stage.screen import Screen
 
-    for name in ("azure", "pairbus", "py4j"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    # The story's own state must not meet the user's.
+    silence_logs("azure", "pairbus", "py4j")
+    # The demo's own state must not meet the user's.
     os.environ.pop("PAIRBUS_JOURNAL", None)
-    chosen, why = (engine, "") if engine is not None else _engine()
-    console = Console(stderr=as_json, highlight=False)
+    engine, why = (flags.engine, "") if flags.engine is not None else _engine()
+    console = Console(stderr=flags.as_json, highlight=False)
     with tempfile.TemporaryDirectory(prefix="pairbus-demo-state-") as state:
         os.environ["PAIRBUS_STATE_DIR"] = state
         scene = new_scene()
-        with Screen(console, scene, lambda: draw(scene, messages, console.width)):
+        with Screen(console, scene, lambda: draw(scene, flags.messages, console.width)):
             if why:
                 console.print(why)
-            result = run_demo(DemoOptions(messages=messages, seed=seed, engine=chosen), scene)
-    if as_json:
-        click.echo(json.dumps(asdict(result)))
-    else:
+            options = DemoOptions(messages=flags.messages, seed=flags.seed, engine=engine)
+            result = run_demo(options, scene)
+    show(asdict(result), flags.as_json, ())
+    if not flags.as_json:
         show_result(console, result)
     return 0 if result.holds else 1
 

@@ -1,4 +1,4 @@
-"""The ``pairbus`` group. Commands are found by name and imported when used, so that ``--help`` is quick."""
+"""The ``pairbus`` group. Commands are imported when used, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -16,47 +16,41 @@ from pairbus.cli.kit.secrets import from_files
 from pairbus.errors import PairbusError, UsageError
 
 COMMANDS: Final = {
-    "demo": "pairbus.cli.demo:demo",
-    "up": "pairbus.cli.broker.up:up",
-    "serve": "pairbus.cli.broker.serve:serve",
-    "connection-string": "pairbus.cli.broker.connection_string:connection_string_command",
-    "send": "pairbus.cli.entities.messages:send",
-    "receive": "pairbus.cli.entities.messages:receive",
-    "peek": "pairbus.cli.entities.messages:peek",
-    "entity": "pairbus.cli.entities.entity:entity",
-    "syphon": "pairbus.cli.pairing.syphon:syphon",
-    "capture": "pairbus.cli.capture:capture",
-    "backlog": "pairbus.cli.pairing.backlog:backlog",
-    "explain": "pairbus.cli.pairing.explain:explain",
-    "store": "pairbus.cli.broker.store:store",
-    "completion": "pairbus.cli.completion:completion",
-    "cost": "pairbus.cli.reports.cost:cost",
-    "reconcile": "pairbus.cli.reports.reconcile:reconcile",
-    "drill": "pairbus.cli.drill:drill",
-    "bench": "pairbus.cli.bench:bench",
+    "demo": (
+        "demo:demo",
+        "Tell the whole story live: sends, an outage, failover, the way home, bill, proof.",
+    ),
+    "up": ("broker.up:up", "Run a pair on this machine, with the syphon and a page for both."),
+    "serve": ("broker.serve:serve", "Serve one namespace until stopped."),
+    "connection-string": (
+        "broker.connection_string:connection_string",
+        "Print the connection string of a namespace on this machine.",
+    ),
+    "send": ("entities.messages:send", "Send messages to a queue or topic."),
+    "receive": ("entities.messages:receive", "Receive messages from a queue or subscription."),
+    "peek": ("entities.messages:peek", "Look at messages without taking them."),
+    "entity": (
+        "entities.entity:entity",
+        "Work on the queues, topics, subscriptions and rules of a namespace.",
+    ),
+    "syphon": ("pairing.syphon:syphon", "Bring the messages of the backlog home to the primary."),
+    "capture": ("capture:capture", "Stream an entity into Parquet files."),
+    "backlog": ("pairing.backlog:backlog", "List, inspect, retry or delete messages in the backlog."),
+    "explain": (
+        "pairing.explain:explain",
+        "Explain the health of an entity: what failed, when, and what happens next.",
+    ),
+    "store": (
+        "broker.store:store",
+        "Check, compact, export, import or repair the data of a stopped namespace.",
+    ),
+    "completion": ("completion:completion", "Print the script that completes commands in a shell."),
+    "cost": ("reports.cost:cost", "Metering and the bill: estimate, report, what-if."),
+    "reconcile": ("reports.reconcile:reconcile", "Prove what arrived, what is where and what came twice."),
+    "drill": ("drill:drill", "Hold a game day on a pair: an outage that ends by itself, and a report card."),
+    "bench": ("bench:bench", "Measure: settlement, pairing, the broker; each beside a baseline."),
 }
-"""Each command's name and where it is; add a line and a module for a new one."""
-SUMMARIES: Final = {
-    "demo": "Tell the whole story live: sends, an outage, failover, the way home, bill, proof.",
-    "up": "Run a pair on this machine, with the syphon and a page for both.",
-    "serve": "Serve one namespace until stopped.",
-    "connection-string": "Print the connection string of a namespace on this machine.",
-    "send": "Send messages to a queue or topic.",
-    "receive": "Receive messages from a queue or subscription.",
-    "peek": "Look at messages without taking them.",
-    "entity": "Work on the queues, topics, subscriptions and rules of a namespace.",
-    "syphon": "Bring the messages of the backlog home to the primary.",
-    "capture": "Stream an entity into Parquet files.",
-    "backlog": "Look after the backlog in the secondary namespace.",
-    "explain": "Say why an entity is in its state.",
-    "store": "Check, compact, export, import or repair the data of a stopped namespace.",
-    "completion": "Print the script that completes commands in a shell.",
-    "cost": "Metering and the bill: estimate, report, what-if.",
-    "reconcile": "Prove what arrived, what is where and what came twice.",
-    "drill": "Hold a game day on a pair: an outage that ends by itself, and a report card.",
-    "bench": "Measure: settlement, pairing, the broker; each beside a baseline.",
-}
-"""What the list of commands says of each, known without importing it."""
+"""Each command: its module and name in this room, and its line in the list of commands."""
 HELP: Final = ("-h", "--help")
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
@@ -66,22 +60,20 @@ class LazyGroup(HelpfulGroup):
     """A group that imports a command when it is called or asked for help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), name)
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f"pairbus.cli.{module}"), name)
         assert isinstance(command, click.Command), command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, SUMMARIES[name]) for name in COMMANDS])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 @click.command(
@@ -124,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _usage_line(error: click.UsageError) -> str:
-    """What click complains of, without its frame: one line, and where to read on."""
+    """A usage error as one line that says where to read on, without click's frame."""
     command = error.ctx.command_path if error.ctx is not None else "pairbus"
     text = " ".join(error.format_message().split()).rstrip(".")
     return f"{text}; see {command} --help"

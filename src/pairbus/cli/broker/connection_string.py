@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
 import click
 
-if TYPE_CHECKING:
-    from pairbus.server.ready import ReadyInfo
+from pairbus.cli.kit.namespace import data_directory
+from pairbus.cli.kit.options import command, json_option, option
+from pairbus.cli.kit.output import show
 
 EPILOG: Final = """\b
 Examples:
@@ -21,52 +21,33 @@ Examples:
   pairbus connection-string --json
 
 \b
-The key opens everything in the namespace: whoever can read the data directory can print it.
+The key opens everything in the namespace: everybody who can read the data directory can print it.
 Exit codes: 0 printed, 2 wrong usage, 3 there is no data, or it cannot be read.
 """
 
 
-@click.command("connection-string", epilog=EPILOG)
-@click.option(
-    "--data", metavar="DIR", help="The namespace's data directory.  [default: in the user's data directory]"
-)
-@click.option(
-    "--namespace",
-    metavar="NAME",
-    default="local",
-    show_default=True,
-    help="Whose connection string, without --data.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def connection_string_command(data: str | None, namespace: str, as_json: bool) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ConnectionStringFlags:
+    data: str | None = option(
+        "The namespace's data directory.  [default: in the user's data directory]", metavar="DIR"
+    )
+    namespace: str = option("Whose connection string, without --data.", "local", metavar="NAME")
+    as_json: bool = json_option()
+
+
+@command(ConnectionStringFlags, EPILOG, name="connection-string")
+def connection_string(flags: ConnectionStringFlags) -> None:
     """Print the connection string of a namespace that is served from this machine.
 
     It works while the broker runs and while it is stopped. A stopped broker's connection string has the address it was last served at.
     """
-    from pairbus.server.config.options import default_data_directory
     from pairbus.server.offline.namespace import last_ready
 
-    directory = Path(data) if data is not None else default_data_directory(os.environ) / namespace
+    directory = data_directory(flags.namespace, flags.data)
     ready, is_running = last_ready(directory)
-    if as_json:
-        click.echo(json.dumps({**_shown(ready), "running": is_running}))
-        return 0
-    click.echo(ready.connection_string)
-    if not is_running:
-        again = [
-            "pairbus",
-            "serve",
-            "--namespace",
-            ready.namespace,
-            "--data",
-            str(directory),
-            "--amqp",
-            ready.amqp,
-        ]
-        click.echo(f"pairbus: not running; start it with: {shlex.join(again)}", err=True)
-    return 0
-
-
-def _shown(ready: ReadyInfo) -> dict[str, object]:
-    shown: dict[str, object] = json.loads(ready.to_json())
-    return shown
+    show({**json.loads(ready.to_json()), "running": is_running}, flags.as_json, ready.connection_string)
+    if not is_running and not flags.as_json:
+        serve = ["pairbus", "serve", "--namespace", ready.namespace, "--data", str(directory)]
+        click.echo(
+            f"pairbus: not running; start it with: {shlex.join([*serve, '--amqp', ready.amqp])}", err=True
+        )

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
+
+from pairbus.cli.kit.options import command, option, values_of
+from pairbus.server.config.options import AMQP_ADDRESS_DEFAULT, HTTP_ADDRESS_DEFAULT
+from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_DAYS
+from pairbus.server.logs.usage import RETENTION_DAYS as USAGE_DAYS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,87 +32,54 @@ Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
 """
 
 
-@click.command(epilog=EPILOG)
-@click.option(
-    "--namespace", metavar="NAME", help="Name of the namespace.  [default: the configuration's, or local]"
-)
-@click.option(
-    "--data", metavar="DIR", help="Where the namespace keeps its files.  [default: the user's data directory]"
-)
-@click.option(
-    "--amqp",
-    metavar="HOST:PORT",
-    default="127.0.0.1:5672",
-    show_default=True,
-    help="The one address: AMQP, TLS, HTTP and WebSocket. Port 0 takes a free one.",
-)
-@click.option(
-    "--http",
-    metavar="HOST:PORT",
-    default="127.0.0.1:5300",
-    show_default=True,
-    help="A second address for HTTP(S) alone; 'off' for none.",
-)
-@click.option(
-    "--store", metavar="URL", help="memory: to keep nothing.  [default: files in the data directory]"
-)
-@click.option("--tls-cert", metavar="FILE", help="Certificate chain (PEM) instead of the broker's own.")
-@click.option("--tls-key", metavar="FILE", help="Its private key (PEM).")
-@click.option(
-    "--tls-name", "tls_names", metavar="NAME", multiple=True, help="A further name for the own certificate."
-)
-@click.option(
-    "--tls/--no-tls", default=True, show_default=True, help="Without TLS only this machine is served."
-)
-@click.option(
-    "--config", metavar="FILE", help="Entities, access rules and quotas (JSON; the emulator's format works)."
-)
-@click.option(
-    "--ready-file", metavar="FILE", help="Written when it serves: one JSON object with addresses and keys."
-)
-@click.option("--faults", is_flag=True, help="Offer the fault switchboard at /$faults.")
-@click.option("--audit", is_flag=True, help="Write the audit log of messages, the input of reconcile.")
-@click.option(
-    "--usage-days",
-    type=click.IntRange(min=1),
-    default=400,
-    show_default=True,
-    help="How many days of usage files are kept.",
-)
-@click.option(
-    "--audit-days",
-    type=click.IntRange(min=1),
-    default=90,
-    show_default=True,
-    help="How many days of the audit log of messages are kept.",
-)
-@click.option(
-    "--connections-max", type=click.IntRange(min=1), help="Connections served at once.  [default: 10000]"
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
-def serve(
-    namespace: str | None,
-    data: str | None,
-    amqp: str,
-    http: str,
-    store: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-    tls_names: tuple[str, ...],
-    tls: bool,
-    config: str | None,
-    ready_file: str | None,
-    faults: bool,
-    audit: bool,
-    usage_days: int,
-    audit_days: int,
-    connections_max: int | None,
-    log_format: str,
-    log_level: str,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class BrokerFlags:
+    """What ``make_options`` takes, by the same names."""
+
+    namespace: str | None = option(
+        "Name of the namespace.  [default: the configuration's, or local]", metavar="NAME"
+    )
+    data: str | None = option(
+        "Where the namespace keeps its files.  [default: the user's data directory]", metavar="DIR"
+    )
+    amqp: str = option(
+        "The one address: AMQP, TLS, HTTP and WebSocket. Port 0 takes a free one.",
+        AMQP_ADDRESS_DEFAULT,
+        metavar="HOST:PORT",
+    )
+    http: str = option(
+        "A second address for HTTP(S) alone; 'off' for none.", HTTP_ADDRESS_DEFAULT, metavar="HOST:PORT"
+    )
+    store: str | None = option(
+        "memory: to keep nothing.  [default: files in the data directory]", metavar="URL"
+    )
+    tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
+    tls_key: str | None = option("Its private key (PEM).", metavar="FILE")
+    tls_names: tuple[str, ...] = option(
+        "A further name for the own certificate.", (), flag="--tls-name", metavar="NAME"
+    )
+    tls: bool = option("Without TLS only this machine is served.", True, flag="--tls/--no-tls")
+    config: str | None = option(
+        "Entities, access rules and quotas (JSON; the emulator's format works).", metavar="FILE"
+    )
+    ready_file: str | None = option(
+        "Written when it serves: one JSON object with addresses and keys.", metavar="FILE"
+    )
+    faults: bool = option("Offer the fault switchboard at /$faults.", False)
+    audit: bool = option("Write the audit log of messages, the input of reconcile.", False)
+    usage_days: int = option("How many days of usage files are kept.", USAGE_DAYS, minimum=1)
+    audit_days: int = option("How many days of the audit log of messages are kept.", AUDIT_DAYS, minimum=1)
+    connections_max: int | None = option("Connections served at once.  [default: 10000]", minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeFlags(BrokerFlags):
+    log_format: Literal["text", "json"] = option("Form of the log lines.", "text")
+    log_level: Literal["debug", "info", "warning", "error"] = option("Least level of the log lines.", "info")
+
+
+@command(ServeFlags, EPILOG)
+def serve(flags: ServeFlags) -> int:
     """Serve one namespace until stopped (SIGTERM or Ctrl-C).
 
     Azure Service Bus clients connect with the connection string, which is shown on a terminal, kept in the file ready.json of the data
@@ -119,26 +92,9 @@ def serve(
     from pairbus.server.main import run
     from pairbus.web.page import Page
 
-    configure_logging(log_format, log_level)
-    options = make_options(
-        namespace=namespace,
-        data=data,
-        amqp=amqp,
-        http=http,
-        store=store,
-        tls=tls,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_names=tls_names,
-        config=config,
-        ready_file=ready_file,
-        faults=faults,
-        audit=audit,
-        usage_days=usage_days,
-        audit_days=audit_days,
-        connections_max=connections_max,
-        environment=os.environ,
-    )
+    configure_logging(flags.log_format, flags.log_level)
+    given = values_of(flags, *(one.name for one in fields(BrokerFlags)))
+    options = make_options(**given, environment=os.environ)
     page = Page()
     return run(
         options, page.assembling(assemble), page=page, announce=lambda ready: _announce(ready, options.data)

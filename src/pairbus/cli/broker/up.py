@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
-import logging
-import os
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from pairbus.errors import BrokerNotReady, UsageError
+from pairbus.cli.kit.namespace import data_directory
+from pairbus.cli.kit.options import command, json_option, option, values_of
+from pairbus.cli.kit.output import show, silence_logs
+from pairbus.errors import BrokerNotReady
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,87 +39,42 @@ Exit codes: 0 stopped by a signal, 2 wrong usage, 3 an address is taken or a nam
 EXIT_REFUSED: Final = 3
 
 
-@click.command(epilog=EPILOG)
-@click.option(
-    "--data", metavar="DIR", help="Where the pair keeps its files.  [default: the user's data directory]"
-)
-@click.option("--primary", default="primary", show_default=True, metavar="NAME", help="The primary's name.")
-@click.option(
-    "--secondary", default="secondary", show_default=True, metavar="NAME", help="The secondary's name."
-)
-@click.option(
-    "--primary-address",
-    default="127.0.0.1:5672",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Port 0: any free.",
-)
-@click.option(
-    "--secondary-address", default="127.0.0.1:5673", show_default=True, metavar="HOST:PORT", help="Likewise."
-)
-@click.option(
-    "--page",
-    "page_address",
-    default="127.0.0.1:5300",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="The page.",
-)
-@click.option(
-    "--config", type=click.Path(exists=True, dir_okay=False), help="Entities of the primary, as for serve."
-)
-@click.option("--queues", type=click.IntRange(1, 100), default=10, show_default=True, help="Backlog queues.")
-@click.option(
-    "--failover-interval", type=click.FloatRange(0, 3600), default=10.0, show_default=True, metavar="SECONDS"
-)
-@click.option(
-    "--restart-after",
-    type=click.FloatRange(0, 3600),
-    default=15.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a namespace that died stays away.",
-)
-@click.option("--faults/--no-faults", default=True, show_default=True, help="Offer the fault switchboard.")
-@click.option("--audit", is_flag=True, help="Write the audit logs of messages, the input of reconcile.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of sentences.")
-def up(
-    data: str | None,
-    primary: str,
-    secondary: str,
-    primary_address: str,
-    secondary_address: str,
-    page_address: str,
-    config: str | None,
-    queues: int,
-    failover_interval: float,
-    restart_after: float,
-    faults: bool,
-    audit: bool,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class UpFlags:
+    data: str | None = option(
+        "Where the pair keeps its files.  [default: the user's data directory]", metavar="DIR"
+    )
+    primary: str = option("The primary's name.", "primary", metavar="NAME")
+    secondary: str = option("The secondary's name.", "secondary", metavar="NAME")
+    primary_address: str = option("Port 0: any free.", "127.0.0.1:5672", metavar="HOST:PORT")
+    secondary_address: str = option("Likewise.", "127.0.0.1:5673", metavar="HOST:PORT")
+    page_address: str = option("The page.", "127.0.0.1:5300", flag="--page", metavar="HOST:PORT")
+    config: Path | None = option("Entities of the primary, as for serve.")
+    queues: int = option("Backlog queues.", 10, minimum=1, maximum=100)
+    failover_interval: float = option("", 10.0, minimum=0, maximum=3600, metavar="SECONDS")
+    restart_after: float = option(
+        "How long a namespace that died stays away.", 15.0, minimum=0, maximum=3600, metavar="SECONDS"
+    )
+    faults: bool = option("Offer the fault switchboard.", True, flag="--faults/--no-faults")
+    audit: bool = option("Write the audit logs of messages, the input of reconcile.", False)
+    as_json: bool = json_option("Print one JSON object instead of sentences.")
+
+
+@command(UpFlags, EPILOG)
+def up(flags: UpFlags) -> int:
     """Run two paired namespaces, the syphon and a page for both, until stopped (SIGTERM or Ctrl-C)."""
     from pairbus.local.pair import UpOptions
-    from pairbus.server.config.options import default_data_directory
 
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
-    logging.getLogger("pairbus").setLevel(logging.CRITICAL)
+    silence_logs("azure", "pairbus")
     options = UpOptions(
-        data=(Path(data) if data is not None else default_data_directory(os.environ) / "up").absolute(),
-        primary=primary,
-        secondary=secondary,
-        primary_address=primary_address,
-        secondary_address=secondary_address,
-        page_address=page_address,
-        config=Path(config) if config is not None else None,
-        queues=queues,
-        failover_interval=timedelta(seconds=failover_interval),
-        restart_seconds=restart_after,
-        faults=faults,
-        audit=audit,
+        data=data_directory("up", flags.data).absolute(),
+        failover_interval=timedelta(seconds=flags.failover_interval),
+        restart_seconds=flags.restart_after,
+        **values_of(flags, "primary", "secondary", "primary_address", "secondary_address", "page_address"),
+        **values_of(flags, "config", "queues", "faults", "audit"),
     )
     try:
-        return asyncio.run(_run(options, as_json=as_json))
+        return asyncio.run(_run(options, as_json=flags.as_json))
     except BrokerNotReady as error:
         click.echo(f"pairbus: {error}", err=True)
     except OSError as error:
@@ -128,7 +83,9 @@ def up(
             if error.errno == errno.EADDRINUSE
             else (error.strerror or str(error)).lower()
         )
-        click.echo(f"pairbus: --page {page_address}: {reason}; choose another address, or port 0", err=True)
+        click.echo(
+            f"pairbus: --page {flags.page_address}: {reason}; choose another address, or port 0", err=True
+        )
     return EXIT_REFUSED
 
 
@@ -136,13 +93,11 @@ async def _run(options: UpOptions, *, as_json: bool) -> int:
     from pairbus.local.pair import RunningPair
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with RunningPair(options, lambda line: click.echo(line, err=True), _page) as pair:
-        if pair.info is None:
-            raise UsageError("the pair did not start")
-        click.echo(json.dumps(asdict(pair.info)) if as_json else _sentences(pair.info))
+        assert pair.info is not None
+        show(asdict(pair.info), as_json, _sentences(pair.info))
         await pair.watch(stop)
         click.echo("stopping", err=True)
     return 0
@@ -153,17 +108,19 @@ def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Membe
     from pairbus.web.hub import Hub, Side
 
     board = Board(client, journal)
-    sides = [
-        Side(
-            id=member.role,
-            name=member.name,
-            role=member.role,
-            http=member.ready.http,
-            connection_string=member.ready.connection_string,
+    sides = []
+    for member in members:
+        assert member.ready is not None
+        ready = member.ready
+        sides.append(
+            Side(
+                id=member.role,
+                name=member.name,
+                role=member.role,
+                http=ready.http,
+                connection_string=ready.connection_string,
+            )
         )
-        for member in members
-        if member.ready is not None
-    ]
     return Hub(sides, picture=board.picture, send=board.send)
 
 

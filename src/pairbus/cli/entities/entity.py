@@ -6,28 +6,31 @@ client's names (``lock_duration=PT30S``). Keys of access rules are never printed
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pairbus.cli.entities.work import (
     KINDS,
+    ROW_ORDER,
     create_entity,
     delete_entity,
+    displayable,
     read_entity,
     rows_of,
     settings_of,
-    table_of,
-    told_of,
     update_entity,
 )
-from pairbus.cli.kit.errors import Missing, Present, Refused, inert, one_line, service_sentence, way_out
+from pairbus.cli.kit.errors import Missing, Present, Refused, one_line, service_sentence, way_out
 from pairbus.cli.kit.group import HelpfulGroup
-from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, administration_client, find_target
+from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, administration_client, connection_of, find_target
+from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
+from pairbus.cli.kit.output import cell, show, table_lines
 from pairbus.errors import UsageError
+from pairbus.model.text import safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,136 +55,127 @@ Exit codes: 0 done, 1 there is no such entity or there is one already, 2 wrong u
 """
 
 
-_Command = TypeVar("_Command", bound="Callable[..., Any]")
-
-
-class Given:
+@dataclass(frozen=True, kw_only=True)
+class NamespaceFlags:
     """Which namespace is meant. The options count before the subcommand and after it; the later ones win."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.connection_string: str | None = None
-        self.ready_file: str | None = None
-        self.ca_file: str | None = None
-        self.options = options
+    connection_string: str | None = option("The namespace.  [env: PAIRBUS_PRIMARY]", metavar="CS")
+    ready_file: str | None = option("A broker's ready file, instead of a connection string.", metavar="FILE")
+    ca_file: str | None = option(
+        "Certificate authority to trust.  [default: a local broker's own, else the system's]", metavar="FILE"
+    )
+
+    def client(self) -> ServiceBusAdministrationClient:
+        before, options = click.get_current_context().obj
+        connection_string, ca_file = connection_of(
+            self.connection_string or before.connection_string,
+            self.ready_file or before.ready_file,
+            self.ca_file or before.ca_file,
+            os.environ,
+        )
+        return administration_client(connection_string, ca_file, options)
 
 
-def namespace_options(command: _Command) -> _Command:
-    """``--connection-string``, ``--ready-file`` and ``--ca-file``, kept in the context's object."""
-
-    def keep(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if not isinstance(ctx.obj, Given):
-            ctx.obj = Given(ctx.obj if isinstance(ctx.obj, dict) else {})
-        if value is not None:
-            setattr(ctx.obj, str(parameter.name), value)
-
-    for option in (
-        click.option(
-            "--ca-file",
-            metavar="FILE",
-            callback=keep,
-            expose_value=False,
-            help="Certificate authority to trust.  [default: a local broker's own, else the system's]",
-        ),
-        click.option(
-            "--ready-file",
-            metavar="FILE",
-            callback=keep,
-            expose_value=False,
-            help="A broker's ready file, instead of a connection string.",
-        ),
-        click.option(
-            "--connection-string",
-            metavar="CS",
-            callback=keep,
-            expose_value=False,
-            help="The namespace.  [env: PAIRBUS_PRIMARY]",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-@click.group(cls=HelpfulGroup, epilog=EPILOG)
-@namespace_options
-def entity() -> None:
+@click.group(cls=HelpfulGroup, epilog=EPILOG, params=parameters_of(NamespaceFlags))
+@click.pass_context
+def entity(ctx: click.Context, /, **given: Any) -> None:
     """Work on the queues, topics, subscriptions and rules of a namespace.
 
     A PATH is a queue or topic, topic/Subscriptions/name or topic/Subscriptions/name/Rules/name.
     """
+    # An object that is there already holds options for the official client.
+    ctx.obj = (NamespaceFlags(**given), ctx.obj or {})
 
 
-@entity.command("list", epilog="\b\nExamples:\n  pairbus entity list\n  pairbus entity list events --json\n")
-@click.argument("path", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
-@namespace_options
-@click.pass_obj
-def list_entities(given: Given, path: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ListFlags(NamespaceFlags):
+    path: str | None = argument(required=False)
+    as_json: bool = json_option("One JSON array.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowFlags(NamespaceFlags):
+    path: str = argument()
+    as_json: bool = json_option("One JSON object.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateFlags(NamespaceFlags):
+    kind: str = argument(choices=KINDS)
+    path: str = argument()
+    pairs: tuple[str, ...] = option(
+        "A setting, by the official client's name.", (), flag="--set", metavar="NAME=VALUE"
+    )
+    filter: str | None = option("A rule's filter.  [default: every message]", metavar="SQL")
+    action: str | None = option("A rule's action.", metavar="SQL")
+    if_missing: bool = option("Done if it exists already.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateFlags(NamespaceFlags):
+    path: str = argument()
+    pairs: tuple[str, ...] = option(
+        "A setting; empty clears it.", (), flag="--set", metavar="NAME=VALUE", required=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteFlags(NamespaceFlags):
+    path: str = argument()
+    yes: bool = option("Do not ask. Needed where nobody can be asked.", False)
+    if_exists: bool = option("Done if there is none.", False)
+
+
+@command(
+    ListFlags,
+    "\b\nExamples:\n  pairbus entity list\n  pairbus entity list events --json\n",
+    name="list",
+    group=entity,
+)
+def list_entities(flags: ListFlags) -> None:
     """List queues and topics; with a topic's PATH its subscriptions, with a subscription's its rules."""
-    rows = _run(given, path, lambda client: rows_of(client, path))
-    if as_json:
-        click.echo(json.dumps(rows))
-        return
-    if not rows:
-        click.echo(f"nothing in {path or 'the namespace'}: pairbus entity create --help", err=True)
-    for line in table_of(rows) if rows else []:
-        click.echo(line)
+    rows = _run(flags, flags.path, lambda client: rows_of(client, flags.path))
+    show(rows, flags.as_json, table_lines(rows, ROW_ORDER) if rows else ())
+    if not rows and not flags.as_json:
+        click.echo(f"nothing in {flags.path or 'the namespace'}: pairbus entity create --help", err=True)
 
 
-@entity.command(
-    epilog="\b\nExamples:\n  pairbus entity show orders\n  pairbus entity show events/Subscriptions/audit --json\n"
+@command(
+    ShowFlags,
+    "\b\nExamples:\n  pairbus entity show orders\n  pairbus entity show events/Subscriptions/audit --json\n",
+    name="show",
+    group=entity,
 )
-@click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@namespace_options
-@click.pass_obj
-def show(given: Given, path: str, as_json: bool) -> None:
+def show_entity(flags: ShowFlags) -> None:
     """Show the settings and counts of PATH."""
-    target = find_target(path)
-    kind, properties, counts = _run(given, path, lambda client: read_entity(client, target))
-    told = {"path": path, "kind": kind, **told_of(properties), **told_of(counts)}
-    if as_json:
-        click.echo(json.dumps(told))
-        return
-    for name, value in told.items():
-        click.echo(f"{name:<48} {inert(value)}")
+    target = find_target(flags.path)
+    kind, properties, counts = _run(flags, flags.path, lambda client: read_entity(client, target))
+    row = {"path": flags.path, "kind": kind, **displayable(properties), **displayable(counts)}
+    show(row, flags.as_json, [f"{name:<48} {cell(value)}" for name, value in row.items()])
 
 
-@entity.command(
-    epilog="\b\nExamples:\n  pairbus entity create queue orders --set lock_duration=PT30S\n  pairbus entity create topic events\n"
+@command(
+    CreateFlags,
+    "\b\nExamples:\n  pairbus entity create queue orders --set lock_duration=PT30S\n  pairbus entity create topic events\n",
+    group=entity,
 )
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("path")
-@click.option(
-    "--set", "pairs", metavar="NAME=VALUE", multiple=True, help="A setting, by the official client's name."
-)
-@click.option("--filter", "expression", metavar="SQL", help="A rule's filter.  [default: every message]")
-@click.option("--action", metavar="SQL", help="A rule's action.")
-@click.option("--if-missing", is_flag=True, help="Done if it exists already.")
-@namespace_options
-@click.pass_obj
-def create(
-    given: Given,
-    kind: str,
-    path: str,
-    pairs: tuple[str, ...],
-    expression: str | None,
-    action: str | None,
-    if_missing: bool,
-) -> None:
+def create(flags: CreateFlags) -> None:
     """Create a queue, topic, subscription or rule at PATH."""
+    kind, path = flags.kind, flags.path
     target = find_target(path)
     if target.kind != (QUEUE_OR_TOPIC if kind in KINDS[:2] else kind):
         raise UsageError(f"{path} is the path of a {target.kind}, not of a {kind}")
-    if (expression or action) and kind != "rule":
+    if (flags.filter or flags.action) and kind != "rule":
         raise UsageError("--filter and --action are for rules")
+    settings = settings_of(flags.pairs)
     try:
         _run(
-            given,
+            flags,
             path,
-            lambda client: create_entity(client, kind, target, settings_of(pairs), expression, action),
+            lambda client: create_entity(client, kind, target, settings, flags.filter, flags.action),
         )
     except Present as present:
-        if not if_missing:
+        if not flags.if_missing:
             raise Present(
                 f"{present.message}: --if-missing accepts that, pairbus entity update changes its settings"
             ) from None
@@ -190,42 +184,36 @@ def create(
     click.echo(f"created {kind} {path}")
 
 
-@entity.command(epilog="\b\nExample:\n  pairbus entity update orders --set status=SendDisabled\n")
-@click.argument("path")
-@click.option(
-    "--set", "pairs", metavar="NAME=VALUE", multiple=True, required=True, help="A setting; empty clears it."
+@command(
+    UpdateFlags, "\b\nExample:\n  pairbus entity update orders --set status=SendDisabled\n", group=entity
 )
-@namespace_options
-@click.pass_obj
-def update(given: Given, path: str, pairs: tuple[str, ...]) -> None:
+def update(flags: UpdateFlags) -> None:
     """Change settings of PATH; what is not named stays. Locks on its messages are lost, as on Service Bus."""
-    target = find_target(path)
-    settings = settings_of(pairs)
+    target = find_target(flags.path)
+    settings = settings_of(flags.pairs)
     if target.kind == "rule":
         raise UsageError("a rule is replaced by deleting and creating it")
-    kind = _run(given, path, lambda client: update_entity(client, target, settings))
-    click.echo(f"updated {kind} {path}")
+    kind = _run(flags, flags.path, lambda client: update_entity(client, target, settings))
+    click.echo(f"updated {kind} {flags.path}")
 
 
-@entity.command(
-    epilog="\b\nExamples:\n  pairbus entity delete orders\n  pairbus entity delete orders --yes --if-exists\n"
+@command(
+    DeleteFlags,
+    "\b\nExamples:\n  pairbus entity delete orders\n  pairbus entity delete orders --yes --if-exists\n",
+    group=entity,
 )
-@click.argument("path")
-@click.option("--yes", is_flag=True, help="Do not ask. Needed where nobody can be asked.")
-@click.option("--if-exists", is_flag=True, help="Done if there is none.")
-@namespace_options
-@click.pass_obj
-def delete(given: Given, path: str, yes: bool, if_exists: bool) -> int:
+def delete(flags: DeleteFlags) -> int:
     """Delete PATH with everything in it, after a question."""
+    path = flags.path
     target = find_target(path)
     try:
-        kind, _, counts = _run(given, path, lambda client: read_entity(client, target))
-        if not yes and not _agrees(f"Delete {kind} {path}{_contents(counts)}?"):
+        kind, _, counts = _run(flags, path, lambda client: read_entity(client, target))
+        if not flags.yes and not _agrees(f"Delete {kind} {path}{_contents(counts)}?"):
             click.echo(f"{kind} {path} stays")
             return 1
-        _run(given, path, lambda client: delete_entity(client, target))
+        _run(flags, path, lambda client: delete_entity(client, target))
     except Missing:
-        if not if_exists:
+        if not flags.if_exists:
             raise
         return 0
     click.echo(f"deleted {kind} {path}")
@@ -246,7 +234,7 @@ def _agrees(question: str) -> bool:
     """Whether a person agrees. Raises UsageError where nobody can be asked."""
     if not is_person_there():
         raise UsageError(f"{question} Nobody can be asked here: give --yes")
-    return click.confirm(inert(question))
+    return click.confirm(safe_text(question))
 
 
 def is_person_there() -> bool:
@@ -254,10 +242,9 @@ def is_person_there() -> bool:
     return sys.stdin.isatty()
 
 
-# --- what the commands do ---------------------------------------------------------------------------
-
-
-def _run(given: Given, path: str | None, work: Callable[[ServiceBusAdministrationClient], Any]) -> Any:
+def _run(
+    flags: NamespaceFlags, path: str | None, work: Callable[[ServiceBusAdministrationClient], Any]
+) -> Any:
     """Do some work with a client; its errors become one line and an exit code."""
     from azure.core.exceptions import (
         AzureError,
@@ -266,9 +253,7 @@ def _run(given: Given, path: str | None, work: Callable[[ServiceBusAdministratio
         ResourceNotFoundError,
     )
 
-    with administration_client(
-        given.connection_string, given.ready_file, given.ca_file, os.environ, given.options
-    ) as client:
+    with flags.client() as client:
         try:
             return work(client)
         except ResourceNotFoundError:

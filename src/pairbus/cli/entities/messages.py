@@ -10,14 +10,18 @@ import itertools
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from pairbus.cli.kit.errors import Refused, inert, one_line, way_out
-from pairbus.cli.kit.namespace import connection_of, find_target
+from pairbus.cli.kit.errors import Refused, one_line, way_out
+from pairbus.cli.kit.namespace import DEAD_LETTER, connection_of, find_target, split_sub_queue
+from pairbus.cli.kit.options import argument, command, json_option, option, values_of
+from pairbus.cli.kit.output import show, silence_logs
 from pairbus.errors import UsageError
+from pairbus.model.text import safe_text
 from pairbus.model.typed_text import property_of
 
 if TYPE_CHECKING:
@@ -26,9 +30,9 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
 
 SEND_BATCH: Final = 100
+PEEK_PAGE: Final = 250
 NEXT_SESSION: Final = "*"
 SESSION_HINT: Final = " If it requires sessions, give --session ID, or --session '*' for the next one."
-SETTLEMENTS: Final = ("complete", "abandon", "defer", "dead-letter", "delete", "none")
 
 SEND_EXAMPLES: Final = """\b
 Examples:
@@ -62,6 +66,174 @@ Examples:
 \b
 Exit codes: 0 messages were shown, 1 there were none, 2 wrong usage, 3 could not reach or was refused.
 """
+READY_FILE: Final = "A broker's ready file instead of PAIRBUS_PRIMARY."
+COUNT_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendFlags:
+    entity: str = argument()
+    body: str | None = argument(required=False)
+    file: str | None = option("Send the bytes of a file.", metavar="FILE")
+    lines: bool = option("Send every line of standard input as a message.", False)
+    count: int = option("How many copies to send.", 1, minimum=1, maximum=1_000_000)
+    properties: tuple[str, ...] = option(
+        "An application property; NAME:=VALUE for a number, true, false or null.",
+        (),
+        flag="--property",
+        metavar="NAME=VALUE",
+    )
+    session: str | None = option("Session id.", metavar="ID")
+    message_id: str | None = option("Message id.  [default: a new one]", metavar="ID")
+    subject: str | None = option("Subject (label).", metavar="TEXT")
+    content_type: str | None = option("Content type.", metavar="TYPE")
+    ready_file: str | None = option(READY_FILE, metavar="FILE")
+    as_json: bool = json_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiveFlags:
+    entity: str = argument()
+    count: int = option("How many at the most.", 1, minimum=1, maximum=COUNT_MAX)
+    settle: Literal["complete", "abandon", "defer", "dead-letter", "delete", "none"] = option(
+        "What becomes of them; none leaves them locked until their locks end, which counts as a delivery.",
+        "complete",
+    )
+    dead_letter: bool = option("The dead-letter queue of ENTITY.", False)
+    session: str | None = option("Session id; '*' takes the next available one.", metavar="ID")
+    wait: float = option("Seconds to wait.", 5.0, minimum=0.1, maximum=3600)
+    ready_file: str | None = option(READY_FILE, metavar="FILE")
+    as_json: bool = json_option("Print one JSON object a line.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeekFlags:
+    entity: str = argument()
+    count: int = option("How many at the most.", 10, minimum=1, maximum=COUNT_MAX)
+    from_number: int = option("The first sequence number.", 1, flag="--from")
+    dead_letter: bool = option("The dead-letter queue of ENTITY.", False)
+    session: str | None = option(
+        "Session id, on entities with sessions; '*' takes the next one.", metavar="ID"
+    )
+    ready_file: str | None = option(READY_FILE, metavar="FILE")
+    as_json: bool = json_option("Print one JSON object a line.")
+
+
+@command(SendFlags, SEND_EXAMPLES)
+def send(flags: SendFlags) -> int:
+    """Send messages to a queue or topic.
+
+    The body is BODY, the bytes of --file, or standard input where it is not a terminal ("-" asks for it).
+    """
+    if flags.message_id is not None and (flags.lines or flags.count > 1):
+        raise UsageError("--message-id names one message; it cannot be combined with --lines or --count")
+    properties: dict[str | bytes, Any] = {}
+    for text in flags.properties:
+        name, value = property_of(text)
+        if name in properties:
+            raise UsageError(f"the property '{name}' is given twice")
+        properties[name] = value
+    bodies = iter(_bodies(flags))
+
+    def work() -> int:
+        from azure.servicebus import ServiceBusMessage
+
+        sent = 0
+        header = values_of(flags, "message_id", "subject", "content_type")
+        with _client(flags.ready_file) as client, client.get_queue_sender(flags.entity) as sender:
+            while messages := [
+                ServiceBusMessage(
+                    body,
+                    application_properties=dict(properties) or None,
+                    session_id=flags.session,
+                    **header,
+                )
+                for body in itertools.islice(bodies, SEND_BATCH)
+            ]:
+                sender.send_messages(messages)
+                sent += len(messages)
+        show({"entity": flags.entity, "sent": sent}, flags.as_json, f"sent {sent} to {flags.entity}")
+        return 0
+
+    return _refusing(flags.entity, work)
+
+
+def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
+    """The bodies to send, from the one place that was named. Raises UsageError."""
+    if sum((flags.body is not None, flags.file is not None, flags.lines)) > 1:
+        raise UsageError("give one of BODY, --file and --lines")
+    if flags.lines:
+        if flags.count > 1:
+            raise UsageError("--count repeats one message; it cannot be combined with --lines")
+        return (line.rstrip("\n") for line in sys.stdin)
+    if flags.file is not None:
+        try:
+            return itertools.repeat(Path(flags.file).read_bytes(), flags.count)
+        except OSError as error:
+            raise UsageError(f"--file {flags.file} cannot be read: {error.strerror}") from None
+    if flags.body is not None and flags.body != "-":
+        return itertools.repeat(flags.body, flags.count)
+    if flags.body is None and sys.stdin.isatty():
+        raise UsageError(
+            "there is nothing to send: give a BODY or --file, or send something to standard input"
+        )
+    # A shell ends what it pipes with a line break, which is not part of what the person wrote.
+    read = sys.stdin.buffer.read()
+    if not read:
+        raise UsageError("standard input is empty: give a BODY or --file; '' as BODY sends an empty message")
+    return itertools.repeat(read.removesuffix(b"\n"), flags.count)
+
+
+@command(ReceiveFlags, RECEIVE_EXAMPLES)
+def receive(flags: ReceiveFlags) -> int:
+    """Receive messages from a queue, a subscription or a dead-letter queue."""
+
+    def work() -> int:
+        received = 0
+        with (
+            _client(flags.ready_file) as client,
+            _receiver(client, flags, flags.wait, deletes=flags.settle == "delete") as receiver,
+        ):
+            while received < flags.count:
+                messages = receiver.receive_messages(
+                    max_message_count=flags.count - received, max_wait_time=flags.wait
+                )
+                if not messages:
+                    break
+                for message in messages:
+                    _show(message, flags.as_json)
+                    _settle(receiver, message, flags.settle)
+                received += len(messages)
+        if not received:
+            click.echo(f"nothing in {_shown_name(flags)} within {flags.wait:g} s", err=True)
+        return 0 if received else 1
+
+    return _refusing(flags.entity, work, flags.session)
+
+
+@command(PeekFlags, PEEK_EXAMPLES)
+def peek(flags: PeekFlags) -> int:
+    """Look at messages without taking them."""
+
+    def work() -> int:
+        shown, number = 0, flags.from_number
+        with _client(flags.ready_file) as client, _receiver(client, flags, 5.0) as receiver:
+            while shown < flags.count:
+                messages = receiver.peek_messages(
+                    max_message_count=min(flags.count - shown, PEEK_PAGE), sequence_number=number
+                )
+                if not messages:
+                    break
+                for message in messages:
+                    _show(message, flags.as_json)
+                shown += len(messages)
+                number = (messages[-1].sequence_number or 0) + 1
+        if not shown:
+            start = f" from sequence number {flags.from_number}" if flags.from_number > 1 else ""
+            click.echo(f"nothing in {_shown_name(flags)}{start}", err=True)
+        return 0 if shown else 1
+
+    return _refusing(flags.entity, work, flags.session)
 
 
 def _client(ready_file: str | None) -> ServiceBusClient:
@@ -80,12 +252,8 @@ def _client(ready_file: str | None) -> ServiceBusClient:
         ) from None
 
 
-def _refusing(
-    entity: str, work: Callable[[], int], hint: str = "", *, waits_for_session: bool = False
-) -> int:
-    """Run a command's work. The service's errors become one line; an unspecific one ends with the hint."""
-    import logging
-
+def _refusing(entity: str, work: Callable[[], int], session: str | None = "") -> int:
+    """Run a command's work. The service's errors become one line; an unspecific one without a session ends with a hint."""
     from azure.servicebus.exceptions import (
         MessagingEntityNotFoundError,
         OperationTimeoutError,
@@ -93,7 +261,7 @@ def _refusing(
         ServiceBusError,
     )
 
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    silence_logs("azure")
     try:
         return work()
     except ServiceBusAuthenticationError:
@@ -104,212 +272,39 @@ def _refusing(
             f"there is no entity '{entity}' in the namespace: pairbus entity list shows what exists"
         ) from None
     except OperationTimeoutError as error:
-        if waits_for_session:
-            click.echo(f"no session of {inert(entity)} has a message", err=True)
+        if session == NEXT_SESSION:
+            click.echo(f"no session of {safe_text(entity)} has a message", err=True)
             return 1
         raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
     except ServiceBusError as error:
+        hint = SESSION_HINT if session is None else ""
         raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}{hint}") from None
 
 
-@click.command(epilog=SEND_EXAMPLES)
-@click.argument("entity")
-@click.argument("body", required=False)
-@click.option("--file", "file", metavar="FILE", help="Send the bytes of a file.")
-@click.option("--lines", is_flag=True, help="Send every line of standard input as a message.")
-@click.option(
-    "--count",
-    type=click.IntRange(1, 1_000_000),
-    default=1,
-    show_default=True,
-    help="How many copies to send.",
-)
-@click.option(
-    "--property",
-    "properties",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="An application property; NAME:=VALUE for a number, true, false or null.",
-)
-@click.option("--session", metavar="ID", help="Session id.")
-@click.option("--message-id", metavar="ID", help="Message id.  [default: a new one]")
-@click.option("--subject", metavar="TEXT", help="Subject (label).")
-@click.option("--content-type", metavar="TYPE", help="Content type.")
-@click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def send(
-    entity: str,
-    body: str | None,
-    file: str | None,
-    lines: bool,
-    count: int,
-    properties: tuple[str, ...],
-    session: str | None,
-    message_id: str | None,
-    subject: str | None,
-    content_type: str | None,
-    ready_file: str | None,
-    as_json: bool,
-) -> int:
-    """Send messages to a queue or topic.
-
-    The body is BODY, the bytes of --file, or standard input where it is not a terminal ("-" asks for it).
-    """
-    if message_id is not None and (lines or count > 1):
-        raise UsageError("--message-id names one message; it cannot be combined with --lines or --count")
-    pairs: dict[str | bytes, Any] = {}
-    for text in properties:
-        name, value = property_of(text)
-        if name in pairs:
-            raise UsageError(f"the property '{name}' is given twice")
-        pairs[name] = value
-    bodies = _bodies(body, file, lines, count)
-
-    def work() -> int:
-        from azure.servicebus import ServiceBusMessage
-
-        sent = 0
-        with _client(ready_file) as client, client.get_queue_sender(entity) as sender:
-            waiting: list[ServiceBusMessage] = []
-            for each in bodies:
-                waiting.append(
-                    ServiceBusMessage(
-                        each,
-                        application_properties=dict(pairs) or None,
-                        session_id=session,
-                        message_id=message_id,
-                        subject=subject,
-                        content_type=content_type,
-                    )
-                )
-                if len(waiting) == SEND_BATCH:
-                    sender.send_messages(waiting)
-                    sent += len(waiting)
-                    waiting = []
-            if waiting:
-                sender.send_messages(waiting)
-                sent += len(waiting)
-        click.echo(json.dumps({"entity": entity, "sent": sent}) if as_json else f"sent {sent} to {entity}")
-        return 0
-
-    return _refusing(entity, work)
-
-
-def _bodies(body: str | None, file: str | None, lines: bool, count: int) -> Iterable[str | bytes]:
-    """The bodies to send, from the one place that was named. Raises UsageError."""
-    if sum((body is not None, file is not None, lines)) > 1:
-        raise UsageError("give one of BODY, --file and --lines")
-    if lines:
-        if count > 1:
-            raise UsageError("--count repeats one message; it cannot be combined with --lines")
-        return (line.rstrip("\n") for line in sys.stdin)
-    if file is not None:
-        try:
-            return itertools.repeat(Path(file).read_bytes(), count)
-        except OSError as error:
-            raise UsageError(f"--file {file} cannot be read: {error.strerror}") from None
-    if body is not None and body != "-":
-        return itertools.repeat(body, count)
-    if body is None and sys.stdin.isatty():
-        raise UsageError(
-            "there is nothing to send: give a BODY or --file, or send something to standard input"
-        )
-    # A shell ends what it pipes with a line break, which is not part of what the person wrote.
-    read = sys.stdin.buffer.read()
-    if not read:
-        raise UsageError("standard input is empty: give a BODY or --file; '' as BODY sends an empty message")
-    return itertools.repeat(read.removesuffix(b"\n"), count)
-
-
 def _receiver(
-    client: ServiceBusClient,
-    path: str,
-    session: str | None,
-    dead_letter: bool,
-    deletes: bool,
-    wait: float,
+    client: ServiceBusClient, flags: ReceiveFlags | PeekFlags, wait: float, *, deletes: bool = False
 ) -> ServiceBusReceiver:
     from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 
-    sub_queue = ServiceBusSubQueue.DEAD_LETTER if dead_letter else None
-    for suffix, which in (
-        ("/$transfer/$deadletterqueue", ServiceBusSubQueue.TRANSFER_DEAD_LETTER),
-        ("/$deadletterqueue", ServiceBusSubQueue.DEAD_LETTER),
-    ):
-        if path.lower().endswith(suffix):
-            path, sub_queue = path[: -len(suffix)], which
-            break
+    path, sub_queue = split_sub_queue(flags.entity)
+    sub_queue = sub_queue or (DEAD_LETTER if flags.dead_letter else "")
     settings: dict[str, Any] = {
         "max_wait_time": wait,
-        "sub_queue": sub_queue,
+        "sub_queue": ServiceBusSubQueue(sub_queue) if sub_queue else None,
         "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE
         if deletes
         else ServiceBusReceiveMode.PEEK_LOCK,
     }
-    if session is not None:
-        settings["session_id"] = NEXT_AVAILABLE_SESSION if session == NEXT_SESSION else session
+    if flags.session is not None:
+        settings["session_id"] = NEXT_AVAILABLE_SESSION if flags.session == NEXT_SESSION else flags.session
     target = find_target(path)
     if target.subscription:
         return client.get_subscription_receiver(target.name, target.subscription, **settings)
     return client.get_queue_receiver(target.name, **settings)
 
 
-@click.command(epilog=RECEIVE_EXAMPLES)
-@click.argument("entity")
-@click.option(
-    "--count", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many at the most."
-)
-@click.option(
-    "--settle",
-    type=click.Choice(SETTLEMENTS),
-    default="complete",
-    show_default=True,
-    help="What becomes of them; none leaves them locked until their locks end, which counts as a delivery.",
-)
-@click.option("--dead-letter", is_flag=True, help="The dead-letter queue of ENTITY.")
-@click.option("--session", metavar="ID", help="Session id; '*' takes the next available one.")
-@click.option(
-    "--wait", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="Seconds to wait."
-)
-@click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def receive(
-    entity: str,
-    count: int,
-    settle: str,
-    dead_letter: bool,
-    session: str | None,
-    wait: float,
-    ready_file: str | None,
-    as_json: bool,
-) -> int:
-    """Receive messages from a queue, a subscription or a dead-letter queue."""
-
-    def work() -> int:
-        received = 0
-        with (
-            _client(ready_file) as client,
-            _receiver(client, entity, session, dead_letter, settle == "delete", wait) as receiver,
-        ):
-            while received < count:
-                messages = receiver.receive_messages(max_message_count=count - received, max_wait_time=wait)
-                if not messages:
-                    break
-                for message in messages:
-                    _show(message, as_json)
-                    _settle(receiver, message, settle)
-                received += len(messages)
-        if not received:
-            click.echo(f"nothing in {inert(_named(entity, dead_letter))} within {wait:g} s", err=True)
-        return 0 if received else 1
-
-    return _refusing(
-        entity, work, SESSION_HINT if session is None else "", waits_for_session=session == NEXT_SESSION
-    )
-
-
-def _named(entity: str, dead_letter: bool) -> str:
-    return f"the dead-letter queue of {entity}" if dead_letter else entity
+def _shown_name(flags: ReceiveFlags | PeekFlags) -> str:
+    return safe_text(f"the dead-letter queue of {flags.entity}" if flags.dead_letter else flags.entity)
 
 
 def _settle(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, how: str) -> None:
@@ -323,78 +318,22 @@ def _settle(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, ho
         receiver.dead_letter_message(message, reason="pairbus receive")
 
 
-@click.command(epilog=PEEK_EXAMPLES)
-@click.argument("entity")
-@click.option(
-    "--count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="How many at the most."
-)
-@click.option(
-    "--from", "from_number", type=int, default=1, show_default=True, help="The first sequence number."
-)
-@click.option("--dead-letter", is_flag=True, help="The dead-letter queue of ENTITY.")
-@click.option(
-    "--session", metavar="ID", help="Session id, on entities with sessions; '*' takes the next one."
-)
-@click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def peek(
-    entity: str,
-    count: int,
-    from_number: int,
-    dead_letter: bool,
-    session: str | None,
-    ready_file: str | None,
-    as_json: bool,
-) -> int:
-    """Look at messages without taking them."""
-
-    def work() -> int:
-        shown, number = 0, from_number
-        with (
-            _client(ready_file) as client,
-            _receiver(client, entity, session, dead_letter, False, 5.0) as receiver,
-        ):
-            while shown < count:
-                messages = receiver.peek_messages(
-                    max_message_count=min(count - shown, 250), sequence_number=number
-                )
-                if not messages:
-                    break
-                for message in messages:
-                    _show(message, as_json)
-                shown += len(messages)
-                number = (messages[-1].sequence_number or 0) + 1
-        if not shown:
-            start = f" from sequence number {from_number}" if from_number > 1 else ""
-            click.echo(f"nothing in {inert(_named(entity, dead_letter))}{start}", err=True)
-        return 0 if shown else 1
-
-    return _refusing(
-        entity, work, SESSION_HINT if session is None else "", waits_for_session=session == NEXT_SESSION
-    )
-
-
 def _show(message: ServiceBusReceivedMessage, as_json: bool) -> None:
-    told = _told(message)
+    row = _row(message)
     if as_json:
-        click.echo(json.dumps(told, default=str))
+        click.echo(json.dumps(row, default=str))
         return
-    marks = [f"#{told['sequence_number']}", str(told["state"]), f"deliveries {told['delivery_count']}"]
+    marks = [f"#{row['sequence_number']}", str(row["state"]), f"deliveries {row['delivery_count']}"]
     marks += [
-        f"{name}={told[name]}"
+        f"{name}={safe_text(row[name])}"
         for name in ("message_id", "session_id", "subject", "dead_letter_reason")
-        if told[name]
+        if row[name]
     ]
     click.echo(click.style("  ".join(marks), dim=True))
-    # Foreign text is shown as text: control characters could otherwise redraw the terminal (M8).
-    click.echo(
-        "".join(
-            c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in str(told["body"])
-        )
-    )
+    click.echo(safe_text(row["body"], keep="\n\t"))
 
 
-def _told(message: ServiceBusReceivedMessage) -> dict[str, object]:
+def _row(message: ServiceBusReceivedMessage) -> dict[str, object]:
     properties = message.application_properties or {}
     return {
         "sequence_number": message.sequence_number,

@@ -7,7 +7,6 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pairbus.cli.kit.errors import inert
 from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, Target, find_target
 from pairbus.errors import UsageError
 from pairbus.model.entity import DURATION, FLAG, NUMBER, SETTINGS
@@ -25,7 +24,7 @@ LIST_COLUMNS: Final = {
     "subscription_count": "subscriptions",
 }
 """The official client's counts that a list shows, and the names of their columns."""
-_ROW_ORDER: Final = ("kind", "name", *LIST_COLUMNS.values(), "filter")
+ROW_ORDER: Final = ("kind", "name", *LIST_COLUMNS.values(), "filter")
 DURATIONS: Final = frozenset(setting.sdk_name for setting in SETTINGS if setting.holds == DURATION)
 UNLIMITED: Final = "unlimited"
 UNLIMITED_DAYS: Final = 10_000_000
@@ -40,16 +39,9 @@ NUMBERS: Final = frozenset(setting.sdk_name for setting in SETTINGS if setting.h
 def rows_of(client: ServiceBusAdministrationClient, path: str | None) -> list[dict[str, object]]:
     """What a list shows: all queues and topics, or what lies under a path."""
     if path is None:
+        counted = ("active_message_count", "dead_letter_message_count", "scheduled_message_count")
         queues = [
-            _row(
-                "queue",
-                counts.name,
-                counts,
-                "active_message_count",
-                "dead_letter_message_count",
-                "scheduled_message_count",
-            )
-            for counts in client.list_queues_runtime_properties()
+            _row("queue", counts.name, counts, *counted) for counts in client.list_queues_runtime_properties()
         ]
         topics = [
             _row("topic", counts.name, counts, "scheduled_message_count", "subscription_count")
@@ -82,18 +74,6 @@ def _row(kind: str, name: str | None, counts: Any, *names: str) -> dict[str, obj
     for count in names:
         row[LIST_COLUMNS[count]] = getattr(counts, count)
     return row
-
-
-def table_of(rows: list[dict[str, object]]) -> list[str]:
-    """The rows as lines of a table with a header. A column that an entity does not have shows a dash."""
-    columns = [name for name in _ROW_ORDER if any(name in row for row in rows)]
-    cells = [[name.replace("_", " ").upper() for name in columns]]
-    cells += [[inert(row.get(name)) for name in columns] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
 
 
 def read_entity(client: ServiceBusAdministrationClient, target: Target) -> tuple[str, Any, Any]:
@@ -218,25 +198,25 @@ def _duration(name: str, text: str) -> str:
     return f"PT{milliseconds / 1000:g}S" if milliseconds % 1000 else f"PT{milliseconds // 1000}S"
 
 
-def told_of(properties: Any) -> dict[str, object]:
+def displayable(properties: Any) -> dict[str, object]:
     """What may be shown of properties: no keys, and times and durations as text."""
-    told: dict[str, object] = {}
+    shown: dict[str, object] = {}
     if properties is None:
-        return told
+        return shown
     names = [name for name in dir(properties) if not name.startswith("_")]
     for name in names:
         value = getattr(properties, name)
         if callable(value):
             continue
         if name == "authorization_rules":
-            told["access_rules"] = [rule.key_name for rule in value or []]
+            shown["access_rules"] = [rule.key_name for rule in value or []]
         elif name in ("filter", "action"):
-            told[name] = _expression_of(value)
+            shown[name] = _expression_of(value)
         elif isinstance(value, timedelta) and value.days > UNLIMITED_DAYS:
-            told[name] = UNLIMITED
+            shown[name] = UNLIMITED
         else:
-            told[name] = value if isinstance(value, bool | int) or value is None else str(value)
-    return told
+            shown[name] = value if isinstance(value, bool | int) or value is None else str(value)
+    return shown
 
 
 def _expression_of(part: Any) -> str | None:

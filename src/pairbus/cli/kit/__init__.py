@@ -1,1 +1,6 @@
-"""What the commands share: command groups, errors and exit codes, connection targets, output. Only the command line uses it."""
+"""What all commands share. Only the command line uses it.
+
+`options`: a command's options and arguments, declared once as a frozen dataclass. `group`: command groups. `errors`: errors
+and exit codes. `output`: JSON or text, progress, signals. `namespace` and `pair`: which namespaces a command is about.
+`secrets`: connection strings from files.
+"""

@@ -13,6 +13,8 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
+from pairbus.model.text import safe_text
+
 if TYPE_CHECKING:
     from azure.core.exceptions import HttpResponseError
 
@@ -56,7 +58,7 @@ class Refused(click.ClickException):
 
     def show(self, file: IO[str] | None = None) -> None:
         """Print one line for a person."""
-        click.echo(f"pairbus: {inert(self.message)}", file=file, err=file is None)
+        click.echo(f"pairbus: {safe_text(self.message)}", file=file, err=file is None)
 
 
 class Missing(Refused):
@@ -69,15 +71,6 @@ class Present(Refused):
     """The entity exists already."""
 
     exit_code = 1
-
-
-def inert(value: object) -> str:
-    """Text for a terminal. Control characters of foreign text must not steer it (M8)."""
-    if value is None:
-        return "-"
-    return "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in str(value)
-    )
 
 
 def one_line(error: BaseException) -> str:

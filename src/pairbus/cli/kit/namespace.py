@@ -1,8 +1,10 @@
-"""Which namespace and which entity an ``entity`` command is about."""
+"""Which namespace and which entity a command is about."""
 
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -17,19 +19,23 @@ if TYPE_CHECKING:
 
 QUEUE_OR_TOPIC: Final = "queue or topic"
 """They share one form of path."""
-HOME_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+DEAD_LETTER: Final = "deadletter"
+TRANSFER_DEAD_LETTER: Final = "transferdeadletter"
+_SUB_QUEUES: Final = (
+    ("/$transfer/$deadletterqueue", TRANSFER_DEAD_LETTER),
+    ("/$deadletterqueue", DEAD_LETTER),
+)
 
 
+@dataclass(frozen=True, slots=True)
 class Target:
     """A path taken apart, in the words of the administration client."""
 
-    __slots__ = ("kind", "name", "rule", "subscription")
-
-    def __init__(self, kind: str, name: str, subscription: str, rule: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.subscription = subscription
-        self.rule = rule
+    kind: str
+    name: str
+    subscription: str
+    rule: str
 
     @property
     def names(self) -> list[str]:
@@ -48,6 +54,14 @@ def find_target(path: str) -> Target:
     return Target(kinds[route.what], route.path, route.subscription, route.rule)
 
 
+def split_sub_queue(path: str) -> tuple[str, str]:
+    """An entity's path without its sub-queue, and the sub-queue; empty for the entity itself."""
+    for suffix, name in _SUB_QUEUES:
+        if path.lower().endswith(suffix):
+            return path[: -len(suffix)], name
+    return path, ""
+
+
 def connection_of(
     connection_string: str | None, ready_file: str | None, ca_file: str | None, environment: Mapping[str, str]
 ) -> tuple[str, str | None]:
@@ -64,19 +78,14 @@ def connection_of(
 
 
 def administration_client(
-    connection_string: str | None,
-    ready_file: str | None,
-    ca_file: str | None,
-    environment: Mapping[str, str],
-    options: dict[str, Any],
+    connection_string: str, ca_file: str | None, options: dict[str, Any]
 ) -> ServiceBusAdministrationClient:
-    """The official client for a namespace; it trusts a local broker's own authority by itself."""
+    """The official administration client for a namespace."""
     from azure.servicebus.management import ServiceBusAdministrationClient
 
     from pairbus.sdk.connection_string import parse_connection_string
     from pairbus.sdk.plain_http import PlainHttpTransport
 
-    connection_string, ca_file = connection_of(connection_string, ready_file, ca_file, environment)
     settings = {"retry_total": 1, **({"connection_verify": ca_file} if ca_file else {}), **options}
     if not ca_file and parse_connection_string(connection_string, "given").is_emulator:
         # A namespace that is reached without TLS is asked without TLS too, as pairing does: `pairbus up` just works.
@@ -89,6 +98,13 @@ def administration_client(
             f"the connection string cannot be used: {type(error).__name__}: it needs Endpoint, "
             "SharedAccessKeyName and SharedAccessKey"
         ) from None
+
+
+def data_directory(namespace: str, data: str | None) -> Path:
+    """The data directory that was named, or the namespace's own in the user's data directory."""
+    from pairbus.server.config.options import default_data_directory
+
+    return Path(data) if data is not None else default_data_directory(os.environ) / namespace
 
 
 def _read_ready_file(name: str) -> tuple[str, str | None]:
@@ -106,9 +122,11 @@ def _local_authority(connection_string: str, environment: Mapping[str, str]) -> 
     from pairbus.sdk.connection_string import parse_connection_string
     from pairbus.server.config.options import default_data_directory
 
-    parts = parse_connection_string(connection_string, "given")
-    host, namespace = parts.host, parts.namespace or ""
-    if host.rpartition(":")[0] not in HOME_HOSTS or not namespace or Path(namespace).name != namespace:
+    try:
+        parts = parse_connection_string(connection_string, "given")
+    except UsageError:
+        return None  # the client says better what is wrong with it
+    if parts.host.rpartition(":")[0] not in LOOPBACK_HOSTS or not parts.namespace:
         return None
-    authority = default_data_directory(environment) / namespace / "tls" / "ca.pem"
+    authority = default_data_directory(environment) / parts.namespace / "tls" / "ca.pem"
     return str(authority) if authority.is_file() else None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
+from pairbus.cli.kit.options import argument, command, json_option, option
+from pairbus.cli.kit.output import show
 from pairbus.errors import UsageError
+from pairbus.model.text import safe_text
 
 EPILOG: Final = """\b
 Example:
@@ -22,37 +26,39 @@ Exit codes: 0 done, 1 the journal says nothing of this entity, 2 wrong usage.
 """
 
 
-@click.command(epilog=EPILOG)
-@click.argument("path")
-@click.option(
-    "--journal", metavar="FILE", envvar="PAIRBUS_JOURNAL", help="The journal.  [env: PAIRBUS_JOURNAL]"
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
-def explain(path: str, journal: str | None, as_json: bool) -> None:
-    """Say why the entity PATH is in its state: errors, timers, pings and decisions with their times."""
+@dataclass(frozen=True, kw_only=True)
+class ExplainFlags:
+    path: str = argument()
+    journal: str | None = option(
+        "The journal.  [env: PAIRBUS_JOURNAL]", metavar="FILE", envvar="PAIRBUS_JOURNAL"
+    )
+    as_json: bool = json_option("One JSON array.")
+
+
+@command(ExplainFlags, EPILOG)
+def explain(flags: ExplainFlags) -> int:
+    """Explain the health of the entity PATH: errors, timers, pings and decisions with their times."""
     from pairbus.pairing.journal import read
     from pairbus.pairing.naming import entity_key
 
-    if not journal:
+    if not flags.journal:
         raise UsageError("no journal is named: set PAIRBUS_JOURNAL, here and where the paired client runs")
-    if not Path(journal).exists():
+    journal = Path(flags.journal)
+    if not journal.exists():
         raise UsageError(
             f"there is no journal {journal}: name the file that PAIRBUS_JOURNAL names where the paired client runs"
         )
-    key = entity_key(path)
-    events = [event for event in read(Path(journal)) if entity_key(str(event.get("subject", ""))) == key]
-    if as_json:
-        click.echo(json.dumps(events))
-    for event in events if not as_json else ():
-        at_ms = event.get("at_ms")
-        when = datetime.fromtimestamp((at_ms if isinstance(at_ms, int) else 0) / 1000, UTC).isoformat(
-            timespec="milliseconds"
-        )
-        kind = str(event.get("kind", "")).removeprefix("pairing.").replace("_", " ")
-        text = "".join(
-            character if character.isprintable() else "?" for character in str(event.get("text", ""))
-        )
-        click.echo(f"{when}  {event.get('factory')}  {kind:<14} {text}")
+    key = entity_key(flags.path)
+    events = [event for event in read(journal) if entity_key(str(event.get("subject", ""))) == key]
+    show(events, flags.as_json, map(_line, events))
     if not events:
-        click.echo(f"the journal says nothing of {path!r}", err=True)
-        raise click.exceptions.Exit(1)
+        click.echo(f"the journal says nothing of {flags.path!r}", err=True)
+    return 0 if events else 1
+
+
+def _line(event: Mapping[str, object]) -> str:
+    at_ms = event.get("at_ms")
+    when = datetime.fromtimestamp((at_ms if isinstance(at_ms, int) else 0) / 1000, UTC)
+    kind = str(event.get("kind", "")).removeprefix("pairing.").replace("_", " ")
+    text = safe_text(event.get("text", ""))
+    return f"{when.isoformat(timespec='milliseconds')}  {safe_text(event.get('factory'))}  {kind:<14} {text}"

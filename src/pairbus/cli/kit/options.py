@@ -1,0 +1,146 @@
+"""Declares the options and arguments of a command once, as the fields of a frozen dataclass.
+
+    @dataclass(frozen=True, kw_only=True)
+    class PeekFlags:
+        entity: str = argument()
+        count: int = option("How many at the most.", 10, minimum=1)
+        as_json: bool = json_option("Print one JSON object a line.")
+
+    @command(PeekFlags, EXAMPLES)
+    def peek(flags: PeekFlags) -> int: ...
+
+A field's type decides: `bool` is a flag, `int` and `float` take bounds, `Literal` is a choice, `tuple[str, ...]` may repeat,
+`timedelta` is a length of time such as 90s or 1h30m,
+`Path` a file that exists. A default other than None is shown in the help text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from pairbus.errors import UsageError
+
+_KEY: Final = "click"
+_Flags = TypeVar("_Flags")
+Parse = Callable[[str], object]
+"""Makes a value of an option's text. Raises UsageError or ValueError, whose text is shown."""
+
+
+def option(help: str = "", default: Any = None, *, flag: str = "", **settings: Any) -> Any:
+    """A field that is an option.
+
+    Args:
+        help: Its help text.
+        default: Its value when it is not given; shown in the help text unless it is None, False or empty.
+        flag: Its name on the command line where it is not the field's; ``--on/--off`` for a switch with two names.
+        settings: ``metavar``, ``minimum``, ``maximum`` (which needs a minimum), ``choices``, ``parse``, ``required``, ``envvar``.
+    """
+    return field(default=default, metadata={_KEY: {"help": help, "flag": flag, **settings}})
+
+
+def argument(**settings: Any) -> Any:
+    """A field that is an argument; ``settings`` are click's (``required``, ``nargs``, ``metavar``) or ``choices``."""
+    default = None if settings.get("required") is False else MISSING
+    return field(default=default, metadata={_KEY: {"is_argument": True, **settings}})
+
+
+def json_option(help: str = "Print one JSON object.") -> Any:
+    """The option ``--json``."""
+    return option(help, False, flag="--json")
+
+
+def command(
+    flags: type[_Flags], epilog: str = "", *, name: str = "", group: click.Group | None = None
+) -> Callable[[Callable[[_Flags], int | None]], click.Command]:
+    """Make a click command of a function that takes its flags as one object. The docstring is its help text."""
+
+    def decorate(function: Callable[[_Flags], int | None]) -> click.Command:
+        made = click.Command(
+            name or function.__name__,
+            callback=lambda **values: function(flags(**values)) or 0,
+            params=parameters_of(flags),
+            help=inspect.getdoc(function),
+            epilog=epilog,
+        )
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return decorate
+
+
+def parameters_of(flags: type) -> list[click.Parameter]:
+    """Click's parameters for the fields of a dataclass; those of its base classes come last."""
+    hints = get_type_hints(flags)
+    own = [name for cls in flags.__mro__ for name in inspect.get_annotations(cls)]
+    known = {one.name: one for one in fields(flags)}
+    found = [_parameter(known[name], hints[name]) for name in dict.fromkeys(own) if name in known]
+    return sorted(found, key=lambda parameter: isinstance(parameter, click.Option))
+
+
+def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
+    settings = dict(one.metadata[_KEY])
+    hint, is_many = _plain(hint)
+    choices: Sequence[str] = settings.pop("choices", ()) or (
+        get_args(hint) if get_origin(hint) is Literal else ()
+    )
+    if choices:
+        settings["type"] = click.Choice(list(choices))
+    if settings.pop("is_argument", False):
+        return click.Argument([one.name], **settings)
+    flag = settings.pop("flag") or "--" + one.name.replace("_", "-")
+    settings["default"] = None if is_many else one.default
+    settings["show_default"] = one.default not in (None, False, "", ()) or "/" in flag
+    settings["multiple"] = is_many
+    minimum, maximum = settings.pop("minimum", None), settings.pop("maximum", None)
+    parse: Parse | None = settings.pop("parse", None) or (_length if hint is timedelta else None)
+    if parse is not None:
+        settings["callback"] = _callback(parse)
+    elif hint is bool and "/" not in flag:
+        settings["is_flag"] = True
+    elif hint is int:
+        settings["type"] = click.IntRange(minimum, maximum) if minimum is not None else int
+    elif hint is float:
+        settings["type"] = click.FloatRange(minimum, maximum) if minimum is not None else float
+    elif hint is Path:
+        settings["type"] = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.Option([flag, one.name], **settings)
+
+
+def _plain(hint: Any) -> tuple[Any, bool]:
+    """A type without None, and whether its option may repeat."""
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is tuple:
+        return get_args(hint)[0], True
+    return hint, False
+
+
+def _callback(parse: Parse) -> Callable[[click.Context, click.Parameter, str | None], object]:
+    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> object:
+        try:
+            return None if value is None else parse(value)
+        except (UsageError, ValueError) as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
+
+
+def _length(text: str) -> timedelta:
+    """A length of time: 90s, 15m, 1h30m; a number alone is seconds."""
+    from pairbus.reports.text import duration_ms
+
+    return timedelta(milliseconds=duration_ms(f"{text}s" if text.isdecimal() else text))
+
+
+def values_of(flags: object, *names: str) -> Mapping[str, Any]:
+    """Some fields of a dataclass by name, to pass on as keyword arguments."""
+    return {name: getattr(flags, name) for name in names}

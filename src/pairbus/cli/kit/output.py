@@ -1,0 +1,97 @@
+"""How commands answer: JSON for programs, text for people; progress only where a person watches; orderly ends on signals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+
+from pairbus.model.text import safe_text
+
+
+def show(value: object, as_json: bool, lines: str | Iterable[str]) -> None:
+    """Print a value as one line of JSON, or else the lines for people."""
+    if as_json:
+        click.echo(json.dumps(value, default=str))
+        return
+    for line in [lines] if isinstance(lines, str) else lines:
+        click.echo(line)
+
+
+def cell(value: object) -> str:
+    """A value in a table; a dash where there is none."""
+    return "-" if value is None else safe_text(value)
+
+
+def table_lines(rows: Sequence[Mapping[str, object]], columns: Iterable[str]) -> list[str]:
+    """A table with a header of those columns that some row has."""
+    shown = [name for name in columns if any(name in row for row in rows)]
+    cells = [[name.replace("_", " ").upper() for name in shown]]
+    cells += [[cell(row.get(name)) for name in shown] for row in rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(shown))]
+    return [
+        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def pair_lines(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """One line of ``name=value`` pairs for each row, without values that are None."""
+    return [
+        "  ".join(f"{name}={safe_text(value)}" for name, value in row.items() if value is not None)
+        for row in rows
+    ]
+
+
+def silence_logs(*names: str) -> None:
+    """Hide log lines: the official client logs every failed attempt, and the command reports the outcome itself."""
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Show a line to a person who waits, and remove it at the end."""
+    is_watched = sys.stderr.isatty()
+    if is_watched:
+        click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        if is_watched:
+            click.echo("\r\x1b[2K", err=True, nl=False)
+
+
+@contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error while a person watches. Call it with what is done and the total."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def stop_on_signals(again: Callable[[], None] | None = None) -> threading.Event:
+    """An event that the first SIGINT or SIGTERM sets; ``again`` is called for each later one."""
+    stop = threading.Event()
+
+    def hear(_number: int, _frame: object) -> None:
+        if stop.is_set() and again is not None:
+            again()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, hear)
+    return stop
