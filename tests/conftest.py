@@ -25,6 +25,14 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the plugin of the test kit, unless its entry point has: that needs the package to be installed."""
+    from pairbus.testing import plugin
+
+    if not config.pluginmanager.is_registered(plugin):
+        config.pluginmanager.register(plugin, "pairbus")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every process must collect the same tests."""
     check_ids(item.nodeid for item in items)

@@ -12,6 +12,9 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+
+pytest.importorskip("pyspark")
+
 from click.testing import CliRunner
 
 from pairbus.cli.reports.cost import cost

@@ -12,6 +12,9 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+
+pytest.importorskip("pyspark")
+
 from click.testing import CliRunner, Result
 
 from pairbus.cli.reports.reconcile import reconcile

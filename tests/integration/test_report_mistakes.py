@@ -8,6 +8,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+pytest.importorskip("pyspark")
+
+
 from pairbus.cli.root import main
 from tests.integration.ledger_kit import SCHEMA, row, write, write_table
 from tests.integration.spark_kit import small_session
