@@ -28,5 +28,5 @@ def test_an_id_with_wire_bytes_is_not_an_address() -> None:
 
 
 def test_floating_values_name_their_value() -> None:
-    assert repr(Float(1.5)) == "Float(1.5)"
-    assert repr(Double(-0.25)) == "Double(-0.25)"
+    assert repr(Float(1.5)) == "Float(value=1.5)"
+    assert repr(Double(-0.25)) == "Double(value=-0.25)"

@@ -113,7 +113,7 @@ def test_a_join_that_loses_rows_changes_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pairbus.spark import compaction
+from pairbus.spark.capture import compaction
 from tests.unit.spark.test_compaction import FINAL, join
 
 place = sys.argv[2]
