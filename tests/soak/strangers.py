@@ -187,7 +187,7 @@ class Soak:
         self.broken: list[str] = []
         context = multiprocessing.get_context("spawn")
         self._context = context
-        self._results = context.SimpleQueue()
+        self._results = context.Queue()
         self._stop = context.Event()
         self._probe = context.Process(
             target=probe, args=(self.address, key_of(namespace.connection_string), self._results, self._stop)

@@ -258,21 +258,30 @@ def test_a_full_collection_takes_at_most_a_thousandth_of_the_time() -> None:
 
 
 @pytest.mark.promise("B67")
-def test_freed_memory_is_given_back_when_there_is_clearly_more_of_it() -> None:
-    free = 10 * GROWTH_BYTES
+def test_freed_memory_is_given_back_when_the_process_has_grown() -> None:
+    resident, free, in_use = 10 * GROWTH_BYTES, GROWTH_BYTES, 10 * GROWTH_BYTES
     trims: list[int] = []
 
     def trim() -> None:
-        nonlocal free
-        trims.append(free)
-        free -= GROWTH_BYTES // 2  # some of it stays, in pages that are still in use
+        nonlocal resident
+        trims.append(ticks)
+        resident = in_use
 
-    heap = Heap(lambda: free, trim)
-    told = []
-    for change in (0, GROWTH_BYTES - 1, 1, 0, GROWTH_BYTES // 2, -GROWTH_BYTES, GROWTH_BYTES, 0):
-        free += change
+    heap = Heap(lambda: resident, lambda: free, trim)
+    heap.tick()
+    resident = in_use = 15 * GROWTH_BYTES
+    for ticks in range(200):
+        if ticks == 100:
+            in_use -= 4 * GROWTH_BYTES
         heap.tick()
-        told.append(len(trims))
+    assert trims[:4] == [3, 13, 33, 73]  # all in use: tried more and more rarely
+    assert trims[4] == 153  # given back
+    assert trims[5] == 158  # from then on tried as often as at first
+    assert resident == 11 * GROWTH_BYTES
 
-    assert told == [0, 0, 1, 1, 1, 1, 2, 2]
+    free = GROWTH_BYTES - 1  # there is nothing to give back
+    trims.clear()
+    for _ in range(1_000):
+        heap.tick()
+    assert trims == []
     system_heap().tick()  # whatever the system is
