@@ -29,7 +29,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
 
 
 def test_the_worlds_are_cruel_enough() -> None:
-    checks = [World(seed).run() for seed in range(30)]
+    checks = [World(seed).run() for seed in range(40)]
 
     assert sum(check.parked for check in checks) > 100
     assert sum(check.pings for check in checks) > 50

@@ -44,7 +44,7 @@ class Checks:
         self._acknowledged: set[tuple[str, int] | tuple[str, int, int] | None] = set()
 
     def _require(self, claim: object, text: str) -> None:
-        # Noted, not raised: the shells of the world catch what they are thrown, as the real ones do.
+        # Noted, not raised: the code under test catches every error of a send.
         if not claim:
             self.broken.append(f"seed {self._world.seed}: {text} (at {self._world.now} ms)")
 
@@ -54,8 +54,8 @@ class Checks:
         """A send begins."""
         self.sent[number] = (path, payload)
 
-    def told(self, number: int, outcome: str) -> None:
-        """The caller was told: ok, fail or unknown."""
+    def returned(self, number: int, outcome: str) -> None:
+        """A send returned or raised: ok, fail or unknown."""
         self.outcome[number] = outcome
 
     def pending(self) -> int:
@@ -107,12 +107,12 @@ class Checks:
             )
             self._trials[factory] = now
 
-    def backlog_failed(
-        self, factory: str, queue: str, number: int, error: BaseException, now: int, *, is_out: bool
-    ) -> None:
-        """A backlog queue said no or nothing; ``is_out``: it is out of the rotation now."""
-        if is_out:
-            self._refused[factory, queue] = now
+    def queue_refused(self, factory: str, queue: str, now: int) -> None:
+        """A backlog queue is out of the rotation, or was tried and stays out."""
+        self._refused[factory, queue] = now
+
+    def backlog_failed(self, number: int, error: BaseException) -> None:
+        """A backlog queue refused a message, or did not answer."""
         if classify(error) in IN_DOUBT:
             self._parked_doubts[f"m{number}"] += 1
 

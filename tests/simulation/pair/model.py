@@ -144,3 +144,8 @@ def original(number: int, session: str | None, *, has_alias_name: bool, has_life
         header = [sections.NULL, sections.NULL, sections.encode_uint(3_600_000), sections.NULL, sections.NULL]
         parts.append(sections.Section(sections.HEADER, sections.encode_list(header)))
     return sections.join(parts)
+
+
+def number_of(payload: bytes) -> int:
+    """The number of a message, parked or not."""
+    return int(parking.message_id_text(parking.message_id_of(payload)).removeprefix("m"))

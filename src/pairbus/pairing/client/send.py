@@ -51,7 +51,6 @@ class Send(Attempts):
         timeout: float | None,
         due: datetime.datetime | None = None,
     ) -> None:
-        super().__init__()
         self.message = message
         self.count = count
         self.timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))

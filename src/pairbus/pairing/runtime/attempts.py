@@ -13,14 +13,13 @@ from pairbus.sdk.failures import IN_DOUBT, classify
 class Attempts:
     """The attempts of one send, the SDK's own retries included."""
 
-    def __init__(self) -> None:
-        self.is_sent = False
-        """Whether the attempt in progress has come so far that the message may have left."""
-        self.is_in_doubt = False
-        """Whether an attempt ended without an answer after that."""
+    is_sent = False
+    """Whether the attempt in progress has come so far that the message may have left."""
+    is_in_doubt = False
+    """Whether an attempt ended without an answer after that."""
 
     def begin(self) -> None:
-        """An attempt begins: a link is waited for, nothing has left."""
+        """An attempt begins: it waits for a link, nothing has left."""
         self.is_sent = False
 
     def sending(self) -> None:
