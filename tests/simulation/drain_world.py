@@ -1,7 +1,7 @@
-"""The shipping pump on bad days: real ``Syphon``, ``Senders``, ``DrainPlan`` and ``Ledger`` on a virtual clock.
+"""The drain on bad days: real ``Drain``, ``Senders``, ``DrainPlan`` and ``Ledger`` on a virtual clock.
 
 Only the ports are false: backlog queues and destinations are models, and the seed draws what goes wrong: answers that
-are lost, links that break, locks that lapse, kills in the middle of everything. A killed syphon leaves its ledger and
+are lost, links that break, locks that lapse, kills in the middle of everything. A killed drain leaves its ledger and
 its locks behind; the next one opens the same ledger.
 """
 
@@ -34,9 +34,9 @@ CALM_SECONDS = 900
 
 
 class Inbox:
-    """One backlog queue as one syphon sees it."""
+    """One backlog queue as one drain sees it."""
 
-    def __init__(self, world: SyphonWorld, queue: str) -> None:
+    def __init__(self, world: DrainWorld, queue: str) -> None:
         self.queue = queue
         self.is_dead = False
         self._world = world
@@ -55,7 +55,7 @@ class Inbox:
             except TimeoutError:
                 self._world.check_alive(self)
         held = sum(1 for one in self._model.messages.values() if one.locked_until_ms > self._world.now())
-        self._world.require(held <= 2 * WINDOW * self._world.syphons, f"P38: {held} messages are locked")
+        self._world.require(held <= 2 * WINDOW * self._world.drains, f"P38: {held} messages are locked")
         return [
             Delivery(
                 stored.number,
@@ -141,9 +141,9 @@ def _lock(token: object) -> tuple[int, int]:
 
 
 class Outlet:
-    """The primary as one syphon sees it."""
+    """The primary as one drain sees it."""
 
-    def __init__(self, world: SyphonWorld) -> None:
+    def __init__(self, world: DrainWorld) -> None:
         self.is_dead = False
         self._world = world
 
@@ -171,15 +171,15 @@ class Outlet:
         return
 
 
-class SyphonWorld:
-    """One seed: some syphons, two namespaces, and what goes wrong."""
+class DrainWorld:
+    """One seed: some drains, two namespaces, and what goes wrong."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.seed = seed
         self.dice = random.Random(f"syphon-{seed}")
         self.directory = directory
         self.loop = VirtualLoop()
-        self.syphons = self.dice.choice([1, 1, 2])
+        self.drains = self.dice.choice([1, 1, 2])
         self.can_ask = self.dice.random() < 0.7
         self.kills = self.dice.randrange(5)
         self.error_rate = self.dice.choice([0.0, 0.02, 0.1])
@@ -195,7 +195,7 @@ class SyphonWorld:
             self.primary.add(QueueModel(name))
         for name in self.queues:
             self.secondary.add(QueueModel(name))
-        self._is_calm = False
+        self.is_calm = False
         self._fill()
 
     def _fill(self) -> None:
@@ -227,10 +227,10 @@ class SyphonWorld:
 
     async def trip(self, port: Inbox | Outlet) -> None:
         """One way over the network: it takes time, and the link may break."""
-        is_slow = not self._is_calm and self.dice.random() < self.slow_rate
+        is_slow = not self.is_calm and self.dice.random() < self.slow_rate
         await asyncio.sleep(self.dice.uniform(10, 90) if is_slow else self.dice.uniform(0.001, 0.2))
         self.check_alive(port)
-        if not self._is_calm and self.dice.random() < self.error_rate:
+        if not self.is_calm and self.dice.random() < self.error_rate:
             raise self.dice.choice([sdk.ServiceBusConnectionError(), sdk.OperationTimeoutError()])
 
     def is_home(self, message: BacklogMessage) -> bool:
@@ -248,22 +248,22 @@ class SyphonWorld:
         self._check_end()
 
     async def _main(self) -> None:
-        running = [self._start() for _ in range(self.syphons)]
+        running = [self._start() for _ in range(self.drains)]
         for at in sorted(self.dice.uniform(0, BAD_SECONDS) for _ in range(self.kills)):
             await asyncio.sleep(max(0.0, at - self.now() / 1000))
-            victim = self.dice.randrange(self.syphons)
+            victim = self.dice.randrange(self.drains)
             await self._kill(*running[victim])
             running[victim] = self._start()
         await asyncio.sleep(max(0.0, BAD_SECONDS - self.now() / 1000))
-        self._is_calm = True
+        self.is_calm = True
         deadline = self.now() + CALM_SECONDS * 1000
         while any(self.secondary.queue(queue).messages for queue in self.queues):
             if self.now() > deadline:
                 self.require(False, "P41: the backlog is not empty after the calm")
                 break
             await asyncio.sleep(1)
-        for syphon, task, ledger, _ in running:
-            syphon.stop()
+        for drain, task, ledger, _ in running:
+            drain.stop()
             await task
             ledger.close()
 
@@ -271,7 +271,7 @@ class SyphonWorld:
         inboxes = [Inbox(self, queue) for queue in self.queues]
         outlet = Outlet(self)
         ledger = Ledger.open(self.directory, "p")
-        syphon = Drain(
+        drain = Drain(
             inboxes,
             outlet,
             plan=DrainPlan(window=WINDOW, ready_max=20),
@@ -280,10 +280,10 @@ class SyphonWorld:
             clock=self.now,
             wall_clock=self.now,
         )
-        return syphon, asyncio.ensure_future(syphon.run()), ledger, [*inboxes, outlet]
+        return drain, asyncio.ensure_future(drain.run()), ledger, [*inboxes, outlet]
 
     async def _kill(
-        self, syphon: Drain, task: asyncio.Task[None], ledger: Ledger, ports: list[Inbox | Outlet]
+        self, drain: Drain, task: asyncio.Task[None], ledger: Ledger, ports: list[Inbox | Outlet]
     ) -> None:
         """As SIGKILL: nothing more reaches a port or the ledger's file."""
         self.killed_with.update(ledger.ids())
@@ -303,15 +303,20 @@ class SyphonWorld:
             name = f"m{number}"
             copies = homes[name]
             assert copies, f"seed {self.seed}: P35: {name} is nowhere"
-            # A single syphon remembers what it sent, and where it may look it asks before it sends again.
-            most = 1 + self.doubtful_sends[name]
-            if self.syphons > 1 or not self.can_ask:
-                most += self.killed_with[name]
-            if self.syphons > 1 or (not self.can_ask and self.killed_with[name]):
-                most += self.lost_locks[name]
+            most = self._explained(name)
             assert copies <= most, (
                 f"seed {self.seed}: P36: {name} has {copies} copies, at most {most} are explained"
             )
+
+    def _explained(self, name: str) -> int:
+        """How many copies of a message there may be."""
+        # A single drain remembers what it sent, and where it may look it asks before it sends again.
+        most = 1 + self.doubtful_sends[name]
+        if self.drains > 1 or not self.can_ask:
+            most += self.killed_with[name]
+        if self.drains > 1 or (not self.can_ask and self.killed_with[name]):
+            most += self.lost_locks[name]
+        return most
 
 
 def _id(payload: bytes) -> str:

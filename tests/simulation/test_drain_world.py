@@ -1,4 +1,4 @@
-"""The shipping pump on its bad days (P34-P41). ``PAIRBUS_SEEDS=n`` runs more worlds, ``PAIRBUS_SEED=n`` replays one."""
+"""The drain on its bad days, in one process and on Spark (P34-P41). ``PAIRBUS_SEEDS=n`` runs more worlds, ``PAIRBUS_SEED=n`` replays one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import BacklogMessage
 from pairbus.drain.shell import Drain
-from tests.simulation.syphon_world import Inbox, Outlet, SyphonWorld
+from tests.simulation.drain_world import DrainWorld, Inbox, Outlet
+from tests.simulation.spark_world import SparkWorld
 
 _WORLDS = max(200, int(os.environ["PAIRBUS_SEEDS"])) if os.environ.get("PAIRBUS_SEEDS") else 24
 _ONE = os.environ.get("PAIRBUS_SEED")
@@ -23,7 +24,29 @@ CHUNK = 6
 @pytest.mark.parametrize("first", _SEEDS[::CHUNK])
 def test_a_drain_survives_kills_lost_locks_and_lost_answers(first: int, tmp_path: Path) -> None:
     for seed in _SEEDS[_SEEDS.index(first) :][:CHUNK]:
-        SyphonWorld(seed, tmp_path / str(seed)).run()
+        DrainWorld(seed, tmp_path / str(seed)).run()
+
+
+@pytest.mark.promise("P34", "P35", "P36", "P38", "P41", "D3")
+@pytest.mark.parametrize("first", _SEEDS[::CHUNK])
+def test_a_drain_on_spark_survives_killed_and_lost_tasks(first: int, tmp_path: Path) -> None:
+    for seed in _SEEDS[_SEEDS.index(first) :][:CHUNK]:
+        SparkWorld(seed, tmp_path / str(seed)).run()
+
+
+def test_the_worlds_on_spark_are_cruel_enough(tmp_path: Path) -> None:
+    worlds = [SparkWorld(seed, tmp_path / str(seed)) for seed in range(12)]
+    for world in worlds:
+        world.run()
+
+    assert sum(len(world._lost) for world in worlds) > 3
+    assert sum(world.killed_with.total() for world in worlds) > 30
+    assert {row.outcome for world in worlds for row in world.rows} == {
+        "moved",
+        "lock_lost",
+        "set_aside",
+        "waiting",
+    }
 
 
 def _complete_before_the_answer(patch: pytest.MonkeyPatch) -> None:
@@ -92,6 +115,26 @@ def _failed_sends_count_as_delivered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Outlet, "send", send)
 
 
+def _rows_written_when_the_primary_answers(patch: pytest.MonkeyPatch) -> None:
+    """A message is reported as moved before it is completed in the backlog."""
+    original = Drain._acknowledged
+
+    def acknowledged(self: Drain, message: BacklogMessage) -> None:
+        self._observer.completed(message, is_lock_lost=False)
+        original(self, message)
+
+    patch.setattr(Drain, "_acknowledged", acknowledged)
+
+
+def _held_messages_completed_when_time_is_up(patch: pytest.MonkeyPatch) -> None:
+    """What a drain still holds when it ends is completed instead of released."""
+
+    async def release_all(self: Drain, inbox: Inbox) -> None:
+        await inbox.complete(self._plan.drop_queue(inbox.queue))
+
+    patch.setattr(Drain, "_release_all", release_all)
+
+
 @pytest.mark.parametrize(
     ("plant", "promise"),
     [
@@ -103,11 +146,31 @@ def _failed_sends_count_as_delivered(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else None,
 )
-def test_a_planted_bug_in_the_pump_is_caught(
+def test_a_planted_bug_in_the_drain_is_caught(
     plant: object, promise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(plant)
     plant(monkeypatch)
     with pytest.raises(AssertionError, match=promise):
         for seed in range(60):
-            SyphonWorld(seed, tmp_path / str(seed)).run()
+            DrainWorld(seed, tmp_path / str(seed)).run()
+
+
+@pytest.mark.parametrize(
+    ("plant", "promise"),
+    [
+        (_complete_before_the_answer, "P34|P35"),
+        (_failed_sends_count_as_delivered, "P34|P35"),
+        (_rows_written_when_the_primary_answers, "P45"),
+        (_held_messages_completed_when_time_is_up, "P34|P35"),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else None,
+)
+def test_a_planted_bug_in_a_spark_task_is_caught(
+    plant: object, promise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(plant)
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match=promise):
+        for seed in range(60):
+            SparkWorld(seed, tmp_path / str(seed)).run()
