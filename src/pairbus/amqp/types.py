@@ -163,8 +163,8 @@ class Decimal128(Raw):
 class Described:
     """A value with a descriptor that nothing here interprets (AMQP 1.0, 1.2.2)."""
 
-    descriptor: object
-    value: object
+    descriptor: object | None
+    value: object | None
 
     def __hash__(self) -> int:
         # A descriptor may itself be unhashable; the constant keeps equal values equal.

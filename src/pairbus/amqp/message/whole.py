@@ -47,12 +47,12 @@ BODY_KINDS: Final[dict[int, str]] = {DATA: "data", SEQUENCE: "sequence", VALUE: 
 class Properties:
     """The immutable properties of a message (AMQP 1.0, 3.2.4)."""
 
-    message_id: object = None
+    message_id: object | None = None
     user_id: bytes = b""
     to: str | None = None
     subject: str | None = None
     reply_to: str | None = None
-    correlation_id: object = None
+    correlation_id: object | None = None
     content_type: str | None = None
     content_encoding: str | None = None
     absolute_expiry_time: int | None = None
@@ -96,7 +96,7 @@ class DecodedMessage:
     application_properties: dict[str, object] = field(default_factory=dict)
     body_kind: str = ""
     """"data", "sequence", "value", or empty when there is no body."""
-    body: object = None
+    body: object | None = None
     """The value; for data and sequences the bytes or items of all sections joined."""
     footer: dict[object, object] = field(default_factory=dict)
 
@@ -178,8 +178,8 @@ def raw_items(raw: bytes) -> list[bytes]:
 
 def encode_message(
     *,
-    message_id: object = None,
-    correlation_id: object = None,
+    message_id: object | None = None,
+    correlation_id: object | None = None,
     correlation_id_raw: bytes = b"",
     to: str | None = None,
     reply_to: str | None = None,
@@ -192,7 +192,7 @@ def encode_message(
     message_annotations: dict[str, object] | None = None,
     delivery_annotations: dict[str, object] | None = None,
     header: list[object] | None = None,
-    body: object = None,
+    body: object | None = None,
     body_kind: str = "value",
 ) -> bytes:
     """One encoded message. ``body_kind`` empty: no body at all."""
