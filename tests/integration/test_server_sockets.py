@@ -270,9 +270,9 @@ async def test_rule_19_settlements_are_read_although_the_peer_went_without_readi
         gateway = running.broker.gateways[0]
         # The server does not read while the client writes its last words and resets the connection.
         running.store.gate.clear()
-        hall = running.server._hall
-        assert hall is not None
-        hall.set_reading(False)
+        registry = running.server._registry
+        assert registry is not None
+        registry.set_reading(False)
         sock.sendall(b"settled")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
@@ -481,10 +481,10 @@ async def test_when_all_clients_have_gone_nothing_is_left(tmp_path: Path) -> Non
                 await writer.wait_closed()
         await wait_for(lambda: running.server.statistics().listener.open_by_kind == {})
 
-        hall = running.server._hall
-        assert hall is not None
-        assert not hall._timed
-        assert not hall._connections
+        registry = running.server._registry
+        assert registry is not None
+        assert not registry._timed
+        assert not registry._connections
         await wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)
         assert all(gateway.is_lost and gateway.context is None for gateway in running.broker.gateways)
 

@@ -164,16 +164,16 @@ async def test_an_unknown_caller_that_is_refused_again_and_again_is_shown_the_do
 @pytest.mark.promise("B62")
 async def test_a_strangers_socket_is_read_in_small_pieces(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        hall = running.server._hall
-        assert hall is not None
+        registry = running.server._registry
+        assert registry is not None
         _, stranger = await connect(running.amqp)
-        await wait_for(lambda: len(hall.strangers) == 1)
-        connection = next(iter(hall._connections))
+        await wait_for(lambda: len(registry.strangers) == 1)
+        connection = next(iter(registry._connections))
         transport = connection._transport
         assert transport is not None
         assert transport.max_size == READ_BYTES  # type: ignore[attr-defined]
         stranger.write(HEADER + b"OPEN")
-        await wait_for(lambda: len(hall.strangers) == 0)
+        await wait_for(lambda: len(registry.strangers) == 0)
         assert transport.max_size > READ_BYTES  # type: ignore[attr-defined]
         stranger.close()
 
@@ -196,12 +196,12 @@ def visit(address: tuple[str, int], data: bytes) -> None:
 async def test_a_visit_leaves_nothing_to_the_garbage_collector(name: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         loop = asyncio.get_running_loop()
-        hall = running.server._hall
-        assert hall is not None
+        registry = running.server._registry
+        assert registry is not None
 
         async def visit_once() -> None:
             await loop.run_in_executor(None, visit, running.amqp, VISITS[name])
-            await wait_for(lambda: not hall._connections)
+            await wait_for(lambda: not registry._connections)
             await asyncio.sleep(0)
 
         await visit_once()

@@ -1,6 +1,6 @@
 """The server's real connection shell and broker on a socket that takes bytes only when the test says so.
 
-``SocketConnection``, ``Hall``, ``CommitQueue``, ``Broker`` and ``MemoryStore`` are the production code. Only three things are
+``SocketConnection``, ``ConnectionRegistry``, ``CommitQueue``, ``Broker`` and ``MemoryStore`` are the production code. Only three things are
 false: the transport (its kernel has as much room as the test gives it), the driver (the test decides when a commit ends)
 and the client.
 """
@@ -25,10 +25,10 @@ from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.links import ReceiveLink
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, Settings
-from pairbus.server.committer import Commit, CommitQueue, Speech
+from pairbus.server.committer import Commit, CommitQueue, PendingOutput
 from pairbus.server.connection import SocketConnection
 from pairbus.server.loop import Driver
-from pairbus.server.registry import Hall, Limits
+from pairbus.server.registry import ConnectionRegistry, Limits
 from pairbus.server.turns import Turns
 from pairbus.storage.memory import MemoryStore
 from tests.simulation.wire import ClientConnection, ClientReceiver, ClientSession
@@ -228,10 +228,10 @@ class StepDriver:
 
     is_reading = True
 
-    def __init__(self, broker: Broker, store: MemoryStore, hall: Hall) -> None:
+    def __init__(self, broker: Broker, store: MemoryStore, registry: ConnectionRegistry) -> None:
         self._broker = broker
         self._store = store
-        self._queue = CommitQueue(lambda: hall.gateway_words() + hall.http_words(), store.seal)
+        self._queue = CommitQueue(lambda: registry.gateway_output() + registry.http_output(), store.seal)
         self._turn_asked = False
         self.commit: Commit | None = None
         """The commit under way."""
@@ -266,12 +266,12 @@ class StepDriver:
             self._store.commit(commit.batch)
             self._proceed(self._queue.finish(commit))
 
-    def _proceed(self, words: list[Speech]) -> None:
+    def _proceed(self, words: list[PendingOutput]) -> None:
         commit, words = self._queue.proceed(words)
         if commit is not None:
             self.commit = commit
-        for speech in words:
-            speech.speaker.speak(speech.chunks, speech.is_last)
+        for output in words:
+            output.sink.write(output.chunks, output.closes)
 
 
 class SocketModel:
@@ -294,15 +294,14 @@ class SocketModel:
         rule = AccessRule(name="root", rights=RIGHTS, primary_key="key-1", secondary_key="key-2")
         self.broker.namespace.set_access_rules((rule,), NOW)
         self.entity = self.broker.namespace.create(QUEUE, "q", Settings(), NOW)
-        self.hall = Hall(cast("Any", self.broker), Limits(), _no_answer, server_context)
-        self.hall.turns = Turns(lambda: 0)  # no slice ever ends, however slow the machine is
-        self.driver = StepDriver(self.broker, self.store, self.hall)
-        self.hall.driver = cast("Driver", self.driver)
+        self.registry = ConnectionRegistry(cast("Any", self.broker), Limits(), _no_answer, server_context)
+        self.registry.turns = Turns(lambda: 0)  # no slice ever ends, however slow the machine is
+        self.driver = StepDriver(self.broker, self.store, self.registry)
         self.layer = layer
         self.holds_commits = False
         """Commits end only when ``driver.finish`` is called."""
         self.transport = KernelTransport(calls_back_for_lists=calls_back_for_lists)
-        self.connection = SocketConnection(self.hall, http_only=False)
+        self.connection = SocketConnection(self.registry, cast("Driver", self.driver), http_only=False)
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)
         self.client = ClientConnection("client", "root", "key-1", max_frame_size=max_frame_size)

@@ -26,7 +26,7 @@ from pairbus.pairing.journal import ENVIRONMENT
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.ready import ReadyInfo
-from pairbus.server.registry import is_home_only
+from pairbus.server.registry import is_loopback_only
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -93,7 +93,7 @@ class UpOptions:
     def __post_init__(self) -> None:
         if self.primary.lower() == self.secondary.lower():
             raise UsageError(f"both namespaces are called {self.primary!r}: a pair needs two names")
-        if not is_home_only(parse_address(self.page_address, "--page")[0]):
+        if not is_loopback_only(parse_address(self.page_address, "--page")[0]):
             raise UsageError(
                 f"--page {self.page_address} can be reached from other machines, and the pair's page speaks plain text: "
                 "use 127.0.0.1, or `pairbus serve` with TLS on each machine"

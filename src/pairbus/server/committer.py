@@ -1,11 +1,22 @@
-"""Group commit: what goes in which batch, and when it may be spoken (B4, B11).
+"""Group commit: which records share a commit, and when the output that depends on them may be written.
 
-Rule 1: nothing is spoken before the commit that covers everything applied before it.
-Rule 2: at most one commit runs; everything that comes meanwhile is one batch, the next.
-Rule 3: after a failed commit nothing is spoken any more.
+A client may trust an answer only if the broker still knows of it after a crash. So the broker applies a request at once, in memory, but
+its answer waits here until the records behind it are durable. Syncing a disk takes about as long for a thousand records as for one,
+so everything that arrives while a sync runs shares the next one:
 
-``CommitQueue`` decides and neither waits nor knows threads, so a simulation can drive it step by step; ``CommitThread``
-is the thin shell that syncs beside the event loop, for a sync releases the interpreter lock.
+    applied        A B C      D E F G          H
+    commits        [-- A B C --][-- D E F G --][-- H --]
+    written                     a b c          d e f g ...
+
+Rule 1: no output is written before the commit that covers everything applied before it.
+Rule 2: at most one commit runs. Everything that arrives meanwhile becomes one batch, the next.
+Rule 3: after a failed commit nothing is written any more. Memory is then ahead of the disk, so no answer could be trusted.
+
+The order inside ``CommitQueue.begin`` keeps rule 1: it takes the output first and seals the batch second. What is applied in between
+can only make the batch larger.
+
+``CommitQueue`` decides. It neither waits nor knows threads, so a simulation can drive it step by step. ``CommitThread`` syncs beside
+the event loop, because a sync releases the interpreter lock. ``InlineCommitPolicy`` decides when to sync in the event loop instead.
 """
 
 from __future__ import annotations
@@ -13,6 +24,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pairbus.errors import StoreFailed
@@ -26,58 +38,54 @@ JOIN_SECONDS_MAX: Final = 30.0
 QUICK_NS_MAX: Final = 1_000_000
 """A commit up to this long is quick."""
 QUICK_COMMITS_MIN: Final = 8
-"""So many quick commits in a row, and the disk is trusted to be quick once more. One that is not, and it must prove itself anew."""
+"""After so many quick commits in a row the next one is expected to be quick. A slow one starts the count again."""
 SMALL_BYTES_MAX: Final = 2_048
-"""With no more than this there is nothing worth doing beside a commit."""
+"""A commit up to this size is small: there is little to do beside it."""
 SMALL_COMMITS_MIN: Final = 64
-"""So many small commits in a row, and the next is taken to be small too: a busy broker has small ones among large ones."""
+"""After so many small commits in a row the next one is expected to be small: a busy broker has small ones among large ones."""
 
 
-class Speaker(Protocol):
-    """Whom words can be given to once they may be said."""
+class OutputSink(Protocol):
+    """Takes output once it may be written: a connection, or a log."""
 
-    def speak(self, chunks: list[bytes], is_last: bool) -> None:
-        """Write the chunks; after the last words the connection ends."""
-
-
-class Speech:
-    """Words of one connection that wait for a commit."""
-
-    __slots__ = ("chunks", "is_last", "speaker")
-
-    def __init__(self, speaker: Speaker, chunks: list[bytes], is_last: bool) -> None:
-        self.speaker = speaker
-        self.chunks = chunks
-        self.is_last = is_last
+    def write(self, chunks: list[bytes], closes: bool) -> None:
+        """Write the chunks; ``closes``: the connection ends after them."""
 
 
+@dataclass(slots=True)
+class PendingOutput:
+    """Output of one connection that waits for a commit."""
+
+    sink: OutputSink
+    chunks: list[bytes]
+    closes: bool
+
+
+@dataclass(slots=True, eq=False)
 class Commit:
-    """One batch and the words that rest on it."""
+    """One batch and the output that depends on it."""
 
-    __slots__ = ("batch", "error", "received_bytes", "speeches", "sync_ns")
-
-    def __init__(self, batch: Batch | None, speeches: list[Speech], received_bytes: int) -> None:
-        self.batch = batch
-        """None: nothing was staged, the words rest on what is durable already."""
-        self.speeches = speeches
-        self.received_bytes = received_bytes
-        """How much input it stands for, or how much is written if that is more; the measure of back-pressure."""
-        self.error: BaseException | None = None
-        self.sync_ns = 0
+    batch: Batch | None
+    """None: nothing was staged, so the output depends on nothing but what is durable already."""
+    outputs: list[PendingOutput]
+    received_bytes: int
+    """How much input it stands for, or how much is written if that is more; the measure of back-pressure."""
+    error: BaseException | None = None
+    sync_ns: int = 0
 
 
 class CommitQueue:
     """The deciding part. The owner calls ``begin`` after every burst, makes the batch durable, calls ``finish``.
 
     Args:
-        collect: Takes the words that wait in the connections.
+        collect: Takes the output that waits in the connections.
         seal: Takes what the store has staged as one batch.
         staged_bytes: How much it has staged: a little input may be stored many times over, once for each subscription.
     """
 
     def __init__(
         self,
-        collect: Callable[[], list[Speech]],
+        collect: Callable[[], list[PendingOutput]],
         seal: Callable[[], Batch | None],
         staged_bytes: Callable[[], int] | None = None,
     ) -> None:
@@ -105,43 +113,43 @@ class CommitQueue:
         self._received_bytes += count
 
     def begin(self) -> Commit | None:
-        """The next commit, or None when one is running, all is said, or a commit has failed.
+        """The next commit, or None when one is running, nothing waits, or a commit has failed.
 
         A commit without a batch is not counted as running: its owner calls ``finish`` at once.
         """
         if self._running is not None or self.is_failed:
             return None
-        # First the words, then the seal: so the batch covers whatever the words rest on.
-        speeches = self._collect()
+        # First the output, then the seal: so the batch covers everything that the output depends on.
+        outputs = self._collect()
         staged = self._staged_bytes()
         batch = self._seal()
         received, self._received_bytes = self._received_bytes, 0
         if batch is not None:
             received = max(received, staged)
-        if batch is None and not speeches:
+        if batch is None and not outputs:
             return None
-        commit = Commit(batch, speeches, received)
+        commit = Commit(batch, outputs, received)
         if batch is not None:
             self._running = commit
         return commit
 
-    def proceed(self, words: list[Speech]) -> tuple[Commit | None, list[Speech]]:
-        """What the disk does next, if anything, and what is said now: the ``words`` of a commit that has ended, and behind
-        them those that rest on no batch. In this order, for both may be of the same connection.
+    def proceed(self, outputs: list[PendingOutput]) -> tuple[Commit | None, list[PendingOutput]]:
+        """The commit to perform next, if any, and the output to write now: the ``outputs`` of a commit that has ended, then
+        those that depend on no batch. In this order, for both may be of the same connection.
         """
         commit = self.begin()
         if commit is None or commit.batch is not None:
-            return commit, words
-        return None, words + self.finish(commit)
+            return commit, outputs
+        return None, outputs + self.finish(commit)
 
-    def finish(self, commit: Commit) -> list[Speech]:
-        """The commit has ended: what may be said now. Nothing, if it failed."""
+    def finish(self, commit: Commit) -> list[PendingOutput]:
+        """End a commit and return the output that may be written now: none, if it failed."""
         if commit.batch is not None:
             assert commit is self._running, "commits end in the order they began"
             self._running = None
         if commit.error is not None:
             self.is_failed = True
-        return [] if self.is_failed else commit.speeches
+        return [] if self.is_failed else commit.outputs
 
 
 def _nothing() -> int:
@@ -198,12 +206,12 @@ def perform(store: Store, commit: Commit) -> None:
     commit.sync_ns = elapsed_ns() - started
 
 
-class Pace:
-    """Whether the next commit is better waited for than handed over.
+class InlineCommitPolicy:
+    """Decides whether the next commit is performed in the event loop instead of the commit thread.
 
-    To hand a commit to the thread and back costs more than a quick disk takes to sync. That pays while the broker has something
-    else to do meanwhile, and while the disk may be slow; where there is little to do and the disk has just proved quick, it is only
-    latency. Nothing may be said during a commit anyhow (rule 1), so whoever waits on the spot keeps nobody waiting for words.
+    To hand a commit to the thread and back costs more than a quick disk takes to sync. The thread pays while the broker has something
+    else to do meanwhile, and while the disk may be slow. When there is little to do and the disk has just proved quick, it only adds
+    latency. No output may be written during a commit anyhow (rule 1), so committing inline delays no other client.
     """
 
     __slots__ = ("_quick", "_small")
@@ -214,8 +222,7 @@ class Pace:
         self._small = 0
         """Commits in a row that were small."""
 
-    def is_calm(self, commit: Commit) -> bool:
-        """Whether to wait for this one on the spot."""
+    def should_commit_inline(self, commit: Commit) -> bool:
         return (
             self._quick >= QUICK_COMMITS_MIN
             and self._small >= SMALL_COMMITS_MIN

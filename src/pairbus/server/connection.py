@@ -1,12 +1,12 @@
-"""One socket: reads, finds out what the peer speaks, unwraps it, hands it to the broker, writes what it may.
+"""One socket: reads, detects the protocol, unwraps it, hands it to the broker, writes what may be written.
 
-    bytes ─► sniff ─┬─ AMQP ──────────────────────────► gateway connection
-                    ├─ TLS ─► sniff again ─► AMQP, HTTP
+    bytes ─► detect ┬─ AMQP ──────────────────────────► gateway connection
+                    ├─ TLS ─► detect again ─► AMQP, HTTP
                     └─ HTTP ─┬─ request ─────────────► answer
                              └─ upgrade ─► WebSocket ─► gateway connection
 
-Words of the broker come back through ``speak``, after their commit; only TLS, WebSocket and refusals speak at once,
-for their words rest on nothing.
+The broker's output comes back through ``write``, after its commit. Only TLS, WebSocket and refusals are written at once, for they
+depend on no commit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
+from pairbus.amqp.framing import SASL_HEADER
 from pairbus.errors import RemoteProtocolError
-from pairbus.server.committer import Speech
+from pairbus.server.committer import PendingOutput
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.connection_state import ConnectionState
-from pairbus.server.layers.detect import Tongue, tongue_of
+from pairbus.server.layers.detect import WireProtocol, detect_protocol
 from pairbus.server.layers.http import HttpLayer, plain_text_refusal
 from pairbus.server.layers.tls import TlsLayer
 from pairbus.server.layers.websocket import WebSocketLayer
@@ -38,16 +39,14 @@ WRITE_BYTES_HIGH: Final = 256 * 1024
 WRITE_BYTES_LOW: Final = 64 * 1024
 """Unwritten bytes at which the transport calls ``resume_writing``, if it has called ``pause_writing`` before."""
 UNREAD_BYTES_MAX: Final = 1024 * 1024
-"""Unwritten bytes at which the socket is not read either: who asks and never listens waits (B62)."""
-AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
-"""AMQP 1.0, 2.2: whoever opens with something else hears which header would do, then the connection ends."""
+"""Unwritten bytes at which the socket is not read either: a peer that sends and never reads waits (B62)."""
 
 
 class SocketConnection(ConnectionState):
     """One accepted socket.
 
     Args:
-        hall: What all connections of the server share.
+        registry: What all connections of the server share.
         http_only: Came through the address that speaks HTTP alone.
     """
 
@@ -66,7 +65,9 @@ class SocketConnection(ConnectionState):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
         limit_reads(transport, READ_BYTES)
-        self._shared.arrived(self)
+        self._registry.arrived(self)
+        if not self._driver.is_reading:
+            self.set_reading(False)
 
     def data_received(self, data: bytes) -> None:
         if self._is_ending:
@@ -74,11 +75,12 @@ class SocketConnection(ConnectionState):
         if self.is_stranger:
             self._unread += data
             if self._http is None:  # bodies of requests have a limit of their own
-                self._shared.strangers.holds(self, len(data))
-            self._shared.strangers.has_work(self)
+                self._registry.strangers.holds(self, len(data))
+            self._registry.strangers.has_work(self)
             self._review_reading()
             return
-        self._shared.received(len(data))
+        self._registry.received(len(data))
+        self._driver.received(len(data))
         self._receive(data)
         if self._is_waiting or len(data) >= self._read_bytes:
             self._read_bytes = next_read_bytes(self._read_bytes, len(data), self._is_waiting)
@@ -93,8 +95,8 @@ class SocketConnection(ConnectionState):
             else:
                 self._receive_plain(data)
         except RemoteProtocolError as error:
-            self._shared.log_refusal(self._peer, str(error))
-            self._shared.refused("protocol")
+            self._registry.log_refusal(self._peer, str(error))
+            self._registry.refused("protocol")
             self._flush_tls()
             self.end()
         except Exception:
@@ -111,7 +113,8 @@ class SocketConnection(ConnectionState):
             return True  # when that has been handled, ``take_step`` or ``take_turn`` comes back here
         if self._http is not None:
             self._http.receive_eof()
-            self._shared.has_words(self)
+            self._registry.has_http_output(self)
+            self._driver.ask_turn()
             return True
         # Whatever came is applied and will be committed; there is nobody left to tell.
         self._lose_gateway()
@@ -122,12 +125,13 @@ class SocketConnection(ConnectionState):
             # A write failed, but what the peer sent before it went is still in the socket: clients write their settlements,
             # close, and never read the answers. asyncio stops reading there, we do not.
             self._left = list(left_in(self._transport))[::-1]
-            self._shared.received(sum(map(len, self._left)))
+            self._registry.received(sum(map(len, self._left)))
+            self._driver.received(sum(map(len, self._left)))
         self._is_lost = True
         if self._is_behind() and not self._is_ending:
             self._review_deliveries()
             self._is_waiting = True
-            self._shared.turns.wait(self)
+            self._registry.turns.wait(self)
         else:
             self._leave()
 
@@ -135,7 +139,7 @@ class SocketConnection(ConnectionState):
         """Nothing of a lost connection is left to do."""
         self._lose_gateway()
         self._hold(0)
-        self._shared.left(self)
+        self._registry.left(self)
         # The chain of references back is cut by hand: the collector seldom looks at old objects.
         if self._websocket is not None:
             self._websocket.release()
@@ -164,10 +168,11 @@ class SocketConnection(ConnectionState):
         http = self._http
         if http is not None and http.is_behind:
             self._proceed_http(is_my_turn=True)
-            # While it stays behind its words go first; ``_speak`` comes back then.
+            # While it stays behind its answers go first; ``write`` comes back here.
             return bool(self._unread) and not http.is_behind
         piece, self._unread = self._unread[:STEP_BYTES], self._unread[STEP_BYTES:]
-        self._shared.received_from_stranger(len(piece))
+        self._registry.received_from_stranger(len(piece))
+        self._driver.received(len(piece))
         self._receive(piece)
         self._look_who_it_is()
         if self._unread:
@@ -180,7 +185,7 @@ class SocketConnection(ConnectionState):
     def take_turn(self) -> bool:
         """Handle a little more of what a client with a key sent; whether there is more to do."""
         if self._is_behind() and not self._is_ending:
-            self._shared.ask_turn()
+            self._driver.ask_turn()
             is_inside = self._gateway is not None and self._gateway.is_behind
             self._receive(b"" if is_inside else self._left.pop())
             if self._is_behind():
@@ -201,12 +206,12 @@ class SocketConnection(ConnectionState):
 
     def evict(self, reason: str) -> None:
         """Give the place to somebody else."""
-        self._shared.refused(reason)
-        self._shared.log_refusal(self._peer, reason)
+        self._registry.refused(reason)
+        self._registry.log_refusal(self._peer, reason)
         self.cut()
 
     def _look_who_it_is(self) -> None:
-        """Follow the gateway's or HTTP's word on whether the peer has proved a right."""
+        """Ask the gateway or HTTP whether the peer has proved a right."""
         if self._gateway is not None:
             is_stranger = self.is_stranger and self._gateway.is_stranger
         elif self._http is not None:
@@ -218,26 +223,25 @@ class SocketConnection(ConnectionState):
         self.is_stranger = is_stranger
         self._limit_reads(READ_BYTES if is_stranger else self._read_bytes)
         if is_stranger:
-            self._shared.strangers.arrived(self)
+            self._registry.strangers.arrived(self)
             return
-        self._shared.strangers.left(self)
+        self._registry.strangers.left(self)
         rest, self._unread = self._unread, b""
         if rest:
-            self._shared.received(len(rest))
+            self._registry.received(len(rest))
+            self._driver.received(len(rest))
             self._receive(rest)
 
-    def speak(self, chunks: list[bytes], is_last: bool) -> None:
-        """Write words whose commit is through; they were taken by ``take_words`` or from the gateway. Never raises for a
-        fault in the words or their wrapping.
-        """
+    def write(self, chunks: list[bytes], closes: bool) -> None:
+        """Write output whose commit has ended. Never raises for a fault in the output or in its TLS or WebSocket layer."""
         try:
-            self._speak(chunks, is_last)
+            self._write_committed(chunks, closes)
         except Exception:
             # Whatever one socket, its TLS or its WebSocket does not take may cost that peer, nobody else (B59).
             logger.exception("connection broke", extra={"event": "connection.broke", "peer": self._peer})
             self.cut()
 
-    def _speak(self, chunks: list[bytes], is_last: bool) -> None:
+    def _write_committed(self, chunks: list[bytes], closes: bool) -> None:
         size = sum(map(len, chunks))
         self._waiting_bytes -= size
         if self._transport is None or self._is_lost or self._is_ending:
@@ -249,9 +253,9 @@ class SocketConnection(ConnectionState):
             if self._tls is not None and chunks:
                 chunks = [self._tls.encrypt(chunks)]
                 size = len(chunks[0])
-            self._shared.sent(size)
+            self._registry.sent(size)
             self._write(chunks)
-        if is_last:
+        if closes:
             self.end()
             return
         self._review_deliveries()
@@ -259,30 +263,30 @@ class SocketConnection(ConnectionState):
             self._proceed_http()
         self._review_reading()
 
-    def take_gateway_words(self, gateway: GatewayPort) -> Speech | None:
-        """What the broker has to say on this connection, to be spoken after the commit."""
+    def take_gateway_output(self, gateway: GatewayPort) -> PendingOutput | None:
+        """The broker's output on this connection, to be written after the commit."""
         chunks = gateway.take_output()
-        is_last = gateway.is_closed
-        if self._is_lost or self._is_ending or not (chunks or is_last):
+        closes = gateway.is_closed
+        if self._is_lost or self._is_ending or not (chunks or closes):
             return None
         self._waiting_bytes += sum(map(len, chunks))
         self._review_deliveries()
         if self.deadline is not None and gateway.is_open:
             self.deadline = None
-            self._shared.settled_in(self)
-        return Speech(self, chunks, is_last)
+            self._registry.handshake_completed(self)
+        return PendingOutput(self, chunks, closes)
 
-    def take_http_words(self) -> Speech | None:
-        """Answers to HTTP requests, to be spoken after the commit."""
+    def take_http_output(self) -> PendingOutput | None:
+        """Answers to HTTP requests, to be written after the commit."""
         http = self._http
         if http is None or self._is_lost or self._is_ending:
             return None
         if http.is_served:
             http.is_served = False
-            self._set_deadline(self._shared.limits.http_idle_seconds)
+            self._set_deadline(self._registry.limits.http_idle_seconds)
         chunks = http.take_output()
         self._waiting_bytes += sum(map(len, chunks))
-        return Speech(self, chunks, http.is_ended) if chunks or http.is_ended else None
+        return PendingOutput(self, chunks, http.is_ended) if chunks or http.is_ended else None
 
     def set_reading(self, may_read: bool) -> None:
         """Read the socket, or leave it alone: the disk is behind."""
@@ -295,7 +299,7 @@ class SocketConnection(ConnectionState):
             transport.pause_reading()
 
     def close(self, condition: str, description: str) -> None:
-        """Close in an orderly way: AMQP hears why, the others just end."""
+        """Close in an orderly way: an AMQP peer gets the reason, the others just end."""
         if self._gateway is not None and not self._gateway.is_closed:
             self._gateway.close(condition, description)
         elif self._gateway is None:
@@ -305,9 +309,9 @@ class SocketConnection(ConnectionState):
                 self._transport.close()
 
     def end(self) -> None:
-        """Nothing more to say: flush, tell the peer, and read on until it has gone (or its time is up).
+        """Write no more: flush, close our direction, and read on until the peer has gone (or its time is up).
 
-        Closing a socket with unread input would reset it, and the reset can overtake our last words.
+        Closing a socket with unread input would reset it, and the reset can overtake our last output.
         """
         transport = self._transport
         if transport is None or self._is_ending or self._is_lost:
@@ -323,7 +327,7 @@ class SocketConnection(ConnectionState):
         if self._eof:
             transport.close()
             return
-        self._set_deadline(self._shared.limits.linger_seconds)
+        self._set_deadline(self._registry.limits.linger_seconds)
         if transport.can_write_eof():
             try:
                 transport.write_eof()
@@ -335,7 +339,7 @@ class SocketConnection(ConnectionState):
             transport.resume_reading()
 
     def cut(self) -> None:
-        """Gone at once, unsaid words and all."""
+        """Close at once and drop what was not written."""
         self._is_ending = True
         if self._transport is not None:
             self._transport.abort()  # it tells us later; should the broker break over the loss, the socket still goes
@@ -361,25 +365,25 @@ class SocketConnection(ConnectionState):
         elif self._http is not None:
             self._receive_http(data)
         else:
-            self._sniff(data)
+            self._detect(data)
 
-    def _sniff(self, data: bytes) -> None:
+    def _detect(self, data: bytes) -> None:
         self._first += data
-        tongue = tongue_of(self._first)
-        if tongue is None:
+        protocol = detect_protocol(self._first)
+        if protocol is None:
             return
         first, self._first = self._first, b""
-        if tongue is Tongue.TLS and self._tls is None:
+        if protocol is WireProtocol.TLS and self._tls is None:
             self._begin_tls(first)
-        elif tongue is Tongue.HTTP:
+        elif protocol is WireProtocol.HTTP:
             self._begin_http(first)
-        elif tongue is Tongue.AMQP and not self._http_only:
+        elif protocol is WireProtocol.AMQP and not self._http_only:
             self._begin_amqp(first)
         else:
             self._refuse_unknown()
 
     def _begin_tls(self, first: bytes) -> None:
-        context = self._shared.tls_context
+        context = self._registry.tls_context
         if context is None:
             self._refuse("tls", [])
             return
@@ -387,7 +391,7 @@ class SocketConnection(ConnectionState):
         self._receive_tls(first)
 
     def _begin_amqp(self, first: bytes) -> None:
-        if not self._is_at_home():
+        if not self._is_loopback_or_tls():
             self._refuse("plain_text", [])
             return
         self._become("amqps" if self._tls is not None else "amqp")
@@ -396,17 +400,17 @@ class SocketConnection(ConnectionState):
             self._receive_plain(first)
 
     def _begin_http(self, first: bytes) -> None:
-        if not self._is_at_home():
+        if not self._is_loopback_or_tls():
             self._refuse("plain_text", [plain_text_refusal()])
             return
         self._become("https" if self._tls is not None else "http")
         self._http = HttpLayer(
-            self._shared.answer,
+            self._registry.answer,
             peer=self._peer,
             secure=self._tls is not None,
             upgrade=not self._http_only,
-            body_bytes_max=self._shared.limits.http_body_bytes_max,
-            now=self._shared.now,
+            body_bytes_max=self._registry.limits.http_body_bytes_max,
+            now=self._driver.now,
         )
         self._receive_http(first)
 
@@ -422,7 +426,7 @@ class SocketConnection(ConnectionState):
         if http is None or self._transport is None or self._is_ending or not http.is_behind:
             return
         if self.is_stranger and not is_my_turn:
-            self._shared.strangers.has_work(self)
+            self._registry.strangers.has_work(self)
             return
         if not self._writing_paused:  # else ``resume_writing`` will call this again
             http.proceed()
@@ -436,7 +440,8 @@ class SocketConnection(ConnectionState):
         if http.upgrade_head is not None:
             self._begin_websocket(http)
         elif http.has_output or http.is_ended:
-            self._shared.has_words(self)
+            self._registry.has_http_output(self)
+            self._driver.ask_turn()
             self._review_reading()
         self._look_who_it_is()
 
@@ -447,11 +452,11 @@ class SocketConnection(ConnectionState):
         self._http = None
         self._write_now(self._websocket.take_output())
         if not self._websocket.is_accepted:
-            self._shared.refused("websocket")
+            self._registry.refused("websocket")
             self.end()
             return
         self._become("wss" if self._tls is not None else "ws")
-        self._set_deadline(self._shared.limits.handshake_seconds)
+        self._set_deadline(self._registry.limits.handshake_seconds)
         self._open_gateway()
         if rest:
             self._receive_websocket(rest)
@@ -471,10 +476,10 @@ class SocketConnection(ConnectionState):
         gateway = self._gateway
         if gateway is None:
             return
-        gateway.receive(data, self._shared.now(), STEP_WORK)
+        gateway.receive(data, self._driver.now(), STEP_WORK)
         if gateway.is_behind and not self._is_waiting:
             self._is_waiting = True
-            self._shared.turns.wait(self)
+            self._registry.turns.wait(self)
             if self._is_waiting:
                 self._review_reading()
 
@@ -483,30 +488,33 @@ class SocketConnection(ConnectionState):
     def _is_behind(self) -> bool:
         return bool(self._left) or (self._gateway is not None and self._gateway.is_behind)
 
-    def _is_at_home(self) -> bool:
+    def _is_loopback_or_tls(self) -> bool:
         return self._loopback or self._tls is not None
 
     def _become(self, kind: str) -> None:
-        self._shared.became(self.kind, kind)
+        self._registry.became(self.kind, kind)
         self.kind = kind
 
     def _open_gateway(self) -> None:
-        if self._shared.is_full:
+        if self._registry.is_full:
             self.evict("connections_max")
             return
-        self._gateway = self._shared.connect(self._peer, self._tls is not None, self._loopback)
+        self._gateway = self._registry.broker.connect(
+            self._peer, self._tls is not None, self._loopback, self._driver.now()
+        )
         self._gateway.context = self
         self._review_deliveries()
 
-    def _refuse(self, reason: str, words: list[bytes]) -> None:
-        self._shared.log_refusal(self._peer, reason)
-        self._shared.refused(reason)
-        self._write_now(words)
+    def _refuse(self, reason: str, answer: list[bytes]) -> None:
+        self._registry.log_refusal(self._peer, reason)
+        self._registry.refused(reason)
+        self._write_now(answer)
         self.end()
 
     def _refuse_unknown(self) -> None:
-        speaks_amqp = not self._http_only and self._is_at_home()
-        self._refuse("unknown_protocol", [AMQP_HEADER] if speaks_amqp else [])
+        # AMQP 1.0, 2.2: a peer that opens with something else gets the header that would do, then the connection ends.
+        serves_amqp = not self._http_only and self._is_loopback_or_tls()
+        self._refuse("unknown_protocol", [SASL_HEADER] if serves_amqp else [])
 
     def _write(self, chunks: list[bytes]) -> None:
         transport = self._transport
@@ -534,7 +542,7 @@ class SocketConnection(ConnectionState):
         """Pause or resume deliveries. They are paused only while somebody is bound to end the pause.
 
         There are two reasons to pause. Either the transport has called ``pause_writing``, then it will call
-        ``resume_writing``. Or too much waits for a commit, then ``speak`` will be called. A pause that rested on the
+        ``resume_writing``. Or too much waits for a commit, then ``write`` will be called. A pause that rested on the
         amount in the write buffer would have no end between the two limits, where the transport calls nothing.
         """
         gateway = self._gateway
@@ -546,15 +554,15 @@ class SocketConnection(ConnectionState):
         if pause:
             gateway.pause()
         else:
-            gateway.resume(self._shared.now())
-            self._shared.ask_turn()
+            gateway.resume(self._driver.now())
+            self._driver.ask_turn()
 
     def _lose_gateway(self) -> None:
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
-            gateway.lost(self._shared.now())
+            gateway.lost(self._driver.now())
             gateway.context = None
-            self._shared.ask_turn()
+            self._driver.ask_turn()
 
     def _review_reading(self) -> None:
         """Who asks and does not listen is not read: neither answers nor requests may pile up."""
@@ -570,16 +578,16 @@ class SocketConnection(ConnectionState):
         )
         if stop != self._reading_stopped:
             self._reading_stopped = stop
-            self.set_reading(not stop and self._shared.is_reading)
+            self.set_reading(not stop and self._driver.is_reading)
 
     def _hold(self, count: int) -> bool:
-        """Tell the hall how much of unfinished requests is held; False when all together hold too much (M6)."""
+        """Report to the registry how much of unfinished requests is held; False when all together hold too much (M6)."""
         more, self._held_bytes = count - self._held_bytes, count
-        return not more or self._shared.holds(more)
+        return not more or self._registry.holds(more)
 
     def _set_deadline(self, seconds: float) -> None:
         self.deadline = asyncio.get_running_loop().time() + seconds
-        self._shared.timed(self)
+        self._registry.timed(self)
 
     def _limit_reads(self, count: int) -> None:
         if self._transport is not None:

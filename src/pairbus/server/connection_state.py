@@ -11,19 +11,22 @@ if TYPE_CHECKING:
     from pairbus.server.layers.http import HttpLayer
     from pairbus.server.layers.tls import TlsLayer
     from pairbus.server.layers.websocket import WebSocketLayer
+    from pairbus.server.loop import Driver
     from pairbus.server.ports import GatewayPort
-    from pairbus.server.registry import Hall
+    from pairbus.server.registry import ConnectionRegistry
 
 
 class ConnectionState(asyncio.Protocol):
     """The state of one accepted socket.
 
     Args:
-        hall: What all connections of the server share.
-        http_only: Came through the address that speaks HTTP alone.
+        registry: What all connections of the server share.
+        driver: Gives the time, and is asked for turns.
+        http_only: The connection came through the address that serves HTTP alone.
     """
 
     __slots__ = (
+        "_driver",
         "_eof",
         "_first",
         "_gateway",
@@ -39,7 +42,7 @@ class ConnectionState(asyncio.Protocol):
         "_peer",
         "_read_bytes",
         "_reading_stopped",
-        "_shared",
+        "_registry",
         "_tls",
         "_transport",
         "_unread",
@@ -52,8 +55,9 @@ class ConnectionState(asyncio.Protocol):
         "sent_as_stranger",
     )
 
-    def __init__(self, hall: Hall, *, http_only: bool) -> None:
-        self._shared = hall
+    def __init__(self, registry: ConnectionRegistry, driver: Driver, *, http_only: bool) -> None:
+        self._registry = registry
+        self._driver = driver
         self._http_only = http_only
         self._transport: asyncio.Transport | None = None
         self._peer = ""
@@ -65,7 +69,7 @@ class ConnectionState(asyncio.Protocol):
         self._gateway: GatewayPort | None = None
         self._gateway_paused = False
         self._held_bytes = 0
-        """What this connection holds of requests that are not whole, as told to the hall."""
+        """What this connection holds of requests that are not whole, as reported to the registry."""
         self._reading_stopped = False
         self._waiting_bytes = 0
         """Bytes that are taken from the gateway or from HTTP and wait for their commit."""

@@ -1,7 +1,22 @@
-"""Drives the pure broker: bursts, timers, commits and housekeeping on one event loop.
+"""Drives the pure broker on one event loop: turns, timers, commits and housekeeping.
 
-A burst is everything the sockets had in one round of the loop. At its end: deliver what is ready, take all words, seal,
-commit, speak. See ``committer`` for what may be said when.
+The broker itself does no I/O and reads no clock. This module calls it, and decides when. Everything the broker does happens in the
+thread of the event loop, in turns:
+
+1. Sockets become readable. Each connection gives its bytes to the broker, which applies them at once and stages records and
+   output. ``received`` counts the bytes and asks for a turn; further sockets of the same round of the loop join it.
+2. At the end of the round ``_turn`` runs: timers that are due (``tick``), then deliveries that have become possible (``pump``).
+3. ``_proceed`` asks the commit queue what comes next (``committer`` has the rules). If no commit runs, all output and all staged
+   records become one commit. It goes to the commit thread, or is performed right here when that is quicker.
+4. When the commit has ended, ``_committed`` runs in the loop again. It writes the output of that commit, and starts the next one with
+   everything that was applied meanwhile.
+
+So under load the broker alternates between two things: the disk syncs one batch while the loop fills the next.
+
+Back-pressure: when more than ``uncommitted_bytes_max`` waits for the disk no socket is read, until half of it is durable.
+
+Failure: an exception out of the broker, or a failed commit, ends the server (``fail``). Memory may be half changed or ahead of the
+disk; a restart that replays the log is not.
 """
 
 from __future__ import annotations
@@ -13,7 +28,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreFailed
-from pairbus.server.committer import Commit, CommitQueue, CommitThread, Pace, Speech, perform
+from pairbus.server.committer import (
+    Commit,
+    CommitQueue,
+    CommitThread,
+    InlineCommitPolicy,
+    PendingOutput,
+    perform,
+)
 
 if TYPE_CHECKING:
     from pairbus.server.clock import Clock
@@ -23,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNCOMMITTED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Beyond this much waiting for the disk no socket is read."""
+"""Maximum bytes waiting to be committed. Above it the server stops reading from all sockets."""
 TIMER_SECONDS_MAX: Final = 1.0
 """The longest the loop sleeps on a deadline: the wall clock may be stepped forward meanwhile (B65)."""
 HOUSEKEEPING_SECONDS: Final = 0.25
@@ -54,9 +76,9 @@ class Driver:
     """Owns the broker's thread of control.
 
     Args:
-        failed: Called once, when a commit failed or the broker broke; nothing is spoken from then on.
-        extra_words: Words of connections the broker does not know (HTTP), collected with its own.
+        outputs: Takes the output that waits in all connections and logs.
         set_reading: Called with False to stop reading every socket, with True to go on.
+        failed: Called once, when a commit failed or the broker broke; no output is written from then on.
     """
 
     def __init__(
@@ -65,8 +87,7 @@ class Driver:
         store: Store,
         clock: Clock,
         *,
-        extra_words: Callable[[], list[Speech]],
-        gateway_words: Callable[[], list[Speech]],
+        outputs: Callable[[], list[PendingOutput]],
         set_reading: Callable[[bool], None],
         failed: Callable[[Exception], None],
         uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
@@ -78,12 +99,10 @@ class Driver:
         self.now: Clock = clock
         self._set_reading = set_reading
         self._failed = failed
-        self._extra_words = extra_words
-        self._gateway_words = gateway_words
-        self._queue = CommitQueue(self._words, store.seal, store.staged_bytes)
+        self._queue = CommitQueue(outputs, store.seal, store.staged_bytes)
         self._thread = CommitThread(store, self._commit_ended, f"{name}-commit")
-        self._pace = Pace()
-        self._is_waiting = False
+        self._inline_policy = InlineCommitPolicy()
+        self._is_committing_inline = False
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._turn_asked = False
         self._is_reading = True
@@ -134,7 +153,7 @@ class Driver:
             self._loop.call_soon(self._turn)
 
     def wake(self) -> None:
-        """Look at the clock anew. May be called from any thread: a test has moved its clock."""
+        """Look at the clock again. May be called from any thread: a test has moved its clock."""
         self._loop.call_soon_threadsafe(self.ask_turn)
 
     def fail(self, error: Exception) -> None:
@@ -143,8 +162,8 @@ class Driver:
             self._idle.set()
             self._failed(error)
 
-    async def settle(self, seconds_max: float) -> bool:
-        """Wait until everything applied is durable and said; False when that took too long."""
+    async def wait_durable(self, seconds_max: float) -> bool:
+        """Wait until everything applied is durable and its output is written; False when that took too long."""
         try:
             async with asyncio.timeout(seconds_max):
                 await self._idle.wait()
@@ -153,7 +172,7 @@ class Driver:
         return True
 
     def stop(self) -> bool:
-        """End the commit thread after the sync under way; nothing is spoken from now on."""
+        """End the commit thread after the sync under way; no output is written from now on."""
         self._is_stopped = True
         for timer in (self._timer, self._housekeeper):
             if timer is not None:
@@ -193,38 +212,44 @@ class Driver:
             logger.exception("the broker broke", extra={"event": "server.broke"})
             self.fail(error)
 
-    def _proceed(self, words: list[Speech]) -> None:
-        commit, words = self._queue.proceed(words)
-        if commit is not None and not self._is_waiting and self._pace.is_calm(commit):
-            self._speak(words)
-            self._commit_on_the_spot(commit)
+    def _proceed(self, outputs: list[PendingOutput]) -> None:
+        commit, outputs = self._queue.proceed(outputs)
+        if (
+            commit is not None
+            and not self._is_committing_inline
+            and self._inline_policy.should_commit_inline(commit)
+        ):
+            _write(outputs)
+            self._commit_inline(commit)
             return
         if commit is not None:
-            # The disk gets its next work before the words of the last are written: neither waits for the other.
+            # The disk gets its next work before the output of the last commit is written: neither waits for the other.
             self._thread.submit(commit)
-        self._speak(words)
+        _write(outputs)
         if not self._queue.is_busy and not self._turn_asked:
             self._idle.set()
 
-    def _commit_on_the_spot(self, commit: Commit) -> None:
-        self._is_waiting = (
-            True  # what follows from its words, if anything, goes to the thread: so this never nests
-        )
+    def _commit_inline(self, commit: Commit) -> None:
+        # What follows from its output, if anything, goes to the thread: so this never nests.
+        self._is_committing_inline = True
         try:
             perform(self._store, commit)
             self._committed(commit)
         finally:
-            self._is_waiting = False
+            self._is_committing_inline = False
 
     def _commit_ended(self, commit: Commit) -> None:
         try:
             self._loop.call_soon_threadsafe(self._committed, commit)
         except RuntimeError:
-            # The loop has closed under us, after a kill; whoever reads the store next will see the batch.
-            logger.debug("a commit ended after its loop", extra={"event": "commit.orphaned"})
+            # The loop was closed by a kill. The next start finds the batch.
+            logger.debug(
+                "ignoring a commit that finished after the event loop closed",
+                extra={"event": "commit.orphaned"},
+            )
 
     def _committed(self, commit: Commit) -> None:
-        speeches = self._queue.finish(commit)
+        outputs = self._queue.finish(commit)
         if self._is_stopped:
             return
         if commit.error is not None:
@@ -235,7 +260,7 @@ class Driver:
             return
         self._count(commit)
         try:
-            self._proceed(speeches)
+            self._proceed(outputs)
             self._arm(self.now())
         except Exception as error:
             logger.exception("the broker broke", extra={"event": "server.broke"})
@@ -244,16 +269,9 @@ class Driver:
             self._is_reading = True
             self._set_reading(True)
 
-    def _speak(self, speeches: list[Speech]) -> None:
-        for speech in speeches:
-            speech.speaker.speak(speech.chunks, speech.is_last)
-
-    def _words(self) -> list[Speech]:
-        return self._gateway_words() + self._extra_words()
-
     def _count(self, commit: Commit) -> None:
         self._commits += 1
-        self._pace.ended(commit)
+        self._inline_policy.ended(commit)
         self._sync_ns += commit.sync_ns
         self._sync_ns_max = max(self._sync_ns_max, commit.sync_ns)
         seconds = commit.sync_ns / 1e9
@@ -298,3 +316,8 @@ class Driver:
             # Also without records: the last segment of a round is given back with the next batch.
             self.ask_turn()
         self._housekeeper = self._loop.call_later(pause, self._housekeep)
+
+
+def _write(outputs: list[PendingOutput]) -> None:
+    for output in outputs:
+        output.sink.write(output.chunks, output.closes)

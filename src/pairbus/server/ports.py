@@ -25,7 +25,7 @@ class GatewayPort(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Nothing more will be said; close the socket once the output is written."""
+        """No more output will come; close the socket once the output is written."""
 
     @property
     def is_behind(self) -> bool:
@@ -43,7 +43,7 @@ class GatewayPort(Protocol):
         """The socket is gone."""
 
     def close(self, condition: str, description: str) -> None:
-        """Say why and close; the output then holds the last words."""
+        """Say why and close; the output then ends with it."""
 
     def pause(self) -> None:
         """The peer reads too slowly: deliver nothing to it for now (B63)."""
@@ -56,7 +56,7 @@ class NamespacePort(Protocol):
     """The part of the engine's namespace that housekeeping needs."""
 
     def restate(self, record: Record, now: int) -> None:
-        """Append anew what of this old record is still true."""
+        """Append again what of this old record is still true."""
 
 
 class BrokerPort(Protocol):

@@ -16,7 +16,7 @@ FILE_MODE: Final = 0o600
 NAME_BYTES: Final = 16
 READY_FILE: Final = "ready.json"
 """The ready file that every broker keeps in its data directory."""
-HOME: Final = "127.0.0.1"
+LOOPBACK_ADDRESS: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class ReadyInfo:
 
 
 def connection_string(host: str, port: int, namespace: str, key: str) -> str:
-    """For the official clients. At home they are told to speak plain text to the one port."""
-    reachable = HOME if is_wildcard(host) else host
-    is_home = is_loopback(reachable) or reachable == "localhost"
-    emulator = ";UseDevelopmentEmulator=true" if is_home else ""
+    """The connection string for the official clients. On this machine they use plain text on the one port."""
+    reachable = LOOPBACK_ADDRESS if is_wildcard(host) else host
+    is_local = is_loopback(reachable) or reachable == "localhost"
+    emulator = ";UseDevelopmentEmulator=true" if is_local else ""
     return (
         f"Endpoint=sb://{format_address(reachable, port)}/;SharedAccessKeyName={ROOT_RULE};"
         f"SharedAccessKey={key}{emulator};Namespace={namespace}"

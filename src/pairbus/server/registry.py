@@ -1,4 +1,4 @@
-"""The hall: every listening address and every connection of one server, with their limits and counts."""
+"""Every listening address and every connection of one server, with their limits and counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.errors import UsageError
 from pairbus.gateway.rate import RateLimit
 from pairbus.server.accepting import Acceptor
-from pairbus.server.committer import Speech
+from pairbus.server.committer import PendingOutput
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.connection import SocketConnection
 from pairbus.server.layers.http import BODY_BYTES_MAX_DEFAULT
@@ -25,7 +25,7 @@ from pairbus.server.turns import Turns
 if TYPE_CHECKING:
     from pairbus.gateway.http import HttpRequest, HttpResponse
     from pairbus.server.loop import Driver
-    from pairbus.server.ports import BrokerPort, GatewayPort
+    from pairbus.server.ports import BrokerPort
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ SPARE_SLOTS: Final = 8
 """Connections beyond ``connections_max`` for HTTP alone, so that ``/health`` answers when all others are taken."""
 LOGGED_PER_SECOND: Final = 1
 LOGGED_BURST: Final = 60
-"""Refused connections with a line each in the log; of further ones the next line tells the number."""
+"""Refused connections with a line each in the log; of further ones the next line gives the number."""
 SWEEP_SECONDS_MAX: Final = 1.0
 
 
@@ -51,7 +51,7 @@ class Limits:
             or all are taken, the one of these that has been there longest is cut.
         handshake_seconds: Until the peer has opened AMQP or sent a whole request.
         http_idle_seconds: Between an answer and the next whole request.
-        linger_seconds: How long a peer may take to go after our last words.
+        linger_seconds: How long a peer may take to go after our last output.
         http_held_bytes_max: Bodies of requests that are not whole, of all connections together: their senders are not known yet.
         uncommitted_bytes_max: Input that may wait for the disk before no socket is read.
     """
@@ -81,8 +81,8 @@ class ListenerStatistics:
     sent_bytes: int
 
 
-class Hall:
-    """What all connections share. ``driver`` is set before the first listener opens."""
+class ConnectionRegistry:
+    """All connections of one server, and what they share."""
 
     def __init__(
         self,
@@ -91,16 +91,15 @@ class Hall:
         answer: Callable[[HttpRequest], HttpResponse],
         tls_context: ssl.SSLContext | None,
     ) -> None:
-        self._broker = broker
+        self.broker = broker
         self.limits = limits
         self.answer = answer
         self.tls_context = tls_context
-        self.driver: Driver | None = None
         self._acceptors: list[Acceptor] = []
         # Dicts, not sets: they keep the order of arrival, so two runs do the same things in the same order.
         self._connections: dict[SocketConnection, None] = {}
         self._timed: dict[SocketConnection, None] = {}
-        self._wordy: dict[SocketConnection, None] = {}
+        self._with_http_output: dict[SocketConnection, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -116,13 +115,15 @@ class Hall:
 
     # Asked by the server.
 
-    async def listen(self, host: str, port: int, *, http_only: bool) -> tuple[str, int]:
-        """Open one address. Returns the host and the port that was taken. Raises OSError."""
+    async def listen(self, driver: Driver, host: str, port: int, *, http_only: bool) -> tuple[str, int]:
+        """Open one address, whose connections ``driver`` serves. Returns the host and the port that was taken. Raises OSError."""
         loop = asyncio.get_running_loop()
         sockets = await loop.run_in_executor(None, bind_all, host, port)
         taken = sockets[0].getsockname()
         for sock in sockets:
-            self._acceptors.append(Acceptor(sock, lambda: SocketConnection(self, http_only=http_only)))
+            self._acceptors.append(
+                Acceptor(sock, lambda: SocketConnection(self, driver, http_only=http_only))
+            )
         return host or taken[0], taken[1]
 
     def stop_listening(self) -> None:
@@ -136,7 +137,7 @@ class Hall:
             connection.close(condition, description)
 
     def cut_all(self) -> None:
-        """End every connection at once, even if the broker is broken and cannot bear to hear of it."""
+        """End every connection at once, even if the broker fails over it."""
         for connection in list(self._connections):
             try:
                 connection.cut()
@@ -165,26 +166,26 @@ class Hall:
         for connection in list(self._connections):
             connection.set_reading(may_read)
 
-    def gateway_words(self) -> list[Speech]:
-        """What the broker has to say, connection by connection."""
-        speeches = []
-        for gateway in self._broker.take_dirty():
+    def gateway_output(self) -> list[PendingOutput]:
+        """The output of the broker, connection by connection."""
+        outputs = []
+        for gateway in self.broker.take_dirty():
             connection = gateway.context
             if isinstance(connection, SocketConnection):
-                speech = connection.take_gateway_words(gateway)
-                if speech is not None:
-                    speeches.append(speech)
+                output = connection.take_gateway_output(gateway)
+                if output is not None:
+                    outputs.append(output)
             else:
-                # Its socket has gone; the words are taken so that they do not pile up.
+                # Its socket has gone; the output is taken so that it does not pile up.
                 gateway.take_output()
-        return speeches
+        return outputs
 
-    def http_words(self) -> list[Speech]:
-        if not self._wordy:
+    def http_output(self) -> list[PendingOutput]:
+        if not self._with_http_output:
             return []
-        wordy, self._wordy = self._wordy, {}
-        speeches = (connection.take_http_words() for connection in wordy)
-        return [speech for speech in speeches if speech is not None]
+        connections, self._with_http_output = self._with_http_output, {}
+        outputs = (connection.take_http_output() for connection in connections)
+        return [output for output in outputs if output is not None]
 
     def statistics(self) -> ListenerStatistics:
         """A snapshot for metrics and tests."""
@@ -198,31 +199,12 @@ class Hall:
 
     # Asked by connections.
 
-    @property
-    def _driver(self) -> Driver:
-        assert self.driver is not None, "the driver is set before anything listens"
-        return self.driver
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether sockets may be read now."""
-        return self._driver.is_reading
-
-    def now(self) -> int:
-        return self._driver.now()
-
-    def ask_turn(self) -> None:
-        """Something happened that may lead to words."""
-        self._driver.ask_turn()
-
     def received(self, count: int) -> None:
         self._received_bytes += count
-        self._driver.received(count)
 
     def received_from_stranger(self, count: int) -> None:
         """Bytes of a peer that has proved no right are handled."""
         self._stranger_bytes += count
-        self._driver.received(count)
 
     @property
     def is_full(self) -> bool:
@@ -252,14 +234,9 @@ class Hall:
         """A connection was turned away."""
         self._refused_by_reason[reason] += 1
 
-    def connect(self, peer: str, secure: bool, loopback: bool) -> GatewayPort:
-        """A peer speaks AMQP."""
-        return self._broker.connect(peer, secure, loopback, self.now())
-
-    def has_words(self, connection: SocketConnection) -> None:
-        """An HTTP connection has something to say at the end of this burst."""
-        self._wordy[connection] = None
-        self._driver.ask_turn()
+    def has_http_output(self, connection: SocketConnection) -> None:
+        """An HTTP connection has output for the next commit."""
+        self._with_http_output[connection] = None
 
     def arrived(self, connection: SocketConnection) -> None:
         """A socket was accepted."""
@@ -278,11 +255,9 @@ class Hall:
         self.strangers.arrived(connection)
         connection.deadline = asyncio.get_running_loop().time() + self.limits.handshake_seconds
         self.timed(connection)
-        if not self.is_reading:
-            connection.set_reading(False)
 
     def became(self, old: str, new: str) -> None:
-        """A connection turned out to speak something."""
+        """The protocol of a connection was detected."""
         self._open_by_kind[old] -= 1
         self._open_by_kind[new] += 1
 
@@ -290,7 +265,7 @@ class Hall:
         """A socket has gone."""
         self._connections.pop(connection, None)
         self._timed.pop(connection, None)
-        self._wordy.pop(connection, None)
+        self._with_http_output.pop(connection, None)
         self.strangers.left(connection)
         self.turns.left(connection)
         self._open_by_kind[connection.kind] -= 1
@@ -307,7 +282,7 @@ class Hall:
             pause = min(SWEEP_SECONDS_MAX, shortest / 4)
             self._sweeper = asyncio.get_running_loop().call_later(pause, self._sweep)
 
-    def settled_in(self, connection: SocketConnection) -> None:
+    def handshake_completed(self, connection: SocketConnection) -> None:
         """A connection has been opened and has no deadline any more."""
         self._timed.pop(connection, None)
         self.strangers.opened(connection)
@@ -336,7 +311,7 @@ def resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str,
     return list(unique)
 
 
-def is_home_only(host: str) -> bool:
+def is_loopback_only(host: str) -> bool:
     """Whether listening on this host can be reached from this machine alone."""
     return all(is_loopback(address[0]) for _, address in resolve(host, 0))
 

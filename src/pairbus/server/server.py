@@ -25,11 +25,11 @@ from pairbus.server.logs.usage import FLUSH_SECONDS, UsageLog
 from pairbus.server.loop import Driver, DriverStatistics
 from pairbus.server.metrics import CONTENT_TYPE, render, server_metrics, store_metrics
 from pairbus.server.ready import ReadyInfo, connection_string
-from pairbus.server.registry import Hall, ListenerStatistics, is_home_only
+from pairbus.server.registry import ConnectionRegistry, ListenerStatistics, is_loopback_only
 from pairbus.storage.ports import StoreStatistics
 
 if TYPE_CHECKING:
-    from pairbus.server.committer import Speech
+    from pairbus.server.committer import PendingOutput
     from pairbus.server.config.certificates import CertificateFiles
     from pairbus.server.config.options import Options
 
@@ -79,7 +79,7 @@ class Server:
         self._assemble = assemble
         self._page = page
         self._assembly: Assembly | None = None
-        self._hall: Hall | None = None
+        self._registry: ConnectionRegistry | None = None
         self._driver: Driver | None = None
         self._ready: ReadyInfo | None = None
         self._renewal: asyncio.TimerHandle | None = None
@@ -111,16 +111,16 @@ class Server:
 
     async def stop(self) -> None:
         """Say good-bye to everybody, make everything durable, release everything. Idempotent."""
-        hall, driver = self._hall, self._driver
-        if hall is not None and driver is not None and not self._is_stopping and not driver.is_failed:
+        registry, driver = self._registry, self._driver
+        if registry is not None and driver is not None and not self._is_stopping and not driver.is_failed:
             self._is_stopping = True
             logger.info("stopping", extra={"event": "server.stopping", "namespace": self._options.namespace})
-            hall.stop_listening()
-            hall.close_all(FORCED, "The broker is stopping; connect again in a moment.")
+            registry.stop_listening()
+            registry.close_all(FORCED, "The broker is stopping; connect again in a moment.")
             driver.ask_turn()
-            if not await driver.settle(COMMIT_SECONDS_MAX):
+            if not await driver.wait_durable(COMMIT_SECONDS_MAX):
                 logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})
-            await hall.wait_empty(CLOSE_SECONDS_MAX)
+            await registry.wait_empty(CLOSE_SECONDS_MAX)
             await self._finish_logs()
         await self.kill()
 
@@ -140,21 +140,21 @@ class Server:
         for timer in (self._renewal, self._usage_timer):
             if timer is not None:
                 timer.cancel()
-        if self._hall is not None:
-            self._hall.stop_listening()
-            self._hall.cut_all()
+        if self._registry is not None:
+            self._registry.stop_listening()
+            self._registry.cut_all()
         is_thread_gone = True
         if self._driver is not None:
             # A sync may take its time; other servers on this loop go on meanwhile.
             is_thread_gone = await asyncio.get_running_loop().run_in_executor(None, self._driver.stop)
-        if self._hall is not None:
-            await self._hall.wait_empty(CLOSE_SECONDS_MAX)
-            self._hall.close()
+        if self._registry is not None:
+            await self._registry.wait_empty(CLOSE_SECONDS_MAX)
+            self._registry.close()
         if self._usage is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._usage.stop)
         if self._assembly is not None and is_thread_gone:
             self._assembly.close()
-        self._hall = self._driver = self._assembly = None
+        self._registry = self._driver = self._assembly = None
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -165,16 +165,16 @@ class Server:
         return await asyncio.shield(self._ended)
 
     def wake(self) -> None:
-        """Look at the clock anew; from any thread."""
+        """Look at the clock again; from any thread."""
         if self._driver is not None:
             self._driver.wake()
 
     def statistics(self) -> ServerStatistics:
         """A snapshot for metrics, pages and tests."""
-        if self._hall is None or self._driver is None or self._assembly is None:
+        if self._registry is None or self._driver is None or self._assembly is None:
             raise UsageError("the server is not running")
         return ServerStatistics(
-            listener=self._hall.statistics(),
+            listener=self._registry.statistics(),
             driver=self._driver.statistics(),
             store=self._assembly.store.statistics(),
         )
@@ -189,14 +189,13 @@ class Server:
             assembly.broker.follow_wall_clock(self._clock.lead_ms)
         files = self._certificates() if options.tls else None
         context = _context(files) if files is not None else None
-        self._hall = hall = Hall(assembly.broker, options.limits, self._answer, context)
-        self._driver = driver = hall.driver = Driver(
+        self._registry = registry = ConnectionRegistry(assembly.broker, options.limits, self._answer, context)
+        self._driver = driver = Driver(
             assembly.broker,
             assembly.store,
             self._clock,
-            gateway_words=hall.gateway_words,
-            extra_words=self._extra_words,
-            set_reading=hall.set_reading,
+            outputs=self._outputs,
+            set_reading=registry.set_reading,
             failed=self._fail,
             uncommitted_bytes_max=options.limits.uncommitted_bytes_max,
             name=options.namespace,
@@ -208,11 +207,15 @@ class Server:
         if assembly.message_audit is not None:
             assembly.message_audit.start()
         driver.start()
-        # The root key and declared entities are durable before anybody hears of them.
-        if not await driver.settle(COMMIT_SECONDS_MAX) or driver.is_failed:
+        # The root key and declared entities are durable before anybody can connect.
+        if not await driver.wait_durable(COMMIT_SECONDS_MAX) or driver.is_failed:
             raise await self._why_failed()
-        host, port = await hall.listen(*options.amqp, http_only=False)
-        http = await hall.listen(*options.http, http_only=True) if options.http is not None else (host, port)
+        host, port = await registry.listen(driver, *options.amqp, http_only=False)
+        http = (
+            await registry.listen(driver, *options.http, http_only=True)
+            if options.http is not None
+            else (host, port)
+        )
         ca_file = files.ca_file if files is not None else None
         if context is not None and ca_file is not None:
             self._arm_renewal(context)
@@ -276,10 +279,10 @@ class Server:
 
     # While it serves.
 
-    def _extra_words(self) -> list[Speech]:
-        assert self._hall is not None, "words come while the server runs"
-        words = self._hall.http_words()
-        return words if self._usage is None else words + self._usage.words()
+    def _outputs(self) -> list[PendingOutput]:
+        assert self._registry is not None, "there is output while the server runs"
+        outputs = self._registry.gateway_output() + self._registry.http_output()
+        return outputs if self._usage is None else outputs + self._usage.take_output()
 
     def _arm_usage(self) -> None:
         self._usage_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._ask_usage)
@@ -293,14 +296,14 @@ class Server:
         self._arm_usage()
 
     def _fail(self, error: Exception) -> None:
-        """Nothing is acknowledged any more (B11): everybody is cut off, whoever waits on us hears why."""
+        """Nothing is acknowledged any more (B11): everybody is cut off, and ``wait_ended`` returns the reason."""
         logger.error(
             "nothing is acknowledged any more",
             extra={"event": "server.failed", "namespace": self._options.namespace, "error": str(error)},
         )
-        if self._hall is not None:
-            self._hall.stop_listening()
-            self._hall.cut_all()
+        if self._registry is not None:
+            self._registry.stop_listening()
+            self._registry.cut_all()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(error)
 
@@ -354,7 +357,7 @@ def check_exposure(options: Options) -> None:
     if options.tls:
         return
     for host, port in (options.amqp, options.http or options.amqp):
-        if not is_home_only(host):
+        if not is_loopback_only(host):
             raise UsageError(
                 f"{format_address(host, port)} can be reached from other machines, which needs TLS: leave out --no-tls "
                 "or listen on 127.0.0.1"

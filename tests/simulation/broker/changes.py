@@ -83,7 +83,7 @@ class Caller:
         self.life = life
         self.is_over = False
 
-    def speak(self, chunks: list[bytes], is_last: bool) -> None:
+    def write(self, chunks: list[bytes], closes: bool) -> None:
         """See Speaker."""
         world = self.administrator.world
         world.at(world.time + world.delay(), self._hear, int(chunks[0]))

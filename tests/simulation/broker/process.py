@@ -12,7 +12,7 @@ from pairbus.errors import StoreFailed
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.links import ReceiveLink
 from pairbus.server.clock import BrokerClock
-from pairbus.server.committer import Commit, CommitQueue, Speech
+from pairbus.server.committer import Commit, CommitQueue, PendingOutput
 from tests.simulation.broker.checkers import Inspector, Stamp
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.http import HttpRequest
     from pairbus.model.message import Message
-    from pairbus.server.committer import Speaker
+    from pairbus.server.committer import OutputSink
     from pairbus.storage.ports import Store
     from tests.simulation.broker.clients import Client
     from tests.simulation.broker.world import World
@@ -75,8 +75,8 @@ class Socket:
 
     # -- to the client
 
-    def speak(self, chunks: list[bytes], is_last: bool) -> None:
-        """See Speaker: the broker writes."""
+    def write(self, chunks: list[bytes], closes: bool) -> None:
+        """See OutputSink: the broker writes."""
         world = self.world
         stamp = Stamp(world.next_emission(), world.time, self.process.clock(), self.process.life)
         self._outbound_at = max(self._outbound_at, world.time + world.delay())
@@ -85,24 +85,24 @@ class Socket:
         if self._unread_bytes > WRITE_BYTES_HIGH and not self._is_paused and self.gateway is not None:
             self._is_paused = True
             self.gateway.pause()
-        world.at(self._outbound_at, self._deliver, data, stamp, is_last)
-        if is_last:
+        world.at(self._outbound_at, self._deliver, data, stamp, closes)
+        if closes:
             self.forget()
 
-    def _deliver(self, data: bytes, stamp: Stamp, is_last: bool) -> None:
+    def _deliver(self, data: bytes, stamp: Stamp, closes: bool) -> None:
         if not self.is_open:
             return
-        self.unread.append((data, stamp, is_last))
+        self.unread.append((data, stamp, closes))
         self.read()
 
     def read(self) -> None:
         """The client reads what has come, if it reads at all."""
         while self.reads and self.is_open and self.unread:
-            data, stamp, is_last = self.unread.pop(0)
+            data, stamp, closes = self.unread.pop(0)
             self._unread_bytes -= len(data)
             if data:
                 self.client.receive(data, stamp)
-            if is_last:
+            if closes:
                 error = self.client.connection.error
                 self.cut(f"closed by the broker: {None if error is None else error.condition}")
         if (
@@ -160,7 +160,7 @@ class Process:
             namespace.context.journal = self.broker.journal = Forgetful(store)
         if world.bugs.forgets_changes:
             namespace.context.journal = self.broker.journal = Absentminded(store, namespace)
-        self._answers: list[Speech] = []
+        self._answers: list[PendingOutput] = []
         self._queue = CommitQueue(self._collect, self._seal)
         self._turn_asked = False
         self._timer_at = 0
@@ -191,11 +191,11 @@ class Process:
         socket.gateway.receive(data, now)
         self.ask_turn()
 
-    def request(self, request: HttpRequest, caller: Speaker) -> None:
+    def request(self, request: HttpRequest, caller: OutputSink) -> None:
         """A management request; its answer is spoken after the commit, like every other."""
         now = self.inspector.now = self.clock()
         answer = self.broker.http(request, now)
-        self._answers.append(Speech(caller, [str(answer.status).encode()], False))
+        self._answers.append(PendingOutput(caller, [str(answer.status).encode()], False))
         self.ask_turn()
 
     def resume(self, gateway: GatewayConnection) -> None:
@@ -257,27 +257,27 @@ class Process:
             self._timer_at = 0
             self.ask_turn()
 
-    def _collect(self) -> list[Speech]:
-        speeches = []
+    def _collect(self) -> list[PendingOutput]:
+        outputs = []
         for gateway in self.broker.take_dirty():
             chunks, socket = gateway.take_output(), gateway.context
             if isinstance(socket, Socket) and (chunks or gateway.is_closed):
-                speeches.append(Speech(socket, chunks, gateway.is_closed))
+                outputs.append(PendingOutput(socket, chunks, gateway.is_closed))
         answers, self._answers = self._answers, []
-        return speeches + answers
+        return outputs + answers
 
     def _seal(self) -> object | None:
         return self.store.seal()
 
-    def _proceed(self, words: list[Speech]) -> None:
+    def _proceed(self, words: list[PendingOutput]) -> None:
         world = self.world
         commit, words = self._queue.proceed(words)
         if commit is not None:
             world.at(world.time + world.chance.randrange(world.cruelty.sync_ms + 1), self._finish, commit)
         _speak(words)
         if commit is not None and world.bugs.replies_before_sync:
-            _speak(commit.speeches)
-            commit.speeches = []
+            _speak(commit.outputs)
+            commit.outputs = []
 
     def _finish(self, commit: Commit) -> None:
         if self.is_dead:
@@ -290,11 +290,11 @@ class Process:
         except PowerLoss:
             self.world.lose_power()
             return
-        speeches = self._queue.finish(commit)
+        outputs = self._queue.finish(commit)
         if self._queue.is_failed:
             self.world.end_life("a sync failed", loses_power=False)
             return
-        self._proceed(speeches)
+        self._proceed(outputs)
 
     def commit_now(self) -> None:
         """The root rule and declared entities are durable before anybody hears of them."""
@@ -362,9 +362,9 @@ class Forgetful:
         return self._store.read(location, size)
 
 
-def _speak(speeches: list[Speech]) -> None:
-    for speech in speeches:
-        speech.speaker.speak(speech.chunks, speech.is_last)
+def _speak(outputs: list[PendingOutput]) -> None:
+    for output in outputs:
+        output.sink.write(output.chunks, output.closes)
 
 
 def _queue_of(consumer: Consumer) -> Queue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.server.committer import CommitQueue, Speech
+from pairbus.server.committer import CommitQueue, PendingOutput
 from pairbus.storage.memory import MemoryBatch
 
 
@@ -12,7 +12,7 @@ class Ear:
     def __init__(self) -> None:
         self.heard: list[bytes] = []
 
-    def speak(self, chunks: list[bytes], is_last: bool) -> None:
+    def write(self, chunks: list[bytes], closes: bool) -> None:
         self.heard += chunks
 
 
@@ -21,8 +21,8 @@ def test_words_that_rest_on_no_batch_wait_for_those_of_the_commit_before() -> No
     words: list[bytes] = [b"first"]
     staged = [MemoryBatch([b"record"], 1)]
 
-    def collect() -> list[Speech]:
-        taken = [Speech(ear, [word], is_last=False) for word in words]
+    def collect() -> list[PendingOutput]:
+        taken = [PendingOutput(ear, [word], closes=False) for word in words]
         words.clear()
         return taken
 
@@ -36,6 +36,6 @@ def test_words_that_rest_on_no_batch_wait_for_those_of_the_commit_before() -> No
     following, said = queue.proceed(queue.finish(commit))
 
     assert following is None
-    for speech in said:
-        speech.speaker.speak(speech.chunks, speech.is_last)
+    for output in said:
+        output.sink.write(output.chunks, output.closes)
     assert ear.heard == [b"first", b"second"]

@@ -15,8 +15,8 @@ from pairbus.server.committer import (
     Commit,
     CommitQueue,
     CommitThread,
-    Pace,
-    Speech,
+    InlineCommitPolicy,
+    PendingOutput,
 )
 from tests.unit.server.fakes import FakeStore, disk_error
 
@@ -28,7 +28,7 @@ class Mouth:
         self._store = store
         self.said: list[str] = []
 
-    def speak(self, chunks: list[bytes], is_last: bool) -> None:
+    def write(self, chunks: list[bytes], closes: bool) -> None:
         for chunk in chunks:
             word = chunk.decode()
             assert word in self._store.synced, f"{word} was said before it was durable"
@@ -68,12 +68,12 @@ class World:
         self.turn()
 
     def _speak(self, commit: Commit) -> None:
-        for speech in self.queue.finish(commit):
-            speech.speaker.speak(speech.chunks, speech.is_last)
+        for output in self.queue.finish(commit):
+            output.sink.write(output.chunks, output.closes)
 
-    def _collect(self) -> list[Speech]:
+    def _collect(self) -> list[PendingOutput]:
         words, self.words = self.words, []
-        return [Speech(self.mouth, words, False)] if words else []
+        return [PendingOutput(self.mouth, words, False)] if words else []
 
 
 @pytest.mark.promise("B4")
@@ -217,15 +217,15 @@ def _commit(received_bytes: int = 100, sync_ns: int = 1_000) -> Commit:
     return commit
 
 
-def _become_calm(pace: Pace, commits: int) -> None:
+def _become_calm(pace: InlineCommitPolicy, commits: int) -> None:
     for _ in range(commits):
-        assert not pace.is_calm(_commit())
+        assert not pace.should_commit_inline(_commit())
         pace.ended(_commit())
-    assert pace.is_calm(_commit())
+    assert pace.should_commit_inline(_commit())
 
 
 def test_a_disk_must_prove_quick_before_it_is_waited_for_and_anew_after_each_slow_commit() -> None:
-    pace = Pace()
+    pace = InlineCommitPolicy()
     _become_calm(pace, SMALL_COMMITS_MIN)
 
     pace.ended(_commit(sync_ns=QUICK_NS_MAX + 1))
@@ -234,10 +234,10 @@ def test_a_disk_must_prove_quick_before_it_is_waited_for_and_anew_after_each_slo
 
 
 def test_nobody_waits_for_a_commit_where_there_is_much_to_do_meanwhile() -> None:
-    pace = Pace()
+    pace = InlineCommitPolicy()
     _become_calm(pace, SMALL_COMMITS_MIN)
     large = _commit(received_bytes=SMALL_BYTES_MAX + 1)
-    assert not pace.is_calm(large)
+    assert not pace.should_commit_inline(large)
 
     pace.ended(large)
 

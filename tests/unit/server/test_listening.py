@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.errors import UsageError
-from pairbus.server.registry import Limits, bind_all, is_home_only
+from pairbus.server.registry import Limits, bind_all, is_loopback_only
 
 
 def test_bad_limits_are_refused_by_name() -> None:
@@ -20,8 +20,8 @@ def test_a_host_is_bound_on_one_port_for_all_its_addresses() -> None:
     finally:
         for sock in sockets:
             sock.close()
-    assert is_home_only("127.0.0.1")
-    assert is_home_only("localhost")
-    assert not is_home_only("0.0.0.0")
+    assert is_loopback_only("127.0.0.1")
+    assert is_loopback_only("localhost")
+    assert not is_loopback_only("0.0.0.0")
     with pytest.raises(UsageError, match="no address"):
         bind_all("no-such-host.invalid", 0)

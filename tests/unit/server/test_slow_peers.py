@@ -12,7 +12,7 @@ from websockets.frames import Frame, Opcode
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.connection import UNREAD_BYTES_MAX, SocketConnection
 from pairbus.server.loop import Driver
-from pairbus.server.registry import Hall, Limits
+from pairbus.server.registry import ConnectionRegistry, Limits
 from tests.unit.server.fakes import FakeBroker, FakeStore
 
 UPGRADE = (
@@ -91,24 +91,25 @@ class StillDriver:
         return None
 
 
-def _hall(limits: Limits | None = None) -> Hall:
+def _registry(limits: Limits | None = None) -> ConnectionRegistry:
     def answer(request: HttpRequest) -> HttpResponse:
         return HttpResponse(200, [], str(len(request.body)).encode())
 
-    hall = Hall(cast("Any", FakeBroker(FakeStore())), limits or Limits(), answer, None)
-    hall.driver = cast("Driver", StillDriver())
-    return hall
+    return ConnectionRegistry(cast("Any", FakeBroker(FakeStore())), limits or Limits(), answer, None)
 
 
-def _connected(hall: Hall) -> tuple[SocketConnection, DeafTransport]:
-    connection, transport = SocketConnection(hall, http_only=False), DeafTransport()
+def _connected(registry: ConnectionRegistry) -> tuple[SocketConnection, DeafTransport]:
+    connection, transport = (
+        SocketConnection(registry, cast("Driver", StillDriver()), http_only=False),
+        DeafTransport(),
+    )
     connection.connection_made(transport)
     return connection, transport
 
 
-def _speak_http(hall: Hall) -> None:
-    for speech in hall.http_words():
-        speech.speaker.speak(speech.chunks, speech.is_last)
+def _speak_http(registry: ConnectionRegistry) -> None:
+    for output in registry.http_output():
+        output.sink.write(output.chunks, output.closes)
 
 
 def _take_steps(*strangers: SocketConnection) -> None:
@@ -120,8 +121,8 @@ def _take_steps(*strangers: SocketConnection) -> None:
 
 @pytest.mark.promise("B62")
 async def test_peer_that_pings_and_never_reads_is_not_read_any_more() -> None:
-    hall = _hall()
-    connection, transport = _connected(hall)
+    registry = _registry()
+    connection, transport = _connected(registry)
     connection.data_received(UPGRADE)
     ping = Frame(Opcode.PING, bytes(125)).serialize(mask=True) * 500
 
@@ -132,13 +133,13 @@ async def test_peer_that_pings_and_never_reads_is_not_read_any_more() -> None:
 
     assert transport.written < 2 * UNREAD_BYTES_MAX
     assert not transport.is_read
-    hall.close()
+    registry.close()
 
 
 @pytest.mark.promise("B62")
 async def test_peer_that_reads_again_is_read_again() -> None:
-    hall = _hall()
-    connection, transport = _connected(hall)
+    registry = _registry()
+    connection, transport = _connected(registry)
     connection.data_received(UPGRADE)
     transport.written = 2 * UNREAD_BYTES_MAX
     connection.data_received(Frame(Opcode.PING, b"1").serialize(mask=True))
@@ -148,19 +149,19 @@ async def test_peer_that_reads_again_is_read_again() -> None:
     connection.resume_writing()
 
     assert [transport.is_read] == [True]
-    hall.close()
+    registry.close()
 
 
 @pytest.mark.promise("M6")
 async def test_requests_of_strangers_that_never_end_hold_little_memory_together() -> None:
-    hall = _hall(Limits(http_held_bytes_max=2_000_000))
+    registry = _registry(Limits(http_held_bytes_max=2_000_000))
     slow = []
     for _ in range(10):
-        connection, transport = _connected(hall)
+        connection, transport = _connected(registry)
         connection.data_received(PUT_HEAD + bytes(500_000))
         slow.append((connection, transport))
     _take_steps(*(connection for connection, _ in slow))
-    _speak_http(hall)
+    _speak_http(registry)
 
     refused = [transport for _, transport in slow if transport.words.startswith(b"HTTP/1.1 503")]
     assert len(refused) == 6
@@ -172,14 +173,14 @@ async def test_requests_of_strangers_that_never_end_hold_little_memory_together(
     connection, transport = within[0]
     connection.data_received(bytes(500_000))
     _take_steps(connection)
-    _speak_http(hall)
+    _speak_http(registry)
     assert transport.words.endswith(b"1000000")
     for connection, _ in slow:
         connection.connection_lost(None)
-    connection, transport = _connected(hall)
+    connection, transport = _connected(registry)
     connection.data_received(PUT_HEAD + bytes(900_000))
     connection.data_received(bytes(100_000))
     _take_steps(connection)
-    _speak_http(hall)
+    _speak_http(registry)
     assert transport.words.endswith(b"1000000")
-    hall.close()
+    registry.close()

@@ -18,7 +18,7 @@ from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server import connection as connection_module
 from pairbus.server.connection import SocketConnection
 from pairbus.server.loop import Driver
-from pairbus.server.registry import Hall, Limits
+from pairbus.server.registry import ConnectionRegistry, Limits
 from pairbus.server.turns import READ_BYTES_MAX, READ_BYTES_MIN, SLICE_NS, Turns, next_read_bytes
 from tests.unit.gateway.test_strangers import BEGUN, attach_frame, opening
 from tests.unit.gateway.wire_bench import WireBench
@@ -47,12 +47,12 @@ class Room:
             attach(gateway, link)
 
         monkeypatch.setattr(GatewayConnection, "link_attached", counted)
-        self.hall = Hall(cast("Any", WireBench().broker), Limits(), self._answer, None)
-        self.hall.driver = cast("Driver", StillDriver())
+        self.registry = ConnectionRegistry(cast("Any", WireBench().broker), Limits(), self._answer, None)
 
     async def client(self, first: bytes = b"") -> tuple[SocketConnection, DeafTransport]:
         """A client with a Listen key."""
-        connection, transport = SocketConnection(self.hall, http_only=False), DeafTransport()
+        driver = cast("Driver", StillDriver())
+        connection, transport = SocketConnection(self.registry, driver, http_only=False), DeafTransport()
         connection.connection_made(transport)
         if first:
             connection.data_received(first)
@@ -114,7 +114,7 @@ async def test_clients_that_send_much_take_turns(monkeypatch: pytest.MonkeyPatch
         now += SLICE_NS // 4
         return now
 
-    room.hall.turns = Turns(clock)
+    room.registry.turns = Turns(clock)
     clients = [(await room.client())[0] for _ in range(3)]
     for number, client in enumerate(clients):
         client.data_received(links(200, f"{number}:"))
@@ -158,7 +158,7 @@ async def test_what_a_lost_socket_still_held_is_handled_in_turns(
     if is_waiting:
         client.data_received(links(LINKS, "before "))
     client.connection_lost(BrokenPipeError())
-    client.speak([], False)
+    client.write([], False)
 
     assert len(room.attached) < LINKS, "one turn handled it all"
     assert gateway.is_paused
@@ -166,7 +166,7 @@ async def test_what_a_lost_socket_still_held_is_handled_in_turns(
 
     assert room.attached[-LINKS:] == [str(number) for number in range(LINKS)]
     assert len(room.attached) == LINKS * (2 if is_waiting else 1)
-    assert room.hall.statistics().open_by_kind == {}
+    assert room.registry.statistics().open_by_kind == {}
 
 
 @pytest.mark.promise("B63")
@@ -192,8 +192,8 @@ async def test_a_client_that_is_cut_while_it_waits_leaves_nothing(monkeypatch: p
     await asyncio.sleep(0)
 
     assert len(room.attached) == handled
-    assert len(room.hall.turns) == 0
-    assert room.hall.statistics().open_by_kind == {}
+    assert len(room.registry.turns) == 0
+    assert room.registry.statistics().open_by_kind == {}
 
 
 def test_a_read_is_as_large_as_what_is_handled_without_a_wait() -> None:

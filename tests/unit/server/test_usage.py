@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from pairbus.gateway.telemetry.meter import MINUTE_MS, Meter, UsageRow
-from pairbus.server.committer import Commit, CommitQueue, Speech
+from pairbus.server.committer import Commit, CommitQueue, PendingOutput
 from pairbus.server.logs.parquet import HOUR_MS, hour_name, remove_hours_before
 from pairbus.server.logs.usage import HOURS_HELD_MAX, TYPES, UsageBook, UsageLog, UsageWriter
 from tests.unit.server.fakes import FakeStore, disk_error
@@ -179,8 +179,8 @@ class World:
         self.queue = CommitQueue(self._words, self.store.seal)
         self.meter.roll(START)
 
-    def _words(self) -> list[Speech]:
-        return self.log.words()
+    def _words(self) -> list[PendingOutput]:
+        return self.log.take_output()
 
     def command(self) -> None:
         self.store.stage("message")
@@ -193,8 +193,8 @@ class World:
         return commit
 
     def finish(self, commit: Commit) -> None:
-        for speech in self.queue.finish(commit):
-            speech.speaker.speak(speech.chunks, speech.is_last)
+        for output in self.queue.finish(commit):
+            output.sink.write(output.chunks, output.closes)
 
 
 @pytest.mark.promise("D6")

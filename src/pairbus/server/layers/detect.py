@@ -1,4 +1,4 @@
-"""One port, many tongues: decides by the first bytes what a peer speaks."""
+"""Detects the protocol of a connection from its first bytes: one port serves them all."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ HTTP_STARTS: Final = tuple(
     )
 )
 PREFIX_BYTES_MAX: Final = max(len(start) for start in HTTP_STARTS)
-"""No tongue needs more bytes than this to be told from the others."""
+"""The protocol is known after this many bytes."""
 
 
-class Tongue(Enum):
+class WireProtocol(Enum):
     AMQP = "amqp"
     TLS = "tls"
     HTTP = "http"
@@ -36,17 +36,17 @@ class Tongue(Enum):
 
 
 _STARTS: Final = (
-    (AMQP_MAGIC, Tongue.AMQP),
-    (TLS_RECORD, Tongue.TLS),
-    *((start, Tongue.HTTP) for start in HTTP_STARTS),
+    (AMQP_MAGIC, WireProtocol.AMQP),
+    (TLS_RECORD, WireProtocol.TLS),
+    *((start, WireProtocol.HTTP) for start in HTTP_STARTS),
 )
 
 
-def tongue_of(prefix: bytes) -> Tongue | None:
-    """What a stream that begins with ``prefix`` speaks; None while more bytes are needed to tell."""
-    for start, tongue in _STARTS:
+def detect_protocol(prefix: bytes) -> WireProtocol | None:
+    """The protocol of a stream that begins with ``prefix``; None while more bytes are needed."""
+    for start, protocol in _STARTS:
         if prefix.startswith(start):
-            return tongue
+            return protocol
     if any(start.startswith(prefix) for start, _ in _STARTS):
         return None
-    return Tongue.UNKNOWN
+    return WireProtocol.UNKNOWN

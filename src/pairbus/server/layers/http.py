@@ -267,7 +267,7 @@ def problem(status: int, reason: str) -> HttpResponse:
 
 
 def plain_text_refusal() -> bytes:
-    """What a peer that is not at home hears when it speaks plain HTTP (M14)."""
+    """The answer to plain HTTP from another machine (M14)."""
     body = problem(
         HTTPStatus.FORBIDDEN, "plain text is served to loopback peers only; use https (TLS) on the same port"
     ).body

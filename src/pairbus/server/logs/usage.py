@@ -1,6 +1,6 @@
 """The usage log: what the namespace did, by minute, entity and operation, as Parquet by hour in ``DATA/usage``.
 
-Rule 1: rows are taken like words and reach the disk only after the commit that covers them, so that what a crash undid
+Rule 1: rows are taken like output and reach the disk only after the commit that covers them, so that what a crash undid
         was not counted, and its repetition counts once.
 Rule 2: a life of the broker writes one part per hour and always whole, so that nothing counts twice.
 Rule 3: the event loop hands rows over and never waits; a thread adds them up and writes.
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pairbus.server.committer import Speech
+from pairbus.server.committer import PendingOutput
 from pairbus.server.logs.parquet import HOUR_MS, hour_name, remove_hours_before, remove_unfinished, write_part
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class UsageWriter:
 
 
 class _RowsToWrite:
-    """Rows that wait for their commit as if they were words."""
+    """Rows that wait for their commit as if they were output of a connection."""
 
     __slots__ = ("_rows", "_writer")
 
@@ -186,7 +186,7 @@ class _RowsToWrite:
         self._writer = writer
         self._rows = rows
 
-    def speak(self, chunks: list[bytes], is_last: bool) -> None:  # noqa: ARG002 - nothing is said to anybody
+    def write(self, chunks: list[bytes], closes: bool) -> None:  # noqa: ARG002 - the rows are all there is
         self._writer.submit(self._rows)
 
 
@@ -212,13 +212,13 @@ class UsageLog:
         """The next commit takes the rows along."""
         self._is_due = True
 
-    def words(self) -> list[Speech]:
+    def take_output(self) -> list[PendingOutput]:
         """What is to be written once the commit that is being made is durable."""
         if not self._is_due:
             return []
         self._is_due = False
         rows = self._take(self._clock())
-        return [Speech(_RowsToWrite(self._writer, rows), [], False)] if rows else []
+        return [PendingOutput(_RowsToWrite(self._writer, rows), [], False)] if rows else []
 
     def finish(self) -> None:
         """Everything is durable and nothing more will come: write the rest."""

@@ -6,29 +6,29 @@ from hypothesis import strategies as st
 
 from pairbus.errors import UsageError
 from pairbus.server.config.addresses import format_address, is_loopback, is_wildcard, parse_address
-from pairbus.server.layers.detect import PREFIX_BYTES_MAX, Tongue, tongue_of
+from pairbus.server.layers.detect import PREFIX_BYTES_MAX, WireProtocol, detect_protocol
 
 
 @pytest.mark.parametrize(
     ("first", "tongue"),
     [
-        (b"AMQP\x03\x01\x00\x00", Tongue.AMQP),
-        (b"\x16\x03\x01\x02\x00", Tongue.TLS),
-        (b"GET / HTTP/1.1\r\n", Tongue.HTTP),
-        (b"DELETE /q HTTP/1.1\r\n", Tongue.HTTP),
-        (b"GETX", Tongue.UNKNOWN),
-        (b"\x16\x02", Tongue.UNKNOWN),
-        (b"SSH-2.0-x", Tongue.UNKNOWN),
-        (b"AMQX", Tongue.UNKNOWN),
+        (b"AMQP\x03\x01\x00\x00", WireProtocol.AMQP),
+        (b"\x16\x03\x01\x02\x00", WireProtocol.TLS),
+        (b"GET / HTTP/1.1\r\n", WireProtocol.HTTP),
+        (b"DELETE /q HTTP/1.1\r\n", WireProtocol.HTTP),
+        (b"GETX", WireProtocol.UNKNOWN),
+        (b"\x16\x02", WireProtocol.UNKNOWN),
+        (b"SSH-2.0-x", WireProtocol.UNKNOWN),
+        (b"AMQX", WireProtocol.UNKNOWN),
     ],
 )
-def test_tongue_is_told_by_the_first_bytes(first: bytes, tongue: Tongue) -> None:
-    assert tongue_of(first) is tongue
+def test_tongue_is_told_by_the_first_bytes(first: bytes, tongue: WireProtocol) -> None:
+    assert detect_protocol(first) is tongue
 
 
-def _drop_by_drop(data: bytes) -> Tongue | None:
+def _drop_by_drop(data: bytes) -> WireProtocol | None:
     for end in range(1, len(data) + 1):
-        if (tongue := tongue_of(data[:end])) is not None:
+        if (tongue := detect_protocol(data[:end])) is not None:
             return tongue
     return None
 
@@ -40,7 +40,7 @@ def _drop_by_drop(data: bytes) -> Tongue | None:
     )
 )
 def test_chunking_never_matters_and_few_bytes_decide(data: bytes) -> None:
-    whole = tongue_of(data)
+    whole = detect_protocol(data)
 
     assert _drop_by_drop(data) is whole
     assert whole is not None or len(data) < PREFIX_BYTES_MAX
