@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pairbus.server.clock import Clock
 from pairbus.server.config.addresses import parse_address
-from pairbus.server.registry import Limits
 from pairbus.server.server import Page, Server
+from pairbus.server.sockets.registry import Limits
 from tests.unit.server.fakes import FakeBroker, FakeStore, assemble_with, assembly, options
 
 WAIT_SECONDS = 45.0

@@ -10,7 +10,7 @@ import h11
 import pytest
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.server.registry import Limits
+from pairbus.server.sockets.registry import Limits
 from tests.integration.server_kit import (
     WAIT_SECONDS,
     Running,

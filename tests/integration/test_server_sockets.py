@@ -17,9 +17,9 @@ import pytest
 from pairbus.errors import StoreFailed, UsageError
 from pairbus.server.committer import SMALL_BYTES_MAX
 from pairbus.server.config.options import Options
-from pairbus.server.connection import WRITE_BYTES_HIGH
-from pairbus.server.registry import Limits
 from pairbus.server.server import Server
+from pairbus.server.sockets.connection import WRITE_BYTES_HIGH
+from pairbus.server.sockets.registry import Limits
 from tests.integration.server_kit import (
     WAIT_SECONDS,
     Running,
@@ -525,7 +525,7 @@ async def test_listening_beyond_this_machine_without_tls_is_refused_at_start(
 async def test_plain_text_from_elsewhere_is_refused_by_the_peers_own_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.server.connection.is_loopback", lambda host: False)
+    monkeypatch.setattr("pairbus.server.sockets.connection.is_loopback", lambda host: False)
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
         writer.write(HEADER)

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationEr
 from websockets.typing import Subprotocol
 
 from pairbus.server.layers.tls import HANDSHAKE_BYTES_MAX
-from pairbus.server.registry import Limits
+from pairbus.server.sockets.registry import Limits
 from tests.integration.server_kit import (
     WAIT_SECONDS,
     connect,

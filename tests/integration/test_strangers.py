@@ -12,8 +12,8 @@ import pytest
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.layers.http import REFUSALS_MAX, HttpLayer
-from pairbus.server.registry import LOGGED_BURST, SPARE_SLOTS, Limits
-from pairbus.server.strangers import READ_BYTES
+from pairbus.server.sockets.registry import LOGGED_BURST, SPARE_SLOTS, Limits
+from pairbus.server.sockets.strangers import READ_BYTES
 from tests.integration.server_kit import Running, connect, read_all, read_cut, read_until, serving, wait_for
 
 HEADER = b"AMQP\x03\x01\x00\x00"

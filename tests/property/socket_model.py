@@ -26,10 +26,10 @@ from pairbus.gateway.links import ReceiveLink
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.server.committer import Commit, CommitQueue, PendingOutput
-from pairbus.server.connection import SocketConnection
 from pairbus.server.loop import Driver
-from pairbus.server.registry import ConnectionRegistry, Limits
-from pairbus.server.turns import Turns
+from pairbus.server.sockets.connection import SocketConnection
+from pairbus.server.sockets.registry import ConnectionRegistry, Limits
+from pairbus.server.sockets.turns import Turns
 from pairbus.storage.memory import MemoryStore
 from tests.simulation.wire import ClientConnection, ClientReceiver, ClientSession
 

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pairbus.server.config.certificates import ensure_certificates
-from pairbus.server.connection import WRITE_BYTES_HIGH
 from pairbus.server.layers.tls import server_context
+from pairbus.server.sockets.connection import WRITE_BYTES_HIGH
 from tests.property.socket_model import Layer, PlainLayer, SocketModel, TlsLayer, WebSocketLayer
 
 MESSAGE_BYTES_MAX = 200_000

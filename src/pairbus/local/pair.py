@@ -26,7 +26,7 @@ from pairbus.pairing.journal import ENVIRONMENT
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.ready import ReadyInfo
-from pairbus.server.registry import is_loopback_only
+from pairbus.server.sockets.registry import is_loopback_only
 
 if TYPE_CHECKING:
     from types import TracebackType

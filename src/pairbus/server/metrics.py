@@ -9,7 +9,7 @@ from pairbus.server.loop import COMMIT_SECONDS_BUCKETS
 
 if TYPE_CHECKING:
     from pairbus.server.loop import DriverStatistics
-    from pairbus.server.registry import ListenerStatistics
+    from pairbus.server.sockets.registry import ListenerStatistics
     from pairbus.storage.ports import StoreStatistics
 
 __all__ = ["CONTENT_TYPE", "Metric", "Sample", "render", "server_metrics", "store_metrics"]

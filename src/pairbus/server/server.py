@@ -25,7 +25,7 @@ from pairbus.server.logs.usage import FLUSH_SECONDS, UsageLog
 from pairbus.server.loop import Driver, DriverStatistics
 from pairbus.server.metrics import CONTENT_TYPE, render, server_metrics, store_metrics
 from pairbus.server.ready import ReadyInfo, connection_string
-from pairbus.server.registry import ConnectionRegistry, ListenerStatistics, is_loopback_only
+from pairbus.server.sockets.registry import ConnectionRegistry, ListenerStatistics, is_loopback_only
 from pairbus.storage.ports import StoreStatistics
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pairbus.errors import StoreFailed
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.assembly import Assembly
 from pairbus.server.config.options import Options
-from pairbus.server.registry import Limits
+from pairbus.server.sockets.registry import Limits
 from pairbus.storage.ports import Batch, StoreStatistics
 
 ECHO_BYTES_MAX = 1000

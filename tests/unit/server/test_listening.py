@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.errors import UsageError
-from pairbus.server.registry import Limits, bind_all, is_loopback_only
+from pairbus.server.sockets.registry import Limits, bind_all, is_loopback_only
 
 
 def test_bad_limits_are_refused_by_name() -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.server.accepting import Acceptor
 from pairbus.server.assemble import _tell_refusals
 from pairbus.server.config.options import Options
 from pairbus.server.logs.format import KINDS_MAX, REPEAT_SECONDS, REPEATS_MAX, RepeatLimit, configure_logging
 from pairbus.server.main import FILES_BESIDE_CONNECTIONS, within_file_limit
+from pairbus.server.sockets.accepting import Acceptor
 
 
 class ScarceSocket(socket.socket):

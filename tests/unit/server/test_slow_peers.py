@@ -10,9 +10,9 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.server.connection import UNREAD_BYTES_MAX, SocketConnection
 from pairbus.server.loop import Driver
-from pairbus.server.registry import ConnectionRegistry, Limits
+from pairbus.server.sockets.connection import UNREAD_BYTES_MAX, SocketConnection
+from pairbus.server.sockets.registry import ConnectionRegistry, Limits
 from tests.unit.server.fakes import FakeBroker, FakeStore
 
 UPGRADE = (

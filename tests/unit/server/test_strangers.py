@@ -8,10 +8,10 @@ import weakref
 
 import pytest
 
-from pairbus.server import strangers as strangers_module
 from pairbus.server.heap import GROWTH_BYTES, Heap, system_heap
 from pairbus.server.memory import FULL_EVERY_TICKS, CollectorPolicy
-from pairbus.server.strangers import REST_FACTOR, SLICE_NS, Strangers
+from pairbus.server.sockets import strangers as strangers_module
+from pairbus.server.sockets.strangers import REST_FACTOR, SLICE_NS, Strangers
 
 STEP_NS = SLICE_NS // 5
 

@@ -15,11 +15,11 @@ from pairbus.amqp.performatives import DETACH
 from pairbus.amqp.types import UInt
 from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.server import connection as connection_module
-from pairbus.server.connection import SocketConnection
 from pairbus.server.loop import Driver
-from pairbus.server.registry import ConnectionRegistry, Limits
-from pairbus.server.turns import READ_BYTES_MAX, READ_BYTES_MIN, SLICE_NS, Turns, next_read_bytes
+from pairbus.server.sockets import connection as connection_module
+from pairbus.server.sockets.connection import SocketConnection
+from pairbus.server.sockets.registry import ConnectionRegistry, Limits
+from pairbus.server.sockets.turns import READ_BYTES_MAX, READ_BYTES_MIN, SLICE_NS, Turns, next_read_bytes
 from tests.unit.gateway.test_strangers import BEGUN, attach_frame, opening
 from tests.unit.gateway.wire_bench import WireBench
 from tests.unit.server.test_slow_peers import UPGRADE, DeafTransport, StillDriver

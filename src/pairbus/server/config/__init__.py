@@ -1,1 +1,1 @@
-"""What a server is started with: options, declared entities, addresses and certificates."""
+"""What a server is started with: options, declared entities, addresses and certificates. ``options`` is the one listing."""

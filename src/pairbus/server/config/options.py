@@ -15,7 +15,7 @@ from pairbus.server.config.addresses import parse_address
 from pairbus.server.config.declarations import Declarations, read_declarations
 from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_RETENTION_DAYS
 from pairbus.server.logs.usage import RETENTION_DAYS
-from pairbus.server.registry import Limits
+from pairbus.server.sockets.registry import Limits
 
 NAMESPACE_DEFAULT: Final = "local"
 AMQP_ADDRESS_DEFAULT: Final = "127.0.0.1:5672"

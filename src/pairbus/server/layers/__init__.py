@@ -1,1 +1,1 @@
-"""The layers between a socket and AMQP, each without I/O: protocol detection, TLS, HTTP, WebSocket."""
+"""The protocols between a socket and AMQP, each without I/O: detection, TLS, HTTP and WebSocket."""

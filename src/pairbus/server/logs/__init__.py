@@ -1,1 +1,1 @@
-"""What a server writes beside its store: log lines, audit, usage, and the audit of messages."""
+"""What a server writes beside its store: its own log, the audit of management, the audit of messages, and usage."""

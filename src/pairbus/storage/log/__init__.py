@@ -1,1 +1,1 @@
-"""The embedded store: a log of segments, committed frame by frame and recovered after a crash."""
+"""The store on disk: a log of segments. ``store`` explains the whole; ``frame``, ``segment`` and ``mark`` define the format."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import UsageError
 from pairbus.gateway.rate import RateLimit
-from pairbus.server.accepting import Acceptor
 from pairbus.server.committer import PendingOutput
 from pairbus.server.config.addresses import format_address, is_loopback
-from pairbus.server.connection import SocketConnection
 from pairbus.server.layers.http import BODY_BYTES_MAX_DEFAULT
 from pairbus.server.loop import UNCOMMITTED_BYTES_MAX
-from pairbus.server.strangers import Strangers
-from pairbus.server.turns import Turns
+from pairbus.server.sockets.accepting import Acceptor
+from pairbus.server.sockets.connection import SocketConnection
+from pairbus.server.sockets.strangers import Strangers
+from pairbus.server.sockets.turns import Turns
 
 if TYPE_CHECKING:
     from pairbus.gateway.http import HttpRequest, HttpResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pairbus.server.turns import READ_BYTES_FIRST
+from pairbus.server.sockets.turns import READ_BYTES_FIRST
 
 if TYPE_CHECKING:
     from pairbus.server.layers.http import HttpLayer
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pairbus.server.layers.websocket import WebSocketLayer
     from pairbus.server.loop import Driver
     from pairbus.server.ports import GatewayPort
-    from pairbus.server.registry import ConnectionRegistry
+    from pairbus.server.sockets.registry import ConnectionRegistry
 
 
 class ConnectionState(asyncio.Protocol):

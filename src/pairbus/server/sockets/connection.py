@@ -20,14 +20,14 @@ from pairbus.amqp.framing import SASL_HEADER
 from pairbus.errors import RemoteProtocolError
 from pairbus.server.committer import PendingOutput
 from pairbus.server.config.addresses import format_address, is_loopback
-from pairbus.server.connection_state import ConnectionState
 from pairbus.server.layers.detect import WireProtocol, detect_protocol
 from pairbus.server.layers.http import HttpLayer, plain_text_refusal
 from pairbus.server.layers.tls import TlsLayer
 from pairbus.server.layers.websocket import WebSocketLayer
-from pairbus.server.strangers import READ_BYTES, STEP_BYTES
-from pairbus.server.transports import left_in, limit_reads, release, unread_bytes
-from pairbus.server.turns import STEP_WORK, next_read_bytes
+from pairbus.server.sockets.connection_state import ConnectionState
+from pairbus.server.sockets.strangers import READ_BYTES, STEP_BYTES
+from pairbus.server.sockets.transports import left_in, limit_reads, release, unread_bytes
+from pairbus.server.sockets.turns import STEP_WORK, next_read_bytes
 
 if TYPE_CHECKING:
     from pairbus.server.ports import GatewayPort
