@@ -71,6 +71,6 @@ def store(
     else:
         number = broker.namespace.send(entity, message, now)
     (tallies.pings if message.is_ping else tallies.messages).add(len(message.blob) - PREFIX_SIZE)
-    if broker.trail is not None:
-        broker.trail.sent(entity.path, number, message, now)
+    if broker.audit_rows is not None:
+        broker.audit_rows.sent(entity.path, number, message, now)
     return number

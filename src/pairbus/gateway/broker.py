@@ -25,7 +25,7 @@ from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.outgoing import Deliveries, review_windows
 from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
 from pairbus.gateway.telemetry.counters import Counters
-from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
+from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, Metric, render
 from pairbus.gateway.telemetry.meter import MANAGEMENT, Meter
 from pairbus.gateway.telemetry.metrics import broker_metrics
 from pairbus.gateway.tracking import Tracker
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pairbus.amqp.session import Session
     from pairbus.engine.ports import Journal
-    from pairbus.gateway.telemetry.trail import Trail
+    from pairbus.gateway.telemetry.audit_rows import AuditRows
 
 REQUEST_BYTES_MAX: Final = 16_777_216
 """The largest request on a management node: a batch of scheduled messages."""
@@ -64,14 +64,16 @@ class Broker:
         self.journal = journal
         self.faults = Faults()
         self.offers_faults = False
+        self.server_metrics: Callable[[], list[Metric]] = list
+        """What a server that carries this broker counts itself; shown before the broker's own."""
         self._rate = RateLimit()
         self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self.meter = Meter()
         self.deliveries = Deliveries(self, _derived(random_bytes, b"token prefix"))
         self.namespace = Namespace(name, journal, self.deliveries, _derived(random_bytes, b"token seed", 32))
         self.counters = Counters(journal)
-        self.trail: Trail | None = None
-        """Where every message's way is told, if somebody wants to know."""
+        self.audit_rows: AuditRows | None = None
+        """Rows for the message audit; None: it is off."""
         self.access = Access(self.namespace)
         self.tracker = Tracker(name, _derived(random_bytes, b"tracking"))
         self.management = ManagementApi(
@@ -140,13 +142,14 @@ class Broker:
 
     # -- bursts and time -----------------------------------------------------------------------
 
-    def serve(self, trail: Trail | None, journal: Journal | None = None) -> None:
-        """The journal has been replayed: from now on what happens is counted, and told if there is a trail; and it goes
-        through another ``journal``, if one is given.
+    def serve(self, audit_rows: AuditRows | None, journal: Journal | None = None) -> None:
+        """Begin to count, and to gather ``audit_rows`` if they are wanted: the journal has been replayed.
+
+        ``journal``: what records go through from now on, if it is another one.
         """
         if journal is not None:
             self.journal = self.namespace.context.journal = journal
-        self.trail = self.counters.trail = trail
+        self.audit_rows = self.counters.audit_rows = audit_rows
         self.namespace.context.watcher = self.counters
 
     def let_in(self, now: int) -> None:
@@ -299,7 +302,11 @@ class Broker:
             refused = _json(refusal.status, {"error": refusal.description})
             refused.headers.append(("WWW-Authenticate", 'Basic realm="metrics"'))
             return refused
-        return HttpResponse(200, [("Content-Type", CONTENT_TYPE)], render(broker_metrics(self)).encode())
+        return HttpResponse(
+            200,
+            [("Content-Type", CONTENT_TYPE)],
+            render([*self.server_metrics(), *broker_metrics(self)]).encode(),
+        )
 
     def _http_faults(self, request: HttpRequest, now: int) -> HttpResponse:
         try:

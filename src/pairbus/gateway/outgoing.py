@@ -15,8 +15,8 @@ from pairbus.errors import ArgumentError, Refusal, Unauthorized
 from pairbus.gateway import transactions
 from pairbus.gateway.links import ReceiveLink
 from pairbus.gateway.settlement import complete, settlement_of_outcome
+from pairbus.gateway.telemetry.audit_rows import RECEIVED_AND_DELETED
 from pairbus.gateway.telemetry.meter import SESSION
-from pairbus.gateway.telemetry.trail import RECEIVED_AND_DELETED
 from pairbus.model.access import LISTEN
 from pairbus.model.message import ACTIVE, SCHEDULED
 
@@ -167,8 +167,10 @@ class Deliveries:
             _window_shut(connection, session)
         context.is_polling = False
         context.deliveries.add(message.size - PREFIX_SIZE)
-        if lock is None and broker.trail is not None:
-            broker.trail.ended(RECEIVED_AND_DELETED, context.queue, message, blob, context.connection.now)
+        if lock is None and broker.audit_rows is not None:
+            broker.audit_rows.ended(
+                RECEIVED_AND_DELETED, context.queue, message, blob, context.connection.now
+            )
         broker.touch(connection)
         if connection.amqp.output_size > OUTPUT_BYTES_MAX:
             connection.hold_back()

@@ -13,7 +13,7 @@ from pairbus.amqp.encode import encode_map
 from pairbus.amqp.states import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE
 from pairbus.amqp.types import ULong
 from pairbus.errors import ArgumentError, QuotaExceeded, UsageError
-from pairbus.gateway.telemetry.trail import COMPLETED
+from pairbus.gateway.telemetry.audit_rows import COMPLETED
 
 if TYPE_CHECKING:
     from pairbus.amqp.states import Outcome
@@ -93,15 +93,15 @@ class Settlement:
 
 def complete(broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
     """The receiver is done with a message."""
-    trail = broker.trail
-    if trail is None:
+    audit_rows = broker.audit_rows
+    if audit_rows is None:
         queue.complete(lock, now)
     else:
         queue.check_held(lock, now)
         message = lock.message
         blob = broker.journal.read(message.location, message.size)  # while it is there
         queue.complete(lock, now)
-        trail.ended(COMPLETED, queue, message, blob, now)
+        audit_rows.ended(COMPLETED, queue, message, blob, now)
     broker.counters.completed += 1
 
 

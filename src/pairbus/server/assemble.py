@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, StoreCorrupt, UsageError
 from pairbus.gateway.broker import Broker
-from pairbus.gateway.telemetry.trail import Trail
+from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.assembly import Assembly
 from pairbus.server.clock import BrokerClock, utc
@@ -65,9 +65,9 @@ def assemble(options: Options, now: int) -> Assembly:
         broker.offers_faults = options.faults
         replayed, audited = recover(broker.namespace, store)
         boot_id = f"{utc(now):%Y%m%dT%H%M%S}-{secrets.token_hex(BOOT_ID_BYTES)}"
-        trail = Trail() if options.audit else None
+        audit_rows = AuditRows() if options.audit else None
         kept: Store = store
-        if trail is not None:
+        if audit_rows is not None:
             directory = options.data / MESSAGE_AUDIT_DIRECTORY
             messages = MessageAudit(
                 directory,
@@ -77,8 +77,8 @@ def assemble(options: Options, now: int) -> Assembly:
                 BrokerClock(),
                 retention_days=options.audit_days,
             )
-            kept = AuditedStore(store, trail, messages, audited)
-        broker.serve(trail, kept)
+            kept = AuditedStore(store, audit_rows, messages, audited)
+        broker.serve(audit_rows, kept)
         root_key = declare(broker.namespace, options.declarations, now)
     except BaseException:
         if audit is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pairbus.engine.records import Record
     from pairbus.gateway.http import HttpRequest, HttpResponse
+    from pairbus.gateway.telemetry.exposition import Metric
 
 
 class GatewayPort(Protocol):
@@ -65,6 +66,9 @@ class BrokerPort(Protocol):
     @property
     def namespace(self) -> NamespacePort:
         """The engine behind it."""
+
+    server_metrics: Callable[[], list[Metric]]
+    """What the server counts, to be shown with the broker's own metrics."""
 
     def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
         """Judge tokens by the wall clock: ``lead_ms`` says how far the server's clock is ahead of it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus import __version__
 from pairbus.errors import UsageError
 from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.gateway.telemetry.exposition import Metric
 from pairbus.server.assembly import Assembly
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.config.addresses import format_address
@@ -23,7 +24,7 @@ from pairbus.server.layers.http import problem
 from pairbus.server.layers.tls import server_context
 from pairbus.server.logs.usage import FLUSH_SECONDS, UsageLog
 from pairbus.server.loop import Driver, DriverStatistics
-from pairbus.server.metrics import CONTENT_TYPE, render, server_metrics, store_metrics
+from pairbus.server.metrics import server_metrics
 from pairbus.server.ready import ReadyInfo, connection_string
 from pairbus.server.sockets.registry import ConnectionRegistry, ListenerStatistics, is_loopback_only
 from pairbus.storage.ports import StoreStatistics
@@ -185,6 +186,7 @@ class Server:
         options = self._options
         # The store first: it locks the data directory, and who does not hold the lock writes nothing there (B69).
         self._assembly = assembly = self._assemble(options, self._clock())
+        assembly.broker.server_metrics = self._metrics
         if isinstance(self._clock, BrokerClock):
             assembly.broker.follow_wall_clock(self._clock.lead_ms)
         files = self._certificates() if options.tls else None
@@ -324,10 +326,7 @@ class Server:
         now = self._clock()
         if self._page is not None and (page := self._page(request, now)) is not None:
             return page
-        response = self._assembly.broker.http(request, now)
-        if path == "/metrics" and response.status == HTTPStatus.OK:
-            return self._metrics(response.body)
-        return response
+        return self._assembly.broker.http(request, now)
 
     def _health(self) -> HttpResponse:
         is_healthy = self._driver is not None and not self._driver.is_failed and not self._is_stopping
@@ -340,12 +339,11 @@ class Server:
         headers = [("content-type", "application/json"), ("cache-control", "no-store")]
         return HttpResponse(status, headers, json.dumps(body).encode() + b"\n")
 
-    def _metrics(self, broker_part: bytes) -> HttpResponse:
-        """The server's counts before the broker's; whether the asker may see them the broker has decided (M1)."""
+    def _metrics(self) -> list[Metric]:
         counts = self.statistics()
-        metrics = server_metrics(self._options.namespace, __version__, counts.listener, counts.driver)
-        text = render([*metrics, *store_metrics(counts.store)])
-        return HttpResponse(HTTPStatus.OK, [("content-type", CONTENT_TYPE)], text.encode() + broker_part)
+        return server_metrics(
+            self._options.namespace, __version__, counts.listener, counts.driver, counts.store
+        )
 
 
 def check_exposure(options: Options) -> None:

@@ -14,7 +14,7 @@ from pairbus.engine.stored_message import incoming_of
 from pairbus.errors import ArgumentError, MessageNotFound, NotAllowed, UsageError
 from pairbus.gateway.accept import accept
 from pairbus.gateway.telemetry import meter
-from pairbus.gateway.telemetry.trail import COMPLETED
+from pairbus.gateway.telemetry.audit_rows import COMPLETED
 from pairbus.model.entity import TOPIC
 from pairbus.model.message import ACTIVE, SCHEDULED
 from pairbus.model.typed_text import properties_of
@@ -98,10 +98,10 @@ def redrive(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int
             again.append((message, arriving))
     for message, arriving in again:
         number = entity.main.send(arriving, now)
-        if broker.trail is not None:
-            broker.trail.sent(entity.path, number, arriving, now)
+        if broker.audit_rows is not None:
+            broker.audit_rows.sent(entity.path, number, arriving, now)
             blob = broker.journal.read(message.location, message.size)
-            broker.trail.ended(COMPLETED, place, message, blob, now)
+            broker.audit_rows.ended(COMPLETED, place, message, blob, now)
         place.remove(message)
         _count_redriven(broker, entity, message)
     return {"redriven": len(again), "held": held, "left": place.active_count}

@@ -10,9 +10,9 @@ from pairbus.engine.queues.queue import REASON_MAX_DELIVERY_COUNT
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest
+from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.gateway.telemetry.meter import IDLE_MINUTES_MAX, MINUTE_MS, UNIT_BYTES, Meter, Tally, stage_of
 from pairbus.gateway.telemetry.metrics import ENTITIES_LABELLED_MAX, THE_REST, broker_metrics
-from pairbus.gateway.telemetry.trail import Trail
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.storage.memory import MemoryStore
@@ -259,13 +259,13 @@ def test_a_lost_connection_ends_its_receives() -> None:
     assert bench.counts() == {"empty_receive": 1}
 
 
-# --- the trail -----------------------------------------------------------------------------------------
+# --- the audit_rows -----------------------------------------------------------------------------------------
 
 
 def test_the_trail_tells_sends_and_ends() -> None:
     bench = Bench(max_delivery_count=1)
-    trail = Trail()
-    bench.broker.serve(trail)
+    audit_rows = AuditRows()
+    bench.broker.serve(audit_rows)
     session = bench.client.session()
     sender, receiver = session.sender("orders"), session.receiver("orders")
     for _ in range(3):
@@ -278,7 +278,7 @@ def test_the_trail_tells_sends_and_ends() -> None:
     receiver.dead_letter(third)
     bench.exchange()
 
-    rows = [(row.kind, row.path, row.sequence_number, row.detail) for row in trail.take()]
+    rows = [(row.kind, row.path, row.sequence_number, row.detail) for row in audit_rows.take()]
 
     assert rows[:3] == [("sent", "orders", number, "") for number in (1, 2, 3)]
     assert rows[3:5] == [

@@ -10,7 +10,7 @@ from pairbus.amqp.message.whole import encode_batch
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, Outcome, encode_transactional
 from pairbus.amqp.types import Described, Symbol
 from pairbus.gateway.broker import Broker
-from pairbus.gateway.telemetry.trail import Trail
+from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import LISTEN, SEND
 from pairbus.model.entity import DISABLED, SUBSCRIPTION, TOPIC, Settings
 from pairbus.storage.memory import MemoryStore
@@ -272,12 +272,12 @@ def test_the_transfer_survives_a_restart() -> None:
 
 def test_the_trail_tells_of_the_transfer() -> None:
     bench = _bench()
-    trail = Trail()
-    bench.broker.serve(trail)
+    audit_rows = AuditRows()
+    bench.broker.serve(audit_rows)
     peer = bench.peer()
     _send(bench, _sender(bench, peer), message("x"))
 
-    assert [(row.kind, row.path, row.detail) for row in trail.take()] == [
+    assert [(row.kind, row.path, row.detail) for row in audit_rows.take()] == [
         ("forwarded", "via", "destination"),
         ("sent", "via", ""),
     ]

@@ -10,6 +10,7 @@ from typing import cast
 from pairbus.engine.records import Record, SequenceAdvanced
 from pairbus.errors import StoreFailed
 from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.gateway.telemetry.exposition import Metric, render
 from pairbus.server.assembly import Assembly
 from pairbus.server.config.options import Options
 from pairbus.server.sockets.registry import Limits
@@ -173,6 +174,7 @@ class FakeBroker:
         self.ticks: list[int] = []
         self.requests: list[HttpRequest] = []
         self.http_body = b""
+        self.server_metrics: Callable[[], list[Metric]] = list
         self.pump_fails = False
         self.lost_fails = False
         self.step_bytes = 0
@@ -207,6 +209,9 @@ class FakeBroker:
             raise RuntimeError("a fault of the broker")
         if request.method == "PUT":
             self.store.stage("PUT " + request.target)
+        if request.target == "/metrics":
+            text = render(self.server_metrics()).encode() + self.http_body
+            return HttpResponse(200, [("content-type", "text/plain")], text)
         body = self.http_body or f"{request.method} {request.target} {len(request.body)}".encode()
         return HttpResponse(200, [("content-type", "text/plain")], body)
 

@@ -16,8 +16,8 @@ from pairbus.errors import StoreFailed
 from pairbus.gateway.accept import store
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.settlement import complete
+from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.gateway.telemetry.meter import SEND, SendTallies
-from pairbus.gateway.telemetry.trail import Trail
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.model.message import Message
 from pairbus.server.assemble import recover
@@ -64,7 +64,7 @@ class Life:
         self.inner = CrashingStore(disk)
         self.broker = Broker("contoso", self.inner, bytes(16))
         _, number = recover(self.broker.namespace, self.inner)
-        self.trail = Trail()
+        self.audit_rows = AuditRows()
         self.audit = MessageAudit(
             directory,
             "contoso",
@@ -75,8 +75,8 @@ class Life:
             retention_days=retention_days,
             reserve_bytes=RESERVE,
         )
-        self.store = AuditedStore(self.inner, self.trail, self.audit, number)
-        self.broker.serve(self.trail, self.store)
+        self.store = AuditedStore(self.inner, self.audit_rows, self.audit, number)
+        self.broker.serve(self.audit_rows, self.store)
         if self.broker.namespace.find("orders") is None:
             self.broker.namespace.create(QUEUE, "orders", Settings(), NOW)
         entity = self.broker.namespace.find("orders")

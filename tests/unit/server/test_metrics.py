@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.server.metrics import Metric, Sample, render
+from pairbus.gateway.telemetry.exposition import Metric, Sample, render
 
 
 def test_metrics_are_written_exactly_and_escaped() -> None:

@@ -14,7 +14,7 @@ from pairbus.gateway.management.request import NoContent, Request
 from pairbus.gateway.outgoing import encode_delivery
 from pairbus.gateway.settlement import settlement_of_status
 from pairbus.gateway.telemetry import meter
-from pairbus.gateway.telemetry.trail import RECEIVED_AND_DELETED
+from pairbus.gateway.telemetry.audit_rows import RECEIVED_AND_DELETED
 
 if TYPE_CHECKING:
     from pairbus.engine.queues.consumer import Lock
@@ -122,9 +122,9 @@ def receive_deferred(request: Request) -> dict[str, object]:
         for message in messages:
             entries.append({"lock-token": Uuid(bytes(16)), "message": _encoded(request, message, 0, b"")})
             received.add(meter.billed_size(message))
-            if broker.trail is not None:
+            if broker.audit_rows is not None:
                 blob = broker.journal.read(message.location, message.size)
-                broker.trail.ended(RECEIVED_AND_DELETED, queue, message, blob, request.now)
+                broker.audit_rows.ended(RECEIVED_AND_DELETED, queue, message, blob, request.now)
             queue.remove(message)
         return {"messages": entries}
     locked: list[dict[str, object]] = []

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from pairbus.engine.queues.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
 from pairbus.engine.routing import REASON_HOPS
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
-from pairbus.gateway.telemetry.trail import DEAD_LETTERED, FORWARDED
+from pairbus.gateway.telemetry.audit_rows import DEAD_LETTERED, FORWARDED
 from pairbus.model.message import NEVER, Message
 
 if TYPE_CHECKING:
     from pairbus.engine.ports import Journal
     from pairbus.engine.queues.queue import Queue
-    from pairbus.gateway.telemetry.trail import Trail
+    from pairbus.gateway.telemetry.audit_rows import AuditRows
 
 OWN_REASONS: Final = frozenset(
     (REASON_EXPIRED, REASON_FILTER, REASON_HOPS, REASON_MAX_DELIVERY_COUNT, REASON_NO_SESSION)
@@ -29,6 +29,7 @@ class Counters:
         "_deleted",
         "_journal",
         "abandoned",
+        "audit_rows",
         "completed",
         "dead_lettered_by_reason",
         "deferred",
@@ -38,13 +39,12 @@ class Counters:
         "rejected",
         "released",
         "responses_by_status",
-        "trail",
     )
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._deleted: list[str] = []
-        self.trail: Trail | None = None
+        self.audit_rows: AuditRows | None = None
         self.completed = 0
         self.abandoned = 0
         self.released = 0
@@ -87,16 +87,16 @@ class Counters:
     def transferred(self, queue: Queue, number: int, blob: bytes, target: str, now: int) -> None:
         """A message that was sent via ``queue`` went on to its destination; it never lay here."""
         self.forwards += 1
-        if self.trail is not None:
+        if self.audit_rows is not None:
             message = Message(number, now, NEVER, len(blob), None)
-            self.trail.ended(FORWARDED, queue, message, blob, now, target)
+            self.audit_rows.ended(FORWARDED, queue, message, blob, now, target)
 
     def entity_deleted(self, path: str, now: int) -> None:
         self._deleted.extend((path, f"{path}/$DeadLetterQueue", f"{path}/$Transfer/$DeadLetterQueue"))
-        if self.trail is not None:
-            self.trail.entity_deleted(path, now)
+        if self.audit_rows is not None:
+            self.audit_rows.entity_deleted(path, now)
 
     def _audit(self, kind: str, queue: Queue, message: Message, detail: str, now: int) -> None:
-        if self.trail is not None:
+        if self.audit_rows is not None:
             blob = self._journal.read(message.location, message.size)
-            self.trail.ended(kind, queue, message, blob, now, detail)
+            self.audit_rows.ended(kind, queue, message, blob, now, detail)

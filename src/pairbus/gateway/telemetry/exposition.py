@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
 
+Family: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""What a table says of one metric: its type, its help and the names of its labels."""
+Values: TypeAlias = Mapping[tuple[str, ...], float]
+"""A metric's values by those of its labels; without labels there is one, by the empty tuple."""
 
+
+@dataclass(slots=True, eq=False)
 class Sample:
     """One value under a metric's name and labels."""
 
-    __slots__ = ("labels", "name", "value")
-
-    def __init__(self, name: str, value: float, labels: dict[str, str] | None = None) -> None:
-        self.name = name
-        self.value = value
-        self.labels = labels or {}
+    name: str
+    value: float
+    labels: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class Metric:
     """A family of samples with its type and help."""
 
-    __slots__ = ("help", "kind", "name", "samples")
-
-    def __init__(self, name: str, kind: str, text: str, samples: Iterable[Sample]) -> None:
-        self.name = name
-        self.kind = kind
-        self.help = text
-        self.samples = list(samples)
+    name: str
+    kind: str
+    help: str
+    samples: list[Sample]
 
 
-def single(name: str, kind: str, text: str, value: float) -> Metric:
-    """A metric without labels."""
-    return Metric(name, kind, text, [Sample(name, value)])
-
-
-def by_label(name: str, kind: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """A metric with one label."""
-    return Metric(name, kind, text, [Sample(name, value, {label: key}) for key, value in values])
+def metrics_of(table: Mapping[str, Family], values: Mapping[str, Values]) -> list[Metric]:
+    """The metrics of a table in its order; every row must have values."""
+    found: list[Metric] = []
+    for name, (kind, text, labels) in table.items():
+        samples = [
+            Sample(name, value, dict(zip(labels, key, strict=True))) for key, value in values[name].items()
+        ]
+        found.append(Metric(name, kind, text, samples))
+    return found
 
 
 def render(metrics: Iterable[Metric]) -> str:
@@ -53,11 +54,8 @@ def render(metrics: Iterable[Metric]) -> str:
         lines.append(f"# TYPE {metric.name} {metric.kind}")
         for sample in metric.samples:
             labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
-            lines.append(
-                f"{sample.name}{{{labels}}} {_number(sample.value)}"
-                if labels
-                else f"{sample.name} {_number(sample.value)}"
-            )
+            name = f"{sample.name}{{{labels}}}" if labels else sample.name
+            lines.append(f"{name} {_number(sample.value)}")
     return "\n".join(lines) + "\n" if lines else ""
 
 

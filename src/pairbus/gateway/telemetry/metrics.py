@@ -1,175 +1,161 @@
 """The broker's part of ``GET /metrics``. Names and meanings are in the reference; a test compares them.
 
-Only names of entities, of which at most ``ENTITIES_LABELLED_MAX`` are told apart, and the broker's own words become labels.
+A new metric is a row of ``METRICS`` and its values in one of the functions below. Only names of entities, of which at most
+``ENTITIES_LABELLED_MAX`` have a label of their own, and the broker's own words become labels.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.gateway.telemetry.exposition import COUNTER, GAUGE, Metric, Sample, by_label, single
+from pairbus.gateway.telemetry.exposition import COUNTER, GAUGE, Family, Metric, Values, metrics_of
 from pairbus.model.entity import KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
 
 if TYPE_CHECKING:
     from pairbus.gateway.broker import Broker
 
 ENTITIES_LABELLED_MAX: Final = 500
-"""Beyond this many entities, those last by name are told together, under ``THE_REST``."""
+"""Beyond this many entities, those last by name are counted together, under ``THE_REST``."""
 THE_REST: Final = "…"
 
-
-class _Table:
-    """Values by labels, added up."""
-
-    __slots__ = ("values",)
-
-    def __init__(self) -> None:
-        self.values: dict[tuple[str, str], int] = {}
-
-    def add(self, first: str, second: str, value: int) -> None:
-        key = (first, second)
-        self.values[key] = self.values.get(key, 0) + value
-
-    def metric(self, name: str, kind: str, text: str, first: str, second: str) -> Metric:
-        return Metric(
-            name,
-            kind,
-            text,
-            [Sample(name, value, {first: key[0], second: key[1]}) for key, value in self.values.items()],
-        )
+METRICS: Final[dict[str, Family]] = {
+    "pairbus_entities": (GAUGE, "Entities by kind.", ("kind",)),
+    "pairbus_messages": (GAUGE, "Messages by entity and state.", ("entity", "state")),
+    "pairbus_entity_bytes": (GAUGE, "Bytes held against an entity's size quota.", ("entity",)),
+    "pairbus_entity_bytes_max": (GAUGE, "An entity's size quota in bytes.", ("entity",)),
+    "pairbus_operations_total": (
+        COUNTER,
+        "Billed operations: sends, receives, settlements.",
+        ("entity", "operation"),
+    ),
+    "pairbus_operation_bytes_total": (
+        COUNTER,
+        "Bytes of messages in billed operations.",
+        ("entity", "operation"),
+    ),
+    "pairbus_operation_units_total": (COUNTER, "Billed units of 64 KB begun.", ("entity", "operation")),
+    "pairbus_settlements_total": (COUNTER, "Settlements by outcome.", ("outcome",)),
+    "pairbus_dead_lettered_total": (COUNTER, "Messages dead-lettered, by reason.", ("reason",)),
+    "pairbus_dropped_total": (COUNTER, "Messages gone without being received, by cause.", ("cause",)),
+    "pairbus_locks_expired_total": (COUNTER, "Locks of messages and sessions that ran out.", ()),
+    "pairbus_forwarded_total": (COUNTER, "Messages passed on by auto-forwarding.", ()),
+    "pairbus_refusals_total": (COUNTER, "Refusals over AMQP, by condition.", ("condition",)),
+    "pairbus_management_responses_total": (COUNTER, "Management requests by HTTP status.", ("status",)),
+    "pairbus_links": (GAUGE, "Links by the client's role.", ("role",)),
+    "pairbus_amqp_sessions": (GAUGE, "AMQP sessions.", ()),
+    "pairbus_transactions": (GAUGE, "Open transactions.", ()),
+    "pairbus_locks": (GAUGE, "Message locks held outside sessions.", ()),
+    "pairbus_sessions_held": (GAUGE, "Message sessions held by receivers.", ()),
+}
 
 
 def broker_metrics(broker: Broker) -> list[Metric]:
-    """Every family, those without samples too."""
-    return [*_entities(broker), *_operations(broker), *_events(broker), *_connections(broker)]
+    """Every metric, those without samples too."""
+    values = {**_entities(broker), **_operations(broker), **_events(broker), **_connections(broker)}
+    return metrics_of(METRICS, values)
+
+
+def _add(values: dict[tuple[str, ...], float], key: tuple[str, ...], value: int) -> None:
+    values[key] = values.get(key, 0) + value
 
 
 def _labelled(broker: Broker) -> set[str]:
     """Paths that have a label of their own."""
-    paths = sorted(
-        entity.path for kind in (QUEUE, TOPIC, SUBSCRIPTION) for entity in broker.namespace.entities(kind)
-    )
+    kinds = (QUEUE, TOPIC, SUBSCRIPTION)
+    paths = sorted(entity.path for kind in kinds for entity in broker.namespace.entities(kind))
     return set(paths[:ENTITIES_LABELLED_MAX])
 
 
-def _entities(broker: Broker) -> list[Metric]:
+def _entities(broker: Broker) -> dict[str, Values]:
     labelled = _labelled(broker)
-    kinds: list[tuple[str, float]] = []
-    messages, sizes, quotas = _Table(), _Table(), _Table()
+    kinds: dict[tuple[str, ...], float] = {}
+    messages: dict[tuple[str, ...], float] = {}
+    sizes: dict[tuple[str, ...], float] = {}
+    quotas: dict[tuple[str, ...], float] = {}
     for kind in (QUEUE, TOPIC, SUBSCRIPTION):
         entities = broker.namespace.entities(kind)
-        kinds.append((KIND_NAMES[kind], len(entities)))
+        kinds[KIND_NAMES[kind],] = len(entities)
         for entity in entities:
             label = entity.path if entity.path in labelled else THE_REST
             counts = entity.counts()
-            messages.add(label, "active", counts.active)
-            messages.add(label, "scheduled", counts.scheduled)
-            messages.add(label, "deferred", counts.deferred)
-            messages.add(label, "dead_letter", counts.dead_letter)
-            messages.add(label, "transfer_dead_letter", counts.transfer_dead_letter)
+            _add(messages, (label, "active"), counts.active)
+            _add(messages, (label, "scheduled"), counts.scheduled)
+            _add(messages, (label, "deferred"), counts.deferred)
+            _add(messages, (label, "dead_letter"), counts.dead_letter)
+            _add(messages, (label, "transfer_dead_letter"), counts.transfer_dead_letter)
             if kind != SUBSCRIPTION:  # what lies in a subscription counts against its topic
-                sizes.add(label, "", entity.size_bytes)
-                quotas.add(label, "", entity.settings.max_size_mb * 1_048_576)
-    return [
-        by_label("pairbus_entities", GAUGE, "Entities by kind.", "kind", kinds),
-        messages.metric("pairbus_messages", GAUGE, "Messages by entity and state.", "entity", "state"),
-        _one_label(sizes, "pairbus_entity_bytes", "Bytes held against an entity's size quota."),
-        _one_label(quotas, "pairbus_entity_bytes_max", "An entity's size quota in bytes."),
-    ]
+                _add(sizes, (label,), entity.size_bytes)
+                _add(quotas, (label,), entity.settings.max_size_mb * 1_048_576)
+    return {
+        "pairbus_entities": kinds,
+        "pairbus_messages": messages,
+        "pairbus_entity_bytes": sizes,
+        "pairbus_entity_bytes_max": quotas,
+    }
 
 
-def _one_label(table: _Table, name: str, text: str) -> Metric:
-    return by_label(name, GAUGE, text, "entity", [(key[0], value) for key, value in table.values.items()])
-
-
-def _operations(broker: Broker) -> list[Metric]:
+def _operations(broker: Broker) -> dict[str, Values]:
     labelled = _labelled(broker)
-    counts, sizes, units = _Table(), _Table(), _Table()
+    counts: dict[tuple[str, ...], float] = {}
+    sizes: dict[tuple[str, ...], float] = {}
+    units: dict[tuple[str, ...], float] = {}
     for tally in broker.meter.tallies():
         count = tally.total + tally.count
         if not count:
             continue
         entity = tally.path.partition("/$")[0]
-        label = entity if not entity or entity in labelled else THE_REST
-        counts.add(label, tally.operation, count)
-        sizes.add(label, tally.operation, tally.total_size + tally.size)
-        units.add(label, tally.operation, tally.total_units + tally.units)
-    labels = ("entity", "operation")
-    return [
-        counts.metric(
-            "pairbus_operations_total", COUNTER, "Billed operations: sends, receives, settlements.", *labels
-        ),
-        sizes.metric(
-            "pairbus_operation_bytes_total", COUNTER, "Bytes of messages in billed operations.", *labels
-        ),
-        units.metric("pairbus_operation_units_total", COUNTER, "Billed units of 64 KB begun.", *labels),
-    ]
+        key = (entity if not entity or entity in labelled else THE_REST, tally.operation)
+        _add(counts, key, count)
+        _add(sizes, key, tally.total_size + tally.size)
+        _add(units, key, tally.total_units + tally.units)
+    return {
+        "pairbus_operations_total": counts,
+        "pairbus_operation_bytes_total": sizes,
+        "pairbus_operation_units_total": units,
+    }
 
 
-def _events(broker: Broker) -> list[Metric]:
+def _events(broker: Broker) -> dict[str, Values]:
     counters = broker.counters
-    outcomes = [
-        ("completed", counters.completed),
-        ("abandoned", counters.abandoned),
-        ("released", counters.released),
-        ("deferred", counters.deferred),
-        ("dead_lettered", counters.rejected),
-    ]
-    statuses = [(str(status), count) for status, count in sorted(counters.responses_by_status.items())]
-    reasons = sorted(counters.dead_lettered_by_reason.items())
-    causes = sorted(counters.dropped_by_cause.items())
-    refusals = sorted(broker.tracker.refusals.items())
-    return [
-        by_label("pairbus_settlements_total", COUNTER, "Settlements by outcome.", "outcome", outcomes),
-        by_label(
-            "pairbus_dead_lettered_total", COUNTER, "Messages dead-lettered, by reason.", "reason", reasons
-        ),
-        by_label(
-            "pairbus_dropped_total",
-            COUNTER,
-            "Messages gone without being received, by cause.",
-            "cause",
-            causes,
-        ),
-        single(
-            "pairbus_locks_expired_total",
-            COUNTER,
-            "Locks of messages and sessions that ran out.",
-            counters.locks_expired,
-        ),
-        single(
-            "pairbus_forwarded_total", COUNTER, "Messages passed on by auto-forwarding.", counters.forwards
-        ),
-        by_label(
-            "pairbus_refusals_total", COUNTER, "Refusals over AMQP, by condition.", "condition", refusals
-        ),
-        by_label(
-            "pairbus_management_responses_total",
-            COUNTER,
-            "Management requests by HTTP status.",
-            "status",
-            statuses,
-        ),
-    ]
+    statuses = sorted(counters.responses_by_status.items())
+    return {
+        "pairbus_settlements_total": {
+            ("completed",): counters.completed,
+            ("abandoned",): counters.abandoned,
+            ("released",): counters.released,
+            ("deferred",): counters.deferred,
+            ("dead_lettered",): counters.rejected,
+        },
+        "pairbus_dead_lettered_total": _by_label(counters.dead_lettered_by_reason),
+        "pairbus_dropped_total": _by_label(counters.dropped_by_cause),
+        "pairbus_locks_expired_total": {(): counters.locks_expired},
+        "pairbus_forwarded_total": {(): counters.forwards},
+        "pairbus_refusals_total": _by_label(broker.tracker.refusals),
+        "pairbus_management_responses_total": {(str(status),): count for status, count in statuses},
+    }
 
 
-def _connections(broker: Broker) -> list[Metric]:
-    links: dict[str, int] = {"sender": 0, "receiver": 0}
-    sessions = transactions = 0
+def _by_label(counts: dict[str, int]) -> Values:
+    return {(label,): count for label, count in sorted(counts.items())}
+
+
+def _connections(broker: Broker) -> dict[str, Values]:
+    senders = receivers = sessions = transactions = 0
     for connection in broker.connections:
         sessions += len(connection.amqp.sessions)
         transactions += len(connection.transactions)
-        for link in connection.links:
-            links["receiver" if link.role_is_sender else "sender"] += 1
+        sending = sum(1 for link in connection.links if link.role_is_sender)  # we send: the client receives
+        receivers += sending
+        senders += len(connection.links) - sending
     locks = held = 0
     for queue in broker.namespace.all_queues():
         locks += len(queue.locks)
         if queue.sessions is not None:
             held += len(queue.sessions.held)
-    return [
-        by_label("pairbus_links", GAUGE, "Links by the client's role.", "role", list(links.items())),
-        single("pairbus_amqp_sessions", GAUGE, "AMQP sessions.", sessions),
-        single("pairbus_transactions", GAUGE, "Open transactions.", transactions),
-        single("pairbus_locks", GAUGE, "Message locks held outside sessions.", locks),
-        single("pairbus_sessions_held", GAUGE, "Message sessions held by receivers.", held),
-    ]
+    return {
+        "pairbus_links": {("sender",): senders, ("receiver",): receivers},
+        "pairbus_amqp_sessions": {(): sessions},
+        "pairbus_transactions": {(): transactions},
+        "pairbus_locks": {(): locks},
+        "pairbus_sessions_held": {(): held},
+    }

@@ -27,7 +27,7 @@ from pairbus.server.logs.message_journal import Journal, convert, journal_files,
 from pairbus.server.logs.parquet import HOUR_MS, make_directory, remove_hours_before, remove_unfinished
 
 if TYPE_CHECKING:
-    from pairbus.gateway.telemetry.trail import Trail, TrailRow
+    from pairbus.gateway.telemetry.audit_rows import AuditRow, AuditRows
     from pairbus.storage.ports import Batch, Store, StoreStatistics
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class AuditedBatch:
 
     __slots__ = ("inner", "number", "rows")
 
-    def __init__(self, inner: Batch, number: int, rows: list[TrailRow]) -> None:
+    def __init__(self, inner: Batch, number: int, rows: list[AuditRow]) -> None:
         self.inner = inner
         self.number = number
         self.rows = rows
@@ -103,7 +103,7 @@ class MessageAudit:
         """Begin to turn journals into Parquet, those of earlier lives first."""
         self._thread.start()
 
-    def write(self, number: int, rows: list[TrailRow]) -> None:
+    def write(self, number: int, rows: list[AuditRow]) -> None:
         """Make the block of one batch durable. The caller holds ``lock``. Raises OSError."""
         journal = self._journal
         if journal is not None and journal.should_end(rows[-1].at, self._bytes_max):
@@ -189,9 +189,9 @@ class MessageAudit:
 class AuditedStore:
     """A store whose batches carry rows for the audit. See ``storage.ports.Store``."""
 
-    def __init__(self, inner: Store, trail: Trail, audit: MessageAudit, durable_number: int) -> None:
+    def __init__(self, inner: Store, audit_rows: AuditRows, audit: MessageAudit, durable_number: int) -> None:
         self._inner = inner
-        self._trail = trail
+        self._audit_rows = audit_rows
         self._audit = audit
         self._number = durable_number
 
@@ -211,7 +211,7 @@ class AuditedStore:
         return self._inner.staged_bytes()
 
     def seal(self) -> Batch | None:
-        rows = self._trail.take()
+        rows = self._audit_rows.take()
         if rows:
             self._number += 1
             self._inner.append(AuditMarked(self._number))

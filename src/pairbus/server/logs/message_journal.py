@@ -22,7 +22,7 @@ from pairbus.amqp.types import Uuid
 from pairbus.server.logs.parquet import FILE_MODE, HOUR_MS, hour_name, sync_directory, write_part
 
 if TYPE_CHECKING:
-    from pairbus.gateway.telemetry.trail import TrailRow
+    from pairbus.gateway.telemetry.audit_rows import AuditRow
     from pairbus.server.logs.audit_reserve import AuditReserve
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ GROWTH_BYTES: Final = 1 << 20
 """By how much a journal grows ahead of what is written."""
 
 
-def encode_row(row: TrailRow) -> bytes:
+def encode_row(row: AuditRow) -> bytes:
     """A row as one line. The hash is of the body as it was sent: the bytes of its data sections, or the encoded value."""
     message_id = sha256 = destination = ""
     size = 0
@@ -100,7 +100,7 @@ class Journal:
         """Whether it is full, or its hour over."""
         return self._size >= bytes_max or now >= self._hour + HOUR_MS
 
-    def write(self, number: int, rows: list[TrailRow]) -> None:
+    def write(self, number: int, rows: list[AuditRow]) -> None:
         """Append a block; it is durable afterwards. Raises OSError."""
         if not self._size:
             self._hour = rows[0].at - rows[0].at % HOUR_MS
