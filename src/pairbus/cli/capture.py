@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from pairbus.cli.kit.namespace import connection_of, find_target
-from pairbus.cli.reports.spark_report import closing_spark, conf_option, spark_errors, spark_settings
+from pairbus.cli.kit.namespace import connection_of, find_target, split_sub_queue
+from pairbus.cli.kit.options import argument, command, json_option, option
+from pairbus.cli.kit.output import show, status, stop_on_signals
+from pairbus.cli.kit.spark import conf_option
+from pairbus.cli.reports.spark_report import closing_spark, spark_errors, spark_settings
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,103 +37,83 @@ Read back:
 \b
 Exit codes: 0 done, 2 wrong usage, 3 could not reach or was refused.
 """
-_SUB_QUEUES: Final = (
-    ("/$transfer/$deadletterqueue", "transferdeadletter"),
-    ("/$deadletterqueue", "deadletter"),
-)
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("entity", required=False)
-@click.option(
-    "--to", "path", metavar="DIR", required=True, help="Where the files go: a directory, or a URI for Spark."
-)
-@click.option("--once", is_flag=True, help="End when what was there at the start is in the files.")
-@click.option("--browse", is_flag=True, help="Leave the messages in the entity.")
-@click.option(
-    "--compact",
-    "compacts",
-    is_flag=True,
-    help="Join the small files of each hour, after capturing or, without ENTITY, alone; beside a capture too.",
-)
-@click.option(
-    "--checkpoint", metavar="DIR", help="Spark's checkpoint.  [default: _checkpoint in the directory]"
-)
-@click.option("--every", default="5 seconds", show_default=True, help="How often to look for more.")
-@click.option(
-    "--batch",
-    type=click.IntRange(1, 1_000_000),
-    default=10_000,
-    show_default=True,
-    help="Messages per batch.",
-)
-@click.option("--master", metavar="URL", help="A Spark master.  [default: every core of this machine]")
-@conf_option
-@click.option(
-    "--fail-on-data-loss/--no-fail-on-data-loss",
-    "fails_on_loss",
-    default=True,
-    show_default=True,
-    help="Stop when the directory's checkpoint belongs to another entity of this name, deleted or elsewhere; or read the "
-    "entity from its first message.",
-)
-@click.option("--ready-file", metavar="FILE", help="A broker's ready file instead of PAIRBUS_PRIMARY.")
-@click.option(
-    "--ca-file",
-    metavar="FILE",
-    help="An authority to trust besides the public ones.  [default: a local broker's own]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def capture(
-    entity: str | None,
-    path: str,
-    once: bool,
-    browse: bool,
-    compacts: bool,
-    checkpoint: str | None,
-    every: str,
-    batch: int,
-    master: str | None,
-    settings: tuple[str, ...],
-    fails_on_loss: bool,
-    ready_file: str | None,
-    ca_file: str | None,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CaptureFlags:
+    entity: str | None = argument(required=False)
+    path: str = option(
+        "Where the files go: a directory, or a URI for Spark.", flag="--to", metavar="DIR", required=True
+    )
+    once: bool = option("End when what was there at the start is in the files.", False)
+    browse: bool = option("Leave the messages in the entity.", False)
+    compacts: bool = option(
+        "Join the small files of each hour, after capturing or, without ENTITY, alone; beside a capture too.",
+        False,
+        flag="--compact",
+    )
+    checkpoint: str | None = option(
+        "Spark's checkpoint.  [default: _checkpoint in the directory]", metavar="DIR"
+    )
+    every: str = option("How often to look for more.", "5 seconds")
+    batch: int = option("Messages per batch.", 10_000, minimum=1, maximum=1_000_000)
+    master: str | None = option("A Spark master.  [default: every core of this machine]", metavar="URL")
+    settings: tuple[str, ...] = conf_option()
+    fails_on_loss: bool = option(
+        "Stop when the directory's checkpoint belongs to another entity of this name, deleted or elsewhere; or read the "
+        "entity from its first message.",
+        True,
+        flag="--fail-on-data-loss/--no-fail-on-data-loss",
+    )
+    ready_file: str | None = option("A broker's ready file instead of PAIRBUS_PRIMARY.", metavar="FILE")
+    ca_file: str | None = option(
+        "An authority to trust besides the public ones.  [default: a local broker's own]", metavar="FILE"
+    )
+    as_json: bool = json_option("Print one JSON object a line.")
+
+
+@command(CaptureFlags, EXAMPLES)
+def capture(flags: CaptureFlags) -> None:
     """Stream a queue or subscription into Parquet files by entity, date and hour; each message exactly once."""
-    from pairbus.spark.capture.stream import CaptureOptions
-    from pairbus.spark.connector.options import parse_source
     from pairbus.spark.session import spark_session
 
-    if entity is None and not compacts:
+    if flags.entity is None and not flags.compacts:
         raise UsageError(
             "ENTITY is missing: name a queue or subscription, or give --compact to join files alone"
         )
-    more = spark_settings(settings)
-    options = None
-    if entity is not None:
-        connection, authority = connection_of(None, ready_file, ca_file, os.environ)
-        source = {
-            "connectionString": connection,
-            "mode": "browse" if browse else "consume",
-            "maxMessagesPerTrigger": str(batch),
-            "failOnDataLoss": "true" if fails_on_loss else "false",
-            **({"caFile": authority} if authority else {}),
-            **entity_options(entity),
-        }
-        parse_source(source, is_stream=True)
-        options = CaptureOptions(source=source, path=path, checkpoint=checkpoint, once=once, trigger=every)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    with _said("starting Spark…"):
-        spark = spark_session("pairbus capture", master=master, settings=more)
+    settings = spark_settings(flags.settings)
+    options = None if flags.entity is None else _options(flags, flags.entity)
+    stop = stop_on_signals()
+    with status("starting Spark…"):
+        spark = spark_session("pairbus capture", master=flags.master, settings=settings)
     with spark_errors(), closing_spark(spark):
         if options is not None:
-            _capture(options, entity or "", spark, stop, as_json=as_json)
-        if compacts:
-            _compact(path, checkpoint, spark, as_json=as_json)
-    return 0
+            _capture(options, flags.entity or "", spark, stop, as_json=flags.as_json)
+        if flags.compacts:
+            _compact(flags.path, flags.checkpoint, spark, as_json=flags.as_json)
+
+
+def _options(flags: CaptureFlags, entity: str) -> CaptureOptions:
+    from pairbus.spark.capture.stream import CaptureOptions
+    from pairbus.spark.connector.options import parse_source
+
+    connection, authority = connection_of(None, flags.ready_file, flags.ca_file, os.environ)
+    source = {
+        "connectionString": connection,
+        "mode": "browse" if flags.browse else "consume",
+        "maxMessagesPerTrigger": str(flags.batch),
+        "failOnDataLoss": "true" if flags.fails_on_loss else "false",
+        **({"caFile": authority} if authority else {}),
+        **entity_options(entity),
+    }
+    parse_source(source, is_stream=True)
+    return CaptureOptions(
+        source=source,
+        path=flags.path,
+        checkpoint=flags.checkpoint,
+        once=flags.once,
+        trigger=flags.every,
+    )
 
 
 def _capture(
@@ -149,55 +130,35 @@ def _capture(
             )
 
     done = run_capture(options, spark, stop=stop, tell=tell, warn=_warn)
-    if as_json:
-        told = {"messages": done.messages, "batches": done.batches, "path": done.path, "done": True}
-        click.echo(json.dumps(told))
-    else:
-        if sys.stderr.isatty():
-            click.echo("", err=True)
-        click.echo(f"{done.messages:,} messages of {entity} are in {done.path}")
+    if not as_json and sys.stderr.isatty():
+        click.echo("", err=True)
+    show(
+        {"messages": done.messages, "batches": done.batches, "path": done.path, "done": True},
+        as_json,
+        f"{done.messages:,} messages of {entity} are in {done.path}",
+    )
 
 
 def _compact(path: str, checkpoint: str | None, spark: SparkSession, *, as_json: bool) -> None:
     from pairbus.spark.capture.compaction import compact
 
     done = compact(path, spark, checkpoint)
-    if as_json:
-        click.echo(
-            json.dumps(
-                {"hours": done.hours, "files_before": done.files_before, "files_after": done.files_after}
-            )
-        )
-    elif done.hours:
-        click.echo(f"{done.files_before:,} files of {done.hours:,} hours became {done.files_after:,}")
-    else:
-        click.echo(f"{path} has no small files to join")
+    joined = f"{done.files_before:,} files of {done.hours:,} hours became {done.files_after:,}"
+    show(
+        {"hours": done.hours, "files_before": done.files_before, "files_after": done.files_after},
+        as_json,
+        joined if done.hours else f"{path} has no small files to join",
+    )
 
 
 def _warn(text: str) -> None:
     click.echo(f"pairbus capture: {text}", err=True)
 
 
-@contextmanager
-def _said(text: str) -> Iterator[None]:
-    """Show a word to a person who waits, and take it back; to nobody else."""
-    is_watched = sys.stderr.isatty()
-    if is_watched:
-        click.echo(text, err=True, nl=False)
-    try:
-        yield
-    finally:
-        if is_watched:
-            click.echo("\r\x1b[2K", err=True, nl=False)
-
-
 def entity_options(entity: str) -> dict[str, str]:
     """The options of ``format("servicebus")`` for an entity as the command line names it."""
-    options: dict[str, str] = {}
-    for suffix, name in _SUB_QUEUES:
-        if entity.lower().endswith(suffix):
-            entity, options["subQueue"] = entity[: -len(suffix)], name
-            break
+    entity, sub_queue = split_sub_queue(entity)
+    options = {"subQueue": sub_queue} if sub_queue else {}
     target = find_target(entity)
     if target.subscription:
         return {**options, "topic": target.name, "subscription": target.subscription}

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import signal
 import tempfile
-import threading
 import time
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from pairbus.cli.kit.errors import one_line, way_out
-from pairbus.cli.kit.pair import authorities, needed, pair_options
-from pairbus.errors import PairingError, UsageError
+from pairbus.cli.kit.options import command, json_option, option, values_of
+from pairbus.cli.kit.output import show, silence_logs, stop_on_signals
+from pairbus.cli.kit.pair import PairFlags, refusals
+from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from rich.console import Console
 
     from pairbus.stage.drill.card import Card
@@ -31,9 +27,6 @@ EXIT_FAILED: Final = 1
 EXIT_ENDED_EARLY: Final = 130
 AGAIN_SECONDS: Final = 1.0
 """Two signals closer together than this are one wish: `timeout` and some terminals send each twice."""
-FAULTS: Final = (
-    "auto", "refuse", "cut", "black-hole", "drop-acknowledgements", "fill", "throttle", "manual",
-)  # fmt: skip
 EPILOG: Final = """\b
 Examples:
   pairbus drill
@@ -50,174 +43,91 @@ Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 3 could not 
 """
 
 
-def length(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
-    """A length of time: 90s, 15m, 1h30m; plain numbers are seconds."""
-    from pairbus.reports.text import duration_ms
+@dataclass(frozen=True, kw_only=True)
+class DrillFlags(PairFlags):
+    at: str | None = option("Begin when the clock here next shows this.", metavar="HH:MM")
+    ahead: timedelta | None = option("Begin after this long, as 10m.", flag="--in", metavar="TIME")
+    lasts: timedelta = option("How long the outage lasts.", "60s", flag="--for", metavar="TIME")
+    fault: Literal[
+        "auto", "refuse", "cut", "black-hole", "drop-acknowledgements", "fill", "throttle", "manual"
+    ] = option("What happens to the primary.", "auto")
+    entities: tuple[str, ...] = option(
+        "Drill on this queue or topic, which needs --yes; may repeat.  [default: a queue of the drill's own]",
+        (),
+        flag="--entity",
+        metavar="PATH",
+    )
+    may_touch: bool = option(
+        "Yes, consumers of --entity may see probes; yes, bring others' backlog home.", False, flag="--yes"
+    )
+    rate: float = option("Probes a second for each entity.", 10.0)
+    failover_interval: timedelta = option("Of the paired client.", "10s", metavar="TIME")
+    ping_interval: timedelta = option("Of the paired client.", "2s", metavar="TIME")
+    while_suspect: Literal["wait", "raise"] = option("What sends do until the failover.", "wait")
+    timeout: timedelta | None = option(
+        "Of one send.  [default: 5 s beyond the failover interval]", metavar="TIME"
+    )
+    queues: int = option("How many backlog queues.", 10, minimum=1, maximum=100)
+    syphon: Literal["own", "running"] = option(
+        "Who brings the probes home: pumps of the drill, or the syphon that runs.", "own"
+    )
+    drain_within: timedelta = option("How long the way home may take.", "2m", metavar="TIME")
+    slack: timedelta = option("How much later than promised passes.", "5s", metavar="TIME")
+    as_json: bool = json_option("Print the report card as one JSON object.")
 
-    if value is None:
-        return None
-    try:
-        return timedelta(milliseconds=duration_ms(f"{value}s" if value.isdecimal() else value))
-    except UsageError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+    def options(self) -> DrillOptions:
+        from pairbus.stage.drill.plan import DrillOptions
+
+        primary, secondary = self.both
+        return DrillOptions(
+            primary=primary,
+            secondary=secondary,
+            ca_file=self.ca_file(),
+            brings_home=self.syphon == "own",
+            **values_of(self, "namespace", "fault", "lasts", "entities", "rate", "failover_interval"),
+            **values_of(self, "ping_interval", "while_suspect", "queues", "timeout", "slack"),
+            **values_of(self, "drain_within", "may_touch"),
+        )
 
 
-@click.command(epilog=EPILOG)
-@pair_options
-@click.option("--at", metavar="HH:MM", help="Begin when the clock here next shows this.")
-@click.option("--in", "ahead", metavar="TIME", callback=length, help="Begin after this long, as 10m.")
-@click.option(
-    "--for",
-    "lasts",
-    metavar="TIME",
-    callback=length,
-    default="60s",
-    show_default=True,
-    help="How long the outage lasts.",
-)
-@click.option(
-    "--fault",
-    type=click.Choice(FAULTS),
-    default="auto",
-    show_default=True,
-    help="What happens to the primary.",
-)
-@click.option(
-    "--entity",
-    "entities",
-    metavar="PATH",
-    multiple=True,
-    help="Drill on this queue or topic, which needs --yes; may repeat.  [default: a queue of the drill's own]",
-)
-@click.option(
-    "--yes", is_flag=True, help="Yes, consumers of --entity may see probes; yes, bring others' backlog home."
-)
-@click.option("--rate", type=float, default=10.0, show_default=True, help="Probes a second for each entity.")
-@click.option(
-    "--failover-interval",
-    metavar="TIME",
-    callback=length,
-    default="10s",
-    show_default=True,
-    help="Of the paired client.",
-)
-@click.option(
-    "--ping-interval",
-    metavar="TIME",
-    callback=length,
-    default="2s",
-    show_default=True,
-    help="Of the paired client.",
-)
-@click.option(
-    "--while-suspect",
-    type=click.Choice(["wait", "raise"]),
-    default="wait",
-    show_default=True,
-    help="What sends do until the failover.",
-)
-@click.option(
-    "--timeout",
-    metavar="TIME",
-    callback=length,
-    help="Of one send.  [default: 5 s beyond the failover interval]",
-)
-@click.option(
-    "--queues",
-    "count",
-    type=click.IntRange(1, 100),
-    default=10,
-    show_default=True,
-    help="How many backlog queues.",
-)
-@click.option(
-    "--syphon",
-    type=click.Choice(["own", "running"]),
-    default="own",
-    show_default=True,
-    help="Who brings the probes home: pumps of the drill, or the syphon that runs.",
-)
-@click.option(
-    "--drain-within",
-    metavar="TIME",
-    callback=length,
-    default="2m",
-    show_default=True,
-    help="How long the way home may take.",
-)
-@click.option(
-    "--slack",
-    metavar="TIME",
-    callback=length,
-    default="5s",
-    show_default=True,
-    help="How much later than promised passes.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report card as one JSON object.")
-def drill(**given: Any) -> int:
+@command(DrillFlags, EPILOG)
+def drill(flags: DrillFlags) -> int:
     """Hold a game day: an outage that ends by itself, probes through the paired client, and a report card."""
-    from azure.core.exceptions import AzureError
     from rich.console import Console
 
-    from pairbus.sdk.trust import bundle_of
+    from pairbus.stage.drill.view import show_card
 
-    for name in ("azure", "pairbus"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    if given["at"] and given["ahead"]:
+    silence_logs("azure", "pairbus")
+    if flags.at and flags.ahead:
         raise UsageError("--at and --in both say when it begins: give one")
-    primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")
-    console = Console(stderr=given["as_json"], highlight=False)
-    with bundle_of(authorities(given["ca_files"], primary, secondary)) as ca_file:
-        options = _options(given, primary, secondary, ca_file)
-        try:
-            card = _hold(options, given, console)
-        except AzureError as error:
-            raise PairingError(way_out(error) or f"the namespace refused: {one_line(error)}") from error
+    console = Console(stderr=flags.as_json, highlight=False)
+    options = flags.options()
+    with refusals():
+        card = _hold(options, _seconds_ahead(flags), console)
     if card is None:
         click.echo("called off before it began", err=True)
         return EXIT_ENDED_EARLY
-    _show(card, console, as_json=given["as_json"])
+    show(card.as_json(), flags.as_json, ())
+    if not flags.as_json:
+        show_card(console, card)
     if not card.passed:
         return EXIT_FAILED
     return EXIT_ENDED_EARLY if card.is_early else 0
 
 
-def _options(given: dict[str, Any], primary: str, secondary: str, ca_file: str | None) -> DrillOptions:
-    from pairbus.stage.drill.plan import DrillOptions
-
-    return DrillOptions(
-        primary=primary,
-        secondary=secondary,
-        namespace=given["namespace"],
-        ca_file=ca_file,
-        fault=given["fault"],
-        lasts=given["lasts"],
-        entities=given["entities"],
-        rate=given["rate"],
-        failover_interval=given["failover_interval"],
-        ping_interval=given["ping_interval"],
-        while_suspect=given["while_suspect"],
-        queues=given["count"],
-        brings_home=given["syphon"] == "own",
-        timeout=given["timeout"],
-        slack=given["slack"],
-        drain_within=given["drain_within"],
-        may_touch=given["yes"],
-    )
-
-
-def _hold(options: DrillOptions, given: dict[str, Any], console: Console) -> Card | None:
+def _hold(options: DrillOptions, seconds_ahead: float, console: Console) -> Card | None:
+    """Wait for the time, then hold the drill; None when it was called off."""
     from pairbus.stage.drill.game import look, play
     from pairbus.stage.drill.view import Scene, draw
     from pairbus.stage.screen import Screen
 
-    stop = _stop_on_signals()
-    seconds = _ahead(given)
-    if seconds:
+    # A second signal leaves at once: the fault ends by itself.
+    stop = stop_on_signals(lambda: os._exit(EXIT_ENDED_EARLY), AGAIN_SECONDS)
+    if seconds_ahead:
         outage = look(options)
-        begins = datetime.fromtimestamp(time.time() + seconds).astimezone()
+        begins = datetime.fromtimestamp(time.time() + seconds_ahead).astimezone()
         click.echo(f"{outage.name} begins at {begins:%H:%M:%S} here; Ctrl-C calls it off", err=True)
-        if stop.wait(seconds):
+        if stop.wait(seconds_ahead):
             return None
     scene = Scene()
     with (
@@ -227,41 +137,14 @@ def _hold(options: DrillOptions, given: dict[str, Any], console: Console) -> Car
         return play(options, scene, stop, Path(work))
 
 
-def _ahead(given: dict[str, Any]) -> float:
+def _seconds_ahead(flags: DrillFlags) -> float:
     from pairbus.stage.drill.plan import AHEAD_MAX, seconds_until
 
-    if given["at"]:
-        return seconds_until(given["at"], datetime.fromtimestamp(time.time()).astimezone())
-    ahead: timedelta = given["ahead"] or timedelta(0)
+    if flags.at:
+        return seconds_until(flags.at, datetime.fromtimestamp(time.time()).astimezone())
+    ahead = flags.ahead or timedelta(0)
     if ahead > AHEAD_MAX:
         raise UsageError(
             f"--in is {ahead}: plan {AHEAD_MAX.days} days ahead at the most, or use cron or a systemd timer"
         )
     return ahead.total_seconds()
-
-
-def _stop_on_signals() -> threading.Event:
-    """The first signal ends the drill in order, a later one at once: the fault ends by itself."""
-    stop = threading.Event()
-    heard_at = 0.0
-
-    def hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's own form
-        nonlocal heard_at
-        if not stop.is_set():
-            heard_at = time.monotonic()
-            stop.set()
-        elif time.monotonic() > heard_at + AGAIN_SECONDS:
-            os._exit(EXIT_ENDED_EARLY)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, hear)
-    return stop
-
-
-def _show(card: Card, console: Console, *, as_json: bool) -> None:
-    from pairbus.stage.drill.view import show_card
-
-    if as_json:
-        click.echo(json.dumps(card.as_json()))
-    else:
-        show_card(console, card)

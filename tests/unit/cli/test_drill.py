@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import pytest
 
 from pairbus.cli import main
-from pairbus.cli.drill import FAULTS
+from pairbus.cli.drill import DrillFlags
 from pairbus.stage.drill.plan import AUTO, OUTAGES
 
 PRIMARY = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=R;SharedAccessKey=canary;UseDevelopmentEmulator=true;Namespace=a"
@@ -70,4 +72,4 @@ def test_a_primary_that_is_away(arguments: list[str], capsys: pytest.CaptureFixt
 
 
 def test_every_outage_can_be_asked_for() -> None:
-    assert set(FAULTS) == {AUTO, *OUTAGES}
+    assert set(get_args(get_type_hints(DrillFlags)["fault"])) == {AUTO, *OUTAGES}

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pairbus.cli import root as roots
-from pairbus.cli.pairing import syphon_spark
+from pairbus.cli.kit.output import status
 from pairbus.cli.reports.spark_report import spark_settings
 from pairbus.errors import UsageError
 
@@ -34,7 +34,7 @@ def test_a_word_is_said_to_a_person_who_waits_and_taken_back(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_watched)
 
-    with syphon_spark._said("starting Spark…"):
+    with status("starting Spark…"):
         pass
 
     assert capsys.readouterr() == ("", "starting Spark…\r\x1b[2K" if is_watched else "")

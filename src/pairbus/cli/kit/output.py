@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -83,14 +84,18 @@ def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def stop_on_signals(again: Callable[[], None] | None = None) -> threading.Event:
-    """An event that the first SIGINT or SIGTERM sets; ``again`` is called for each later one."""
+def stop_on_signals(again: Callable[[], None] | None = None, apart_seconds: float = 0.0) -> threading.Event:
+    """An event that the first SIGINT or SIGTERM sets; ``again`` is called for one that comes this much later."""
     stop = threading.Event()
+    heard_at = 0.0
 
     def hear(_number: int, _frame: object) -> None:
-        if stop.is_set() and again is not None:
+        nonlocal heard_at
+        if not stop.is_set():
+            heard_at = time.monotonic()
+            stop.set()
+        elif again is not None and time.monotonic() > heard_at + apart_seconds:
             again()
-        stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, hear)

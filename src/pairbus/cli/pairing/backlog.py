@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +10,11 @@ import click
 
 from pairbus.cli.kit.errors import Missing
 from pairbus.cli.kit.group import HelpfulGroup
-from pairbus.cli.kit.pair import authorities, home_text, needed, pair_options, run
+from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
+from pairbus.cli.kit.output import pair_lines, show
+from pairbus.cli.kit.pair import PairFlags, home_text, run
 from pairbus.errors import UsageError
+from pairbus.model.text import safe_text
 from pairbus.pairing.naming import entity_key
 from pairbus.reports.text import many
 
@@ -35,74 +37,104 @@ MESSAGES_SHOWN: Final = 20
 EXPLAINED_MAX: Final = 1_000
 
 
-@click.group(cls=HelpfulGroup, epilog=EPILOG)
-@pair_options
-@click.option(
-    "--queues",
-    "count",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="How many backlog queues.",
-)
+@dataclass(frozen=True, kw_only=True)
+class BacklogFlags(PairFlags):
+    queues: int = option("How many backlog queues.", 10, minimum=1)
+
+
+@click.group(cls=HelpfulGroup, epilog=EPILOG, params=parameters_of(BacklogFlags))
 @click.pass_context
 def backlog(ctx: click.Context, /, **given: Any) -> None:
-    """Look after the backlog in the secondary namespace."""
-    ctx.obj = given
+    """List, inspect, retry or delete messages in the backlog of the secondary namespace."""
+    ctx.obj = BacklogFlags(**given)
 
 
-def _open(given: dict[str, Any]) -> Backlog:
-    from pairbus.drain.backlog import Backlog
-    from pairbus.sdk.trust import bundle_of
-
-    primary, secondary = given["primary"], needed(given["secondary"], "secondary")
-    trusted = bundle_of(authorities(given["ca_files"], primary, secondary))
-    ca_file = click.get_current_context().with_resource(trusted)
-    return Backlog(primary, secondary, given["namespace"], given["count"], ca_file=ca_file)
+def _open() -> Backlog:
+    flags: BacklogFlags = click.get_current_context().obj
+    return flags.backlog(flags.queues, needs_primary=False)
 
 
-def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(rows))
-        return
-    for row in rows:
-        click.echo("  ".join(f"{key}={_inert(value)}" for key, value in row.items() if value is not None))
+@dataclass(frozen=True, kw_only=True)
+class ListFlags:
+    messages: int = option("Show that many messages of each queue.", 0, minimum=0)
+    set_aside: bool = option(
+        "Show dead-lettered messages and why.  [20 of each queue unless --messages]", False
+    )
+    as_json: bool = json_option("One JSON array.")
 
 
-def _inert(value: object) -> str:
-    """Text from messages cannot move a terminal's cursor."""
-    return "".join(character if character.isprintable() else "?" for character in str(value))
+@dataclass(frozen=True, kw_only=True)
+class ExplainFlags:
+    queue: str = argument()
+    number: int | None = argument(required=False, type=int)
+    as_json: bool = json_option("One JSON array.")
 
 
-@backlog.command("list", epilog="\b\nExample:\n  pairbus backlog list --messages 20\n")
-@click.option("--messages", type=click.IntRange(0), default=0, help="Show that many messages of each queue.")
-@click.option(
-    "--set-aside",
-    is_flag=True,
-    help="Show dead-lettered messages and why.  [20 of each queue unless --messages]",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
-@click.pass_obj
-def list_backlog(given: dict[str, Any], messages: int, set_aside: bool, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RedriveFlags:
+    queue: str = argument()
+    reason: str | None = option("Only messages dead-lettered for this reason.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PurgeFlags(RedriveFlags):
+    yes: bool = option("Do it; without this nothing happens.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainFlags:
+    queues: tuple[str, ...] = argument(nargs=-1)
+    extra: bool = option("Drain the queues beyond the count.", False)
+    ledger: str | None = option("Where to keep what is in doubt.", metavar="DIR")
+    primary_aliases: tuple[str, ...] = option(
+        "Another address of the primary, for instance where it ran before it moved.",
+        (),
+        flag="--primary-alias",
+        metavar="HOST[:PORT]",
+    )
+
+
+@command(ListFlags, "\b\nExample:\n  pairbus backlog list --messages 20\n", name="list", group=backlog)
+def list_backlog(flags: ListFlags) -> int:
     """List backlog queues, extra ones included, and messages on request."""
-    opened = _open(given)
+    opened = _open()
 
     async def work() -> list[dict[str, Any]]:
         queues = await opened.queues()
-        if not messages and not set_aside:
+        if not flags.messages and not flags.set_aside:
             return [asdict(row) for row in queues]
+        count = flags.messages or MESSAGES_SHOWN
         return [
             asdict(row)
             for queue in queues
-            for row in await opened.messages(queue.name, messages or MESSAGES_SHOWN, set_aside=set_aside)
+            for row in await opened.messages(queue.name, count, set_aside=flags.set_aside)
         ]
 
-    rows = run(work())
-    _show(rows, as_json=as_json)
+    what = "dead-lettered message" if flags.set_aside else "message" if flags.messages else "backlog queue"
+    return _show(run(work()), flags.as_json, f"no {what} in the secondary namespace")
+
+
+@command(
+    ExplainFlags, "\b\nExample:\n  pairbus backlog explain contoso/x-servicebus-transfer/3\n", group=backlog
+)
+def explain(flags: ExplainFlags) -> int:
+    """Say why messages of QUEUE were dead-lettered: what, expected and found."""
+    opened = _open()
+
+    async def work() -> list[dict[str, Any]]:
+        await _known(opened, flags.queue)
+        return [asdict(row) for row in await opened.messages(flags.queue, EXPLAINED_MAX, set_aside=True)]
+
+    rows = [row for row in run(work()) if flags.number in (None, row["sequence_number"])]
+    number = f" as {flags.number}" if flags.number is not None else ""
+    return _show(rows, flags.as_json, f"no message of {flags.queue} was dead-lettered{number}")
+
+
+def _show(rows: list[dict[str, Any]], as_json: bool, nothing: str) -> int:
+    show(rows, as_json, pair_lines(rows))
     if not rows:
-        what = "dead-lettered message" if set_aside else "message" if messages else "backlog queue"
-        click.echo(f"no {what} in the secondary namespace", err=True)
-        raise click.exceptions.Exit(1)
+        click.echo(nothing, err=True)
+    return 0 if rows else 1
 
 
 async def _known(opened: Backlog, queue: str) -> None:
@@ -111,45 +143,21 @@ async def _known(opened: Backlog, queue: str) -> None:
         raise Missing(f"there is no backlog queue '{queue}': pairbus backlog list shows what exists")
 
 
-@backlog.command(epilog="\b\nExample:\n  pairbus backlog explain contoso/x-servicebus-transfer/3\n")
-@click.argument("queue")
-@click.argument("number", type=int, required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
-@click.pass_obj
-def explain(given: dict[str, Any], queue: str, number: int | None, as_json: bool) -> None:
-    """Say why messages of QUEUE were set aside: what, expected and found."""
-    opened = _open(given)
-
-    async def work() -> list[dict[str, Any]]:
-        await _known(opened, queue)
-        return [asdict(row) for row in await opened.messages(queue, EXPLAINED_MAX, set_aside=True)]
-
-    rows = run(work())
-    rows = [row for row in rows if number is None or row["sequence_number"] == number]
-    _show(rows, as_json=as_json)
-    if not rows:
-        click.echo(
-            f"nothing is set aside in {queue}" + (f" as {number}" if number is not None else ""), err=True
-        )
-        raise click.exceptions.Exit(1)
-
-
-@backlog.command(
-    epilog="\b\nExample:\n  pairbus backlog redrive contoso/x-servicebus-transfer/3 --reason DestinationNotFound\n"
+@command(
+    RedriveFlags,
+    "\b\nExample:\n  pairbus backlog redrive contoso/x-servicebus-transfer/3 --reason DestinationNotFound\n",
+    group=backlog,
 )
-@click.argument("queue")
-@click.option("--reason", help="Only messages set aside for this reason.")
-@click.pass_obj
-def redrive(given: dict[str, Any], queue: str, reason: str | None) -> None:
+def redrive(flags: RedriveFlags) -> int:
     """Put dead-lettered messages of QUEUE back into it, to be drained again.
 
     Messages stay where they are while their destination does not exist in the primary.
     """
-    opened = _open(given)
+    opened = _open()
 
     async def work() -> Redriven:
-        await _known(opened, queue)
-        return await opened.redrive(queue, reason)
+        await _known(opened, flags.queue)
+        return await opened.redrive(flags.queue, flags.reason)
 
     done = run(work())
     for path, count in sorted(done.missing.items()):
@@ -160,91 +168,75 @@ def redrive(given: dict[str, Any], queue: str, reason: str | None) -> None:
     if done.moved:
         if not done.is_checked:
             click.echo("the primary could not be asked whether their destinations exist now", err=True)
-        click.echo(f"{many(done.moved, 'message')} back in {queue}")
-        return
+        click.echo(f"{many(done.moved, 'message')} back in {flags.queue}")
+        return 0
     if not done.missing:
-        _nothing(queue, reason, done.others)
-    raise click.exceptions.Exit(1)
+        _say_nothing(flags, done.others)
+    return 1
 
 
-def _nothing(queue: str, reason: str | None, others: dict[str, int]) -> None:
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(others.items())) or "none"
-    wanted = f" as {reason!r}" if reason is not None else ""
-    click.echo(f"no message of {queue} was dead-lettered{wanted}; reasons there: {_inert(found)}", err=True)
-
-
-@backlog.command(epilog="\b\nExample:\n  pairbus backlog purge contoso/x-servicebus-transfer/3 --yes\n")
-@click.argument("queue")
-@click.option("--reason", help="Only messages set aside for this reason.")
-@click.option("--yes", is_flag=True, help="Do it; without this nothing happens.")
-@click.pass_obj
-def purge(given: dict[str, Any], queue: str, reason: str | None, yes: bool) -> None:
-    """Remove set-aside messages of QUEUE for good."""
-    if not yes:
+@command(
+    PurgeFlags, "\b\nExample:\n  pairbus backlog purge contoso/x-servicebus-transfer/3 --yes\n", group=backlog
+)
+def purge(flags: PurgeFlags) -> int:
+    """Remove dead-lettered messages of QUEUE for good."""
+    if not flags.yes:
         raise UsageError(
-            f"this deletes set-aside messages of {queue} for good: look with `explain`, then add --yes"
+            f"this deletes dead-lettered messages of {flags.queue} for good: look with `explain`, then add --yes"
         )
-    opened = _open(given)
+    opened = _open()
 
     async def work() -> tuple[int, dict[str, int]]:
-        await _known(opened, queue)
-        return await opened.purge(queue, reason)
+        await _known(opened, flags.queue)
+        return await opened.purge(flags.queue, flags.reason)
 
     removed, others = run(work())
     if not removed:
-        _nothing(queue, reason, others)
-        raise click.exceptions.Exit(1)
-    click.echo(f"{many(removed, 'message')} of {queue} deleted")
+        _say_nothing(flags, others)
+        return 1
+    click.echo(f"{many(removed, 'message')} of {flags.queue} deleted")
+    return 0
 
 
-@backlog.command(epilog="\b\nExample:\n  pairbus backlog drain --extra\n")
-@click.argument("queues", nargs=-1)
-@click.option("--extra", is_flag=True, help="Drain the queues beyond the count.")
-@click.option("--ledger", metavar="DIR", help="Where to keep what is in doubt.")
-@click.option(
-    "--primary-alias",
-    "primary_aliases",
-    metavar="HOST[:PORT]",
-    multiple=True,
-    help="Another address of the primary, for instance where it ran before it moved.",
-)
-@click.pass_obj
-def drain(
-    given: dict[str, Any],
-    queues: tuple[str, ...],
-    extra: bool,
-    ledger: str | None,
-    primary_aliases: tuple[str, ...],
-) -> None:
+def _say_nothing(flags: RedriveFlags, others: dict[str, int]) -> None:
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(others.items())) or "none"
+    wanted = f" as {flags.reason!r}" if flags.reason is not None else ""
+    click.echo(
+        f"no message of {flags.queue} was dead-lettered{wanted}; reasons there: {safe_text(found)}", err=True
+    )
+
+
+@command(DrainFlags, "\b\nExample:\n  pairbus backlog drain --extra\n", group=backlog)
+def drain(flags: DrainFlags) -> None:
     """Bring home, once, what QUEUES or the extra queues hold."""
     from pairbus.cli.pairing.syphon import reporter
     from pairbus.pairing.statistics import Counters
 
-    if not queues and not extra:
+    if not flags.queues and not flags.extra:
         raise UsageError(
             "drain what? name backlog queues, or give --extra; `pairbus syphon` drains the usual ones"
         )
-    opened = _open(given)
+    opened = _open()
     counters = Counters()
 
     async def work() -> None:
-        names = list(queues)
-        for name in names:
+        for name in flags.queues:
             # Of another queue every message would be dead-lettered: it is not from a paired namespace.
             await _known(opened, name)
-        wanted = {entity_key(name) for name in names}
+        wanted = {entity_key(name) for name in flags.queues}
         rows = [
-            row for row in await opened.queues() if entity_key(row.name) in wanted or (extra and row.is_extra)
+            row
+            for row in await opened.queues()
+            if entity_key(row.name) in wanted or (flags.extra and row.is_extra)
         ]
-        opened.check_owner(rows, primary_aliases)
-        names = [row.name for row in rows]
-        if names:
+        opened.check_owner(rows, flags.primary_aliases)
+        if rows:
             await opened.drain(
-                names,
+                [row.name for row in rows],
                 once=True,
                 counters=counters,
-                ledger=Path(ledger) if ledger else None,
-                primary_aliases=primary_aliases,
+                ledger=Path(flags.ledger) if flags.ledger else None,
+                primary_aliases=flags.primary_aliases,
                 observer=reporter(),
             )
 

@@ -6,14 +6,15 @@ import asyncio
 import json
 import signal
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from pairbus.cli.kit.pair import authorities, home_text, needed, pair_options, run
-from pairbus.cli.reports.spark_report import conf_option
+from pairbus.cli.kit.options import command, json_option, option
+from pairbus.cli.kit.pair import PairFlags, home_text, run
+from pairbus.cli.kit.spark import conf_option
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,91 +41,76 @@ or nothing moved for 30 s (--once, local).
 """
 
 
-@click.command(epilog=EPILOG)
-@pair_options
-@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
-@click.option(
-    "--master",
-    metavar="URL",
-    help="The Spark master: local[N], spark://HOST:PORT, yarn, k8s://…  [default: every core of this machine]",
-)
-@conf_option
-@click.option(
-    "--tasks", type=click.IntRange(1), help="How many Spark tasks pump.  [default: the cluster's cores]"
-)
-@click.option(
-    "--primary-alias",
-    "primary_aliases",
-    metavar="HOST[:PORT]",
-    multiple=True,
-    help="Another address of the primary: a second name of its host, another port, or where it ran before it moved. "
-    "Messages parked for that address are drained too; all others go to the dead-letter queue (OtherPrimary).",
-)
-@click.option("--once", is_flag=True, help="End when all that was there at the start is home.")
-@click.option("--order", type=click.Choice(["relaxed", "session"]), default="relaxed", show_default=True)
-@click.option(
-    "--queues",
-    "count",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="How many backlog queues.",
-)
-@click.option("--extra", is_flag=True, help="Drain backlog queues beyond that number too.")
-@click.option(
-    "--not-found", type=click.Choice(["dead-letter", "wait"]), default="dead-letter", show_default=True
-)
-@click.option(
-    "--time-to-live", "life", type=click.Choice(["freeze", "deduct"]), default="freeze", show_default=True
-)
-@click.option(
-    "--ledger",
-    metavar="DIR",
-    help="local: where to keep what is in doubt.  [default: the user's data directory]  spark: where to write what was "
-    "moved, a directory here or a URL that executors reach.  [default: a temporary one]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the counters as one JSON object at the end.")
-def syphon(**given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class SyphonFlags(PairFlags):
+    engine: Literal["spark", "local"] = option("Where the drain runs.", "spark")
+    master: str | None = option(
+        "The Spark master: local[N], spark://HOST:PORT, yarn, k8s://…  [default: every core of this machine]",
+        metavar="URL",
+    )
+    settings: tuple[str, ...] = conf_option()
+    tasks: int | None = option("How many Spark tasks drain.  [default: the cluster's cores]", minimum=1)
+    primary_aliases: tuple[str, ...] = option(
+        "Another address of the primary: a second name of its host, another port, or where it ran before it moved. "
+        "Messages parked for that address are drained too; all others go to the dead-letter queue (OtherPrimary).",
+        (),
+        flag="--primary-alias",
+        metavar="HOST[:PORT]",
+    )
+    once: bool = option("End when all that was there at the start is home.", False)
+    order: Literal["relaxed", "session"] = option("Whether the order within a session is kept.", "relaxed")
+    queues: int = option("How many backlog queues.", 10, minimum=1)
+    extra: bool = option("Drain backlog queues beyond that number too.", False)
+    not_found: Literal["dead-letter", "wait"] = option(
+        "What becomes of messages whose destination does not exist.", "dead-letter"
+    )
+    time_to_live: Literal["freeze", "deduct"] = option(
+        "Whether the time in the backlog counts against a message's time to live.", "freeze"
+    )
+    ledger: str | None = option(
+        "local: where to keep what is in doubt.  [default: the user's data directory]  spark: where to write what was "
+        "moved, a directory here or a URL that executors reach.  [default: a temporary one]",
+        metavar="DIR",
+    )
+    as_json: bool = json_option("Print the counters as one JSON object at the end.")
+
+
+@command(SyphonFlags, EPILOG)
+def syphon(flags: SyphonFlags) -> int:
     """Bring the messages of the backlog home to the primary."""
-    if given["engine"] == "spark":
+    if flags.engine == "spark":
         from pairbus.cli.pairing.syphon_spark import drain_on_spark
 
-        return drain_on_spark(given)
-    if given["order"] == "session":
+        return drain_on_spark(flags)
+    if flags.order == "session":
         raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
-    from pairbus.drain.backlog import Backlog
     from pairbus.pairing.statistics import Counters
-    from pairbus.sdk.trust import bundle_of
 
-    primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")
-    trusted = bundle_of(authorities(given["ca_files"], primary, secondary))
-    ca_file = click.get_current_context().with_resource(trusted)
-    backlog = Backlog(primary, secondary, given["namespace"], given["count"], ca_file=ca_file)
     counters = Counters()
-    run(_drain(backlog, counters, given))
-    told = {key: value for key, value in asdict(counters).items() if value}
-    if given["as_json"]:
+    run(_drain(flags.backlog(flags.queues), counters, flags))
+    if flags.as_json:
         click.echo(json.dumps(asdict(counters)))
     else:
         click.echo(home_text(counters), err=True)
-        click.echo(" ".join(f"{key}={value}" for key, value in told.items()), err=True)
+        found = {name: value for name, value in asdict(counters).items() if value}
+        click.echo(" ".join(f"{name}={value}" for name, value in found.items()), err=True)
     return 0
 
 
-async def _drain(backlog: Backlog, counters: Counters, given: dict[str, Any]) -> None:
-    rows = [row for row in await backlog.queues() if given["extra"] or not row.is_extra]
-    backlog.check_owner(rows, given["primary_aliases"])
+async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> None:
+    rows = [row for row in await backlog.queues() if flags.extra or not row.is_extra]
+    backlog.check_owner(rows, flags.primary_aliases)
     queues = [row.name for row in rows]
     if not queues:
         raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
     await backlog.drain(
         queues,
-        once=given["once"],
+        once=flags.once,
         counters=counters,
-        ledger=Path(given["ledger"]) if given["ledger"] else None,
-        not_found=given["not_found"],
-        time_to_live=given["life"],
-        primary_aliases=given["primary_aliases"],
+        ledger=Path(flags.ledger) if flags.ledger else None,
+        not_found=flags.not_found,
+        time_to_live=flags.time_to_live,
+        primary_aliases=flags.primary_aliases,
         observer=reporter(),
         started=_stop_on_signals,
     )

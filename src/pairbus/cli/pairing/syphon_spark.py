@@ -3,72 +3,47 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pairbus.cli.kit.pair import authorities, needed
+from pairbus.cli.kit.options import values_of
+from pairbus.cli.kit.output import show, status, stop_on_signals
 from pairbus.cli.reports.spark_report import closing_spark, spark_errors, spark_settings
 
 if TYPE_CHECKING:
+    from pairbus.cli.pairing.syphon import SyphonFlags
     from pairbus.spark.drain.report import Progress, Report
 
 
-def drain_on_spark(given: dict[str, Any]) -> int:
+def drain_on_spark(flags: SyphonFlags) -> int:
     """Run the Spark syphon as the command line says. Returns the exit code."""
     from pairbus.spark.drain.driver import SyphonOptions, run_syphon
     from pairbus.spark.session import spark_session
 
-    primary, secondary = needed(given["primary"], "primary"), needed(given["secondary"], "secondary")
+    primary, secondary = flags.both
     options = SyphonOptions(
         primary=primary,
         secondary=secondary,
-        authorities=authorities(given["ca_files"], primary, secondary),
-        primary_namespace=given["namespace"],
-        primary_aliases=tuple(given["primary_aliases"]),
-        queues=given["count"],
-        drains_extra=given["extra"],
-        master=given["master"],
-        once=given["once"],
-        order=given["order"],
-        tasks=given["tasks"],
-        settings=spark_settings(given["settings"]),
-        ledger=given["ledger"],
-        not_found=given["not_found"],
-        time_to_live=given["life"],
+        authorities=flags.authorities(),
+        primary_namespace=flags.namespace,
+        drains_extra=flags.extra,
+        settings=spark_settings(flags.settings),
+        **values_of(flags, "primary_aliases", "queues", "master", "once", "order", "tasks", "ledger"),
+        **values_of(flags, "not_found", "time_to_live"),
     )
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    with _said("starting Spark…"):
+    stop = stop_on_signals()
+    with status("starting Spark…"):
         spark = spark_session("pairbus syphon", master=options.master, settings=options.settings)
     with spark_errors(), closing_spark(spark):
         report = run_syphon(
-            options, stop=stop, report_progress=_json_line if given["as_json"] else _line, spark=spark
+            options, stop=stop, report_progress=_json_line if flags.as_json else _line, spark=spark
         )
-    if given["as_json"]:
-        click.echo(json.dumps(report.as_json()))
-    else:
-        _tell(report)
+    show(report.as_json(), flags.as_json, ())
+    if not flags.as_json:
+        _print_report(report)
     return report.exit_code
-
-
-@contextmanager
-def _said(text: str) -> Iterator[None]:
-    """Show a word to a person who waits, and take it back; to nobody else."""
-    is_watched = sys.stderr.isatty()
-    if is_watched:
-        click.echo(text, err=True, nl=False)
-    try:
-        yield
-    finally:
-        if is_watched:
-            click.echo("\r\x1b[2K", err=True, nl=False)
 
 
 def _line(progress: Progress) -> None:
@@ -77,7 +52,7 @@ def _line(progress: Progress) -> None:
 
 
 def _json_line(progress: Progress) -> None:
-    told = {
+    row = {
         "moved": progress.moved,
         "left": progress.left,
         "rate_per_s": round(progress.rate_per_s, 1),
@@ -85,10 +60,10 @@ def _json_line(progress: Progress) -> None:
         "set_aside": progress.set_aside,
         "waiting": dict(progress.waiting),
     }
-    click.echo(json.dumps(told), err=True)
+    click.echo(json.dumps(row), err=True)
 
 
-def _tell(report: Report) -> None:
+def _print_report(report: Report) -> None:
     if sys.stderr.isatty():
         click.echo("", err=True)
     click.echo(
@@ -96,7 +71,7 @@ def _tell(report: Report) -> None:
         err=True,
     )
     for reason, count in sorted(report.set_aside.items()):
-        click.echo(f"{count:,} set aside: {reason}; see pairbus backlog explain", err=True)
+        click.echo(f"{count:,} dead-lettered: {reason}; see pairbus backlog explain", err=True)
     for queue, left in sorted(report.left.items()):
         click.echo(f"{queue}: {'some' if left is None else f'{left:,}'} could not be brought home", err=True)
     for destination, reason in sorted(report.waiting.items()):
