@@ -62,7 +62,7 @@ class Stage:
             )
             for role, one in (("primary", self.pair.primary), ("secondary", self.pair.secondary))
         ]
-        hub = Hub(sides, picture=board.picture, send=board.send)
+        hub = Hub(sides, snapshot=board.snapshot, send=board.send)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
@@ -168,7 +168,7 @@ def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
         stage.pair.primary.restart()
         browser.wait_text("All healthy", seconds=40)
         browser.wait_text("Recovered orders", ".timeline")
-        browser.wait_text("and the backlog is empty", seconds=40)
+        browser.wait_text("delivered, 0 waiting", seconds=40)
         browser.wait("!document.body.innerText.includes('does not answer')")
         wait_quiet(browser)
         photograph(browser, "pairing-home", height=1240)

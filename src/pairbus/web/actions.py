@@ -1,4 +1,4 @@
-"""What a person may do on the page: send a message, set messages' fate, switch faults. Check first, then change."""
+"""Changes that a person makes on the page: send, redrive and purge messages, switch faults. Check first, then change."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ PURGE_MAX: Final = 4_000
 DELAY_SECONDS_MAX: Final = 30 * 86_400
 
 
-def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -> dict[str, object]:
+def send(broker: Broker, entity: Entity, body: Mapping[str, object], now: int) -> dict[str, object]:
     """Store test messages as a client's would be; all of them or none."""
-    count = whole(wish, "count", 1, SEND_COUNT_MAX, 1)
-    delay = whole(wish, "delay_seconds", 0, DELAY_SECONDS_MAX, 0)
+    count = whole(body, "count", 1, SEND_COUNT_MAX, 1)
+    delay = whole(body, "delay_seconds", 0, DELAY_SECONDS_MAX, 0)
     try:
-        users: dict[str, object] = dict(properties_of(wish.get("properties")))
+        users: dict[str, object] = dict(properties_of(body.get("properties")))
     except UsageError as error:
         raise ArgumentError(f"{error}.") from None
     annotations: dict[str, object] | None = None
     if delay:
         annotations = {"x-opt-scheduled-enqueue-time": Timestamp(now + delay * 1000)}
-    given_id = text(wish, "message_id")
+    given_id = text(body, "message_id")
     messages = []
     for index in range(count):
         message_id = (
@@ -61,13 +61,13 @@ def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -
         )
         payload = encode_message(
             message_id=message_id,
-            subject=text(wish, "subject"),
-            content_type=text(wish, "content_type"),
-            correlation_id=text(wish, "correlation_id"),
-            group_id=text(wish, "session_id"),
+            subject=text(body, "subject"),
+            content_type=text(body, "content_type"),
+            correlation_id=text(body, "correlation_id"),
+            group_id=text(body, "session_id"),
             application_properties=users or None,
             message_annotations=annotations,
-            body=(text(wish, "body") or "").encode(),
+            body=(text(body, "body") or "").encode(),
             body_kind="data",
         )
         messages.append(scan(payload, entity.main.duplicates is not None))
@@ -81,12 +81,12 @@ def send(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -
     }
 
 
-def redrive(broker: Broker, entity: Entity, wish: Mapping[str, object], now: int) -> dict[str, object]:
+def redrive(broker: Broker, entity: Entity, body: Mapping[str, object], now: int) -> dict[str, object]:
     """Send dead-lettered messages to where they died, as new ones: fresh number, fresh count, fresh life."""
     place = entity.dead_letter
     again: list[tuple[Message, Scanned]] = []
     held = size = 0
-    for message in _chosen(place, wish, REDRIVE_MAX):
+    for message in _chosen(place, body, REDRIVE_MAX):
         size += message.size
         if message.lock_token or message.state != ACTIVE:
             held += 1  # a receiver has it; it decides
@@ -115,13 +115,13 @@ def _count_redriven(broker: Broker, entity: Entity, message: Message) -> None:
     broker.meter.tally(place, meter.SETTLE).add(0)
 
 
-def purge(broker: Broker, queue: Queue, wish: Mapping[str, object]) -> dict[str, object]:
+def purge(broker: Broker, queue: Queue, body: Mapping[str, object]) -> dict[str, object]:
     """Delete messages for good, whatever their state. All of a place only when its path was typed."""
-    if wish.get("numbers") is None:
+    if body.get("numbers") is None:
         queue.check_receive()
-        if wish.get("confirm") != queue.path:
+        if body.get("confirm") != queue.path:
             raise ArgumentError(f"Purging deletes everything: type the path '{queue.path}' to confirm.")
-    removed, held = _purge_chosen(queue, _chosen(queue, wish, PURGE_MAX), broker.now)
+    removed, held = _purge_chosen(queue, _chosen(queue, body, PURGE_MAX), broker.now)
     broker.meter.tally(queue.path, meter.DELETE).add(0)
     return {"purged": removed, "held": held, "left": len(queue.messages) - len(queue.locks)}
 
@@ -142,15 +142,15 @@ def _purge_chosen(queue: Queue, chosen: list[Message], now: int) -> tuple[int, i
     return removed, held
 
 
-def _chosen(queue: Queue, wish: Mapping[str, object], limit: int) -> list[Message]:
+def _chosen(queue: Queue, body: Mapping[str, object], limit: int) -> list[Message]:
     """The messages of these numbers, or the first ones that nobody holds."""
-    numbers = wish.get("numbers")
+    numbers = body.get("numbers")
     if numbers is None:
         free = (message for message in queue.messages.values() if not message.lock_token)
         return list(islice(free, limit))
     if not isinstance(numbers, list) or not 0 < len(numbers) <= NUMBERS_MAX or not _are_whole(numbers):
         raise ArgumentError(f"numbers needs 1 to {NUMBERS_MAX} sequence numbers.")
-    if wish.get("incarnation") != incarnation_of(queue):
+    if body.get("incarnation") != incarnation_of(queue):
         # A number alone would name a message that the person has never seen.
         raise MessageNotFound(
             f"'{queue.path}' was deleted and made again since its messages were shown: look at them again."
@@ -170,9 +170,9 @@ def _are_whole(values: list[object]) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
-def add_fault(broker: Broker, wish: Mapping[str, object], now: int) -> dict[str, object]:
+def add_fault(broker: Broker, body: Mapping[str, object], now: int) -> dict[str, object]:
     """Switch one on."""
-    broker.faults.add(dict(wish), now)
+    broker.faults.add(dict(body), now)
     return faults(broker, now)
 
 
@@ -193,17 +193,17 @@ def _check_offered(broker: Broker) -> None:
         raise NotAllowed("The switchboard is not offered: start the broker with --faults.")
 
 
-def text(wish: Mapping[str, object], name: str) -> str | None:
+def text(body: Mapping[str, object], name: str) -> str | None:
     """An optional text; empty is absent."""
-    value = wish.get(name)
+    value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise ArgumentError(f"{name} is no text.")
     return value or None
 
 
-def whole(wish: Mapping[str, object], name: str, low: int, high: int, default: int) -> int:
+def whole(body: Mapping[str, object], name: str, low: int, high: int, default: int) -> int:
     """An optional whole number within its range."""
-    value = wish.get(name)
+    value = body.get(name)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:

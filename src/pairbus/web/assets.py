@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final
 
-from pairbus.web.answers import tag_of
+from pairbus.web.responses import tag_of
 
 INDEX: Final = "index.html"
 _TYPES: Final = {

@@ -1,4 +1,4 @@
-"""The pairing as the page shows it: health with timers, what happened when, how the way home goes."""
+"""The pairing as the page shows it: health with timers, events, and the progress of the drain."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class JournalTail:
         """Of each program: when it last wrote the state of its entities, and that state."""
 
     def look(self) -> None:
-        """Read what was appended since last time. A journal that began anew is read from its start."""
+        """Read what was appended since last time. A journal that was replaced is read from its start."""
         try:
             with self._path.open("rb") as file:
                 status = self._path.stat()
@@ -130,7 +130,7 @@ class Board:
         self._tail = JournalTail(journal)
         self._price = price()
 
-    def picture(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, object]:
         """What there is to see now."""
         self._tail.look()
         events = list(self._tail.events)
@@ -154,18 +154,18 @@ class Board:
             "price": self._price,
         }
 
-    def send(self, wish: Mapping[str, object]) -> dict[str, object]:
+    def send(self, body: Mapping[str, object]) -> dict[str, object]:
         """Send test messages through the pair; where they went."""
-        path, count = wish.get("path"), wish.get("count", 1)
+        path, count = body.get("path"), body.get("count", 1)
         if not isinstance(path, str) or not path:
             raise UsageError("path is missing: choose an entity")
         if not isinstance(count, int) or not 1 <= count <= SEND_COUNT_MAX:
             raise UsageError(f"count must be from 1 to {SEND_COUNT_MAX}")
-        is_topic = wish.get("kind") == "topic"
+        is_topic = body.get("kind") == "topic"
         make = self._client.get_topic_sender if is_topic else self._client.get_queue_sender
         before = self._parked(path)
         with make(path) as sender:
-            sender.send_messages([_message(wish) for _ in range(count)], timeout=SEND_SECONDS)
+            sender.send_messages([_message(body) for _ in range(count)], timeout=SEND_SECONDS)
         # Others may park messages for the same entity meanwhile; ours went one way together.
         return {"sent": count, "parked": min(count, self._parked(path) - before)}
 
@@ -177,16 +177,16 @@ class Board:
         )
 
 
-def _message(wish: Mapping[str, object]) -> ServiceBusMessage:
+def _message(body: Mapping[str, object]) -> ServiceBusMessage:
     details: dict[str, Any] = {
-        name: str(wish[name])
+        name: str(body[name])
         for name in ("subject", "content_type", "session_id", "message_id")
-        if wish.get(name)
+        if body.get(name)
     }
-    users = properties_of(wish.get("properties"))
+    users = properties_of(body.get("properties"))
     if users:
         details["application_properties"] = users
-    return ServiceBusMessage(str(wish.get("body") or ""), **details)
+    return ServiceBusMessage(str(body.get("body") or ""), **details)
 
 
 def _status_rows(entities: object) -> list[dict[str, object]]:
@@ -251,7 +251,7 @@ def _whole(value: object) -> int:
 
 
 def entities_of(events: list[dict[str, object]], now_ms: int) -> dict[str, dict[str, object]]:
-    """The health of entities as other programs have told of it: the newest word of each counts, the worst of all shows."""
+    """The health of entities by the events of other programs: the newest event of each program counts, the worst state shows."""
     by_program: dict[tuple[str, str], dict[str, object]] = {}
     pings: dict[tuple[str, str], int] = {}
     for event in events:
@@ -267,11 +267,11 @@ def entities_of(events: list[dict[str, object]], now_ms: int) -> dict[str, dict[
     for (factory, key), row in by_program.items():
         before = worst.get(key)
         if before is None or _ORDER.index(str(row["state"])) > _ORDER.index(str(before["state"])):
-            worst[key] = _told_row(row, pings.get((factory, key), 0), now_ms)
+            worst[key] = _row_of_event(row, pings.get((factory, key), 0), now_ms)
     return worst
 
 
-def _told_row(row: dict[str, object], pings: int, now_ms: int) -> dict[str, object]:
+def _row_of_event(row: dict[str, object], pings: int, now_ms: int) -> dict[str, object]:
     event = row["event"]
     assert isinstance(event, dict)
     return {

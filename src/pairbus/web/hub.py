@@ -25,17 +25,17 @@ from pairbus.gateway.http import HttpResponse
 from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
 from pairbus.model.access import MANAGE, ROOT_RULE, SEND
 from pairbus.sdk.credentials import Credentials, credentials_of, sas_token
-from pairbus.web.answers import content, refused, told, wish_of
 from pairbus.web.assets import INDEX, load
 from pairbus.web.page import API, BODY_BYTES_MAX, PREFIX, TOKEN_HEADER
+from pairbus.web.responses import error_response, file_response, json_response, parse_body
 from pairbus.web.sessions import FAILURES_MAX, FAILURES_WINDOW_MS, LIFE_MS, RIGHTS, SESSIONS_MAX
 
 COOKIE: Final = "pairbus-pair"
 TOKEN_SECONDS: Final = 300
 UPSTREAM_SECONDS: Final = 3.0
-PICTURE_SECONDS: Final = 5.0
-PICTURE_MOMENT_SECONDS: Final = 0.4
-"""How long one look at the pairing serves all pages: less than their interval."""
+SNAPSHOT_SECONDS: Final = 5.0
+SNAPSHOT_AGE_SECONDS_MAX: Final = 0.4
+"""How old a shared snapshot of the pairing may be: less than the pages' polling interval."""
 SENDS_MAX: Final = 2
 """Test sends through the pair at once: each may wait for a timeout, and the page needs threads too."""
 _PASSED_ON: Final = ("content-type", "etag", "cache-control")
@@ -75,7 +75,7 @@ class Hub:
 
     Args:
         sides: Both namespaces.
-        picture: The pairing as it is now.
+        snapshot: Returns the pairing as it is now.
         send: Sends test messages through the pair.
     """
 
@@ -83,11 +83,11 @@ class Hub:
         self,
         sides: list[Side],
         *,
-        picture: Callable[[], Mapping[str, object]],
+        snapshot: Callable[[], Mapping[str, object]],
         send: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None,
     ) -> None:
         self._sides = {side.id: side for side in sides}
-        self._picture = picture
+        self._snapshot = snapshot
         self._send = send
         self._assets = load()
         self._sessions: dict[str, _Session] = {}
@@ -122,12 +122,12 @@ class Hub:
         try:
             response = await self._route(request)
         except PairbusError as error:
-            response = refused(HTTPStatus.BAD_REQUEST, str(error))
+            response = error_response(HTTPStatus.BAD_REQUEST, str(error))
         except web.HTTPException as error:
-            response = refused(error.status, error.reason)
+            response = error_response(error.status, error.reason)
         except Exception:
             logger.exception("request broke", extra={"event": "hub.broke"})
-            response = refused(
+            response = error_response(
                 HTTPStatus.INTERNAL_SERVER_ERROR, "The page met a fault of its own; its log has more."
             )
         answer = web.Response(status=response.status, body=response.body)
@@ -141,19 +141,23 @@ class Hub:
         name = INDEX if path == "/" else path.removeprefix(PREFIX)
         if is_safe and name in self._assets and (path == "/" or path.startswith(PREFIX)):
             asset = self._assets[name]
-            return content(asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match"))
+            return file_response(
+                asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match")
+            )
         session = self._find(request)
         rate = self._stranger_rate if session is None else self._rate
         if not rate.takes(int(time.monotonic() * 1000)):
-            return refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
         if path == PREFIX + "sign-in" and method == "POST":
             return await self._sign_in(request)
         is_leaving = path == PREFIX + "sign-out" and method == "POST"
         if session is None and not is_leaving:
-            return refused(HTTPStatus.UNAUTHORIZED, "Sign in: there is no session, or its key was replaced.")
+            return error_response(
+                HTTPStatus.UNAUTHORIZED, "Sign in: there is no session, or its key was replaced."
+            )
         given = request.headers.get(TOKEN_HEADER, "").encode(errors="replace")
         if session is not None and not is_safe and not hmac.compare_digest(given, session.token.encode()):
-            return refused(
+            return error_response(
                 HTTPStatus.UNAUTHORIZED, "The request has no valid anti-forgery token: reload the page."
             )
         if session is None or is_leaving:
@@ -164,7 +168,7 @@ class Hub:
         self, request: web.Request, session: _Session, path: str, *, is_safe: bool
     ) -> HttpResponse:
         if path == API + "/session" and is_safe:
-            return told(await self._described(session))
+            return json_response(await self._described(session))
         if path == API + "/pairing" and is_safe:
             return await self._pairing(session)
         if path == API + "/pairing/send" and not is_safe and self._send is not None:
@@ -172,9 +176,9 @@ class Hub:
         side_id, _, name = path.removeprefix(PREFIX + "ns/").partition("/")
         if side_id in self._sides and name in _LISTED:
             return await self._pass_on(request, session, self._sides[side_id], name)
-        return refused(HTTPStatus.NOT_FOUND, "The page has no such address.")
+        return error_response(HTTPStatus.NOT_FOUND, "The page has no such address.")
 
-    # -- who -----------------------------------------------------------------------------------
+    # -- sign-in -------------------------------------------------------------------------------
 
     def _find(self, request: web.Request) -> _Session | None:
         session = self._sessions.get(request.cookies.get(COOKIE, ""))
@@ -184,7 +188,7 @@ class Hub:
 
     def _sign_out(self, request: web.Request) -> HttpResponse:
         self._sessions.pop(request.cookies.get(COOKIE, ""), None)
-        answer = told({"signed_out": True})
+        answer = json_response({"signed_out": True})
         answer.headers.append(("Set-Cookie", f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
         return answer
 
@@ -192,9 +196,9 @@ class Hub:
         now = time.monotonic()
         self._failures = [at for at in self._failures if at > now - FAILURES_WINDOW_MS / 1000]
         if len(self._failures) >= FAILURES_MAX:
-            return refused(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong keys: try again in a minute.")
-        wish = await _wish(request)
-        rule, key, entity = (str(wish.get(name) or "") for name in ("rule", "key", "entity"))
+            return error_response(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong keys: try again in a minute.")
+        body = await _body_of(request)
+        rule, key, entity = (str(body.get(name) or "") for name in ("rule", "key", "entity"))
         keys = self._keys_of(rule, key)
         described: dict[str, dict[str, object]] = {}
         for side in self._sides.values():
@@ -203,7 +207,7 @@ class Hub:
                 described[side.id] = found
         if not described and not self._is_owner(rule, key):
             self._failures.append(now)
-            return refused(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
+            return error_response(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
         session = _Session(
             token=secrets.token_urlsafe(32),
             ends_at=now + LIFE_MS / 1000,
@@ -217,7 +221,7 @@ class Hub:
             del self._sessions[next(iter(self._sessions))]
         cookie = secrets.token_urlsafe(32)
         self._sessions[cookie] = session
-        answer = told(await self._described(session))
+        answer = json_response(await self._described(session))
         answer.headers.append(
             ("Set-Cookie", f"{COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age={LIFE_MS // 1000}")
         )
@@ -237,7 +241,7 @@ class Hub:
     async def _ask_session(
         self, side: Side, credentials: Credentials, entity: str
     ) -> dict[str, object] | None:
-        assert self._client is not None, "asked while it serves"
+        assert self._client is not None, "api while it serves"
         token = _token(side, credentials, entity)
         with suppress(aiohttp.ClientError, TimeoutError, OSError):
             async with self._client.get(
@@ -302,27 +306,29 @@ class Hub:
 
     async def _pairing(self, session: _Session) -> HttpResponse:
         if not self._sees_pair(session):
-            return refused(HTTPStatus.FORBIDDEN, "The pair is shown to rules that hold in both namespaces.")
+            return error_response(
+                HTTPStatus.FORBIDDEN, "The pair is shown to rules that hold in both namespaces."
+            )
         seen = self._seen
-        if seen is not None and time.monotonic() - seen[0] < PICTURE_MOMENT_SECONDS:
-            return told(seen[1])
+        if seen is not None and time.monotonic() - seen[0] < SNAPSHOT_AGE_SECONDS_MAX:
+            return json_response(seen[1])
         if self._looking is None or self._looking.done():
             # However many pages are open, the pairing is looked at by one thread.
             self._looking = asyncio.create_task(self._look())
         try:
-            return told(await asyncio.wait_for(asyncio.shield(self._looking), PICTURE_SECONDS))
+            return json_response(await asyncio.wait_for(asyncio.shield(self._looking), SNAPSHOT_SECONDS))
         except TimeoutError:
-            return refused(HTTPStatus.GATEWAY_TIMEOUT, "The pairing does not answer.")
+            return error_response(HTTPStatus.GATEWAY_TIMEOUT, "The pairing does not answer.")
 
     async def _look(self) -> Mapping[str, object]:
-        found = await asyncio.to_thread(self._picture)
+        found = await asyncio.to_thread(self._snapshot)
         self._seen = (time.monotonic(), found)
         return found
 
     # -- on the person's behalf ----------------------------------------------------------------
 
     async def _pass_on(self, request: web.Request, session: _Session, side: Side, name: str) -> HttpResponse:
-        assert self._client is not None, "asked while it serves"
+        assert self._client is not None, "api while it serves"
         headers = {"Authorization": _token(side, session.keys[side.id], session.scope or "")}
         for header in ("if-none-match", "content-type"):
             if header in request.headers:
@@ -333,7 +339,7 @@ class Hub:
         try:
             async with self._client.request(request.method, address, headers=headers, data=body) as answer:
                 passed = [(key, answer.headers[key]) for key in _PASSED_ON if key in answer.headers]
-                response = told({}, answer.status)
+                response = json_response({}, answer.status)
                 own = [pair for pair in response.headers if pair[0].lower() not in _PASSED_ON]
                 status = answer.status
                 if status == HTTPStatus.UNAUTHORIZED:
@@ -343,27 +349,27 @@ class Hub:
                     session.refused.discard(side.id)
                 return HttpResponse(status, passed + own, await answer.read())
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return refused(HTTPStatus.BAD_GATEWAY, f"Namespace {side.name} does not answer.")
+            return error_response(HTTPStatus.BAD_GATEWAY, f"Namespace {side.name} does not answer.")
 
     async def _send_through(self, request: web.Request, session: _Session) -> HttpResponse:
         assert self._send is not None, "offered only with a way to send"
         if not self._sees_pair(session, right=SEND):
-            return refused(
+            return error_response(
                 HTTPStatus.FORBIDDEN, "Sending through the pair needs the right to send in both namespaces."
             )
-        wish = await _wish(request)
+        body = await _body_of(request)
         if self._sending >= SENDS_MAX:
-            return refused(
+            return error_response(
                 HTTPStatus.SERVICE_UNAVAILABLE, "Other test messages are on their way: wait for them."
             )
         self._sending += 1
         try:
-            return told(await asyncio.to_thread(self._send, wish))
+            return json_response(await asyncio.to_thread(self._send, body))
         except PairbusError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the client says is what the person must read
-            said = (str(error) or type(error).__name__).splitlines()[0]
-            return refused(HTTPStatus.BAD_GATEWAY, f"The send failed: {said[:300]}")
+        except Exception as error:  # noqa: BLE001 - the person must read what the client says, whatever it is
+            text = (str(error) or type(error).__name__).splitlines()[0]
+            return error_response(HTTPStatus.BAD_GATEWAY, f"The send failed: {text[:300]}")
         finally:
             self._sending -= 1
 
@@ -373,10 +379,8 @@ def _token(side: Side, credentials: Credentials, entity: str) -> str:
     return sas_token(resource, credentials.key_name, credentials.key, int(time.time()) + TOKEN_SECONDS)
 
 
-async def _wish(request: web.Request) -> dict[str, object]:
-    if not request.headers.get("content-type", "").startswith("application/json"):
-        raise PairbusError("The body must be application/json.")
+async def _body_of(request: web.Request) -> dict[str, object]:
     try:
-        return wish_of(await request.read())
+        return parse_body(await request.read(), request.headers.get("content-type", ""))
     except ValueError as error:
         raise PairbusError(str(error)) from None

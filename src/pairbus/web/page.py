@@ -1,6 +1,6 @@
 """The page of one namespace: sign-in, files, JSON. Plugs into ``server.Server(page=…)``; no I/O of its own.
 
-Rule 1: before sign-in nothing is told but the page's own files (M6).
+Rule 1: before sign-in only the page's own files are served (M6).
 Rule 2: GET and HEAD change nothing; POST needs the session's token, or a shared-access signature, which no browser
 sends by itself (M10).
 """
@@ -21,8 +21,15 @@ from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, R
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.names import canonical
 from pairbus.web import actions, messages, queries
-from pairbus.web.answers import Album, content, picture, refused, told, wish_of
 from pairbus.web.assets import INDEX, load
+from pairbus.web.responses import (
+    SnapshotCache,
+    error_response,
+    file_response,
+    json_response,
+    parse_body,
+    snapshot_response,
+)
 from pairbus.web.sessions import COOKIE_PREFIX, LIFE_MS, Sessions, rights_of, sign_in
 
 if TYPE_CHECKING:
@@ -40,14 +47,14 @@ TOKEN_HEADER: Final = "x-pairbus-token"  # noqa: S105 - the header's name
 BODY_BYTES_MAX: Final = 1_048_576
 SECRET_BYTES: Final = 32
 SHARED_FROM: Final = 100
-"""An overview of so many entities costs enough to be shared by all pages that show it."""
+"""From this many entities on, one overview is shared by all pages that show it."""
 PLACES: Final = ("main", "dead-letter", "transfer-dead-letter")
 
-Answer = Callable[["Asked"], HttpResponse]
+Handler = Callable[["ApiRequest"], HttpResponse]
 
 
-class Asked:
-    __slots__ = ("album", "broker", "grant", "now", "query", "request", "session", "wish")
+class ApiRequest:
+    """A request of somebody who signed in, or sent a token."""
 
     def __init__(
         self,
@@ -56,16 +63,16 @@ class Asked:
         grant: Grant,
         session: Session | None,
         now: int,
-        album: Album,
+        snapshots: SnapshotCache,
     ) -> None:
-        self.album = album
         self.broker = broker
         self.request = request
         self.grant = grant
         self.session = session
         self.now = now
+        self.snapshots = snapshots
         self.query = {name: values[0] for name, values in parse_qs(request.target.partition("?")[2]).items()}
-        self.wish: dict[str, object] = {}
+        self.body: dict[str, object] = {}
 
     def need(self, path: str, right: str) -> None:
         """Refuse unless the right is there (M1)."""
@@ -74,7 +81,7 @@ class Asked:
 
     def entity(self, *rights: str) -> Entity:
         """The entity that is asked for; rights are checked before existence. No right named: any will do."""
-        path = str(self.wish.get("path") or self.query.get("path") or "").strip("/")
+        path = str(self.body.get("path") or self.query.get("path") or "").strip("/")
         for right in rights:
             self.need(path, right)
         if not rights and not rights_of(self.broker.access, self.grant, path, self.now):
@@ -86,14 +93,14 @@ class Asked:
 
     def place(self, entity: Entity) -> Queue:
         """Which of an entity's places is asked for."""
-        name = self.wish.get("place") or self.query.get("place") or PLACES[0]
+        name = self.body.get("place") or self.query.get("place") or PLACES[0]
         if name not in PLACES:
             raise ArgumentError(f"place is not one of {', '.join(PLACES)}.")
         return entity.queues[PLACES.index(str(name))]
 
     @property
-    def picture(self) -> str | None:
-        """The tag of what the browser has already."""
+    def known_tag(self) -> str | None:
+        """The entity tag of the snapshot that the page has already."""
         return self.request.headers.get("if-none-match")
 
 
@@ -103,7 +110,7 @@ class Page:
     def __init__(self, new_secret: Callable[[], str] | None = None) -> None:
         self._assets = load()
         self._sessions = Sessions(new_secret or _new_secret)
-        self._album = Album()
+        self._snapshots = SnapshotCache()
         self._rate = RateLimit()
         self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self._broker: Broker | None = None
@@ -131,9 +138,11 @@ class Page:
         broker.let_in(now)
         if request.method in ("GET", "HEAD") and path[len(PREFIX) :] in self._assets:
             return self._file(path[len(PREFIX) :], request)
-        request.is_known = self._knows(broker, request, now)
+        request.is_known = self._is_known(broker, request, now)
         if not (self._rate if request.is_known else self._stranger_rate).takes(now):
-            answer = refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second.")
+            answer = error_response(
+                HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests: ask again in a second."
+            )
             answer.headers.append(("Retry-After", "1"))
             return answer
         try:
@@ -143,40 +152,40 @@ class Page:
                 return self._sign_out(broker, request, now)
             return self._api(broker, path, request, now)
         except Refusal as refusal:
-            return refused(refusal.status, refusal.description)
+            return error_response(refusal.status, refusal.description)
         except _BadBody as error:
-            return refused(HTTPStatus.BAD_REQUEST, str(error))
+            return error_response(HTTPStatus.BAD_REQUEST, str(error))
 
     def _file(self, name: str, request: HttpRequest) -> HttpResponse:
         asset = self._assets[name]
-        return content(asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match"))
+        return file_response(asset.body, asset.content_type, asset.etag, request.headers.get("if-none-match"))
 
-    # -- who -----------------------------------------------------------------------------------
+    # -- sign-in -------------------------------------------------------------------------------
 
     def _sign_in(self, broker: Broker, request: HttpRequest, now: int) -> HttpResponse:
         if request.method != "POST":
-            return refused(HTTPStatus.METHOD_NOT_ALLOWED, "Sign in with POST.")
-        wish = _wish(request)
+            return error_response(HTTPStatus.METHOD_NOT_ALLOWED, "Sign in with POST.")
+        body = _body_of(request)
         address = request.peer.rpartition(":")[0]
         wait_ms = self._sessions.must_wait_ms(address, now)
         if wait_ms:
-            answer = refused(
+            answer = error_response(
                 HTTPStatus.TOO_MANY_REQUESTS, f"Too many wrong keys: try again in {wait_ms // 1000 + 1} s."
             )
             answer.headers.append(("Retry-After", str(wait_ms // 1000 + 1)))
             return answer
-        name, key = actions.text(wish, "rule") or "", actions.text(wish, "key") or ""
-        path = actions.text(wish, "entity")
+        name, key = actions.text(body, "rule") or "", actions.text(body, "key") or ""
+        path = actions.text(body, "entity")
         entity = broker.namespace.find(path) if path is not None else None
         rules = entity.settings.access_rules if entity is not None else ()
         grant = sign_in(broker.access, rules, path, name, key)
         if grant is None:
             self._sessions.failed(address, now)
             broker.audit_refusal("page.sign-in", path or "", name, "refused", request.peer)
-            return refused(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
+            return error_response(HTTPStatus.UNAUTHORIZED, "The rule's name or its key is wrong.")
         cookie, session = self._sessions.open(grant, now)
         broker.audit("page.sign-in", path or "", name, "200", request.peer)
-        answer = told(_session_picture(broker, grant, session, now))
+        answer = json_response(_session_view(broker, grant, session, now))
         secure = "; Secure" if request.secure else ""
         answer.headers.append((
             "Set-Cookie",
@@ -186,26 +195,26 @@ class Page:
 
     def _sign_out(self, broker: Broker, request: HttpRequest, now: int) -> HttpResponse:
         if request.method != "POST":
-            return refused(HTTPStatus.METHOD_NOT_ALLOWED, "Sign out with POST.")
+            return error_response(HTTPStatus.METHOD_NOT_ALLOWED, "Sign out with POST.")
         cookie = _cookie(request, _cookie_name(broker))
         session = self._sessions.find(cookie, now)
         if session is not None:
             _check_token(request, session)
             self._sessions.close(cookie)
-        answer = told({"signed_out": True})
+        answer = json_response({"signed_out": True})
         answer.headers.append(
             ("Set-Cookie", f"{_cookie_name(broker)}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
         )
         return answer
 
-    def _knows(self, broker: Broker, request: HttpRequest, now: int) -> bool:
+    def _is_known(self, broker: Broker, request: HttpRequest, now: int) -> bool:
         """Whether the caller has signed in or sent a valid token."""
         header = request.headers.get("authorization")
         if header:
             return broker.access.knows(header, now)
         return self._sessions.find(_cookie(request, _cookie_name(broker)), now) is not None
 
-    def _who(self, broker: Broker, request: HttpRequest, now: int) -> tuple[Grant, Session | None]:
+    def _authenticate(self, broker: Broker, request: HttpRequest, now: int) -> tuple[Grant, Session | None]:
         header = request.headers.get("authorization")
         if header:
             return broker.access.verify(header, now), None
@@ -216,35 +225,35 @@ class Page:
             _check_token(request, session)
         return session.grant, session
 
-    # -- questions and wishes ------------------------------------------------------------------
+    # -- queries and commands ------------------------------------------------------------------
 
     def _api(self, broker: Broker, path: str, request: HttpRequest, now: int) -> HttpResponse:
         try:
-            grant, session = self._who(broker, request, now)
+            grant, session = self._authenticate(broker, request, now)
         except Unauthorized as refusal:
             if request.method not in ("GET", "HEAD") or request.headers.get("authorization"):
                 broker.audit_refusal(
                     "page.request", path[len(PREFIX) :], "", str(refusal.status), request.peer
                 )
-            return refused(HTTPStatus.UNAUTHORIZED, refusal.description)
-        asked = Asked(broker, request, grant, session, now, self._album)
+            return error_response(HTTPStatus.UNAUTHORIZED, refusal.description)
+        api = ApiRequest(broker, request, grant, session, now, self._snapshots)
         name = path[len(API) + 1 :] if path.startswith(API + "/") else ""
         if request.method in ("GET", "HEAD"):
-            answer = _QUESTIONS.get(name)
-            return answer(asked) if answer is not None else _unknown()
-        answer = _WISHES.get(name)
+            answer = _QUERIES.get(name)
+            return answer(api) if answer is not None else _unknown()
+        answer = _COMMANDS.get(name)
         if answer is None or request.method != "POST":
             return _unknown()
-        asked.wish = _wish(request)
-        where = str(asked.wish.get("path") or "")
+        api.body = _body_of(request)
+        where = str(api.body.get("path") or "")
         try:
-            response = answer(asked)
+            response = answer(api)
         except Refusal as refusal:
             audit = broker.audit_refusal if isinstance(refusal, Unauthorized) else broker.audit
             audit(f"page.{name}", where, grant.rule_name, str(refusal.status), request.peer)
             # A browser takes 401 for "sign in again"; the session is good, the right is missing.
             status = HTTPStatus.FORBIDDEN if isinstance(refusal, Unauthorized) else refusal.status
-            return refused(status, refusal.description)
+            return error_response(status, refusal.description)
         broker.audit(f"page.{name}", where, grant.rule_name, "200", request.peer)
         return response
 
@@ -253,23 +262,23 @@ class _BadBody(Exception):
     """The body is not the JSON it should be."""
 
 
-def _guarded(answer: Answer) -> Answer:
+def _guarded(answer: Handler) -> Handler:
     """A missing right is 403 here: the session itself is good."""
 
-    def guarded(asked: Asked) -> HttpResponse:
+    def guarded(api: ApiRequest) -> HttpResponse:
         try:
-            return answer(asked)
+            return answer(api)
         except Unauthorized as refusal:
-            return refused(HTTPStatus.FORBIDDEN, refusal.description)
+            return error_response(HTTPStatus.FORBIDDEN, refusal.description)
 
     return guarded
 
 
-def _session(asked: Asked) -> HttpResponse:
-    return told(_session_picture(asked.broker, asked.grant, asked.session, asked.now))
+def _session(api: ApiRequest) -> HttpResponse:
+    return json_response(_session_view(api.broker, api.grant, api.session, api.now))
 
 
-def _session_picture(broker: Broker, grant: Grant, session: Session | None, now: int) -> dict[str, object]:
+def _session_view(broker: Broker, grant: Grant, session: Session | None, now: int) -> dict[str, object]:
     name = broker.namespace.name
     rights = rights_of(broker.access, grant, grant.path, now)
     return {
@@ -291,85 +300,84 @@ def _session_picture(broker: Broker, grant: Grant, session: Session | None, now:
     }
 
 
-def _overview(asked: Asked) -> HttpResponse:
-    grant, now = asked.grant, asked.now
+def _overview(api: ApiRequest) -> HttpResponse:
+    grant, now = api.grant, api.now
     key = (grant.path, grant.rule_path, grant.rule_name, grant.key)
-    known = asked.album.find(key, now, asked.picture)
+    known = api.snapshots.find(key, now, api.known_tag)
     if known is not None:
         return known
-    shown = queries.overview(asked.broker, grant, now)
-    # The instant would make every picture a new one; the answer's date header tells it.
+    shown = queries.overview(api.broker, grant, now)
+    # The time would make every snapshot a new one; the response's date header has it.
     del shown["at_ms"]
     rows = shown["entities"]
     if isinstance(rows, list) and len(rows) >= SHARED_FROM:
-        return asked.album.keep(key, shown, now, asked.picture)
-    return picture(shown, asked.picture)
+        return api.snapshots.keep(key, shown, now, api.known_tag)
+    return snapshot_response(shown, api.known_tag)
 
 
-def _entity(asked: Asked) -> HttpResponse:
-    entity = asked.entity()
-    rights = rights_of(asked.broker.access, asked.grant, entity.path, asked.now)
-    return picture(
-        queries.entity_view(asked.broker, entity, rights, with_settings=MANAGE in rights), asked.picture
-    )
+def _entity(api: ApiRequest) -> HttpResponse:
+    entity = api.entity()
+    rights = rights_of(api.broker.access, api.grant, entity.path, api.now)
+    view = queries.entity_view(api.broker, entity, rights, with_settings=MANAGE in rights)
+    return snapshot_response(view, api.known_tag)
 
 
-def _messages(asked: Asked) -> HttpResponse:
-    entity = asked.entity(LISTEN)
-    from_number, count = (int(asked.query.get(name, text)) for name, text in (("from", "0"), ("count", "20")))
-    is_whole = asked.query.get("whole") == "1"
-    place = asked.place(entity)
-    return told(messages.page_of(asked.broker, place, from_number, count, asked.now, is_whole=is_whole))
+def _messages(api: ApiRequest) -> HttpResponse:
+    entity = api.entity(LISTEN)
+    from_number, count = (int(api.query.get(name, text)) for name, text in (("from", "0"), ("count", "20")))
+    is_whole = api.query.get("whole") == "1"
+    place = api.place(entity)
+    return json_response(messages.page_of(api.broker, place, from_number, count, api.now, is_whole=is_whole))
 
 
-def _numbers_checked(answer: Answer) -> Answer:
-    def checked(asked: Asked) -> HttpResponse:
+def _numbers_checked(answer: Handler) -> Handler:
+    def checked(api: ApiRequest) -> HttpResponse:
         for name in ("from", "count"):
-            value = asked.query.get(name, "0")
+            value = api.query.get(name, "0")
             if not value.isascii() or not value.isdigit() or len(value) > 18:
-                return refused(HTTPStatus.BAD_REQUEST, f"{name} is not a whole number.")
-        return answer(asked)
+                return error_response(HTTPStatus.BAD_REQUEST, f"{name} is not a whole number.")
+        return answer(api)
 
     return checked
 
 
-def _faults(asked: Asked) -> HttpResponse:
-    asked.need("", MANAGE)
-    return told(actions.faults(asked.broker, asked.now))
+def _faults(api: ApiRequest) -> HttpResponse:
+    api.need("", MANAGE)
+    return json_response(actions.faults(api.broker, api.now))
 
 
-def _add_fault(asked: Asked) -> HttpResponse:
-    asked.need("", MANAGE)
-    actions.faults(asked.broker, asked.now)
-    return told(actions.add_fault(asked.broker, asked.wish, asked.now))
+def _add_fault(api: ApiRequest) -> HttpResponse:
+    api.need("", MANAGE)
+    actions.faults(api.broker, api.now)
+    return json_response(actions.add_fault(api.broker, api.body, api.now))
 
 
-def _clear_faults(asked: Asked) -> HttpResponse:
-    asked.need("", MANAGE)
-    return told(actions.clear_faults(asked.broker, asked.now))
+def _clear_faults(api: ApiRequest) -> HttpResponse:
+    api.need("", MANAGE)
+    return json_response(actions.clear_faults(api.broker, api.now))
 
 
-def _send(asked: Asked) -> HttpResponse:
-    return told(actions.send(asked.broker, asked.entity(SEND), asked.wish, asked.now))
+def _send(api: ApiRequest) -> HttpResponse:
+    return json_response(actions.send(api.broker, api.entity(SEND), api.body, api.now))
 
 
-def _redrive(asked: Asked) -> HttpResponse:
-    return told(actions.redrive(asked.broker, asked.entity(LISTEN, SEND), asked.wish, asked.now))
+def _redrive(api: ApiRequest) -> HttpResponse:
+    return json_response(actions.redrive(api.broker, api.entity(LISTEN, SEND), api.body, api.now))
 
 
-def _purge(asked: Asked) -> HttpResponse:
-    entity = asked.entity(LISTEN)
-    return told(actions.purge(asked.broker, asked.place(entity), asked.wish))
+def _purge(api: ApiRequest) -> HttpResponse:
+    entity = api.entity(LISTEN)
+    return json_response(actions.purge(api.broker, api.place(entity), api.body))
 
 
-_QUESTIONS: Final[dict[str, Answer]] = {
+_QUERIES: Final[dict[str, Handler]] = {
     "session": _session,
     "overview": _overview,
     "entity": _guarded(_entity),
     "messages": _guarded(_numbers_checked(_messages)),
     "faults": _guarded(_faults),
 }
-_WISHES: Final[dict[str, Answer]] = {
+_COMMANDS: Final[dict[str, Handler]] = {
     "send": _send,
     "redrive": _redrive,
     "purge": _purge,
@@ -379,16 +387,14 @@ _WISHES: Final[dict[str, Answer]] = {
 
 
 def _unknown() -> HttpResponse:
-    return refused(HTTPStatus.NOT_FOUND, "The page has no such address.")
+    return error_response(HTTPStatus.NOT_FOUND, "The page has no such address.")
 
 
-def _wish(request: HttpRequest) -> dict[str, object]:
+def _body_of(request: HttpRequest) -> dict[str, object]:
     if len(request.body) > BODY_BYTES_MAX:
         raise _BadBody(f"The body is larger than {BODY_BYTES_MAX} bytes.")
-    if not request.headers.get("content-type", "").startswith("application/json"):
-        raise _BadBody("The body must be application/json.")
     try:
-        return wish_of(request.body)
+        return parse_body(request.body, request.headers.get("content-type", ""))
     except ValueError as error:
         raise _BadBody(str(error)) from None
 

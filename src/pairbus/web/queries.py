@@ -101,7 +101,7 @@ def operations(broker: Broker) -> dict[str, object]:
 def entity_view(
     broker: Broker, entity: Entity, rights: list[str], *, with_settings: bool
 ) -> dict[str, object]:
-    """One entity: counts for whoever has a right on it, settings for whoever may manage it."""
+    """One entity: counts for a caller with any right on it, settings for a caller who may manage it."""
     row = entity_row(entity, _totals(broker))
     row["rights"] = rights
     row["locks"] = len(entity.main.locks)

@@ -78,7 +78,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    picture: Callable[[], Mapping[str, object]] = dict,
+    snapshot: Callable[[], Mapping[str, object]] = dict,
     send: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda wish: {"sent": 1, "parked": 0},
 ) -> AsyncIterator[Stage]:
     sides, played, runners = [], {}, []
@@ -93,7 +93,7 @@ async def staged(
         http = f"127.0.0.1:{runner.addresses[0][1]}"
         string = f"Endpoint=sb://{http};SharedAccessKeyName={ROOT};SharedAccessKey={role[0] * 44}"
         sides.append(Side(id=role, name=role, role=role, http=http, connection_string=string))
-    hub = Hub(sides, picture=picture, send=send)
+    hub = Hub(sides, snapshot=snapshot, send=send)
     port = await hub.start("127.0.0.1", 0)
     jar = aiohttp.CookieJar(unsafe=True)
     try:
@@ -230,14 +230,14 @@ def test_many_pages_look_at_the_pairing_once() -> None:
     begun, go_on = threading.Event(), threading.Event()
     looks: list[int] = []
 
-    def picture() -> dict[str, object]:
+    def snapshot() -> dict[str, object]:
         looks.append(1)
         begun.set()
         assert go_on.wait(20)
         return {"look": len(looks)}
 
     async def story() -> None:
-        async with staged(picture) as stage:
+        async with staged(snapshot) as stage:
             for side in stage.sides.values():
                 side.rights["team"] = ALL
             await stage.sign_in("team")

@@ -10,8 +10,8 @@ from pairbus.gateway.http import HttpRequest
 from pairbus.gateway.rate import BURST, STRANGER_BURST
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.sdk.credentials import sas_token
-from pairbus.web.answers import MOMENT_MS
 from pairbus.web.page import SHARED_FROM, Page
+from pairbus.web.responses import MAX_AGE_MS
 from pairbus.web.sessions import FAILURES_MAX, LIFE_MS, SESSIONS_MAX
 from tests.unit.web.page_kit import ENTITY_KEY, KEYS, NOW, Bench
 
@@ -380,7 +380,7 @@ def test_an_overview_of_many_entities_is_made_once_for_many_pages(bench: Bench) 
     narrow = bench.sign_in("own", ENTITY_KEY, "orders")
     assert [row["path"] for row in narrow.read(f"{API}/overview")["entities"]] == ["orders"], "M1: not shared"
 
-    bench.now += MOMENT_MS
+    bench.now += MAX_AGE_MS
     shown = pages[0].read(f"{API}/overview")["entities"]
     assert next(row for row in shown if row["path"] == "orders")["active"] == 1
 

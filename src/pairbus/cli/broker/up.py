@@ -121,7 +121,7 @@ def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Membe
                 connection_string=ready.connection_string,
             )
         )
-    return Hub(sides, picture=board.picture, send=board.send)
+    return Hub(sides, snapshot=board.snapshot, send=board.send)
 
 
 def _sentences(info: UpInfo) -> str:

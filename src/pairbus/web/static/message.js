@@ -84,7 +84,7 @@ function parts(message, whole) {
 
 function original(restored, whole) {
   if (restored.error) {
-    return h("div", { class: "restored bad" }, h("h3", {}, icon("warning"), "Cannot be brought home"), h("p", {}, restored.error));
+    return h("div", { class: "restored bad" }, h("h3", {}, icon("warning"), "Cannot be delivered to its destination"), h("p", {}, restored.error));
   }
   return h(
     "div",

@@ -1,4 +1,4 @@
-// The pair: both sides, every entity's health with its timers, the backlog, the way home, the bill, what happened when.
+// The pair: both sides, every entity's health with its timers, the backlog, the drain, the bill, the events.
 
 import { post } from "./api.js";
 import { refresh } from "./app.js";
@@ -34,7 +34,7 @@ const KINDS = new Map(Object.entries({
   syphon_started: ["home", "Syphon started"],
   syphon_stopped: ["home", "Syphon stopped"],
   drained: ["home", "Drained"],
-  set_aside: ["warning", "Set aside"],
+  set_aside: ["warning", "Dead-lettered"],
   closed: ["info", "Closed"],
   faulted: ["failed", "Faulted"],
 }));
@@ -153,10 +153,10 @@ function costMeter() {
 }
 
 function syphonCard() {
-  const bar = h("progress", { max: 1, value: 0, "aria-label": "Brought home" });
+  const bar = h("progress", { max: 1, value: 0, "aria-label": "Delivered to the primary" });
   const home = h("strong", { class: "number big" });
   const line = h("span");
-  const values = new Map(["Rate", "Oldest waiting", "Set aside", "Sent without an answer", "Receives"].map((name) => [name, h("dd", { class: "number" })]));
+  const values = new Map(["Rate", "Oldest waiting", "Dead-lettered", "Sends unconfirmed (resolved)", "Receives"].map((name) => [name, h("dd", { class: "number" })]));
   const facts = h("dl", { class: "facts" }, [...values].map(([name, value]) => h("div", {}, h("dt", {}, name), value)));
   const element = h("div", { class: "home" }, h("p", { class: "bignumber" }, home, line), bar, facts);
   function update(statistics, waiting) {
@@ -164,13 +164,13 @@ function syphonCard() {
     bar.hidden = parked === 0;
     bar.value = parked ? statistics.restored / parked : 0;
     text(home, count(statistics.restored));
-    text(line, parked ? `home, ${waiting ? `${count(waiting)} still in the backlog` : "and the backlog is empty"}` : "brought home; nothing was parked");
+    text(line, parked ? `delivered, ${count(waiting)} waiting` : "delivered; nothing was parked");
     text(values.get("Rate"), `${rate(statistics.drain_rate_per_s)} / s`);
     text(values.get("Oldest waiting"), age(oldestInBacklog()));
-    text(values.get("Set aside"), count(statistics.set_aside));
-    text(values.get("Sent without an answer"), count(statistics.in_doubt));
+    text(values.get("Dead-lettered"), count(statistics.set_aside));
+    text(values.get("Sends unconfirmed (resolved)"), count(statistics.in_doubt));
     text(values.get("Receives"), count(statistics.receives));
-    values.get("Set aside").classList.toggle("alarm", statistics.set_aside > 0);
+    values.get("Dead-lettered").classList.toggle("alarm", statistics.set_aside > 0);
   }
   return { element, update };
 }
@@ -185,7 +185,7 @@ function sendThrough() {
   const entities = () => (store.places.find((one) => one.role === "primary")?.overview?.entities ?? []).filter((row) => row.kind !== "subscription" && !row.backlog);
   const form = sendForm("/$page/api/pairing/send", () => ({ path: target.value, kind: entities().find((row) => row.path === target.value)?.kind ?? "queue" }), () => Boolean(entities().find((row) => row.path === target.value)?.sessions), (done) => {
     const where = done.parked ? `parked in the backlog (${plural(done.parked, "message")})` : `accepted by the primary (${plural(done.sent, "message")})`;
-    text(result, `Told to the sender: ${where}.`);
+    text(result, `The sender's answer: ${where}.`);
     toast(`Sent through the pair: ${where}.`);
     refresh();
   }, { canDelay: false });
@@ -222,7 +222,7 @@ function pairedView() {
     stale,
     h("div", { class: "card pair" }, sides[0]?.element, flow, sides[1]?.element),
     card("Health", health.element, "health-title"),
-    h("div", { class: "charts fill" }, depth.element, card("The way home", syphon.element, "syphon-title")),
+    h("div", { class: "charts fill" }, depth.element, card("Drain", syphon.element, "syphon-title")),
     h("div", { class: "charts" }, card("What happened", events.element, "timeline-title"), card("Cost meter", cost.element, "cost-title")),
     send?.element,
   );
@@ -248,7 +248,7 @@ function pairedView() {
     const over = pairing.entities.filter((one) => one.state === "failed over").length;
     const suspect = pairing.entities.filter((one) => one.state === "suspect").length;
     const waiting = backlogDepth();
-    const wanted = over ? ["detour", "accent", `${plural(over, "entity", "entities")} failed over`, "Sends go to the backlog"] : suspect ? ["warning", "warn", "The primary is suspect", "Sends fail; failover is near"] : waiting ? ["home", "accent", "On the way home", `${plural(waiting, "message")} left in the backlog`] : ["healthy", "good", "All healthy", "Sends go to the primary"];
+    const wanted = over ? ["detour", "accent", `${plural(over, "entity", "entities")} failed over`, "Sends go to the backlog"] : suspect ? ["warning", "warn", "The primary is suspect", "Sends fail; failover is near"] : waiting ? ["home", "accent", "Draining the backlog", `${plural(waiting, "message")} waiting`] : ["healthy", "good", "All healthy", "Sends go to the primary"];
     if (shownFlow !== wanted.join()) {
       shownFlow = wanted.join();
       put(flow, h("span", { class: `flowicon ${wanted[1]}` }, icon(wanted[0])), h("strong", {}, wanted[2]), h("span", { class: "soft" }, wanted[3]));
@@ -300,7 +300,7 @@ function aloneView() {
     }
     const primaries = [...new Set(rows.map(({ row }) => row.path.split("/")[0]))];
     put(body, icon("detour"), h("h2", {}, `The backlog of ${primaries.join(", ")}`), h("p", {}, `This namespace is a secondary: ${plural(rows.length, "backlog queue")}, ${plural(backlogDepth(), "message")} waiting to go home.`), h("p", {}, "Health, timers and the timeline live in the paired programs; ", h("code", {}, "pairbus up"), " shows them beside both namespaces."));
-    put(list, rows.map(({ place, row }) => h("li", { class: "card" }, h("a", { href: addressOf(place, row.path) }, row.path), h("span", { class: "number" }, count(row.active + row.scheduled)), row.dead_letter > 0 && h("span", { class: "badge bad" }, `${count(row.dead_letter)} set aside`))));
+    put(list, rows.map(({ place, row }) => h("li", { class: "card" }, h("a", { href: addressOf(place, row.path) }, row.path), h("span", { class: "number" }, count(row.active + row.scheduled)), row.dead_letter > 0 && h("span", { class: "badge bad" }, `${count(row.dead_letter)} dead-lettered`))));
   }
   return { title: "Pairing", element, update };
 }
