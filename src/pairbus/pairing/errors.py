@@ -33,7 +33,7 @@ class NoBacklogQueuesError(SendAvailabilityError):
 
 
 class EntityGoneError(SendAvailabilityError, MessagingEntityNotFoundError):
-    """A ping was told that the entity does not exist: nothing is parked for it until it is back."""
+    """A ping found that the entity does not exist: nothing is parked for it until it is back."""
 
     def __init__(self, path: str) -> None:
         MessagingEntityNotFoundError.__init__(
@@ -79,7 +79,7 @@ class InvalidMessageError(SendAvailabilityError, ValueError, TypeError):
 
 
 class ScheduledMessageGoneError(SendAvailabilityError, MessageNotFoundError):
-    """A scheduled message that was parked has left the backlog, or a syphon is about to take it home."""
+    """A scheduled message that was parked has left the backlog, or a drain is about to deliver it."""
 
     def __init__(self, text: str) -> None:
         MessageNotFoundError.__init__(self, message=text)

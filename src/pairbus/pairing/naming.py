@@ -16,7 +16,7 @@ TRANSFER_SEGMENT: Final = "x-servicebus-transfer"
 class PrimaryIdentity:
     """Which broker a primary is, beyond its name: the address at which clients reach it.
 
-    Two brokers may have the same name (every ``pairbus serve`` is called ``local`` unless told otherwise). Their
+    Two brokers may have the same name (every ``pairbus serve`` is called ``local`` by default). Their
     backlog queues in a shared secondary then have the same names too. The passport of every parked message and a
     mark on the backlog queues carry this identity, so that messages of one primary never reach the other.
 
@@ -47,7 +47,7 @@ def identity_of(host: str) -> str:
     """The address of a broker as passports carry it: ``host``, or ``host:port`` unless it is AMQP's usual port.
 
     A broker that is reached with TLS on 5671 and without on 5672 is one broker. The same address on another machine
-    (``localhost``) cannot be told apart.
+    (``localhost``) cannot be distinguished.
     """
     name, port = split_host(host)
     if not name:

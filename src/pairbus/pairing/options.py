@@ -40,7 +40,7 @@ class SendAvailabilityOptions:
         failover_interval: How long sends to an entity must have failed before they go to the backlog. Zero
             detours the failing send itself.
         ping_primary_interval: How often a failed-over entity is asked whether it is back.
-        enable_syphon: Bring the backlog home from inside this process.
+        enable_syphon: Drain the backlog from inside this process.
         trigger: Which errors count: ``"documented"``, ``"outage"``, ``"shipped"``, or ``trigger(error) -> bool``.
         while_suspect: What a send does inside the failover interval: ``"wait"`` until the primary answers, the entity
             fails over, or the caller's timeout is spent, or ``"raise"`` its error.

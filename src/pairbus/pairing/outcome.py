@@ -16,7 +16,7 @@ def mark(error: BaseException, *, is_in_doubt: bool) -> BaseException:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """A copy of an error to keep: without its traceback, which keeps alive whatever the failed call had in hand."""
+    """A copy of an error to keep: without its traceback, which keeps alive every object of the failed call."""
     kept = type(error).__new__(type(error))
     kept.args = error.args
     kept.__dict__.update(error.__dict__)

@@ -57,8 +57,8 @@ REASON_CHARACTERS_MAX: Final = 40
 
 _TTL, _DELIVERY_COUNT, _ABSOLUTE, _CREATION, _GROUP = 2, 4, 8, 9, 10
 
-# Whoever may send to the secondary can write anything into a passport. Whatever it is, one message is set aside because
-# of it; an error of another kind would come again with the message and block its queue for ever (P39).
+# Any client that may send to the secondary can write anything into a passport. One message is dead-lettered because of it.
+# An error of another kind would come again with the message and block its queue for ever (P39).
 _UNREADABLE: Final = (
     RemoteProtocolError,
     ValueError,
@@ -209,7 +209,7 @@ def _take(items: list[bytes], index: int) -> bytes | None:
 
 
 def _take_life(header: list[bytes], properties: list[bytes], hints: dict[str, object]) -> int | None:
-    """Take out whatever limits the message's life; note how it was said when not in the SDK's way."""
+    """Take out what limits the message's life; note how it was written when not in the SDK's way."""
     ttl_raw = _take(header, _TTL)
     ttl = None if ttl_raw is None else amqp.uint_of(ttl_raw)
     creation = _time(properties, _CREATION)
@@ -302,7 +302,7 @@ def restore(
 def check_primary(passport: Passport | None, primary: PrimaryIdentity) -> None:
     """Raise InvalidParkedPropertyError, reason ``OtherPrimary``, when a message is for another broker than ``primary``.
 
-    Messages of the retired SDK have no passport and belong to whoever drains their queue.
+    Messages of the retired SDK have no passport and belong to the primary whose drain receives them.
     """
     if passport is not None and not primary.accepts(passport.primary):
         raise InvalidParkedPropertyError(
@@ -463,7 +463,7 @@ def _put_times(properties: list[bytes], life_ms: int | None, now_ms: int, hints:
     if isinstance(absolute, int):
         _put(properties, _ABSOLUTE, amqp.encode_timestamp(absolute))
     elif life_ms is not None and hints.get("ttl") != "header":
-        # The original's own times would end a frozen life early: it begins anew, as it does with every SDK's send.
+        # The original's own times would end a frozen life early: it begins again, as it does with every SDK's send.
         _put(properties, _CREATION, amqp.encode_timestamp(now_ms))
         _put(properties, _ABSOLUTE, amqp.encode_timestamp(min(ABSOLUTE_EXPIRY_MAX, now_ms + life_ms)))
 
@@ -498,7 +498,7 @@ def _without_broker_parts(parts: list[Section]) -> list[Section]:
 
 
 def without_dead_letter_marks(payload: bytes) -> bytes:
-    """A backlog message as it was before it was set aside, so that it can go back into its backlog queue."""
+    """A backlog message as it was before it was dead-lettered, so that it can go back into its backlog queue."""
     parts = amqp.split(payload)
     marks = ("DeadLetterReason", "DeadLetterErrorDescription")
     items = amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
@@ -517,7 +517,7 @@ def without_dead_letter_marks(payload: bytes) -> bytes:
 
 
 def dead_letter_reason(payload: bytes) -> str | None:
-    """Why a message was set aside."""
+    """Why a message was dead-lettered."""
     for key, value in amqp.map_items(amqp.find(amqp.split(payload), amqp.APPLICATION_PROPERTIES)):
         if amqp.text_of(key) == "DeadLetterReason":
             return amqp.text_of(value)
@@ -525,7 +525,7 @@ def dead_letter_reason(payload: bytes) -> str | None:
 
 
 def message_id_text(raw: bytes) -> str:
-    """An encoded message id as text that tells types apart."""
+    """An encoded message id as text that shows types other than string."""
     if not raw:
         return ""
     text = amqp.text_of(raw)

@@ -17,7 +17,7 @@ class ParkedSchedule(int):
 
     @classmethod
     def make(cls, queue: str, message_id: str, factory: str, detour: int) -> ParkedSchedule:
-        """The handle of one message in one backlog queue. Message ids may repeat; detours of a factory do not."""
+        """The handle of one message in one backlog queue. Message ids may repeat; the detour numbers of a client do not."""
         handle = cls(-detour)
         handle.queue = queue
         handle.message_id = message_id

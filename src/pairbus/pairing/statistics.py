@@ -27,7 +27,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Counters:
-    """Counted where it happens: pings and rotation under the factory's lock, the rest by the syphon alone."""
+    """Counted where it happens: pings and rotation under the client's lock, the rest by the drain alone."""
 
     pings: int = 0
     pings_answered: int = 0
@@ -45,7 +45,7 @@ class Counters:
     resent: int = 0
     """Messages that the primary acknowledged to the syphon."""
     repeats_dropped: int = 0
-    """Second copies of messages that are home: completed, not sent."""
+    """Second copies of messages that are delivered: completed, not sent."""
     passed_over: int = 0
     """Messages left where they are, because their destination stands still and others wait behind them."""
     receive_operations: int = 0

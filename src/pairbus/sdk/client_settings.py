@@ -67,7 +67,7 @@ def settings_of(client: Any) -> dict[str, Any]:
 
 
 def observe_close(client: Any, owner: Any, *arguments: object) -> None:
-    """Call ``owner._side_ended(*arguments)`` when somebody closes an SDK client, which itself does not tell.
+    """Call ``owner._side_ended(*arguments)`` when somebody closes an SDK client, which itself reports nothing.
 
     The owner is not kept alive by it: the application may pair the same clients again later.
     """

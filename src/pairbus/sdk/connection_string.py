@@ -84,7 +84,7 @@ def namespace_name(host: str, declared: str | None = None, given: str | None = N
         if bare.endswith(suffix) and len(bare) > len(suffix):
             return host[: len(bare) - len(suffix)]
     raise NamespaceNameUnknownError(
-        f"the name of the primary namespace cannot be told from its host {host!r}: add ;Namespace=<name> to its "
+        f"the name of the primary namespace cannot be taken from its host {host!r}: add ;Namespace=<name> to its "
         "connection string, or give primary_namespace=<name>"
     )
 

@@ -35,11 +35,11 @@ class Failure(Enum):
     INVALID = "invalid argument or state"
     CANCELLED = "cancelled"
     CLIENT = "error inside the client"
-    """Not an answer, not the network: nothing that speaks of the primary."""
+    """Not an answer and not the network: it says nothing about the primary."""
 
 
 IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.CLIENT)
-"""After these nobody knows whether the message was stored (P5). The SDK gives a connection that ends under a send as
+"""After these the message may or may not be stored (P5). The SDK gives a connection that ends under a send as
 ``amqp:client-error`` and whatever broke inside it as "Handler failed", so that an error of no other kind is no answer."""
 
 # The official SDK gives these as a plain ServiceBusError; the condition tells them apart.
@@ -64,7 +64,7 @@ _OF_THE_ENTITY: Final = frozenset(
         "com.microsoft:precondition-failed",
     }
 )
-"""Those of them that speak of how the entity is set up: another queue may take the same message."""
+"""Those of them that are about the settings of the entity: another queue may take the same message."""
 
 _BY_STATUS: Final = {
     401: Failure.UNAUTHORIZED,
@@ -183,7 +183,7 @@ def _of_amqp(error: AMQPException) -> Failure:
 def _refused_token(error: BaseException | None) -> Failure:
     """A put-token request that was refused, by the status code of the answer. What its text says decides nothing."""
     if not isinstance(error, TokenAuthFailure):
-        # The token has expired, or its link could not be opened: no status was told.
+        # The token has expired, or its link could not be opened: there is no status.
         return Failure.UNAUTHORIZED
     status = error.status_code
     if isinstance(status, int):

@@ -23,7 +23,7 @@ def set_retries(handler: Any, retries: int, backoff_s: float = 0.1) -> None:
 
 
 def bound_retries(handler: Any, retries: int, backoff_s: float) -> None:
-    """At most so many retries with at most that pause; fewer if the client was told so."""
+    """At most so many retries with at most that pause; fewer if the client is set so."""
     config = handler._config
     config.retry_total = min(config.retry_total, retries)
     config.retry_backoff_factor = min(config.retry_backoff_factor, backoff_s)
@@ -43,7 +43,7 @@ def watch_attempts(
     noticed: Callable[[BaseException], object],
     is_final: Callable[[BaseException], bool] | None = None,
 ) -> None:
-    """Call ``noticed`` with the error of each attempt, though the SDK tries again and tells only of the last one.
+    """Call ``noticed`` with the error of each attempt, though the SDK tries again and raises only the last one.
 
     "Server busy" ends the SDK's own attempts: it would try again within a second, and ten must pass (P16). So does an
     error that ``is_final`` says yes to.

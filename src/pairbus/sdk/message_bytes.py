@@ -129,7 +129,7 @@ def address_envelope(
 
 
 def new_batch(limit_bytes: int, sender: Any) -> ServiceBusMessageBatch:
-    """An empty batch for one sender: a sender makes batches of another transport anew, from what we do not give."""
+    """An empty batch for one sender: a sender rebuilds batches of another transport, from parts that we do not give."""
     return ServiceBusMessageBatch(max_size_in_bytes=limit_bytes, amqp_transport=sender._amqp_transport)
 
 

@@ -69,14 +69,14 @@ def payload_of(message: Any) -> bytes | None:
 def interruptible(receiver: Any) -> Any:
     """Make the poll of an open asynchronous receiver end early. Returns the function that does it.
 
-    The SDK's loop asks its connection for work until told that there is none; cancelling it could tear a frame.
+    The SDK's loop asks its connection for work until there is none; cancelling it could cut a frame in two.
     """
     handler = receiver._handler
     original = handler.do_work_async
     state = {"is_wanted": False, "begun": 0.0}
 
     async def work(**options: Any) -> Any:
-        # Messages that are on their way would be released when nobody receives: let them come in first.
+        # Messages that are on their way would be released when the poll ends: let them come in first.
         is_quiet = (
             time.monotonic() - state["begun"] > SETTLE_IN_SECONDS and handler._received_messages.empty()
         )

@@ -29,7 +29,7 @@ def read_authorities(files: Iterable[str]) -> str:
 
 
 def reaching(connection_string: str) -> dict[str, Any]:
-    """What the official clients must be told besides, so that they use the port that a connection string names.
+    """Further options of the official clients, so that they use the port that a connection string names.
 
     Over TLS they take 5671 whatever it says, unless the address is given a second time.
     """

@@ -33,7 +33,7 @@ async def cancel_parked(
     if not is_out:
         raise ScheduledMessageGoneError(
             f"the scheduled message {handle.message_id!r} has left backlog queue {handle.queue!r}, or a syphon "
-            "is taking it home: cancel it at the primary, by the sequence number it gets there"
+            "is delivering it: cancel it at the primary, by the sequence number it gets there"
         )
 
 

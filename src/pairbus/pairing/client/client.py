@@ -332,7 +332,7 @@ class PairedClient(Generic[Official, Sender]):
         self._is_registered = True
         try:
             queues = await self._setup.usable_queues()
-            # It may have been closed meanwhile, and nobody would ever stop the drain then.
+            # A client that was closed meanwhile would never stop its drain.
             self._check_live()
             self._state.paired_with(queues)
             if self.options.enable_syphon:

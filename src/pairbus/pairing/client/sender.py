@@ -1,6 +1,6 @@
 """The send path of a paired sender, written once for asyncio, for threads and for the simulation.
 
-What a send goes through, and why, is told at the head of ``pairing.rules.flow``, which decides every step. This module
+What a send goes through, and why, is explained at the head of ``pairing.rules.flow``, which decides every step. This module
 performs the steps: it tries the primary, waits, or sends the parked form to a backlog queue, and reports the result.
 """
 
@@ -410,7 +410,7 @@ def _may_be_stored(send: Send, error: BaseException) -> bool:
         return True
     if not isinstance(error, Exception) or isinstance(error, ClientClosedError):
         return send.is_sent or send.is_in_doubt
-    # Of an error that is neither an answer nor ours nobody knows where it came from.
+    # An error that is neither an answer nor ours may have come from anywhere.
     return not isinstance(error, PairbusError) and not (flow is not None and flow.knows(error))
 
 

@@ -1,7 +1,6 @@
-"""What all senders of one paired client share: health records, rotation, counters, events. No waiting in here.
+"""What all senders of one paired client share: health of entities, rotation, counters, events.
 
-Shared by both twins and by the simulation. Every method is short and runs under one lock, so that threads of the
-synchronous twin see one order of things (P20).
+Nothing here waits. Every method is short and runs under one lock, so that all threads see one order of events (P20).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class PairingState:
     """The shared state of one paired client.
 
     Args:
-        name: A unique name of this factory, for passports.
+        name: A unique name of this client, for passports.
         primary: The primary namespace's own name.
         identity: Address of the primary, for passports.
         secondary: The secondary's name, for people.
@@ -54,7 +53,7 @@ class PairingState:
         chooser: Randomness.
         clock: A steady clock in milliseconds.
         wall_clock: The time of day in milliseconds.
-        on_change: Called after each change of an entity's state, so that the shell can start its watch.
+        on_change: Called after each change of an entity's state, so that the client can start its watch.
         listener: The application's event callback.
     """
 
@@ -116,7 +115,7 @@ class PairingState:
         )
 
     def warn_not_paired(self, path: str) -> None:
-        """A send failed and there is nowhere to detour it: say so once, for a program may have forgotten to pair."""
+        """Warn once that a failed send cannot be detoured: the program may have forgotten to pair."""
         if not self._has_warned_not_paired:
             self._has_warned_not_paired = True
             logger.warning(
@@ -275,11 +274,11 @@ class PairingState:
         )
 
     def counts(self, error: BaseException, health: EntityHealth) -> bool:
-        """Whether an error speaks of an outage of an entity."""
+        """Whether an error counts as an outage of an entity."""
         return counts(error, self._trigger, has_accepted=health.has_accepted)
 
     def _own_rule(self, error: BaseException) -> bool:
-        """The application's own trigger. One that raises does not count, and is told of."""
+        """The application's own trigger. An error for which it raises does not count, and is logged."""
         assert callable(self.options.trigger)
         try:
             return bool(self.options.trigger(error))

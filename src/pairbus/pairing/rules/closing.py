@@ -21,7 +21,7 @@ class Side(Enum):
 
 
 class Partnership:
-    """The ends of both sides. No clock: the shell asks ``next_deadline`` and calls ``tick``."""
+    """The ends of both sides. No clock: the client asks ``next_deadline`` and calls ``tick``."""
 
     __slots__ = ("_ended_ms", "faulted", "is_hosting_syphon")
 
@@ -33,10 +33,6 @@ class Partnership:
     def ended(self, side: Side, now: int) -> None:
         """A side was closed or has failed. A second notice changes nothing."""
         self._ended_ms.setdefault(side, now)
-
-    def has_ended(self, side: Side) -> bool:
-        """Whether a side was closed, has failed, or was faulted."""
-        return side in self._ended_ms
 
     def next_deadline(self) -> int | None:
         """When the partner of the side that ended will be faulted."""

@@ -1,11 +1,45 @@
-"""One send, decided step by step: the primary, a wait, a backlog queue, or an error. No clock, no I/O.
+"""Decides what a send does next: try the primary, wait, send the parked form to a backlog queue, or fail.
 
-The shell asks ``next_step``, does what it says, and reports what came of it. Every rule of the detour is here, once,
-for both twins and for the simulation.
+What a send goes through
+------------------------
+A send to a healthy entity goes to the primary, with the official SDK, as if there were no pairing. Nearly all sends end
+there. The rest of this page is about a send that fails.
 
+1. The error is sorted (``sdk.failures``), and the trigger decides whether it counts as an outage of the entity. One that
+   does not count is the caller's: a message that is too large, a wrong key, a name that never existed. It is raised as
+   it is. "Server busy" is an answer, not an outage: the same send tries the primary again after a pause.
+2. The first error that counts makes the entity *suspect* and starts the failover timer (``rules.health``). While it runs
+   nobody knows yet whether this is an outage or a short interruption. With ``while_suspect="wait"`` the send is held: it
+   tries the primary again, with growing pauses, until a try succeeds, the entity fails over, or its time is over. With
+   ``"raise"`` the caller gets the error at once.
+3. When the timer ends without a success the entity is *failed over*. From here on no send goes to the primary, only pings
+   do (``client.watch``). The message is parked (``pairing.parking``): properties that must not act in the backlog are
+   hidden, a passport is added. The parked form goes to one backlog queue of the secondary.
+4. A sender picks its queue once and keeps it (``rules.rotation``). A queue that refuses leaves the rotation for all
+   senders, and the send goes on to another one, until it has tried every queue once or has no time left.
+5. A good ping makes the entity healthy again, and the next send goes to the primary. The drain delivers the backlog.
+   A ping that finds the entity deleted makes it *refusing*: nothing is parked for an entity that may never come back.
+
+Why time is shared out
+----------------------
+A silent primary is the hard case: it neither accepts nor refuses, and could use up all of the caller's time. So an attempt
+at the primary gets at most half of the time that is left whenever the send could still go to the backlog, and never more
+than ``SILENCE_MS``. The same holds for each backlog queue while another one is untried. A queue that had too little time
+to answer is not blamed for it.
+
+Why a send can be in doubt
+--------------------------
+An attempt that ends without an answer may have stored the message. The flow goes on anyway, because losing a message is
+worse than sending it twice, and both copies have the same message id. It remembers the doubt: when the send fails in
+the end, the caller learns that the outcome is ``unknown`` and not ``fail``.
+
+Rules
+-----
 Rule 1: no queue is tried twice for one send (P32).
-Rule 2: success is only ever reported after the primary or a backlog queue said yes (P4).
+Rule 2: success is reported only after the primary or a backlog queue accepted the message (P4).
 Rule 3: the primary gets at most half of the time that is left when a detour is possible (P18).
+
+No clock and no I/O here. ``client.sender`` asks ``next_step``, does what it says, and reports the result.
 """
 
 from __future__ import annotations
@@ -215,16 +249,12 @@ class SendFlow:
         self._no_time = OperationTimeoutError(message=why)
         return Fail(self._no_time, None, self.is_in_doubt)
 
-    # --- what came of it --------------------------------------------------------------------------
-
-    def primary_accepted(self, now: int) -> list[Change]:
-        """The primary said yes."""
-        return self._health.send_succeeded(now)
+    # --- results ----------------------------------------------------------------------------------
 
     def primary_failed(
         self, now: int, error: BaseException, *, is_in_doubt: bool | None = None
     ) -> list[Change]:
-        """The primary said no, or nothing. ``is_in_doubt``: it may have stored the message; told by the error if not given."""
+        """The primary refused, or did not answer. ``is_in_doubt``: it may have stored the message; from the error if not given."""
         self.primary_error = error
         failure = classify(error)
         self.is_in_doubt = self.is_in_doubt or (failure in IN_DOUBT if is_in_doubt is None else is_in_doubt)
@@ -234,7 +264,7 @@ class SendFlow:
             else:
                 self._final = Fail(error, None, self.is_in_doubt)
             return []
-        changes = self._health.send_failed(now, _sentence(error))
+        changes = self._health.send_failed(now, _shown(error))
         self._health.last_error = without_frames(error)
         if self._health.state is Health.SUSPECT:
             if self._holds:
@@ -249,7 +279,7 @@ class SendFlow:
         return error is self.primary_error or error is self._backlog_error or error is self._no_time
 
     def backlog_accepted(self, queue: str, messages: int) -> bool:
-        """A backlog queue said yes. True when that brought it back into the rotation."""
+        """A backlog queue accepted messages. True when that brought it back into the rotation."""
         self._health.parked += messages
         self._health.backlog_queue = queue
         return self._rotation.accepted(queue)
@@ -257,7 +287,7 @@ class SendFlow:
     def backlog_failed(
         self, queue: str, now: int, error: BaseException, *, is_in_doubt: bool | None = None
     ) -> bool:
-        """A backlog queue said no, or nothing. True when that took it out of the rotation."""
+        """A backlog queue refused, or did not answer. True when that took it out of the rotation."""
         self._tried[queue] = None
         self._backlog_error = error
         failure = classify(error)
@@ -270,8 +300,8 @@ class SendFlow:
         if is_impatient and queue in self._rotation.usable:
             # The caller's impatience is not the queue's refusal: the other senders keep it.
             return False
-        return self._rotation.refused(queue, now, _sentence(error))
+        return self._rotation.refused(queue, now, _shown(error))
 
 
-def _sentence(error: BaseException) -> str:
+def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]

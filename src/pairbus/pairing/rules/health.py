@@ -21,7 +21,7 @@ from pairbus.pairing.rules.ping import PingSchedule
 
 
 class Health(Enum):
-    """What a factory believes of a primary entity."""
+    """What a client believes about a primary entity."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
@@ -42,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class EntityReport:
-    """What ``client.health()`` tells of one entity.
+    """What ``client.health()`` returns for one entity.
 
     Args:
         path: The entity's path.
@@ -73,14 +73,14 @@ class EntityReport:
 
 
 class EntityHealth:
-    """The record of one entity, shared by every sender of a factory.
+    """The health of one entity, shared by every sender of a client.
 
     Args:
         path: The entity's path as it was first written.
         failover_interval_ms: How long sends must fail before the entity fails over.
         ping_interval_ms: How often a failed-over entity is asked.
         healthy_pings: Good pings in a row that heal it.
-        now: When the record is made.
+        now: When it is made.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EntityHealth:
         self.since_ms = now
         self.why = ""
         self.has_accepted = False
-        """Whether a send of this factory has ever been accepted: only then can "not found" mean an outage."""
+        """Whether a send of this client has ever been accepted: only then can "not found" mean an outage."""
         self.parked = 0
         self.backlog_queue: str | None = None
         self.suspect_since_ms: int | None = None
@@ -108,18 +108,13 @@ class EntityHealth:
         self.last_error: BaseException | None = None
         """The last failure of the primary that counted: the cause of a send that the backlog refuses, too."""
         self.gone_error: BaseException | None = None
-        """What a ping was told when the entity was gone: the cause of every refusal till it is back."""
+        """The answer to the ping that found the entity gone: the cause of every refusal until it is back."""
         self.pings = PingSchedule(ping_interval_ms)
 
     @property
     def is_healthy(self) -> bool:
         """Whether sends go to the primary as if there were no pairing."""
         return self.state is Health.HEALTHY
-
-    @property
-    def is_detouring(self) -> bool:
-        """Whether sends go to the backlog."""
-        return self.state is Health.FAILED_OVER
 
     def may_send(self) -> bool:
         """Whether sends still go to the primary, or a last one does."""
@@ -130,7 +125,7 @@ class EntityHealth:
     def send_succeeded(self, now: int) -> list[Change]:
         """The primary accepted a send, even one begun before the entity failed over: proof of health.
 
-        Not against whoever failed it over by hand: that the primary still answered is what they knew.
+        It does not end a failover by hand: the person who asked for it knew that the primary still answered.
         """
         self.has_accepted = True
         if self.state is Health.HEALTHY or self.is_by_hand:
@@ -169,7 +164,7 @@ class EntityHealth:
         self.pings.answered(now)
         self.good_pings = 0
         if entity_is_gone and self.state is Health.FAILED_OVER:
-            # Without its frames: they would keep alive whatever the ping had in hand.
+            # Without its frames: they would keep alive the objects of the ping.
             self.gone_error = None if error is None else error.with_traceback(None)
             return [self._enter(Health.REFUSING, now, why)]
         if self.state in (Health.FAILED_OVER, Health.REFUSING):
@@ -203,11 +198,11 @@ class EntityHealth:
         return self.suspect_since_ms + self.failover_interval_ms
 
     def ping_is_due(self, now: int) -> bool:
-        """Whether the shell should send a ping now."""
+        """Whether the watch should send a ping now."""
         return self.state in (Health.FAILED_OVER, Health.REFUSING) and self.pings.is_due(now)
 
     def next_deadline(self) -> int | None:
-        """When the shell should look again, or None when nothing will happen by itself."""
+        """When the watch should look again, or None when nothing will happen by itself."""
         if self.state is Health.SUSPECT:
             return self.failover_due_ms
         if self.state in (Health.FAILED_OVER, Health.REFUSING):

@@ -1,4 +1,4 @@
-"""Which backlog queue takes a send: one rotation for all senders of a factory.
+"""Which backlog queue takes a send: one rotation for all senders of a client.
 
 A sender picks once, at random, and stays. A queue that refuses leaves the rotation for everybody. Later a send tries it
 first, and it comes back when it accepts. When none is left, each send tries all of them once, the longest untried first,
@@ -38,7 +38,7 @@ class Eviction:
 
 
 class Rotation:
-    """The usable backlog queues of one factory."""
+    """The usable backlog queues of one client."""
 
     def __init__(self, queues: Sequence[str], retry_ms: int, chooser: Chooser) -> None:
         self.usable = list(queues)

@@ -31,12 +31,12 @@ def counts(error: BaseException, trigger: Trigger, *, has_accepted: bool) -> boo
     Args:
         error: What the SDK raised, its own retries spent.
         trigger: The table's column, or the application's own rule. If that raises, the error does not count.
-        has_accepted: Whether the entity has accepted a send of this factory before.
+        has_accepted: Whether the entity has accepted a send of this client before.
     """
     if callable(trigger):
         try:
             return bool(trigger(error))
-        except Exception:  # noqa: BLE001 - a rule that breaks must not change what the caller is told
+        except Exception:  # noqa: BLE001 - a rule that breaks must not change the error that the caller gets
             return False
     failure = classify(error)
     if failure in _NEVER or failure not in _COUNTS[trigger]:
