@@ -7,14 +7,13 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import Refusal, StoreCorrupt, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
-from pairbus.server.assembly import Assembly
 from pairbus.server.clock import BrokerClock, utc
 from pairbus.server.config.options import MEMORY
 from pairbus.server.logs.audit import AuditLog
@@ -29,8 +28,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pairbus.engine.namespace import Namespace
+    from pairbus.engine.records import Record
+    from pairbus.gateway.telemetry.meter import Meter
     from pairbus.server.config.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
     from pairbus.server.config.options import Options
+    from pairbus.server.ports import BrokerPort
     from pairbus.storage.ports import Store
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,28 @@ USAGE_DIRECTORY: Final = "usage"
 BOOT_ID_BYTES: Final = 8
 REFUSED_CHARACTERS_MAX: Final = 256
 """Of a path or a key's name that a refused client sent, in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """A broker ready to be driven, and the store behind it."""
+
+    broker: BrokerPort
+    store: Store
+    root_key: str = field(repr=False)
+    records_replayed: int = 0
+    audit: AuditLog | None = None
+    message_audit: MessageAudit | None = None
+    """With ``--audit``; ``store`` then writes it."""
+    meter: Meter | None = None
+    usage_writer: UsageWriter | None = None
+    """None: what is counted is not kept."""
+
+    def close(self) -> None:
+        """Release files and the lock on the data."""
+        if self.audit is not None:
+            self.audit.close()
+        self.store.close()
 
 
 def assemble(options: Options, now: int) -> Assembly:
@@ -63,7 +87,8 @@ def assemble(options: Options, now: int) -> Assembly:
             _tell_refusals(audit),
         )
         broker.offers_faults = options.faults
-        replayed, audited = recover(broker.namespace, store)
+        replayed = recover(broker.namespace, store)
+        audited = broker.namespace.audited_batch
         boot_id = f"{utc(now):%Y%m%dT%H%M%S}-{secrets.token_hex(BOOT_ID_BYTES)}"
         audit_rows = AuditRows() if options.audit else None
         kept: Store = store
@@ -149,18 +174,21 @@ def _refuse_a_store_that_is_gone(data: Path) -> None:
         )
 
 
-def recover(namespace: Namespace, store: Store) -> tuple[int, int]:
-    """Fold every durable record, then tell the store what still lives. Returns how many records there were, and the number of
-    the last batch that was audited.
+def recover(namespace: Namespace, store: Store, seen: Callable[[Record], None] | None = None) -> int:
+    """Fold every durable record into an empty namespace, then tell the store what still lives. Returns the number of records.
+
+    The one recovery: of a broker that starts, and of the tools that work on its data. ``seen`` is shown each record first.
     """
     count = 0
     fold = namespace.fold
     for record in store.replay():
         count += 1
+        if seen is not None:
+            seen(record)
         fold(record)
     namespace.replayed()
     store.live(namespace.live_messages())
-    return count, namespace.audited_batch
+    return count
 
 
 def declare(namespace: Namespace, declarations: Declarations, now: int) -> str:

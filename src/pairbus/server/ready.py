@@ -1,19 +1,16 @@
-"""What a server says of itself once it serves: the ready file and its connection string."""
+"""The ready file, which a server writes once it serves, and the connection string in it."""
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pairbus.model.access import ROOT_RULE
 from pairbus.server.config.addresses import format_address, is_loopback, is_wildcard
+from pairbus.server.files import write_whole
 
-FILE_MODE: Final = 0o600
-NAME_BYTES: Final = 16
 READY_FILE: Final = "ready.json"
 """The ready file that every broker keeps in its data directory."""
 LOOPBACK_ADDRESS: Final = "127.0.0.1"
@@ -32,17 +29,7 @@ class ReadyInfo:
     ca_file: str | None
 
     def to_json(self) -> str:
-        """The ready file's one object."""
-        return json.dumps(
-            {
-                "namespace": self.namespace,
-                "pid": self.pid,
-                "amqp": self.amqp,
-                "http": self.http,
-                "connection_string": self.connection_string,
-                "ca_file": self.ca_file,
-            }
-        )
+        return json.dumps(asdict(self))
 
 
 def connection_string(host: str, port: int, namespace: str, key: str) -> str:
@@ -57,26 +44,11 @@ def connection_string(host: str, port: int, namespace: str, key: str) -> str:
 
 
 def write_ready_file(path: Path, info: ReadyInfo) -> None:
-    """Appear whole or not at all, readable for the owner alone. OSError if that fails; then nothing is left behind.
-
-    The directory may be one that others can write to, such as /tmp. So the file is always a new one: its first name cannot be
-    guessed, a link in its place is neither followed nor written through, and a file that was there before keeps neither its owner
-    nor its mode.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(NAME_BYTES)}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, FILE_MODE)
-            file.write(info.to_json() + "\n")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, info.to_json().encode() + b"\n", is_durable=False)
 
 
 def read_ready_file(path: Path) -> ReadyInfo | None:
-    """What a ready file says; None if there is none or it cannot be read."""
+    """The contents of a ready file; None if there is none or it cannot be read."""
     try:
         return ReadyInfo(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

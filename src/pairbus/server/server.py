@@ -17,7 +17,6 @@ from pairbus import __version__
 from pairbus.errors import UsageError
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.telemetry.exposition import Metric
-from pairbus.server.assembly import Assembly
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.config.addresses import format_address
 from pairbus.server.layers.http import problem
@@ -30,6 +29,7 @@ from pairbus.server.sockets.registry import ConnectionRegistry, ListenerStatisti
 from pairbus.storage.ports import StoreStatistics
 
 if TYPE_CHECKING:
+    from pairbus.server.assemble import Assembly
     from pairbus.server.committer import PendingOutput
     from pairbus.server.config.certificates import CertificateFiles
     from pairbus.server.config.options import Options
@@ -43,7 +43,7 @@ CLOSE_SECONDS_MAX: Final = 0.5
 CERTIFICATE_CHECK_SECONDS: Final = 86_400.0
 FORCED: Final = "amqp:connection:forced"
 
-Assemble = Callable[["Options", int], Assembly]
+Assemble = Callable[["Options", int], "Assembly"]
 Page = Callable[[HttpRequest, int], HttpResponse | None]
 """Answers requests for pages; None leaves the request to the broker."""
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
     from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.access import Grant
-    from pairbus.server.assembly import Assembly
+    from pairbus.server.assemble import Assembly
     from pairbus.server.config.options import Options
     from pairbus.server.server import Assemble
     from pairbus.web.sessions import Session

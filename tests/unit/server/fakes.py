@@ -11,7 +11,7 @@ from pairbus.engine.records import Record, SequenceAdvanced
 from pairbus.errors import StoreFailed
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.telemetry.exposition import Metric, render
-from pairbus.server.assembly import Assembly
+from pairbus.server.assemble import Assembly
 from pairbus.server.config.options import Options
 from pairbus.server.sockets.registry import Limits
 from pairbus.storage.ports import Batch, StoreStatistics

@@ -120,7 +120,7 @@ def test_a_disk_that_takes_nothing_for_a_while_loses_nothing(
             raise OSError(28, "No space left on device")
         real(handle)
 
-    monkeypatch.setattr("pairbus.server.logs.parquet.os.fsync", fsync)
+    monkeypatch.setattr("pairbus.server.files.os.fsync", fsync)
     made = UsageWriter(tmp_path, "contoso", "boot")
     for minute in (0, 59, 60):
         made._book.add([row(minute)])

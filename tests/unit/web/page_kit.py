@@ -17,8 +17,7 @@ from pairbus.gateway.broker import Broker
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
-from pairbus.server.assemble import assemble
-from pairbus.server.assembly import Assembly
+from pairbus.server.assemble import Assembly, assemble
 from pairbus.server.config.options import MEMORY, Options
 from pairbus.web.page import Page
 

@@ -6,7 +6,6 @@ Files lie in ``DATA/tls`` with mode 0600: ``ca.pem``, ``ca.key``, ``server.pem``
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pairbus.errors import UsageError
+from pairbus.server.files import write_whole
 
 CA_LIFE: Final = timedelta(days=3650)
 SERVER_LIFE: Final = timedelta(days=397)
@@ -26,7 +26,6 @@ SERVER_LIFE: Final = timedelta(days=397)
 RENEW_BEFORE: Final = timedelta(days=30)
 BACKDATE: Final = timedelta(hours=1)
 """Certificates begin a little in the past, for clients whose clock is behind."""
-FILE_MODE: Final = 0o600
 COMMON_NAME_MAX: Final = 64
 HOME_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -54,14 +53,14 @@ def ensure_certificates(directory: Path, names: Sequence[str], now: datetime) ->
     ca = _load(ca_path, ca_key_path)
     if ca is None or _ends_soon(ca[0], now):
         ca = _make_ca(now)
-        _store(ca_key_path, _key_pem(ca[1]))
-        _store(ca_path, _pem(ca[0]))
+        write_whole(ca_key_path, _key_pem(ca[1]))
+        write_whole(ca_path, _pem(ca[0]))
     server = _load(path, key_path)
     wanted = list(dict.fromkeys((*HOME_NAMES, *names)))
     if server is None or not _is_fit(server[0], ca[0], wanted, now):
         certificate, key = _make_server(ca, wanted, now)
-        _store(key_path, _key_pem(key))
-        _store(path, _pem(certificate) + _pem(ca[0]))
+        write_whole(key_path, _key_pem(key))
+        write_whole(path, _pem(certificate) + _pem(ca[0]))
     return CertificateFiles(certificate_file=str(path), key_file=str(key_path), ca_file=str(ca_path))
 
 
@@ -171,15 +170,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _store(path: Path, content: bytes) -> None:
-    """Write whole or not at all, and never readable for others, not even for a moment."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

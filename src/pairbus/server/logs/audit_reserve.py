@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from pairbus.server.logs.parquet import FILE_MODE
+from pairbus.server.files import FILE_MODE
 from pairbus.storage.descriptors import DescriptorReserve
 
 RESERVE_BYTES: Final = 64 << 20

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import AuditMarked, Record
 from pairbus.errors import StoreFailed, UsageError
+from pairbus.server.files import make_directory
 from pairbus.server.logs.audit_reserve import RESERVE_BYTES, AuditReserve
 from pairbus.server.logs.message_journal import Journal, convert, journal_files, mend
-from pairbus.server.logs.parquet import HOUR_MS, make_directory, remove_hours_before, remove_unfinished
+from pairbus.server.logs.parquet import HOUR_MS, remove_hours_before, remove_unfinished
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.audit_rows import AuditRow, AuditRows

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.view import PropertiesView
 from pairbus.amqp.types import Uuid
-from pairbus.server.logs.parquet import FILE_MODE, HOUR_MS, hour_name, sync_directory, write_part
+from pairbus.server.files import FILE_MODE, sync_directory
+from pairbus.server.logs.parquet import HOUR_MS, hour_name, write_part
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.audit_rows import AuditRow

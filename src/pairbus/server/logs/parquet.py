@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pairbus.server.clock import utc
+from pairbus.server.files import UNFINISHED_SUFFIX, make_directory, write_whole
 
-FILE_MODE: Final = 0o600
-DIRECTORY_MODE: Final = 0o700
-UNFINISHED_SUFFIX: Final = ".tmp"
 HOUR_MS: Final = 3_600_000
 
 
@@ -24,10 +21,7 @@ def hour_name(instant: int) -> str:
 def write_part(
     directory: Path, name: str, types: Mapping[str, str], columns: Mapping[str, Sequence[object]]
 ) -> None:
-    """Replace ``directory/name`` by these columns. After a crash there is the old file or the new one, never a part.
-
-    The name under which it is written begins with a dot: readers of the directory pass such files over.
-    """
+    """Replace ``directory/name`` by these columns, whole or not at all."""
     import pyarrow
     import pyarrow.parquet
 
@@ -40,30 +34,7 @@ def write_part(
     schema = pyarrow.schema([(column, makers[kind]) for column, kind in types.items()])
     table = pyarrow.table(dict(columns), schema=schema)
     make_directory(directory)
-    unfinished = directory / f".{name}{UNFINISHED_SUFFIX}"
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(handle, "wb") as file:
-        pyarrow.parquet.write_table(table, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(directory / name)
-    sync_directory(directory)
-
-
-def make_directory(directory: Path) -> None:
-    """A directory whose name survives a crash."""
-    if not directory.is_dir():
-        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Names in it are on stable storage."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    write_whole(directory / name, lambda file: pyarrow.parquet.write_table(table, file))
 
 
 def remove_unfinished(root: Path) -> None:
@@ -83,7 +54,7 @@ def remove_hours_before(root: Path, instant: int) -> int:
             continue
         for file in directory.glob("*.parquet"):
             file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody keeps a file of his own there
+        with suppress(OSError):  # it holds a file that is not ours
             directory.rmdir()
             removed += 1
     return removed

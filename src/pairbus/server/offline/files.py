@@ -1,4 +1,4 @@
-"""The form of an export: which files, which columns, and the word that it is whole.
+"""The form of an export: its files, their columns, and the manifest that marks it as whole.
 
 manifest.json               written last: an export without it is not whole
 messages/part-00000.parquet one row per stored message
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import StoreUnavailable, UsageError
-from pairbus.server.logs.parquet import DIRECTORY_MODE, FILE_MODE, sync_directory
+from pairbus.server.files import DIRECTORY_MODE, FILE_MODE, sync_directory, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ MESSAGE_TYPES: Final = {
     "raw": "binary",
     "stored": "binary",
 }
-"""``raw`` is the message as its sender encoded it, what the store keeps follows from it; where it does not, ``stored`` has that."""
+"""``raw``: the sender's bytes. ``stored``: the stored form, only where it cannot be recomputed from ``raw``."""
 ENTITY_TYPES: Final = {
     "entity": "text",
     "kind": "text",
@@ -75,7 +75,7 @@ STATE_TYPES: Final = {"record": "binary"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a whole export says of itself."""
+    """What an export holds; without this file it is not whole."""
 
     format: int
     namespace: str
@@ -87,15 +87,8 @@ class Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Say, durably and last, that the export is whole."""
-    unfinished = directory / f".{MANIFEST}"
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(manifest), indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(directory / MANIFEST)
-    sync_directory(directory)
+    """Mark an export as whole. Call it last."""
+    write_whole(directory / MANIFEST, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -212,7 +205,7 @@ def read_rows(directory: Path, types: dict[str, str], expected: int) -> Iterator
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, short enough for one line."""
+    """The first line of an error's text, cut to 200 characters."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 

@@ -12,7 +12,7 @@ from pairbus.errors import StoreFull, StoreUnavailable
 from pairbus.model.message import NEVER, Extra, Message
 from pairbus.model.names import canonical
 from pairbus.server.assemble import STORE_DIRECTORY
-from pairbus.server.logs.parquet import sync_directory
+from pairbus.server.files import sync_directory
 from pairbus.server.offline.export import STATES, SUB_QUEUES
 from pairbus.server.offline.files import (
     MESSAGE_TYPES,

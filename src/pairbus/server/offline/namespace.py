@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -13,7 +14,7 @@ from pairbus.engine.records import DuplicateSeen, MessageStored, NamespacePut, S
 from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.model.access import ROOT_RULE
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
-from pairbus.server.assemble import STORE_DIRECTORY
+from pairbus.server.assemble import STORE_DIRECTORY, recover
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.config.options import AMQP_ADDRESS_DEFAULT, HTTP_ADDRESS_DEFAULT
 from pairbus.server.ready import READY_FILE, ReadyInfo, connection_string, read_ready_file
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 KIND_NAMES: Final = {QUEUE: "queue", TOPIC: "topic", SUBSCRIPTION: "subscription"}
 TELL_EVERY: Final = 1_000
-"""Records between two words about progress."""
+"""Records between two reports of progress."""
 COMPACT_RECORDS_MAX: Final = 2_000
 """Records restated in one commit."""
 COMPACT_GARBAGE_SHARE_MIN: Final = 20
@@ -102,16 +103,7 @@ def verify(data: Path, tell: Tell) -> tuple[CheckReport, list[EntityCounts]]:
     """
     directory = store_directory(data)
     namespace = Namespace("", Gathered(), Nobody())
-    count = 0
-
-    def seen(record: Record) -> None:
-        nonlocal count
-        count += 1
-        if count % TELL_EVERY == 0:
-            tell(count, 0)
-        namespace.fold(record)
-
-    report = check(directory, seen=seen)
+    report = check(directory, seen=_counting(tell, namespace.fold))
     namespace.replayed()
     return report, [counts_of(entity) for entity in entities(namespace)]
 
@@ -136,28 +128,41 @@ def counts_of(entity: Entity) -> EntityCounts:
     )
 
 
+@dataclass(slots=True)
 class Opened:
-    """A namespace with its store, recovered as a broker would, and the facts that only records tell of."""
+    """A namespace with its store, recovered as a broker would, and facts that only the records hold."""
 
-    def __init__(
-        self,
-        name: str,
-        store: LogStore,
-        namespace: Namespace,
-        settings: NamespacePut | None,
-        sessions: set[tuple[int, str]],
-        keys: set[tuple[int, bytes]],
-    ) -> None:
-        self.name = name
-        """Whose data this is."""
-        self.store = store
-        self.namespace = namespace
-        self.settings = settings
-        """The last word about the namespace itself; None before its first commit."""
-        self.sessions = sessions
-        """Queue id and session id of each session that ever had a state."""
-        self.keys = keys
-        """Queue id and key of each message that duplicate detection may remember."""
+    name: str
+    store: LogStore
+    namespace: Namespace
+    settings: NamespacePut | None = None
+    """The latest record about the namespace itself; None before its first commit."""
+    sessions: set[tuple[int, str]] = field(default_factory=set)
+    """Queue id and session id of each session that ever had a state."""
+    keys: set[tuple[int, bytes]] = field(default_factory=set)
+    """Queue id and key of each message that duplicate detection may remember."""
+
+    def note(self, record: Record) -> None:
+        if isinstance(record, SessionStateSet):
+            self.sessions.add((record.queue_id, record.session_id))
+        elif isinstance(record, DuplicateSeen | MessageStored):
+            if record.duplicate_key:
+                self.keys.add((record.queue_id, record.duplicate_key))
+        elif isinstance(record, NamespacePut):
+            self.settings = record
+
+
+def _counting(tell: Tell, seen: Callable[[Record], None]) -> Callable[[Record], None]:
+    """``seen``, with a report of progress every so many records."""
+    counter = count(1)
+
+    def counted(record: Record) -> None:
+        number = next(counter)
+        if number % TELL_EVERY == 0:
+            tell(number, 0)
+        seen(record)
+
+    return counted
 
 
 @contextmanager
@@ -170,24 +175,9 @@ def opened(data: Path, tell: Tell) -> Iterator[Opened]:
     store = LogStore.open(directory, is_background=False)
     try:
         name = _owner(directory)
-        namespace = Namespace(name, store, Nobody())
-        settings: NamespacePut | None = None
-        sessions: set[tuple[int, str]] = set()
-        keys: set[tuple[int, bytes]] = set()
-        for count, record in enumerate(store.replay()):
-            if count % TELL_EVERY == 0:
-                tell(count, 0)
-            if isinstance(record, SessionStateSet):
-                sessions.add((record.queue_id, record.session_id))
-            elif isinstance(record, DuplicateSeen | MessageStored):
-                if record.duplicate_key:
-                    keys.add((record.queue_id, record.duplicate_key))
-            elif isinstance(record, NamespacePut):
-                settings = record
-            namespace.fold(record)
-        namespace.replayed()
-        store.live(namespace.live_messages())
-        yield Opened(name, store, namespace, settings, sessions, keys)
+        found = Opened(name, store, Namespace(name, store, Nobody()))
+        recover(found.namespace, store, _counting(tell, found.note))
+        yield found
     finally:
         store.close()
 
@@ -257,7 +247,7 @@ def _owner(directory: Path) -> str:
 
 
 def compact(data: Path, now: int, tell: Tell) -> tuple[StoreStatistics, StoreStatistics]:
-    """Write what is still true anew and give the rest back. What the store said of itself before and after.
+    """Write what is still true again and give the rest back. Returns the store's statistics before and after.
 
     Every step is a commit of its own, so it may be interrupted at any time. Raises StorageError.
     """
