@@ -22,13 +22,14 @@ out too. ``pairbus`` exports all that a program needs.
     └── PairingError                         two namespaces as one
         ├── NamespaceNameUnknownError · SameNamespaceError · AlreadyPairedError · NotPairedError
         ├── OtherPrimaryError                two primaries with one name
-        ├── InvalidParkedPropertyError       what the syphon sets aside
+        ├── InvalidParkedPropertyError       what the drain dead-letters
         ├── DrainStalledError                a drain that should end cannot go on
         └── pairbus.pairing.errors           NoBacklogQueuesError · EntityGoneError · MessageTooLargeForBacklogError
                                              BatchTooLargeError · InvalidMessageError · ScheduledMessageGoneError
                                              PartnerClosedError · ClientClosedError
 
-Every refusal says its AMQP condition, its number on ``$management`` and whether trying again can help.
+Names: a refusal is named by what happened (``MessageLockLost``), a new error of any other kind ends in ``Error``.
+Every refusal has its AMQP condition, its number on ``$management`` and whether trying again can help.
 """
 
 from __future__ import annotations
@@ -342,7 +343,7 @@ class StoreCorrupt(StorageError):
 
 
 class StoreFailed(StorageError):
-    """A write or sync failed: nothing is acknowledged any more until the store is opened anew."""
+    """A write or sync failed: nothing is acknowledged any more until the store is opened again."""
 
 
 class StoreFull(StorageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -19,15 +20,13 @@ _STALE_SLACK: Final = 256
 """Timers that may be out of date, beyond as many as are not, before they are swept."""
 
 
+@dataclass(slots=True, eq=False)
 class Numbers:
     """Sequence numbers and times of one entity, shared by its main and dead-letter queues."""
 
-    __slots__ = ("accessed_at", "last_enqueued_at", "next_sequence_number")
-
-    def __init__(self) -> None:
-        self.next_sequence_number = 1
-        self.last_enqueued_at = 0
-        self.accessed_at = 0
+    next_sequence_number: int = 1
+    last_enqueued_at: int = 0
+    accessed_at: int = 0
 
 
 class Space:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pairbus.engine.context import Context, Numbers, Space
@@ -13,26 +14,16 @@ if TYPE_CHECKING:
     from pairbus.engine.rules.index import TopicIndex
 
 
+@dataclass(slots=True, eq=False)
 class Counts:
     """How many messages an entity holds, by state (B66)."""
 
-    __slots__ = ("active", "dead_letter", "deferred", "scheduled", "transfer", "transfer_dead_letter")
-
-    def __init__(
-        self,
-        active: int,
-        dead_letter: int,
-        scheduled: int,
-        transfer: int,
-        transfer_dead_letter: int,
-        deferred: int,
-    ) -> None:
-        self.active = active
-        self.dead_letter = dead_letter
-        self.scheduled = scheduled
-        self.transfer = transfer
-        self.transfer_dead_letter = transfer_dead_letter
-        self.deferred = deferred
+    active: int
+    dead_letter: int
+    scheduled: int
+    transfer: int
+    transfer_dead_letter: int
+    deferred: int
 
     @property
     def total(self) -> int:

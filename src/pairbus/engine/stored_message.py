@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.encode import encode_value
@@ -34,13 +35,11 @@ _FIELDS: Final = {
 """Broker properties that an action may write, to their place in the properties section."""
 
 
+@dataclass(slots=True, eq=False)
 class Kept:
     """An application property that an action leaves alone, still encoded."""
 
-    __slots__ = ("raw",)
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
+    raw: bytes
 
 
 def incoming_of(blob: bytes) -> Scanned:

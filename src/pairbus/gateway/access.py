@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, unquote_plus
 
@@ -40,20 +41,18 @@ _NOBODY: Final = AccessRule(name="nobody", rights=(), primary_key="0" * 44, seco
 """Stands for a rule that does not exist, so that looking for one takes the same time. It opens nothing."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Grant:
     """What one verified token, or one SASL PLAIN log-in, allows."""
 
-    __slots__ = ("expires_at", "key", "path", "rule_name", "rule_path")
-
-    def __init__(self, path: str, rule_path: str | None, rule_name: str, key: str, expires_at: int) -> None:
-        self.path = path
-        """Canonical path of the token's scope; empty: the whole namespace."""
-        self.rule_path = rule_path
-        """The entity that holds the rule; None: the namespace does."""
-        self.rule_name = rule_name
-        self.key = key
-        self.expires_at = expires_at
-        """By the wall clock; see ``Access.ends_at``."""
+    path: str
+    """Canonical path of the token's scope; empty: the whole namespace."""
+    rule_path: str | None
+    """The entity that holds the rule; None: the namespace does."""
+    rule_name: str
+    key: str
+    expires_at: int
+    """By the wall clock; see ``Access.ends_at``."""
 
     def __repr__(self) -> str:
         return f"Grant(path={self.path!r}, rule={self.rule_name!r})"

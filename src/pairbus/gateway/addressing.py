@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
@@ -26,17 +27,15 @@ def node_scope(scope: str) -> str:
     return scope + _MANAGEMENT
 
 
+@dataclass(slots=True, eq=False)
 class Address:
     """An address taken apart. ``path`` is the entity's, without place or node; compared in lower case."""
 
-    __slots__ = ("is_management", "path", "scope", "sub")
-
-    def __init__(self, path: str, sub: int, is_management: bool, scope: str) -> None:
-        self.path = path
-        self.scope = scope
-        """What a token must cover: the entity with its place. Clients ask for ``queue/$DeadLetterQueue`` alone."""
-        self.sub = sub
-        self.is_management = is_management
+    path: str
+    sub: int
+    is_management: bool
+    scope: str
+    """What a token must cover: the entity with its place. Clients ask for ``queue/$DeadLetterQueue`` alone."""
 
 
 def path_of(address: str) -> str:

@@ -5,6 +5,7 @@ A fault hits an entity or the whole namespace, for a time or a number of times, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from pairbus.errors import ArgumentError
@@ -24,19 +25,17 @@ DURATION_MAX_MS: Final = 86_400_000
 DELAY_MAX_MS: Final = 600_000
 
 
+@dataclass(slots=True, eq=False)
 class Fault:
     """One fault that is on."""
 
-    __slots__ = ("count", "delay_ms", "entity", "kind", "until")
-
-    def __init__(self, kind: str, entity: str, until: int, count: int, delay_ms: int) -> None:
-        self.kind = kind
-        self.entity = entity
-        """Canonical path; empty: the whole namespace."""
-        self.until = until
-        self.count = count
-        """How many more times it strikes; -1: without limit."""
-        self.delay_ms = delay_ms
+    kind: str
+    entity: str
+    """Canonical path; empty: the whole namespace."""
+    until: int
+    count: int
+    """How many more times it strikes; -1: without limit."""
+    delay_ms: int
 
 
 class Faults:

@@ -6,6 +6,7 @@ A new verb needs a constant here, a branch in ``Settlement.apply`` and a row in 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.decode import decode_value
@@ -39,23 +40,15 @@ _STATUSES: Final = {"completed": COMPLETE, "abandoned": ABANDON, "defered": DEFE
 """The service's names of the verbs in ``update-disposition``."""
 
 
+@dataclass(slots=True, eq=False)
 class Settlement:
     """What a receiver wants done with a message that it holds."""
 
-    __slots__ = ("changes", "description", "reason", "verb")
-
-    def __init__(
-        self,
-        verb: str,
-        changes: dict[str, object] | None = None,
-        reason: str | None = None,
-        description: str | None = None,
-    ) -> None:
-        self.verb = verb
-        self.changes = changes
-        """Application properties to change; None as a value removes one."""
-        self.reason = reason
-        self.description = description
+    verb: str
+    changes: dict[str, object] | None = None
+    """Application properties to change; None as a value removes one."""
+    reason: str | None = None
+    description: str | None = None
 
     def check(self, queue: Queue, lock: Lock, now: int) -> None:
         """Refuse what ``apply`` could not do, so that several messages are settled whole or not at all."""

@@ -6,6 +6,7 @@ minutes, roll it back. Each planned piece is checked when it comes and once more
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.amqp.conditions import AmqpError
@@ -114,22 +115,20 @@ class PlannedSettlement:
 Work: TypeAlias = PlannedSend | PlannedSettlement
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Transaction:
     """What has been planned under one id."""
 
-    __slots__ = ("controller", "deadline", "is_failed", "settled", "size", "txn_id", "work")
-
-    def __init__(self, txn_id: bytes, controller: Link, deadline: int) -> None:
-        self.txn_id = txn_id
-        self.controller = controller
-        self.deadline = deadline
-        self.work: list[Work] = []
-        self.size = 0
-        """Bytes of the messages it will store; they wait in memory."""
-        self.settled: dict[int, None] = {}
-        """Tokens of the locks it settles: each once."""
-        self.is_failed = False
-        """A piece was refused: the whole can only be rolled back."""
+    txn_id: bytes
+    controller: Link
+    deadline: int
+    work: list[Work] = field(default_factory=list)
+    size: int = 0
+    """Bytes of the messages it will store; they wait in memory."""
+    settled: dict[int, None] = field(default_factory=dict)
+    """Tokens of the locks it settles: each once."""
+    is_failed: bool = False
+    """A piece was refused: the whole can only be rolled back."""
 
 
 def receive(connection: GatewayConnection, context: Coordinator, delivery_id: int, payload: bytes) -> None:

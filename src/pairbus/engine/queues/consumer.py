@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,33 +10,20 @@ if TYPE_CHECKING:
     from pairbus.model.message import Message
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
     """A receiver with credit. ``owner`` is the gateway's link; the engine never looks inside."""
 
-    __slots__ = (
-        "accept_deadline",
-        "credit",
-        "in_rotation",
-        "is_attached",
-        "is_suspended",
-        "owner",
-        "receives_and_deletes",
-        "requested_session",
-        "session",
-    )
-
-    def __init__(self, owner: object, receives_and_deletes: bool) -> None:
-        self.owner = owner
-        self.receives_and_deletes = receives_and_deletes
-        self.credit = 0
-        self.is_suspended = False
-        """The socket's buffer is full: no deliveries until it has room (B63)."""
-        self.is_attached = False
-        self.in_rotation = False
-        self.session: Session | None = None
-        self.requested_session: str | None = None
-        self.accept_deadline = 0
-        """While it waits for a session: when waiting ends."""
+    owner: object
+    receives_and_deletes: bool
+    credit: int = 0
+    is_suspended: bool = False
+    """The socket's buffer is full: no deliveries until it has room (B63)."""
+    is_attached: bool = False
+    in_rotation: bool = False
+    session: Session | None = None
+    accept_deadline: int = 0
+    """While it waits for a session: when waiting ends."""
 
 
 class Lock:

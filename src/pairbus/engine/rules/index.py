@@ -1,13 +1,35 @@
-"""All rules of a topic, arranged so that a message finds the subscriptions that want it.
+"""The rule index of a topic: finds the subscriptions that want a message without asking every filter.
 
-Correlation filters, and SQL filters that are nothing but equalities joined by AND, are kept in tables: one
-table per shape, a shape being the properties tested and the families of their constants. A message costs
-one look-up per shape, however many filters have it. True filters are taken directly, all other SQL filters
-are evaluated, the same text only once.
+**The problem.** A topic may have 2,000 subscriptions, 2,000 SQL filters and 100,000 correlation filters. ``RuleSet.judge``
+defines what a subscription's rules say about a message: it evaluates each filter in turn. Doing that for every subscription
+would make a publish cost as much as there are filters. The index must return exactly what ``judge`` would return for
+each subscription (B55), at the cost of the few filters that match. A property test compares the two.
 
-An equality filter that is not found in its table is not always false: where a property has another family
-than the shape, an SQL filter fails or not depending on its other parts. Then, and only then, the filters of
-that shape are evaluated one by one, so that the index says exactly what :meth:`RuleSet.judge` says (B55).
+**The idea.** Nearly all filters in practice are equalities: ``colour = 'red' AND region = 'eu'``, or a correlation filter, which
+is nothing else. Each rule goes to one of three places when its subscription is put into the index (``_insert``):
+
+- *Tables.* A filter that is a conjunction of equalities on different properties goes to the table of its **shape**: whether it is an
+  SQL filter, the properties it tests, and the **family** of each constant (number, text, boolean, …; values of two families are
+  never equal). Within a table the constants are the key of a row. So ``colour = 'red' AND region = 'eu'`` and
+  ``region = 'us' AND colour = 'blue'`` are two rows of one table. A message costs one dictionary look-up per shape, however many
+  filters have that shape.
+- *Always.* True filters, and SQL filters such as ``1=1`` that do not read the message and are true.
+- *Shared.* All other SQL filters are evaluated. Filters with the same text and no parameters are evaluated once for all
+  the subscriptions that have it.
+
+**The trap.** "Not found in the table" is not the same as "false". Where a message has a property of another family than the
+shape, an SQL comparison does not answer "false": it fails, or the other half of the ``AND`` decides before it is reached. Which of
+the two depends on the filter's text. Then, and only then, the SQL filters of that shape are evaluated one by one
+(``Table._ask_all``). A correlation filter never fails: a value of another family is simply not equal. A property that is absent
+makes the comparison unknown, which is never a match and never a failure.
+
+**Order.** Every rule in the index is a ``Slot`` with a rank: the order of its subscription, then its place among that
+subscription's rules. ``_verdicts`` sorts the slots that were found by rank, so deliveries have the same order in every run, and
+joins neighbouring slots of one subscription into its ``Verdict``.
+
+**Cost.** A publish has a budget of steps, because a ``LIKE`` can be slow on purpose (B58, B63). ``steps_max`` is an upper bound for all filters of
+the topic, kept up to date by ``_weigh`` as rules come and go; it is nearly always far below the budget, and then nothing
+is counted per filter. Otherwise ``spend`` evaluates the filters once beforehand to see what they really take.
 """
 
 from __future__ import annotations

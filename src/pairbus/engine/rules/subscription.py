@@ -7,6 +7,7 @@ message then is the subscription's setting.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from pairbus.engine.rules.message_view import MISSING
@@ -124,25 +125,17 @@ class Rule:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Verdict:
     """What the rules of one subscription say of one message. Never changed once it is given."""
 
-    __slots__ = ("actions", "failed_rule", "failure", "plain")
-
-    def __init__(
-        self,
-        plain: bool,
-        actions: list[Rule],
-        failed_rule: Rule | None = None,
-        failure: FilterFailed | None = None,
-    ) -> None:
-        self.plain = plain
-        """One copy as the message is, for all the rules without action."""
-        self.actions = actions
-        """One copy for each of these rules, changed by its action."""
-        self.failed_rule = failed_rule
-        """The first rule whose filter failed, and how."""
-        self.failure = failure
+    plain: bool
+    """One copy as the message is, for all the rules without action."""
+    actions: list[Rule]
+    """One copy for each of these rules, changed by its action."""
+    failed_rule: Rule | None = None
+    """The first rule whose filter failed, and how."""
+    failure: FilterFailed | None = None
 
     @property
     def is_empty(self) -> bool:

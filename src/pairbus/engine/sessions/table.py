@@ -11,6 +11,7 @@ its old end comes up, so renewing costs nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
@@ -23,36 +24,23 @@ _STALE_SLACK: Final = 256
 """Ends that may be out of date, beyond as many as are not, before they are swept."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
     """One session: its deliverable messages, its holder, its state."""
 
-    __slots__ = (
-        "grace_until",
-        "holder",
-        "locked_until",
-        "locks",
-        "message_count",
-        "ready",
-        "session_id",
-        "state",
-        "state_at",
-        "watched_until",
-    )
-
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-        self.ready = Ready()
-        self.message_count = 0
-        """Messages of any state that carry this id."""
-        self.holder: Consumer | None = None
-        self.locked_until = 0
-        self.grace_until = 0
-        """The lock has ended and its holder will be told by then; 0: it has not ended, or is noticed at once."""
-        self.locks: dict[int, Lock] = {}
-        self.state: bytes | None = None
-        self.state_at = 0
-        self.watched_until = 0
-        """The instant under which the table has it among the ends of holds; 0: it has not."""
+    session_id: str
+    ready: Ready = field(default_factory=Ready)
+    message_count: int = 0
+    """Messages of any state that carry this id."""
+    holder: Consumer | None = None
+    locked_until: int = 0
+    grace_until: int = 0
+    """The lock has ended and its holder will be told by then; 0: it has not ended, or is noticed at once."""
+    locks: dict[int, Lock] = field(default_factory=dict)
+    state: bytes | None = None
+    state_at: int = 0
+    watched_until: int = 0
+    """The instant under which the table has it among the ends of holds; 0: it has not."""
 
     @property
     def ends_at(self) -> int:

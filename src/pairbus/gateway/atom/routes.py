@@ -14,6 +14,7 @@ Rule 3: routing refuses nothing: authorization comes first, then whoever handles
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import parse_qsl, unquote
 
@@ -54,21 +55,17 @@ _DIGITS: Final = re.compile(r"[0-9]{1,12}")
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Route:
     """A resource: what it is, and the names that lead to it."""
 
-    __slots__ = ("path", "resource", "rule", "subscription", "what")
-
-    def __init__(
-        self, what: int, resource: str, path: str = "", subscription: str = "", rule: str = ""
-    ) -> None:
-        self.what = what
-        self.resource = resource
-        """The whole decoded path. Tokens are judged by it, because some clients make one for each address."""
-        self.path = path
-        """The queue or topic; empty for what belongs to the namespace."""
-        self.subscription = subscription
-        self.rule = rule
+    what: int
+    resource: str
+    """The whole decoded path. Tokens are judged by it, because some clients make one for each address."""
+    path: str = ""
+    """The queue or topic; empty for what belongs to the namespace."""
+    subscription: str = ""
+    rule: str = ""
 
     @property
     def entity_path(self) -> str:
@@ -118,15 +115,13 @@ def _below_topic(path: str, topic: str, rest: list[str]) -> Route:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Query:
     """What stands after the question mark."""
 
-    __slots__ = ("skip", "top", "version")
-
-    def __init__(self, version: str, skip: int, top: int) -> None:
-        self.version = version
-        self.skip = skip
-        self.top = top
+    version: str
+    skip: int
+    top: int
 
 
 def query_of(target: str) -> Query:

@@ -7,6 +7,7 @@ JavaScript client insists on: ``i:type``, ``/Subscriptions/`` and ``/Rules/`` in
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from pairbus.gateway.atom.read import (
@@ -44,16 +45,14 @@ RULES: Final = "Rules"
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Address:
     """Where the client found us, and the api version it speaks: what every id and link is made from."""
 
-    __slots__ = ("author", "host", "scheme", "version")
-
-    def __init__(self, scheme: str, host: str, version: str, author: str) -> None:
-        self.scheme = scheme
-        self.host = host
-        self.version = version
-        self.author = author
+    scheme: str
+    host: str
+    version: str
+    author: str
 
     def url(self, path: str, query: str = "") -> str:
         """The absolute address of a resource."""

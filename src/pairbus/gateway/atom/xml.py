@@ -8,6 +8,7 @@ Rule 3: names are compared by namespace, never by prefix: each client has its ow
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Final, final
 from xml.parsers import expat
 
@@ -31,17 +32,15 @@ _REPLACEMENT: Final = "\ufffd"
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Node:
     """One element: its namespace and name, its attributes by qualified name, its text and its children."""
 
-    __slots__ = ("attributes", "children", "name", "namespace", "text")
-
-    def __init__(self, namespace: str, name: str, attributes: dict[str, str]) -> None:
-        self.namespace = namespace
-        self.name = name
-        self.attributes = attributes
-        self.text = ""
-        self.children: list[Node] = []
+    namespace: str
+    name: str
+    attributes: dict[str, str]
+    text: str = ""
+    children: list[Node] = field(default_factory=list)
 
     def child(self, name: str, namespace: str = SERVICE_BUS) -> Node | None:
         """The one child of this name, or None. Raises ArgumentError when it is given twice."""

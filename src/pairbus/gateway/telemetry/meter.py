@@ -10,6 +10,7 @@ A link keeps its tallies at hand, so that counting a message costs no search.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.layout import PREFIX_SIZE
@@ -102,31 +103,19 @@ class Tally:
             self.add(0)
 
 
+@dataclass(slots=True, eq=False)
 class UsageRow:
     """What one place did of one operation in one minute."""
 
-    __slots__ = ("connection_peak", "count", "minute", "operation", "path", "size", "stage", "units")
-
-    def __init__(
-        self,
-        minute: int,
-        path: str,
-        operation: str,
-        stage: str,
-        count: int,
-        size: int,
-        units: int,
-        connection_peak: int = 0,
-    ) -> None:
-        self.minute = minute
-        """Its first millisecond."""
-        self.path = path
-        self.operation = operation
-        self.stage = stage
-        self.count = count
-        self.size = size
-        self.units = units
-        self.connection_peak = connection_peak
+    minute: int
+    """Its first millisecond."""
+    path: str
+    operation: str
+    stage: str
+    count: int
+    size: int
+    units: int
+    connection_peak: int = 0
 
 
 class Meter:

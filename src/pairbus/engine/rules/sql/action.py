@@ -7,6 +7,7 @@ Rule 3: a value takes the type the property had before, where it can; else it ke
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from pairbus.amqp.types import Timestamp, Uuid
@@ -54,49 +55,41 @@ IDENTIFIERS: Final = frozenset(["messageid", "sessionid", "replytosessionid"])
 
 
 @final
+@dataclass(slots=True, eq=False)
 class SetUser:
     """Give an application property a value. One that exists in another spelling is overwritten."""
 
-    __slots__ = ("name", "value")
-
-    def __init__(self, name: str, value: object) -> None:
-        self.name = name
-        """As the action spells it."""
-        self.value = value
+    name: str
+    """As the action spells it."""
+    value: object
 
 
 @final
+@dataclass(slots=True, eq=False)
 class RemoveUser:
     """Take an application property away, whatever its spelling."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
 
 @final
+@dataclass(slots=True, eq=False)
 class SetSystem:
     """Give a broker property (canonical name) a text, or None to clear it."""
 
-    __slots__ = ("name", "value")
-
-    def __init__(self, name: str, value: str | None) -> None:
-        self.name = name
-        self.value = value
+    name: str
+    value: str | None
 
 
 Change: TypeAlias = SetUser | RemoveUser | SetSystem
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Changes:
     """What an action asks for, in order."""
 
-    __slots__ = ("changes",)
-
-    def __init__(self, changes: list[Change]) -> None:
-        self.changes = changes
+    changes: list[Change]
 
     def with_user(self, name: str, value: object) -> Changes:
         """The same and one application property more."""
@@ -156,15 +149,13 @@ class ChangedView:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Statement:
     """``SET property = value`` or, without a value, ``REMOVE property``."""
 
-    __slots__ = ("target", "value", "written_name")
-
-    def __init__(self, target: Property, written_name: str, value: Expression | None) -> None:
-        self.target = target
-        self.written_name = written_name
-        self.value = value
+    target: Property
+    written_name: str
+    value: Expression | None
 
     def apply(self, view: ChangedView) -> Change:
         """The change for this message, already visible in the view. Raises FilterFailed."""

@@ -7,6 +7,7 @@ Names, text and numbers as in the rule language of Service Bus: ``[a]]b]`` and `
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final, final
 
 from pairbus.errors import InvalidRule
@@ -33,17 +34,15 @@ DIGITS: Final = frozenset("0123456789")
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Token:
     """One word of an expression and where it stands (counted from 1)."""
 
-    __slots__ = ("kind", "number", "position", "text")
-
-    def __init__(self, kind: int, text: str, position: int, number: int | float = 0) -> None:
-        self.kind = kind
-        self.text = text
-        """Keywords in upper case; names and text without their quotes."""
-        self.position = position
-        self.number = number
+    kind: int
+    text: str
+    """Keywords in upper case; names and text without their quotes."""
+    position: int
+    number: int | float = 0
 
 
 def refuse(position: int, expected: str, found: str) -> InvalidRule:
