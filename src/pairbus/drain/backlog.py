@@ -1,10 +1,10 @@
-"""What sits in the backlog, shown as the originals; set-aside messages looked at, sent round again, or removed."""
+"""What is in the backlog, shown as the originals; dead-lettered messages inspected, redriven or deleted."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,7 +35,6 @@ from pairbus.sdk.trust import reaching
 PAGE: Final = 100
 WAIT_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 15.0
-QUEUES_PROBED_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class MessageRow:
     session_id: str | None
     enqueued: str | None
     reason: str | None
-    """Why it was detoured, or why it was set aside."""
+    """Why it was parked, or why it was dead-lettered."""
     description: str | None
     bytes: int
     """The size of the encoded message."""
@@ -103,21 +102,14 @@ class Backlog:
         self._count = count
         self._trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file else {}
 
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[ServiceBusClient]:
-        async with ServiceBusClient.from_connection_string(
-            self._secondary, retry_total=1, **reaching(self._secondary), **self._trust
-        ) as client:
-            yield client
-
-    def _primary_client(self, connection_string: str) -> ServiceBusClient:
+    def _client(self, connection_string: str) -> ServiceBusClient:
         return ServiceBusClient.from_connection_string(
             connection_string, retry_total=1, **reaching(connection_string), **self._trust
         )
 
     async def queues(self) -> list[QueueRow]:
         """Every backlog queue with its counts; extra ones included."""
-        async with self._client() as client:
+        async with self._client(self._secondary) as client:
             management = Management(AsyncioRuntime(), client, self._trust, self._host)
             try:
                 found = await management.backlog_queues(self.name)
@@ -146,18 +138,17 @@ class Backlog:
             if not identity.accepts(row.owner):
                 raise OtherPrimaryError(row.name, row.owner, identity.address)
 
-    async def messages(self, queue: str, limit: int, *, set_aside: bool) -> list[MessageRow]:
-        """Messages of one queue, browsed without locking them."""
-        async with self._client() as client, _receiver(client, queue, set_aside=set_aside) as receiver:
-            rows: list[MessageRow] = []
-            position = 1
-            while len(rows) < limit:
-                page = await page_of(receiver, position, min(PAGE, limit - len(rows)))
-                if not page:
-                    break
+    async def messages(self, queue: str, limit: int, *, is_dead: bool) -> list[MessageRow]:
+        """Messages of one queue, or of its dead-letter queue, browsed without locking them."""
+        rows: list[MessageRow] = []
+        position = 1
+        async with self._client(self._secondary) as client, _receiver(client, queue, is_dead) as receiver:
+            while page := await page_of(receiver, position, min(PAGE, limit - len(rows))):
                 rows += [row_of(queue, browsed) for browsed in page]
                 position = max(position, page[-1].sequence_number) + 1
-            return rows
+                if len(rows) >= limit:
+                    break
+        return rows
 
     async def redrive(self, queue: str, reason: str | None = None) -> Redriven:
         """Put dead-lettered messages back into their backlog queue.
@@ -166,67 +157,51 @@ class Backlog:
         """
         moved = 0
         missing: Counter[str] = Counter()
-        unwanted: Counter[str] = Counter()
         async with (
-            self._client() as client,
+            self._client(self._secondary) as client,
             self._destinations() as destinations,
-            _receiver(client, queue, set_aside=True) as receiver,
             client.get_queue_sender(queue) as sender,
         ):
-            others: list[Any] = []
-            while messages := await receiver.receive_messages(
-                max_message_count=PAGE, max_wait_time=WAIT_SECONDS
-            ):
-                for message in messages:
-                    payload = receivers.payload_of(message)
-                    found = _reason(message)
-                    if payload is None or (reason is not None and found != reason):
-                        unwanted[found or "no reason"] += 1
-                        others.append(message)
-                        continue
-                    path = _path(payload)
-                    if found == DESTINATION_NOT_FOUND and await destinations.is_missing(path):
-                        missing[path] += 1
-                        others.append(message)
-                        continue
-                    batch = message_bytes.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
-                    message_bytes.batch_of(batch, [parking.without_dead_letter_marks(payload)])
-                    # Sent before completed: a crash in between repeats it, with the same message id.
-                    await sender.send_messages(batch)
-                    await receiver.complete_message(message)
-                    moved += 1
-            for message in others:
-                await receiver.abandon_message(message)
-        return Redriven(moved, dict(missing), dict(unwanted), destinations.is_reachable)
+
+            async def send_back(message: Any, found: str | None) -> bool:
+                nonlocal moved
+                payload = receivers.payload_of(message)
+                if payload is None:
+                    return False
+                path = Browsed.of(payload).text_property(parking.ALIAS_PATH) or ""
+                if found == DESTINATION_NOT_FOUND and await destinations.is_missing(path):
+                    missing[path] += 1
+                    return False
+                batch = message_bytes.new_batch(BACKLOG_LIMIT_BYTES * 4, sender)
+                message_bytes.batch_of(batch, [parking.without_dead_letter_marks(payload)])
+                # Sent before completed: a crash in between repeats it, with the same message id.
+                await sender.send_messages(batch)
+                moved += 1
+                return True
+
+            others = await _remove_dead(client, queue, reason, send_back)
+        return Redriven(moved, dict(missing), others, destinations.is_reachable)
 
     @asynccontextmanager
     async def _destinations(self) -> AsyncIterator[_Destinations]:
         if self._primary is None:
             yield _Destinations(None)
             return
-        async with self._primary_client(self._primary) as client:
+        async with self._client(self._primary) as client:
             yield _Destinations(client)
 
     async def purge(self, queue: str, reason: str | None = None) -> tuple[int, dict[str, int]]:
         """Remove dead-lettered messages for good; how many, and how many others stay, by their reason."""
         removed = 0
-        unwanted: Counter[str] = Counter()
-        async with self._client() as client, _receiver(client, queue, set_aside=True) as receiver:
-            others: list[Any] = []
-            while messages := await receiver.receive_messages(
-                max_message_count=PAGE, max_wait_time=WAIT_SECONDS
-            ):
-                for message in messages:
-                    found = _reason(message)
-                    if reason is not None and found != reason:
-                        unwanted[found or "no reason"] += 1
-                        others.append(message)
-                        continue
-                    await receiver.complete_message(message)
-                    removed += 1
-            for message in others:
-                await receiver.abandon_message(message)
-        return removed, dict(unwanted)
+
+        async def count(_message: Any, _found: str | None) -> bool:
+            nonlocal removed
+            removed += 1
+            return True
+
+        async with self._client(self._secondary) as client:
+            others = await _remove_dead(client, queue, reason, count)
+        return removed, others
 
     async def drain(
         self,
@@ -244,8 +219,8 @@ class Backlog:
         """Deliver messages to the primary until stopped, or once."""
         if self._primary is None:
             raise UsageError("draining needs the primary's connection string: set PAIRBUS_PRIMARY")
-        async with self._client() as secondary:
-            primary = self._primary_client(self._primary)
+        async with self._client(self._secondary) as secondary:
+            primary = self._client(self._primary)
             drain, doubts = build(
                 primary,
                 secondary,
@@ -267,12 +242,38 @@ class Backlog:
 
 
 @asynccontextmanager
-async def _receiver(client: ServiceBusClient, queue: str, *, set_aside: bool) -> AsyncIterator[Any]:
-    options: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if set_aside else {}
-    receiver = client.get_queue_receiver(queue, **options)
-    async with receiver:
+async def _receiver(client: ServiceBusClient, queue: str, is_dead: bool) -> AsyncIterator[Any]:
+    options: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if is_dead else {}
+    async with client.get_queue_receiver(queue, **options) as receiver:
         receivers.keep_payloads(receiver)
         yield receiver
+
+
+async def _remove_dead(
+    client: ServiceBusClient,
+    queue: str,
+    reason: str | None,
+    may_remove: Callable[[Any, str | None], Awaitable[bool]],
+) -> dict[str, int]:
+    """Complete the dead-lettered messages of a queue that ``may_remove`` says yes to, given a message and its reason.
+
+    Only messages with ``reason`` are asked about. Returns how many have another one, by their reason.
+    """
+    others: Counter[str] = Counter()
+    kept: list[Any] = []
+    async with _receiver(client, queue, True) as receiver:
+        while page := await receiver.receive_messages(max_message_count=PAGE, max_wait_time=WAIT_SECONDS):
+            for message in page:
+                found = _reason(message)
+                if reason is not None and found != reason:
+                    others[found or "no reason"] += 1
+                elif await may_remove(message, found):
+                    await receiver.complete_message(message)
+                    continue
+                kept.append(message)
+        for message in kept:
+            await receiver.abandon_message(message)
+    return dict(others)
 
 
 class _Destinations:
@@ -309,12 +310,8 @@ def _reason(message: Any) -> str | None:
         return None
 
 
-def _path(payload: bytes) -> str:
-    return Browsed.of(payload).text_property(parking.ALIAS_PATH) or ""
-
-
 def row_of(queue: str, browsed: Browsed) -> MessageRow:
-    """What a person should know of a browsed backlog message, whatever AMQP types its writer used."""
+    """A row for a browsed backlog message, whatever AMQP types its writer used."""
     reason = browsed.text_property("DeadLetterReason")
     if reason is None:
         try:

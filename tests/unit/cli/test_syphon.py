@@ -29,7 +29,7 @@ def test_a_setting_that_is_none_is_refused(given: str) -> None:
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
-def test_a_word_is_said_to_a_person_who_waits_and_taken_back(
+def test_a_status_line_is_shown_to_a_person_who_waits_and_removed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_watched: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_watched)

@@ -79,10 +79,10 @@ class PairFlags:
         return value
 
 
-def home_text(counters: Counters) -> str:
+def delivered_text(counters: Counters) -> str:
     """How a drain ended, in a few words."""
-    is_one = counters.restored == 1
-    return f"{counters.restored} {'message is' if is_one else 'messages are'} home, {counters.set_aside} dead-lettered"
+    noun = "message" if counters.restored == 1 else "messages"
+    return f"{counters.restored} {noun} delivered, {counters.set_aside} dead-lettered"
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -1,10 +1,11 @@
-"""``pairbus syphon``: bring the backlog home."""
+"""``pairbus syphon``: drain the backlog into the primary, in this process or on Spark."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from pairbus.cli.kit.options import command, json_option, option
-from pairbus.cli.kit.pair import PairFlags, home_text, run
+from pairbus.cli.kit.options import command, json_option, option, values_of
+from pairbus.cli.kit.output import status, stop_on_signals
+from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.kit.spark import conf_option
+from pairbus.cli.reports.spark_report import closing_spark, spark_errors, spark_settings
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from pairbus.drain.ports import Observer
     from pairbus.drain.shell import Drain
     from pairbus.pairing.statistics import Counters
+    from pairbus.spark.drain.report import Progress, Report
 
 EPILOG: Final = """\b
 Examples:
@@ -36,7 +40,7 @@ Examples:
 On a cluster pairbus must be installed on the workers; they need no files: connection strings and authorities travel with the job.
 
 \b
-Exit codes: 0 done or stopped, 1 something could not be brought home (Spark), 2 wrong usage, 3 could not reach a namespace, was refused,
+Exit codes: 0 done or stopped, 1 something could not be delivered (Spark), 2 wrong usage, 3 could not reach a namespace, was refused,
 or nothing moved for 30 s (--once, local).
 """
 
@@ -57,7 +61,7 @@ class SyphonFlags(PairFlags):
         flag="--primary-alias",
         metavar="HOST[:PORT]",
     )
-    once: bool = option("End when all that was there at the start is home.", False)
+    once: bool = option("End when all that was there at the start is delivered.", False)
     order: Literal["relaxed", "session"] = option("Whether the order within a session is kept.", "relaxed")
     queues: int = option("How many backlog queues.", 10, minimum=1)
     extra: bool = option("Drain backlog queues beyond that number too.", False)
@@ -77,42 +81,40 @@ class SyphonFlags(PairFlags):
 
 @command(SyphonFlags, EPILOG)
 def syphon(flags: SyphonFlags) -> int:
-    """Bring the messages of the backlog home to the primary."""
-    if flags.engine == "spark":
-        from pairbus.cli.pairing.syphon_spark import drain_on_spark
+    """Deliver the messages of the backlog to the primary."""
+    return _on_spark(flags) if flags.engine == "spark" else _here(flags)
 
-        return drain_on_spark(flags)
-    if flags.order == "session":
-        raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
+
+# --- in this process --------------------------------------------------------------------------------
+
+
+def _here(flags: SyphonFlags) -> int:
     from pairbus.pairing.statistics import Counters
 
+    if flags.order == "session":
+        raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
     counters = Counters()
     run(_drain(flags.backlog(flags.queues), counters, flags))
     if flags.as_json:
         click.echo(json.dumps(asdict(counters)))
     else:
-        click.echo(home_text(counters), err=True)
-        found = {name: value for name, value in asdict(counters).items() if value}
-        click.echo(" ".join(f"{name}={value}" for name, value in found.items()), err=True)
+        click.echo(delivered_text(counters), err=True)
+        click.echo(" ".join(f"{name}={value}" for name, value in asdict(counters).items() if value), err=True)
     return 0
 
 
 async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> None:
     rows = [row for row in await backlog.queues() if flags.extra or not row.is_extra]
     backlog.check_owner(rows, flags.primary_aliases)
-    queues = [row.name for row in rows]
-    if not queues:
+    if not rows:
         raise UsageError(f"the secondary has no backlog queues of {backlog.name!r}: was it ever paired?")
     await backlog.drain(
-        queues,
-        once=flags.once,
+        [row.name for row in rows],
         counters=counters,
         ledger=Path(flags.ledger) if flags.ledger else None,
-        not_found=flags.not_found,
-        time_to_live=flags.time_to_live,
-        primary_aliases=flags.primary_aliases,
         observer=reporter(),
-        started=_stop_on_signals,
+        started=_end_on_signals,
+        **values_of(flags, "once", "not_found", "time_to_live", "primary_aliases"),
     )
 
 
@@ -136,8 +138,76 @@ def reporter() -> Observer:
     return Reporter()
 
 
-def _stop_on_signals(running: Drain) -> None:
+def _end_on_signals(running: Drain) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(number, running.stop)
+
+
+# --- on Spark ---------------------------------------------------------------------------------------
+
+
+def _on_spark(flags: SyphonFlags) -> int:
+    from pairbus.spark.drain.driver import SyphonOptions, run_syphon
+    from pairbus.spark.session import spark_session
+
+    primary, secondary = flags.both
+    names = ("primary_aliases", "queues", "master", "once", "order", "tasks", "ledger", "not_found")
+    options = SyphonOptions(
+        primary=primary,
+        secondary=secondary,
+        authorities=flags.authorities(),
+        primary_namespace=flags.namespace,
+        drains_extra=flags.extra,
+        settings=spark_settings(flags.settings),
+        **values_of(flags, *names, "time_to_live"),
+    )
+    stop = stop_on_signals()
+    with status("starting Spark…"):
+        spark = spark_session("pairbus syphon", master=options.master, settings=options.settings)
+    with spark_errors(), closing_spark(spark):
+        show = _json_line if flags.as_json else _line
+        report = run_syphon(options, stop=stop, report_progress=show, spark=spark)
+    if flags.as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        _show(report)
+    return report.exit_code
+
+
+def _line(progress: Progress) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[2K{progress.line()}", err=True, nl=False)
+
+
+def _json_line(progress: Progress) -> None:
+    shown = {
+        **asdict(progress),
+        "rate_per_s": round(progress.rate_per_s, 1),
+        "seconds_left": progress.seconds_left,
+    }
+    click.echo(json.dumps(shown), err=True)
+
+
+def _show(report: Report) -> None:
+    lines = [""] if sys.stderr.isatty() else []
+    lines.append(
+        f"{report.moved:,} messages delivered in {report.seconds:,.0f} s; the ledger is in {report.ledger}"
+    )
+    lines += [
+        f"{count:,} dead-lettered: {reason}; see pairbus backlog explain"
+        for reason, count in sorted(report.set_aside.items())
+    ]
+    lines += [
+        f"{queue}: {'some' if left is None else f'{left:,}'} could not be delivered"
+        for queue, left in sorted(report.left.items())
+    ]
+    lines += [f"{path} is unavailable: {reason}" for path, reason in sorted(report.waiting.items())]
+    lines += [
+        f"{queue} lies beyond --queues and was left alone: --extra drains it too"
+        for queue, count in sorted(report.extra.items())
+        if count != 0
+    ]
+    for line in lines:
+        click.echo(line, err=True)
