@@ -176,7 +176,7 @@ def test_nobody_brings_the_backlog_home_and_the_card_says_so(tmp_path: Path) -> 
             pair,
             fault="manual",
             lasts=timedelta(seconds=1),
-            brings_home=False,
+            syphon="running",
             drain_within=timedelta(seconds=1),
         )
         card = hold(chosen, tmp_path)

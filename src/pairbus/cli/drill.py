@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,12 +16,12 @@ from pairbus.cli.kit.options import command, json_option, option, values_of
 from pairbus.cli.kit.output import show, silence_logs, stop_on_signals
 from pairbus.cli.kit.pair import PairFlags, refusals
 from pairbus.errors import UsageError
+from pairbus.stage.drill.plan import AHEAD_MAX, DrillOptions, DrillSettings, seconds_until
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from pairbus.stage.drill.card import Card
-    from pairbus.stage.drill.plan import DrillOptions
 
 EXIT_FAILED: Final = 1
 EXIT_ENDED_EARLY: Final = 130
@@ -44,49 +44,19 @@ Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 3 could not 
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrillFlags(PairFlags):
+class DrillFlags(DrillSettings, PairFlags):
     at: str | None = option("Begin when the clock here next shows this.", metavar="HH:MM")
     ahead: timedelta | None = option("Begin after this long, as 10m.", flag="--in", metavar="TIME")
-    lasts: timedelta = option("How long the outage lasts.", "60s", flag="--for", metavar="TIME")
-    fault: Literal[
-        "auto", "refuse", "cut", "black-hole", "drop-acknowledgements", "fill", "throttle", "manual"
-    ] = option("What happens to the primary.", "auto")
-    entities: tuple[str, ...] = option(
-        "Drill on this queue or topic, which needs --yes; may repeat.  [default: a queue of the drill's own]",
-        (),
-        flag="--entity",
-        metavar="PATH",
-    )
-    may_touch: bool = option(
-        "Yes, consumers of --entity may see probes; yes, bring others' backlog home.", False, flag="--yes"
-    )
-    rate: float = option("Probes a second for each entity.", 10.0)
-    failover_interval: timedelta = option("Of the paired client.", "10s", metavar="TIME")
-    ping_interval: timedelta = option("Of the paired client.", "2s", metavar="TIME")
-    while_suspect: Literal["wait", "raise"] = option("What sends do until the failover.", "wait")
-    timeout: timedelta | None = option(
-        "Of one send.  [default: 5 s beyond the failover interval]", metavar="TIME"
-    )
-    queues: int = option("How many backlog queues.", 10, minimum=1, maximum=100)
-    syphon: Literal["own", "running"] = option(
-        "Who brings the probes home: pumps of the drill, or the syphon that runs.", "own"
-    )
-    drain_within: timedelta = option("How long the way home may take.", "2m", metavar="TIME")
-    slack: timedelta = option("How much later than promised passes.", "5s", metavar="TIME")
     as_json: bool = json_option("Print the report card as one JSON object.")
 
     def options(self) -> DrillOptions:
-        from pairbus.stage.drill.plan import DrillOptions
-
         primary, secondary = self.both
         return DrillOptions(
             primary=primary,
             secondary=secondary,
+            namespace=self.namespace,
             ca_file=self.ca_file(),
-            brings_home=self.syphon == "own",
-            **values_of(self, "namespace", "fault", "lasts", "entities", "rate", "failover_interval"),
-            **values_of(self, "ping_interval", "while_suspect", "queues", "timeout", "slack"),
-            **values_of(self, "drain_within", "may_touch"),
+            **values_of(self, DrillSettings),
         )
 
 
@@ -138,8 +108,6 @@ def _hold(options: DrillOptions, seconds_ahead: float, console: Console) -> Card
 
 
 def _seconds_ahead(flags: DrillFlags) -> float:
-    from pairbus.stage.drill.plan import AHEAD_MAX, seconds_until
-
     if flags.at:
         return seconds_until(flags.at, datetime.fromtimestamp(time.time()).astimezone())
     ahead = flags.ahead or timedelta(0)

@@ -19,14 +19,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from pairbus.errors import BrokerNotReady, UsageError
+from pairbus.errors import BrokerNotReady
 from pairbus.local.hosts import ProcessHost, Setup
+from pairbus.local.options import UpOptions
 from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.journal import ENVIRONMENT
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.ready import ReadyInfo
-from pairbus.server.sockets.registry import is_loopback_only
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,48 +56,6 @@ class PairPage(Protocol):
 
 PageFactory = Callable[[PairedServiceBusClient, Path, "Sequence[Member]"], PairPage]
 """Makes the page of a paired client, its event journal and both namespaces, which are ready."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpOptions:
-    """How the pair is run.
-
-    Args:
-        data: Where everything of the pair is kept.
-        primary: The primary's name.
-        secondary: The secondary's name.
-        primary_address: Where the primary listens.
-        secondary_address: Where the secondary listens.
-        page_address: Where the page is.
-        config: Entities of the primary, as for ``pairbus serve --config``.
-        queues: How many backlog queues.
-        failover_interval: How long sends must fail before they go to the backlog.
-        restart_seconds: How long a namespace that died stays away before it is started again.
-        faults: Whether both offer the fault switchboard.
-        audit: Whether both write the audit log of messages, the input of ``pairbus reconcile``.
-    """
-
-    data: Path
-    primary: str = PRIMARY
-    secondary: str = SECONDARY
-    primary_address: str = "127.0.0.1:5672"
-    secondary_address: str = "127.0.0.1:5673"
-    page_address: str = "127.0.0.1:5300"
-    config: Path | None = None
-    queues: int = 10
-    failover_interval: timedelta = timedelta(seconds=10)
-    restart_seconds: float = 15.0
-    faults: bool = True
-    audit: bool = False
-
-    def __post_init__(self) -> None:
-        if self.primary.lower() == self.secondary.lower():
-            raise UsageError(f"both namespaces are called {self.primary!r}: a pair needs two names")
-        if not is_loopback_only(parse_address(self.page_address, "--page")[0]):
-            raise UsageError(
-                f"--page {self.page_address} can be reached from other machines, and the pair's page speaks plain text: "
-                "use 127.0.0.1, or `pairbus serve` with TLS on each machine"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,7 +302,7 @@ class RunningPair:
     def _pair(self, first: ReadyInfo, second: ReadyInfo) -> PairedServiceBusClient:
         options = SendAvailabilityOptions(
             backlog_queue_count=self._options.queues,
-            failover_interval=self._options.failover_interval,
+            failover_interval=timedelta(seconds=self._options.failover_interval),
             ping_primary_interval=timedelta(seconds=5),
             enable_syphon=True,
             while_suspect="wait",
@@ -369,11 +327,11 @@ class RunningPair:
                 if code is not None:
                     self._say(
                         f"{member.title} ended ({_ending(code)}); "
-                        f"it is started again in {self._options.restart_seconds:g} s"
+                        f"it is started again in {self._options.restart_after:g} s"
                     )
                 elif (
                     member.died_at is not None
-                    and time.monotonic() >= member.died_at + self._options.restart_seconds
+                    and time.monotonic() >= member.died_at + self._options.restart_after
                 ):
                     await self._restart(member)
             with suppress(TimeoutError):
@@ -385,7 +343,7 @@ class RunningPair:
             self._say(f"{member.title} serves again")
         except BrokerNotReady as error:
             member.died_at = time.monotonic()
-            self._say(f"{error}; it is tried again in {self._options.restart_seconds:g} s")
+            self._say(f"{error}; it is tried again in {self._options.restart_after:g} s")
 
 
 def _ending(code: int) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import signal
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,11 +15,12 @@ from pairbus.cli.kit.namespace import data_directory
 from pairbus.cli.kit.options import command, json_option, option, values_of
 from pairbus.cli.kit.output import show, silence_logs
 from pairbus.errors import BrokerNotReady
+from pairbus.local.options import UpOptions, UpSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pairbus.local.pair import Member, UpInfo, UpOptions
+    from pairbus.local.pair import Member, UpInfo
     from pairbus.pairing.client.sync import PairedServiceBusClient
     from pairbus.web.hub import Hub
 
@@ -40,39 +40,18 @@ EXIT_REFUSED: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpFlags:
+class UpFlags(UpSettings):
     data: str | None = option(
         "Where the pair keeps its files.  [default: the user's data directory]", metavar="DIR"
     )
-    primary: str = option("The primary's name.", "primary", metavar="NAME")
-    secondary: str = option("The secondary's name.", "secondary", metavar="NAME")
-    primary_address: str = option("Port 0: any free.", "127.0.0.1:5672", metavar="HOST:PORT")
-    secondary_address: str = option("Likewise.", "127.0.0.1:5673", metavar="HOST:PORT")
-    page_address: str = option("The page.", "127.0.0.1:5300", flag="--page", metavar="HOST:PORT")
-    config: Path | None = option("Entities of the primary, as for serve.")
-    queues: int = option("Backlog queues.", 10, minimum=1, maximum=100)
-    failover_interval: float = option("", 10.0, minimum=0, maximum=3600, metavar="SECONDS")
-    restart_after: float = option(
-        "How long a namespace that died stays away.", 15.0, minimum=0, maximum=3600, metavar="SECONDS"
-    )
-    faults: bool = option("Offer the fault switchboard.", True, flag="--faults/--no-faults")
-    audit: bool = option("Write the audit logs of messages, the input of reconcile.", False)
     as_json: bool = json_option("Print one JSON object instead of sentences.")
 
 
 @command(UpFlags, EPILOG)
 def up(flags: UpFlags) -> int:
     """Run two paired namespaces, the syphon and a page for both, until stopped (SIGTERM or Ctrl-C)."""
-    from pairbus.local.pair import UpOptions
-
     silence_logs("azure", "pairbus")
-    options = UpOptions(
-        data=data_directory("up", flags.data).absolute(),
-        failover_interval=timedelta(seconds=flags.failover_interval),
-        restart_seconds=flags.restart_after,
-        **values_of(flags, "primary", "secondary", "primary_address", "secondary_address", "page_address"),
-        **values_of(flags, "config", "queues", "faults", "audit"),
-    )
+    options = UpOptions(data=data_directory("up", flags.data).absolute(), **values_of(flags, UpSettings))
     try:
         return asyncio.run(_run(options, as_json=flags.as_json))
     except BrokerNotReady as error:

@@ -18,38 +18,22 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from pairbus.errors import UsageError
+from pairbus.model.flags import FLAG, argument, option
 
-_KEY: Final = "click"
+__all__ = ["argument", "command", "json_option", "option", "parameters_of", "values_of"]
+
 _Flags = TypeVar("_Flags")
 Parse = Callable[[str], object]
 """Makes a value of an option's text. Raises UsageError or ValueError, whose text is shown."""
-
-
-def option(help: str = "", default: Any = None, *, flag: str = "", **settings: Any) -> Any:
-    """A field that is an option.
-
-    Args:
-        help: Its help text.
-        default: Its value when it is not given; shown in the help text unless it is None, False or empty.
-        flag: Its name on the command line where it is not the field's; ``--on/--off`` for a switch with two names.
-        settings: ``metavar``, ``minimum``, ``maximum`` (which needs a minimum), ``choices``, ``parse``, ``required``, ``envvar``.
-    """
-    return field(default=default, metadata={_KEY: {"help": help, "flag": flag, **settings}})
-
-
-def argument(**settings: Any) -> Any:
-    """A field that is an argument; ``settings`` are click's (``required``, ``nargs``, ``metavar``) or ``choices``."""
-    default = None if settings.get("required") is False else MISSING
-    return field(default=default, metadata={_KEY: {"is_argument": True, **settings}})
 
 
 def json_option(help: str = "Print one JSON object.") -> Any:
@@ -81,13 +65,13 @@ def parameters_of(flags: type) -> list[click.Parameter]:
     """Click's parameters for the fields of a dataclass; those of its base classes come last."""
     hints = get_type_hints(flags)
     own = [name for cls in flags.__mro__ for name in inspect.get_annotations(cls)]
-    known = {one.name: one for one in fields(flags)}
+    known = {one.name: one for one in fields(flags) if FLAG in one.metadata}
     found = [_parameter(known[name], hints[name]) for name in dict.fromkeys(own) if name in known]
     return sorted(found, key=lambda parameter: isinstance(parameter, click.Option))
 
 
 def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
-    settings = dict(one.metadata[_KEY])
+    settings = dict(one.metadata[FLAG])
     hint, is_many = _plain(hint)
     choices: Sequence[str] = settings.pop("choices", ()) or (
         get_args(hint) if get_origin(hint) is Literal else ()
@@ -97,7 +81,7 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     if settings.pop("is_argument", False):
         return click.Argument([one.name], **settings)
     flag = settings.pop("flag") or "--" + one.name.replace("_", "-")
-    settings["default"] = None if is_many else one.default
+    settings["default"] = None if is_many else _default(one.default)
     settings["show_default"] = one.default not in (None, False, "", ()) or "/" in flag
     settings["multiple"] = is_many
     minimum, maximum = settings.pop("minimum", None), settings.pop("maximum", None)
@@ -113,6 +97,13 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     elif hint is Path:
         settings["type"] = click.Path(exists=True, dir_okay=False, path_type=Path)
     return click.Option([flag, one.name], **settings)
+
+
+def _default(value: object) -> object:
+    if isinstance(value, timedelta):
+        seconds = round(value.total_seconds())
+        return f"{seconds}s" if seconds <= 60 or seconds % 60 else f"{seconds // 60}m"
+    return value
 
 
 def _plain(hint: Any) -> tuple[Any, bool]:
@@ -141,6 +132,10 @@ def _length(text: str) -> timedelta:
     return timedelta(milliseconds=duration_ms(f"{text}s" if text.isdecimal() else text))
 
 
-def values_of(flags: object, *names: str) -> Mapping[str, Any]:
-    """Some fields of a dataclass by name, to pass on as keyword arguments."""
-    return {name: getattr(flags, name) for name in names}
+def values_of(flags: object, *names: str | type) -> dict[str, Any]:
+    """Some fields of a dataclass by name, to pass on as keyword arguments. A dataclass among the names stands for its fields."""
+    found: dict[str, Any] = {}
+    for name in names:
+        one_or_more = [name] if isinstance(name, str) else [one.name for one in fields(name)]
+        found |= {one: getattr(flags, one) for one in one_or_more}
+    return found

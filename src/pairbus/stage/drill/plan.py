@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from pairbus.errors import UsageError
+from pairbus.model.flags import option
 
 LASTS_MIN: Final = timedelta(seconds=1)
 LASTS_MAX: Final = timedelta(hours=1)
@@ -65,49 +66,53 @@ OUTAGES: Final = {
 """Every kind by name. ``auto`` is ``refuse`` where there is a switchboard and ``manual`` where there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrillOptions:
-    """How a drill is held.
+@dataclass(frozen=True, kw_only=True)
+class DrillSettings:
+    """How a drill is held; the options of ``pairbus drill``."""
 
-    Args:
-        primary: The primary's connection string.
-        secondary: The secondary's.
-        namespace: The primary's own name, when its connection string lacks it.
-        ca_file: Authorities to trust.
-        fault: A name of ``OUTAGES``, or ``auto``.
-        lasts: How long the outage lasts.
-        entities: Entities to drill on; a queue of the drill's own when there are none.
-        rate: Probes a second for each entity.
-        failover_interval: As of the paired client's options.
-        ping_interval: Likewise.
-        while_suspect: Likewise.
-        queues: Likewise.
-        brings_home: Whether the drill hosts pumps of its own; else those that run must do it.
-        timeout: How long a caller waits for one send.
-        slack: How much later than promised still passes.
-        drain_within: How long the way home may take.
-        calm: How long all must be well before the outage.
-        may_touch: Whether entities that are not the drill's own may be used, or others' backlog be brought home.
-    """
+    lasts: timedelta = option(
+        "How long the outage lasts.", timedelta(seconds=60), flag="--for", metavar="TIME"
+    )
+    fault: str = option("What happens to the primary.", AUTO, choices=(AUTO, *OUTAGES))
+    entities: tuple[str, ...] = option(
+        "Drill on this queue or topic, which needs --yes; may repeat.  [default: a queue of the drill's own]",
+        (),
+        flag="--entity",
+        metavar="PATH",
+    )
+    may_touch: bool = option(
+        "Yes, consumers of --entity may see probes; yes, bring others' backlog home.", False, flag="--yes"
+    )
+    rate: float = option("Probes a second for each entity.", 10.0)
+    failover_interval: timedelta = option("Of the paired client.", timedelta(seconds=10), metavar="TIME")
+    ping_interval: timedelta = option("Of the paired client.", timedelta(seconds=2), metavar="TIME")
+    while_suspect: Literal["wait", "raise"] = option("What sends do until the failover.", "wait")
+    timeout: timedelta | None = option(
+        "Of one send.  [default: 5 s beyond the failover interval]", metavar="TIME"
+    )
+    queues: int = option("How many backlog queues.", 10, minimum=1, maximum=100)
+    syphon: Literal["own", "running"] = option(
+        "Who brings the probes home: pumps of the drill, or the syphon that runs.", "own"
+    )
+    drain_within: timedelta = option("How long the way home may take.", timedelta(minutes=2), metavar="TIME")
+    slack: timedelta = option("How much later than promised passes.", timedelta(seconds=5), metavar="TIME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrillOptions(DrillSettings):
+    """The settings, checked, and the pair: connection strings, the primary's own name, a file of authorities to trust."""
 
     primary: str = field(repr=False)
     secondary: str = field(repr=False)
     namespace: str | None = None
     ca_file: str | None = None
-    fault: str = AUTO
-    lasts: timedelta = timedelta(seconds=60)
-    entities: tuple[str, ...] = ()
-    rate: float = 10.0
-    failover_interval: timedelta = timedelta(seconds=10)
-    ping_interval: timedelta = timedelta(seconds=2)
-    while_suspect: Literal["raise", "wait"] = "wait"
-    queues: int = 10
-    brings_home: bool = True
-    timeout: timedelta | None = None
-    slack: timedelta = timedelta(seconds=5)
-    drain_within: timedelta = timedelta(minutes=2)
     calm: timedelta = timedelta(seconds=3)
-    may_touch: bool = False
+    """How long all must be well before the outage."""
+
+    @property
+    def brings_home(self) -> bool:
+        """Whether the drill drains the backlog itself; else a syphon that runs must do it."""
+        return self.syphon == "own"
 
     def __post_init__(self) -> None:
         if self.fault not in (AUTO, *OUTAGES):

@@ -1,0 +1,50 @@
+"""How a pair is run on this machine; the options of ``pairbus up``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pairbus.errors import UsageError
+from pairbus.model.flags import option
+from pairbus.server.config.addresses import parse_address
+from pairbus.server.sockets.registry import is_loopback_only
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpSettings:
+    primary: str = option("The primary's name.", "primary", metavar="NAME")
+    secondary: str = option("The secondary's name.", "secondary", metavar="NAME")
+    primary_address: str = option("Port 0: any free.", "127.0.0.1:5672", metavar="HOST:PORT")
+    secondary_address: str = option("Likewise.", "127.0.0.1:5673", metavar="HOST:PORT")
+    page_address: str = option("The page.", "127.0.0.1:5300", flag="--page", metavar="HOST:PORT")
+    config: Path | None = option("Entities of the primary, as for serve.")
+    queues: int = option("Backlog queues.", 10, minimum=1, maximum=100)
+    failover_interval: float = option(
+        "How long sends must fail before they go to the backlog.",
+        10.0,
+        minimum=0,
+        maximum=3600,
+        metavar="SECONDS",
+    )
+    restart_after: float = option(
+        "How long a namespace that died stays away.", 15.0, minimum=0, maximum=3600, metavar="SECONDS"
+    )
+    faults: bool = option("Offer the fault switchboard.", True, flag="--faults/--no-faults")
+    audit: bool = option("Write the audit logs of messages, the input of reconcile.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions(UpSettings):
+    """The settings, checked, and the directory where everything of the pair is kept."""
+
+    data: Path
+
+    def __post_init__(self) -> None:
+        if self.primary.lower() == self.secondary.lower():
+            raise UsageError(f"both namespaces are called {self.primary!r}: a pair needs two names")
+        if not is_loopback_only(parse_address(self.page_address, "--page")[0]):
+            raise UsageError(
+                f"--page {self.page_address} can be reached from other machines, and the pair's page speaks plain text: "
+                "use 127.0.0.1, or `pairbus serve` with TLS on each machine"
+            )
