@@ -12,7 +12,7 @@ from pairbus.cli.kit.options import argument, command
 
 SHELLS: Final = ("bash", "zsh", "fish")
 VARIABLE: Final = "_PAIRBUS_COMPLETE"
-"""How the script asks pairbus for words; click's own form of the name."""
+"""The variable by which the script asks pairbus for completions; click's own form of the name."""
 EPILOG: Final = """\b
 Examples:
   pairbus completion bash > ~/.local/share/bash-completion/completions/pairbus

@@ -37,7 +37,7 @@ Examples:
 \b
 The fault strikes the drill's own queue, unless --entity says otherwise, and is switched on with a duration: the primary ends
 it by itself, even if this process dies. Where the primary offers no fault switchboard (`pairbus serve --faults`), as in the cloud,
-auto means manual: the client is told to fail over, and everything but the detection is tested. Ctrl-C ends the drill, brings home
+auto means manual: the client is switched to the backlog by hand, and everything but the detection is tested. Ctrl-C ends the drill, brings home
 what is parked and tidies up; a second Ctrl-C leaves at once.
 Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 3 could not reach or was refused, 130 ended by Ctrl-C.
 """

@@ -91,7 +91,7 @@ class ProcessHost:
             raise
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that is not heard in time."""
+        """SIGTERM, and SIGKILL if the process does not end in time."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGCONT)

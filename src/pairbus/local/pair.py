@@ -43,7 +43,8 @@ _TAKEN: Final = "another program listens there"
 PRIMARY: Final = "primary"
 SECONDARY: Final = "secondary"
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
+"""Shows one line to a person."""
 
 
 class PairPage(Protocol):
@@ -113,7 +114,7 @@ class Member:
 
     @property
     def title(self) -> str:
-        """How people are told of it."""
+        """Its name in messages to people."""
         return f"the {self.role}" if self.name.lower() == self.role else f"the {self.role} {self.name}"
 
     @property
@@ -143,7 +144,7 @@ class Member:
         try:
             return self._start_at(Setup(**{**asdict(self._setup), "amqp": last[0]}))
         except BrokerNotReady:
-            return None  # another program listens there now, or it does not start at all, which the next try says
+            return None  # another program listens there now, or it does not start at all, which the next attempt reports
 
     def _start_at(self, setup: Setup) -> ReadyInfo:
         try:
@@ -165,14 +166,14 @@ class Member:
     def _reason(self, error: str) -> str:
         """The broker's own last line, which says what to do, in the words of ``up``'s options."""
         lines = [line.strip() for line in error.splitlines() if line.strip()]
-        said = [line.removeprefix("pairbus: ") for line in lines if line.startswith("pairbus: ")]
-        told = said[-1] if said else " ".join(lines)
-        if _TAKEN in told:
+        own = [line.removeprefix("pairbus: ") for line in lines if line.startswith("pairbus: ")]
+        reason = own[-1] if own else " ".join(lines)
+        if _TAKEN in reason:
             return f"--{self.role}-address {self._setup.amqp}: {_TAKEN}; choose another address, or port 0"
-        return f"{self.title} did not start: {told}"
+        return f"{self.title} did not start: {reason}"
 
     def has_died(self) -> int | None:
-        """The exit code of a process that ended by itself, told once."""
+        """The exit code of a process that ended by itself, the first time this is asked; else None."""
         if self.died_at is not None:
             return None
         with suppress(subprocess.TimeoutExpired):
@@ -229,12 +230,12 @@ def take_data(data: Path) -> IO[str]:
 
 
 class RunningPair:
-    """The pair, from start to stop. ``say`` hears what a person should know."""
+    """The pair, from start to stop. ``report`` gets lines that a person should read."""
 
-    def __init__(self, options: UpOptions, say: Say, make_page: PageFactory) -> None:
+    def __init__(self, options: UpOptions, report: Report, make_page: PageFactory) -> None:
         self._options = options
         self._make_page = make_page
-        self._say = say
+        self._report = report
         self._stack = AsyncExitStack()
         self._members: list[Member] = []
         self.info: UpInfo | None = None
@@ -320,12 +321,12 @@ class RunningPair:
         return client
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Until told to stop: start a namespace again that died, after a while in which its absence can be seen."""
+        """Until ``stop`` is set, start a namespace that died again, after ``restart_after`` seconds."""
         while not stop.is_set():
             for member in self._members:
                 code = await asyncio.to_thread(member.has_died)
                 if code is not None:
-                    self._say(
+                    self._report(
                         f"{member.title} ended ({_ending(code)}); "
                         f"it is started again in {self._options.restart_after:g} s"
                     )
@@ -340,10 +341,10 @@ class RunningPair:
     async def _restart(self, member: Member) -> None:
         try:
             await asyncio.to_thread(member.start)
-            self._say(f"{member.title} serves again")
+            self._report(f"{member.title} serves again")
         except BrokerNotReady as error:
             member.died_at = time.monotonic()
-            self._say(f"{error}; it is tried again in {self._options.restart_after:g} s")
+            self._report(f"{error}; it is tried again in {self._options.restart_after:g} s")
 
 
 def _ending(code: int) -> str:

@@ -13,7 +13,7 @@ class VirtualClock:
     """Milliseconds since the Unix epoch that pass only by ``advance``. Safe to use from any thread.
 
     A broker that runs on it does its timed work (expired locks, due schedules) when the clock is moved.
-    It starts at the real time unless told otherwise, because the official SDK compares the ends of locks
+    It starts at the real time unless another time is given, because the official SDK compares the ends of locks
     with its own clock; tokens made by the SDK expire after an hour on either.
     """
 
@@ -31,7 +31,7 @@ class VirtualClock:
         return self._now
 
     def advance(self, ms: int) -> int:
-        """Let time pass. Returns the new instant once everyone who listens has been told."""
+        """Let time pass. Returns the new instant once all listeners have run."""
         if ms < 0:
             raise UsageError(f"a clock does not run backwards: advance({ms}); give 0 or more milliseconds")
         with self._lock:

@@ -1,4 +1,4 @@
-"""Queues, topics and subscriptions as a test declares them, in the official SDK's words, and as the broker reads them."""
+"""Queues, topics and subscriptions as a test declares them, with the official SDK's names, and as the broker reads them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Subscription:
         rules: SQL filters by the name of their rule. Without any, the subscription takes every message.
         requires_session: Whether it delivers by session.
         lock_duration: How long a delivery stays locked.
-        default_message_time_to_live: The life of a message that says nothing of it.
+        default_message_time_to_live: The time to live of messages that have none.
         dead_lettering_on_message_expiration: Whether expired messages are dead-lettered.
         max_delivery_count: Deliveries before a message is dead-lettered.
         forward_to: The queue or topic that gets every message instead.
@@ -94,7 +94,7 @@ class Topic:
     Args:
         name: Its name.
         subscriptions: By name, or as ``Subscription``.
-        default_message_time_to_live: The life of a message that says nothing of it.
+        default_message_time_to_live: The time to live of messages that have none.
         requires_duplicate_detection: Whether a second message with the same id is dropped.
         duplicate_detection_history_time_window: How long ids are remembered.
     """

@@ -41,7 +41,7 @@ class Namespace:
         process: Run ``pairbus serve`` as a child process.
         queues: Queues that exist from the start, by name or as ``Queue``.
         topics: Topics that exist from the start, by name or as ``Topic`` with its subscriptions and rules.
-        config: More of the namespace in the words of the emulator's configuration, or a whole ``Config.json``.
+        config: More of the namespace in the form of the emulator's configuration, or a whole ``Config.json``.
         data: The data directory; a temporary one that goes on exit unless given.
         faults: Whether the fault switchboard is on.
         clock: A virtual clock to run on; only in a thread.
@@ -174,7 +174,7 @@ class Namespace:
 
     @property
     def http_address(self) -> str:
-        """``host:port`` of the address that speaks HTTP only."""
+        """``host:port`` of the address that serves HTTP only."""
         return self._running().http
 
     @property
@@ -236,7 +236,7 @@ class Namespace:
         return ServiceBusClient.from_connection_string(self.connection_string, **options)
 
     def administration_client(self, **options: Any) -> ServiceBusAdministrationClient:
-        """The official administration client. It always speaks HTTPS, and trusts this broker's own authority."""
+        """The official administration client. It always uses HTTPS, and trusts this broker's own authority."""
         from azure.servicebus.management import ServiceBusAdministrationClient
 
         options.setdefault("connection_verify", self.ca_file)

@@ -33,7 +33,7 @@ SEND_COUNT_MAX: Final = 100
 """Copies of a test message in one request."""
 NUMBERS_MAX: Final = 250
 REDRIVE_MAX: Final = 1_000
-"""Messages set on their way again by one request; the answer says how many are left."""
+"""Messages redriven by one request; the answer says how many are left."""
 REDRIVE_BYTES_MAX: Final = 16_777_216
 PURGE_MAX: Final = 4_000
 """Messages deleted by one request, as by the management link's batch delete; the answer says how many are left."""

@@ -47,7 +47,7 @@ def page_of(
 
 
 def incarnation_of(queue: Queue) -> str:
-    """Tells a queue from another one that bore its name before it: both count their messages from 1."""
+    """Distinguishes a queue from an earlier one of the same name: both number their messages from 1."""
     return f"{queue.queue_id}-{queue.settings.created_at}"
 
 

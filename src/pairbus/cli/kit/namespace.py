@@ -30,7 +30,7 @@ _SUB_QUEUES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A path taken apart, in the words of the administration client."""
+    """A path taken apart, as arguments of the administration client."""
 
     kind: str
     name: str

@@ -228,7 +228,7 @@ class _Judge:
                 "held", "sends wait for the failover, none is refused", count == 0, f"{count} refused"
             )
         why = (
-            "throttled callers wait and may be told so"
+            "throttled callers wait and may get an error"
             if not self._outage.fails_over
             else "a silent primary spends the first send's timeout"
             if self._outage.is_silent
@@ -331,7 +331,7 @@ class _Judge:
         return lines
 
     def _copies(self, seen: list[SentMessage], copies: int, allowed: int) -> Line:
-        """Each copy beyond the first wants a send in doubt to explain it, and other syphons do not tell us theirs."""
+        """Each copy beyond the first needs a send in doubt that explains it. Those of other syphons are not known here."""
         promise = "no copies but of sends in doubt (P36)"
         beyond = [probe for probe in seen if len(probe.copies) - 1 > probe.doubts]
         extra = sum(len(probe.copies) - 1 - probe.doubts for probe in beyond)

@@ -186,7 +186,7 @@ class _Game:
         ]
 
     def _check_backlog(self) -> None:
-        """Pumps bring everything home: with strangers in the backlog that wants to be asked for."""
+        """Refuse when the backlog holds messages of others: the drill would drain them too."""
         if not self._options.brings_home or self._options.may_touch:
             return
         with administration(self._client.secondary, self._options.ca_file) as admin:
@@ -229,8 +229,8 @@ class _Game:
             raise PairingError(f"the pair is not well, so nothing was broken: {why}{left}")
 
     def _is_calm(self) -> bool:
-        told = {probe.entity for probe in self._book.messages() if probe.accepted_ms is not None}
-        return len(told) == len(self._places)
+        accepting = {probe.entity for probe in self._book.messages() if probe.accepted_ms is not None}
+        return len(accepting) == len(self._places)
 
     def _connect(self) -> ServiceBusClient:
         trust: dict[str, Any] = {}
@@ -355,7 +355,7 @@ class _Game:
     def facts(self) -> Facts:
         statistics = self._client.statistics()
         probes = self._book.messages()
-        # Every message that was parked costs the same four operations, whoever's pumps brought it home.
+        # Every message that was parked costs the same four operations, also when another syphon drained it.
         foreign = 0 if self._options.brings_home else 2 * sum(probe.is_parked for probe in probes)
         operations = (
             statistics.operations_primary

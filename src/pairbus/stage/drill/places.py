@@ -60,7 +60,7 @@ class Place:
 
 
 def administration(client: ServiceBusClient, ca_file: str | None) -> ServiceBusAdministrationClient:
-    """The official administration client of the namespace that an official client speaks to."""
+    """The official administration client of the namespace that an official client is connected to."""
     options: dict[str, Any] = {
         "connection_timeout": REQUEST_SECONDS,
         "read_timeout": REQUEST_SECONDS,
@@ -126,7 +126,7 @@ class Places:
         except HttpResponseError as error:
             if error.status_code not in _FORBIDDEN:
                 raise
-            # Without Manage one cannot tell: it is sent to as a queue.
+            # Without Manage this cannot be found out: it is treated as a queue.
         # A session is ignored where none is needed, and needed where there are sessions.
         return Place(entity=path, session=self._name)
 

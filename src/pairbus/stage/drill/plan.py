@@ -19,7 +19,7 @@ AHEAD_MAX: Final = timedelta(days=7)
 ENTITIES_MAX: Final = 20
 RATE_MAX: Final = 200.0
 TIMEOUT_BEYOND: Final = timedelta(seconds=5)
-"""How much longer than the failover interval a caller waits for a send unless told."""
+"""How much longer than the failover interval a caller waits for a send by default."""
 AUTO: Final = "auto"
 MANUAL: Final = "manual"
 PROPERTY: Final = "pairbus_drill"
@@ -39,7 +39,7 @@ class Outage:
         fault: The switchboard's word; empty for the client's own switch.
         fails_over: Whether sends must go to the backlog.
         is_silent: Whether a send is not answered at all, so that the first one spends its whole timeout.
-        leaves_doubt: Whether a send may have been stored although its sender was not told so.
+        leaves_doubt: Whether a send may have been stored although its sender got no answer.
     """
 
     name: str
