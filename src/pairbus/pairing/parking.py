@@ -15,7 +15,7 @@ from typing import Final
 from pairbus.errors import InvalidParkedPropertyError, RemoteProtocolError
 from pairbus.pairing.errors import InvalidMessageError
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.sdk import sections as amqp
+from pairbus.sdk import sections
 from pairbus.sdk.sections import Items, Section
 
 ALIAS_SESSION: Final = "x-ms-sessionid"
@@ -150,46 +150,43 @@ def park(payload: bytes, path: str, passport: Passport, *, is_checked: bool = Fa
     Raises:
         InvalidMessageError: ``is_checked``, and the session id or partition key is not allowed.
     """
-    parts = amqp.split(payload)
+    parts = sections.split(payload)
     hints: dict[str, object] = {}
     aliases: Items = []
-    header = amqp.list_items(amqp.find(parts, amqp.HEADER))
-    properties = amqp.list_items(amqp.find(parts, amqp.PROPERTIES))
+    header = sections.list_items(sections.find(parts, sections.HEADER))
+    properties = sections.list_items(sections.find(parts, sections.PROPERTIES))
     session = _take(properties, _GROUP)
     if session is not None:
-        aliases.append((amqp.encode_text(ALIAS_SESSION), session))
+        aliases.append((sections.encode_text(ALIAS_SESSION), session))
     life_ms = _take_life(header, properties, hints)
     if life_ms is not None:
-        aliases.append((amqp.encode_text(ALIAS_LIFE), amqp.encode_long(life_ms * TICKS_PER_MS)))
-    annotations, hidden = _take_annotations(amqp.map_items(amqp.find(parts, amqp.MESSAGE_ANNOTATIONS)), hints)
+        aliases.append((sections.encode_text(ALIAS_LIFE), sections.encode_long(life_ms * TICKS_PER_MS)))
+    annotations, hidden = _take_annotations(
+        sections.map_items(sections.find(parts, sections.MESSAGE_ANNOTATIONS)), hints
+    )
     if ANNOTATION_SCHEDULE in hidden:
-        aliases.append((amqp.encode_text(ALIAS_SCHEDULE), hidden[ANNOTATION_SCHEDULE]))
-    aliases.append((amqp.encode_text(ALIAS_PATH), amqp.encode_text(path)))
+        aliases.append((sections.encode_text(ALIAS_SCHEDULE), hidden[ANNOTATION_SCHEDULE]))
+    aliases.append((sections.encode_text(ALIAS_PATH), sections.encode_text(path)))
     partition = hidden.get(ANNOTATION_PARTITION)
     if is_checked:
         _check_ids(session, partition)
     if partition is not None:
-        if session is not None and amqp.text_of(session) == amqp.text_of(partition):
+        if session is not None and sections.text_of(session) == sections.text_of(partition):
             hints["pk"] = 1
         else:
-            aliases.append((amqp.encode_text(ALIAS_PARTITION), partition))
+            aliases.append((sections.encode_text(ALIAS_PARTITION), partition))
     written = replace(passport, hints=hints)
-    aliases.append((amqp.encode_text(ALIAS_PASSPORT), amqp.encode_text(written.text())))
+    aliases.append((sections.encode_text(ALIAS_PASSPORT), sections.encode_text(written.text())))
     users = [
-        (_renamed(key), value) for key, value in amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
+        (_renamed(key), value)
+        for key, value in sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
     ]
-    parts = amqp.replace(parts, amqp.HEADER, _unless_empty(header))
-    parts = amqp.replace(parts, amqp.PROPERTIES, amqp.encode_list(properties) if properties else None)
-    parts = amqp.replace(
-        parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None
-    )
-    parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(users + aliases))
-    return amqp.join(parts)
+    return _joined(parts, header, properties, annotations, users + aliases)
 
 
 def _check_ids(session: bytes | None, partition: bytes | None) -> None:
-    session_id = amqp.text_of(session) if session is not None else None
-    key = amqp.text_of(partition) if partition is not None else None
+    session_id = sections.text_of(session) if session is not None else None
+    key = sections.text_of(partition) if partition is not None else None
     for name, value in (("session id", session_id), ("partition key", key)):
         if value is not None and len(value) > ID_CHARACTERS_MAX:
             raise InvalidMessageError(
@@ -202,19 +199,19 @@ def _check_ids(session: bytes | None, partition: bytes | None) -> None:
 
 
 def _take(items: list[bytes], index: int) -> bytes | None:
-    if index >= len(items) or items[index] == amqp.NULL:
+    if index >= len(items) or items[index] == sections.NULL:
         return None
-    value, items[index] = items[index], amqp.NULL
+    value, items[index] = items[index], sections.NULL
     return value
 
 
 def _take_life(header: list[bytes], properties: list[bytes], hints: dict[str, object]) -> int | None:
     """Take out what limits the message's life; note how it was written when not in the SDK's way."""
     ttl_raw = _take(header, _TTL)
-    ttl = None if ttl_raw is None else amqp.uint_of(ttl_raw)
+    ttl = None if ttl_raw is None else sections.uint_of(ttl_raw)
     creation = _time(properties, _CREATION)
     absolute_raw = _take(properties, _ABSOLUTE)
-    absolute = None if absolute_raw is None else amqp.timestamp_of(absolute_raw)
+    absolute = None if absolute_raw is None else sections.timestamp_of(absolute_raw)
     if absolute is None:
         if ttl is not None:
             hints["ttl"] = "header"
@@ -234,7 +231,7 @@ def _take_life(header: list[bytes], properties: list[bytes], hints: dict[str, ob
 
 
 def _time(properties: list[bytes], index: int) -> int | None:
-    return amqp.timestamp_of(properties[index]) if index < len(properties) else None
+    return sections.timestamp_of(properties[index]) if index < len(properties) else None
 
 
 def _take_annotations(items: Items, hints: dict[str, object]) -> tuple[Items, dict[str, bytes]]:
@@ -242,8 +239,8 @@ def _take_annotations(items: Items, hints: dict[str, object]) -> tuple[Items, di
     hidden: dict[str, bytes] = {}
     positions: list[int] = []
     for index, (key, value) in enumerate(items):
-        name = amqp.text_of(key)
-        is_schedule = name == ANNOTATION_SCHEDULE and amqp.timestamp_of(value) is not None
+        name = sections.text_of(key)
+        is_schedule = name == ANNOTATION_SCHEDULE and sections.timestamp_of(value) is not None
         is_partition = name == ANNOTATION_PARTITION and value[0] in (0xA1, 0xB1)
         if name is not None and (is_schedule or is_partition) and name not in hidden:
             hidden[name] = value
@@ -257,17 +254,30 @@ def _take_annotations(items: Items, hints: dict[str, object]) -> tuple[Items, di
 
 
 def _renamed(key: bytes) -> bytes:
-    name = amqp.text_of(key)
+    name = sections.text_of(key)
     if name is None:
         return key
     lowered = name.lower()
     return (
-        amqp.encode_text(USER_PREFIX + name) if lowered in ALIASES or lowered.startswith(USER_PREFIX) else key
+        sections.encode_text(USER_PREFIX + name)
+        if lowered in ALIASES or lowered.startswith(USER_PREFIX)
+        else key
     )
 
 
-def _unless_empty(header: list[bytes]) -> bytes | None:
-    return amqp.encode_list(header) if any(item != amqp.NULL for item in header) else None
+def _joined(
+    parts: list[Section], header: list[bytes], properties: list[bytes], annotations: Items, users: Items
+) -> bytes:
+    """A message with these sections changed; one without content is left out."""
+    has_header = any(item != sections.NULL for item in header)
+    for code, value in (
+        (sections.HEADER, sections.encode_list(header) if has_header else None),
+        (sections.PROPERTIES, sections.encode_list(properties) if properties else None),
+        (sections.MESSAGE_ANNOTATIONS, sections.encode_map(annotations) if annotations else None),
+        (sections.APPLICATION_PROPERTIES, sections.encode_map(users) if users else None),
+    ):
+        parts = sections.replace(parts, code, value)
+    return sections.join(parts)
 
 
 # --- restore --------------------------------------------------------------------------------------
@@ -314,8 +324,10 @@ def check_primary(passport: Passport | None, primary: PrimaryIdentity) -> None:
 
 
 def _restore(payload: bytes, now_ms: int, elapsed_ms: int) -> Restored:
-    parts = amqp.split(payload)
-    users, aliases = _split_properties(amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES)))
+    parts = sections.split(payload)
+    users, aliases = _split_properties(
+        sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
+    )
     path = _path(aliases.get(ALIAS_PATH))
     passport = _passport(aliases.get(ALIAS_PASSPORT))
     hints = passport.hints if passport is not None else {}
@@ -327,33 +339,27 @@ def _restore(payload: bytes, now_ms: int, elapsed_ms: int) -> Restored:
     partition = session if hints.get("pk") == 1 else _string(aliases, ALIAS_PARTITION)
     if life_ms is not None and elapsed_ms:
         life_ms = max(0, life_ms - elapsed_ms)
-    properties = amqp.list_items(amqp.find(parts, amqp.PROPERTIES))
+    properties = sections.list_items(sections.find(parts, sections.PROPERTIES))
     if session is not None:
         _put(properties, _GROUP, aliases[ALIAS_SESSION])
-    header = _restored_header(amqp.list_items(amqp.find(parts, amqp.HEADER)), life_ms, hints)
+    header = _restored_header(sections.list_items(sections.find(parts, sections.HEADER)), life_ms, hints)
     _put_times(properties, life_ms, now_ms, hints)
     annotations = [
         (key, value)
-        for key, value in amqp.map_items(amqp.find(parts, amqp.MESSAGE_ANNOTATIONS))
-        if amqp.text_of(key) not in _BROKER_ANNOTATIONS
+        for key, value in sections.map_items(sections.find(parts, sections.MESSAGE_ANNOTATIONS))
+        if sections.text_of(key) not in _BROKER_ANNOTATIONS
     ]
     annotations = _put_annotations(annotations, scheduled_ms, partition, hints)
-    parts = _without_broker_parts(parts)
-    parts = amqp.replace(parts, amqp.HEADER, _unless_empty(header))
-    parts = amqp.replace(parts, amqp.PROPERTIES, amqp.encode_list(properties) if properties else None)
-    parts = amqp.replace(
-        parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None
-    )
-    parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(users) if users else None)
-    message_id = properties[0] if properties and properties[0] != amqp.NULL else b""
-    return Restored(path, amqp.join(parts), message_id, session, partition, life_ms, scheduled_ms, passport)
+    original = _joined(_without_broker_parts(parts), header, properties, annotations, users)
+    message_id = properties[0] if properties and properties[0] != sections.NULL else b""
+    return Restored(path, original, message_id, session, partition, life_ms, scheduled_ms, passport)
 
 
 def _split_properties(items: Items) -> tuple[Items, dict[str, bytes]]:
     users: Items = []
     aliases: dict[str, bytes] = {}
     for key, value in items:
-        name = amqp.text_of(key)
+        name = sections.text_of(key)
         if name is not None and name in ALIASES:
             aliases[name] = value
         else:
@@ -366,11 +372,11 @@ def _path(raw: bytes | None) -> str:
         raise InvalidParkedPropertyError(
             NOT_FROM_PAIRED_NAMESPACE, f"{ALIAS_PATH}: expected a string, found nothing"
         )
-    path = amqp.text_of(raw) if raw[0] in (0xA1, 0xB1) else None
+    path = sections.text_of(raw) if raw[0] in (0xA1, 0xB1) else None
     if path is None or not path.strip("/"):
         raise InvalidParkedPropertyError(
             NOT_FROM_PAIRED_NAMESPACE,
-            f"{ALIAS_PATH}: expected a string that names an entity, found {amqp.type_name(raw)}",
+            f"{ALIAS_PATH}: expected a string that names an entity, found {sections.type_name(raw)}",
         )
     return path
 
@@ -378,7 +384,7 @@ def _path(raw: bytes | None) -> str:
 def _passport(raw: bytes | None) -> Passport | None:
     if raw is None:
         return None  # written by the retired SDK
-    text = amqp.text_of(raw) if raw[0] in (0xA1, 0xB1) else None
+    text = sections.text_of(raw) if raw[0] in (0xA1, 0xB1) else None
     if text is None:
         raise _wrong(ALIAS_PASSPORT, "a string", raw)
     try:
@@ -393,20 +399,20 @@ def _string(aliases: dict[str, bytes], name: str) -> str | None:
         return None
     if raw[0] not in (0xA1, 0xB1):
         raise _wrong(name, "a string", raw)
-    return amqp.text_of(raw)
+    return sections.text_of(raw)
 
 
 def _life(raw: bytes | None) -> int | None:
     """Ticks as a long, or as the retired SDK wrote them: described ``com.microsoft:timespan``."""
     if raw is None:
         return None
-    parts = amqp.described(raw)
+    parts = sections.described(raw)
     plain = raw
     if parts is not None:
         if parts[0] != "com.microsoft:timespan":
             raise _wrong(ALIAS_LIFE, "a long or com.microsoft:timespan", raw)
         plain = parts[1]
-    ticks = amqp.long_of(plain)
+    ticks = sections.long_of(plain)
     if ticks is None:
         raise _wrong(ALIAS_LIFE, "a long or com.microsoft:timespan", raw)
     if ticks < 0:
@@ -420,12 +426,12 @@ def _schedule(raw: bytes | None) -> int | None:
     """A timestamp, or as the retired SDK may have written it: described ``com.microsoft:datetime-offset``."""
     if raw is None:
         return None
-    ms = amqp.timestamp_of(raw)
+    ms = sections.timestamp_of(raw)
     if ms is not None:
         return ms
-    parts = amqp.described(raw)
+    parts = sections.described(raw)
     if parts is not None and parts[0] == "com.microsoft:datetime-offset":
-        ticks = amqp.long_of(parts[1])
+        ticks = sections.long_of(parts[1])
         if ticks is not None:
             return (ticks - EPOCH_TICKS) // TICKS_PER_MS
     raise _wrong(ALIAS_SCHEDULE, "a timestamp or com.microsoft:datetime-offset", raw)
@@ -433,39 +439,42 @@ def _schedule(raw: bytes | None) -> int | None:
 
 def _wrong(name: str, expected: str, raw: bytes) -> InvalidParkedPropertyError:
     return InvalidParkedPropertyError(
-        INVALID_PARKED_PROPERTY, f"{name}: expected {expected}, found {amqp.type_name(raw)}"
+        INVALID_PARKED_PROPERTY, f"{name}: expected {expected}, found {sections.type_name(raw)}"
     )
 
 
 def _original_name(key: bytes) -> bytes:
-    name = amqp.text_of(key)
+    name = sections.text_of(key)
     if name is None or not name.startswith(USER_PREFIX):
         return key
-    return amqp.encode_text(name[len(USER_PREFIX) :])
+    return sections.encode_text(name[len(USER_PREFIX) :])
 
 
 def _put(items: list[bytes], index: int, value: bytes) -> None:
-    items.extend([amqp.NULL] * (index + 1 - len(items)))
+    items.extend([sections.NULL] * (index + 1 - len(items)))
     items[index] = value
 
 
 def _restored_header(header: list[bytes], life_ms: int | None, hints: dict[str, object]) -> list[bytes]:
     """Durable, priority and first-acquirer stay; the delivery-count is the broker's (AMQP 1.0, 3.2.1)."""
-    kept = [*header[:_DELIVERY_COUNT], *[amqp.NULL] * (amqp.HEADER_COUNT - len(header[:_DELIVERY_COUNT]))]
-    kept[_TTL] = amqp.NULL
+    kept = [
+        *header[:_DELIVERY_COUNT],
+        *[sections.NULL] * (sections.HEADER_COUNT - len(header[:_DELIVERY_COUNT])),
+    ]
+    kept[_TTL] = sections.NULL
     if life_ms is not None and hints.get("ttl") != "times":
-        kept[_TTL] = amqp.encode_uint(min(life_ms, TTL_HEADER_MAX))
+        kept[_TTL] = sections.encode_uint(min(life_ms, TTL_HEADER_MAX))
     return kept
 
 
 def _put_times(properties: list[bytes], life_ms: int | None, now_ms: int, hints: dict[str, object]) -> None:
     absolute = hints.get("abs")
     if isinstance(absolute, int):
-        _put(properties, _ABSOLUTE, amqp.encode_timestamp(absolute))
+        _put(properties, _ABSOLUTE, sections.encode_timestamp(absolute))
     elif life_ms is not None and hints.get("ttl") != "header":
         # The original's own times would end a frozen life early: it begins again, as it does with every SDK's send.
-        _put(properties, _CREATION, amqp.encode_timestamp(now_ms))
-        _put(properties, _ABSOLUTE, amqp.encode_timestamp(min(ABSOLUTE_EXPIRY_MAX, now_ms + life_ms)))
+        _put(properties, _CREATION, sections.encode_timestamp(now_ms))
+        _put(properties, _ABSOLUTE, sections.encode_timestamp(min(ABSOLUTE_EXPIRY_MAX, now_ms + life_ms)))
 
 
 def _put_annotations(
@@ -473,25 +482,25 @@ def _put_annotations(
 ) -> Items:
     hidden: dict[str, bytes] = {}
     if scheduled_ms is not None:
-        hidden[ANNOTATION_SCHEDULE] = amqp.encode_timestamp(scheduled_ms)
+        hidden[ANNOTATION_SCHEDULE] = sections.encode_timestamp(scheduled_ms)
     if partition is not None:
-        hidden[ANNOTATION_PARTITION] = amqp.encode_text(partition)
+        hidden[ANNOTATION_PARTITION] = sections.encode_text(partition)
     at = hints.get("at")
     places = at if isinstance(at, dict) else {}
     usual = {name: index for index, name in enumerate(hidden)}
     result = list(annotations)
     for name in sorted(hidden, key=lambda name: int(places.get(name, usual[name]))):
-        pair = (amqp.encode_symbol(name), hidden[name])
+        pair = (sections.encode_symbol(name), hidden[name])
         result.insert(min(int(places.get(name, usual[name])), len(result)), pair)
     return result
 
 
 def _without_broker_parts(parts: list[Section]) -> list[Section]:
-    raw = amqp.find(parts, amqp.DELIVERY_ANNOTATIONS)
+    raw = sections.find(parts, sections.DELIVERY_ANNOTATIONS)
     if raw is None:
         return parts
-    kept = [item for item in amqp.map_items(raw) if amqp.text_of(item[0]) not in _BROKER_ANNOTATIONS]
-    return amqp.replace(parts, amqp.DELIVERY_ANNOTATIONS, amqp.encode_map(kept) if kept else None)
+    kept = [item for item in sections.map_items(raw) if sections.text_of(item[0]) not in _BROKER_ANNOTATIONS]
+    return sections.replace(parts, sections.DELIVERY_ANNOTATIONS, sections.encode_map(kept) if kept else None)
 
 
 # --- small helpers for shells ---------------------------------------------------------------------
@@ -499,28 +508,31 @@ def _without_broker_parts(parts: list[Section]) -> list[Section]:
 
 def without_dead_letter_marks(payload: bytes) -> bytes:
     """A backlog message as it was before it was dead-lettered, so that it can go back into its backlog queue."""
-    parts = amqp.split(payload)
+    parts = sections.split(payload)
     marks = ("DeadLetterReason", "DeadLetterErrorDescription")
-    items = amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
-    kept = [item for item in items if amqp.text_of(item[0]) not in marks]
+    items = sections.map_items(sections.find(parts, sections.APPLICATION_PROPERTIES))
+    kept = [item for item in items if sections.text_of(item[0]) not in marks]
     annotations = [
         item
-        for item in amqp.map_items(amqp.find(parts, amqp.MESSAGE_ANNOTATIONS))
-        if amqp.text_of(item[0]) not in _BROKER_ANNOTATIONS
+        for item in sections.map_items(sections.find(parts, sections.MESSAGE_ANNOTATIONS))
+        if sections.text_of(item[0]) not in _BROKER_ANNOTATIONS
     ]
-    parts = amqp.replace(_without_broker_parts(parts), amqp.HEADER, None)
-    parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(kept) if kept else None)
-    parts = amqp.replace(
-        parts, amqp.MESSAGE_ANNOTATIONS, amqp.encode_map(annotations) if annotations else None
-    )
-    return amqp.join(parts)
+    parts = sections.replace(_without_broker_parts(parts), sections.HEADER, None)
+    for code, items in (
+        (sections.APPLICATION_PROPERTIES, kept),
+        (sections.MESSAGE_ANNOTATIONS, annotations),
+    ):
+        parts = sections.replace(parts, code, sections.encode_map(items) if items else None)
+    return sections.join(parts)
 
 
 def dead_letter_reason(payload: bytes) -> str | None:
     """Why a message was dead-lettered."""
-    for key, value in amqp.map_items(amqp.find(amqp.split(payload), amqp.APPLICATION_PROPERTIES)):
-        if amqp.text_of(key) == "DeadLetterReason":
-            return amqp.text_of(value)
+    for key, value in sections.map_items(
+        sections.find(sections.split(payload), sections.APPLICATION_PROPERTIES)
+    ):
+        if sections.text_of(key) == "DeadLetterReason":
+            return sections.text_of(value)
     return None
 
 
@@ -528,14 +540,16 @@ def message_id_text(raw: bytes) -> str:
     """An encoded message id as text that shows types other than string."""
     if not raw:
         return ""
-    text = amqp.text_of(raw)
-    return text if text is not None else f"{amqp.type_name(raw)}:{raw[1:].hex()}"
+    text = sections.text_of(raw)
+    return text if text is not None else f"{sections.type_name(raw)}:{raw[1:].hex()}"
 
 
 def passport_of(payload: bytes) -> Passport | None:
     """The passport of a parked message, without restoring it."""
-    for key, value in amqp.map_items(amqp.find(amqp.split(payload), amqp.APPLICATION_PROPERTIES)):
-        if amqp.text_of(key) == ALIAS_PASSPORT:
+    for key, value in sections.map_items(
+        sections.find(sections.split(payload), sections.APPLICATION_PROPERTIES)
+    ):
+        if sections.text_of(key) == ALIAS_PASSPORT:
             return _passport(value)
     return None
 
@@ -552,5 +566,5 @@ def passport_primary(properties: Mapping[str | bytes, object] | None) -> str:
 
 def message_id_of(payload: bytes) -> bytes:
     """The encoded message id of an encoded message; empty when there is none."""
-    properties = amqp.list_items(amqp.find(amqp.split(payload), amqp.PROPERTIES))
-    return properties[0] if properties and properties[0] != amqp.NULL else b""
+    properties = sections.list_items(sections.find(sections.split(payload), sections.PROPERTIES))
+    return properties[0] if properties and properties[0] != sections.NULL else b""
