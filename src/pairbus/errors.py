@@ -359,7 +359,7 @@ class ManagementFailed(PairbusError):
 
 
 class PairingError(PairbusError):
-    """Something about two namespaces as one: pairing, the detour or the way home."""
+    """Something about two namespaces as one: pairing, failover or draining the backlog."""
 
 
 class NamespaceNameUnknownError(PairingError):

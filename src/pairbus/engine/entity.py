@@ -27,14 +27,8 @@ class Counts:
 
     @property
     def total(self) -> int:
-        return (
-            self.active
-            + self.dead_letter
-            + self.scheduled
-            + self.transfer
-            + self.transfer_dead_letter
-            + self.deferred
-        )
+        left = self.dead_letter + self.transfer_dead_letter
+        return self.active + self.scheduled + self.deferred + self.transfer + left
 
 
 class Entity:
@@ -75,27 +69,16 @@ class Entity:
         self.subscriptions: dict[str, Entity] = {}
         self.subscriptions_by_id: dict[int, Entity] = {}
         self.index: TopicIndex[int] | None = None
-        main_id = queue_id_of(entity_id, MAIN)
-        self.main = Queue(context, main_id, path, settings, self.numbers, self.space, is_sub_queue=False)
-        self.dead_letter = Queue(
-            context,
-            queue_id_of(entity_id, DEAD_LETTER),
-            f"{path}/$DeadLetterQueue",
-            settings,
-            self.numbers,
-            self.space,
-            is_sub_queue=True,
-        )
-        self.transfer_dead_letter = Queue(
-            context,
-            queue_id_of(entity_id, TRANSFER_DEAD_LETTER),
-            f"{path}/$Transfer/$DeadLetterQueue",
-            settings,
-            self.numbers,
-            self.space,
-            is_sub_queue=True,
+        self.main = self._queue(context, MAIN, path)
+        self.dead_letter = self._queue(context, DEAD_LETTER, f"{path}/$DeadLetterQueue")
+        self.transfer_dead_letter = self._queue(
+            context, TRANSFER_DEAD_LETTER, f"{path}/$Transfer/$DeadLetterQueue"
         )
         self.main.dead_letter_queue = self.dead_letter if kind != TOPIC else None
+
+    def _queue(self, context: Context, sub: int, path: str) -> Queue:
+        queue_id = queue_id_of(self.entity_id, sub)
+        return Queue(context, queue_id, path, self.settings, self.numbers, self.space, sub != MAIN)
 
     @property
     def name(self) -> str:

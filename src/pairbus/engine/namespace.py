@@ -59,7 +59,7 @@ class Namespace:
     """The engine's root: everything one broker holds."""
 
     def __init__(self, name: str, journal: Journal, outbox: Outbox, token_seed: bytes = b"") -> None:
-        """``token_seed``: what lock tokens are made from. Whoever serves strangers gives a secret one, new in each life."""
+        """``token_seed``: what lock tokens are made from; a server gives a secret one, new at each start."""
         self.name = name
         self.context = Context(journal, outbox, token_seed)
         self.created_at = 0
@@ -260,9 +260,9 @@ class Namespace:
         if entity is None or entity.settings.auto_delete_on_idle_ms >= FOREVER_MS:
             return
         if not entity.idle_since:
-            entity.idle_since = now  # uses are not recorded: after a restart the watch begins anew (B1)
+            entity.idle_since = now  # uses are not recorded: after a restart the time starts again (B1)
         for subscription in entity.subscriptions.values():
-            # Whoever receives from a topic's subscription uses the topic: it would go with all of them.
+            # A receiver of a topic's subscription uses the topic: deleting the topic would delete the subscription.
             accessed_at = now if _is_in_use(subscription) else subscription.accessed_at
             entity.numbers.accessed_at = max(entity.numbers.accessed_at, accessed_at)
         since = max(entity.numbers.accessed_at, entity.settings.updated_at, entity.idle_since)
@@ -379,13 +379,13 @@ class Namespace:
     # -- compaction ----------------------------------------------------------------------------
 
     def restate(self, record: Record, now: int) -> None:
-        """Append anew what of an old record is still true, so that its place can be given back."""
+        """Append what of an old record is still true, so that its segment can be deleted."""
         if isinstance(record, MessageStored):
             self._restate_message(record, now)
         elif isinstance(record, EntityPut):
             entity = self._by_id.get(record.entity_id)
-            # Settings that have changed since are told by a later record: were every old one told anew as the present
-            # one, a change of settings would cost its place for ever.
+            # Settings that have changed since are in a later record: restating every old record as the present one would
+            # keep a record for each change for ever.
             if entity is not None and Settings.from_json(record.settings) == entity.settings:
                 settings = entity.settings.to_json()
                 self.context.journal.append(EntityPut(entity.entity_id, entity.kind, entity.path, settings))
@@ -426,7 +426,7 @@ class Namespace:
         queue = self.context.queues.get(queue_id)
         if queue is None or queue.duplicates is None:
             return
-        # An id that was accepted again since is told by the record of that.
+        # An id that was accepted again since is in a later record.
         if queue.duplicates.accepted_at(key) == at and at > now - queue.settings.duplicate_window_ms:
             self.context.journal.append(DuplicateSeen(queue_id, key, at))
 

@@ -20,15 +20,20 @@ from pairbus.gateway.atom.api import ManagementApi
 from pairbus.gateway.atom.routes import route_of
 from pairbus.gateway.connection import NOT_ARMED, GatewayConnection
 from pairbus.gateway.faults import LOSE_LOCKS, Faults
-from pairbus.gateway.http import HttpRequest, HttpResponse
+from pairbus.gateway.http import (
+    STRANGER_BURST,
+    STRANGER_REQUESTS_PER_SECOND,
+    HttpRequest,
+    HttpResponse,
+    RateLimit,
+)
 from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.outgoing import Deliveries, review_windows
-from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
 from pairbus.gateway.telemetry.counters import Counters
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, Metric, render
 from pairbus.gateway.telemetry.meter import MANAGEMENT, Meter
 from pairbus.gateway.telemetry.metrics import broker_metrics
-from pairbus.gateway.tracking import Tracker
+from pairbus.gateway.telemetry.tracking import Tracker
 from pairbus.model.access import MANAGE
 
 if TYPE_CHECKING:
@@ -292,7 +297,7 @@ class Broker:
         return HttpResponse(503, [("Content-Type", "application/xml"), ("Retry-After", "1")], text.encode())
 
     def _http_metrics(self, request: HttpRequest, now: int) -> HttpResponse:
-        """Counts for whoever holds a right on the whole namespace (M6)."""
+        """Metrics, for a caller with a right on the whole namespace (M6)."""
         if request.method not in ("GET", "HEAD"):
             return _json(405, {"error": f"{request.method[:20]} is not known here: GET is."})
         try:

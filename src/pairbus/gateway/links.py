@@ -93,7 +93,7 @@ class ReceiveLink(LinkContext):
         """Credit was given and nothing has been delivered since."""
 
     def begin_receive(self) -> None:
-        """The client said anew what it will take: the receive before ends here, the next begins if there is credit."""
+        """The client changed its credit: the receive before ends here, the next begins if there is credit."""
         self.end_receive()
         self.is_polling = self.link.credit > 0
 

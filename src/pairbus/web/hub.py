@@ -21,8 +21,7 @@ import aiohttp
 from aiohttp import web
 
 from pairbus.errors import PairbusError
-from pairbus.gateway.http import HttpResponse
-from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
+from pairbus.gateway.http import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, HttpResponse, RateLimit
 from pairbus.model.access import MANAGE, ROOT_RULE, SEND
 from pairbus.sdk.credentials import Credentials, credentials_of, sas_token
 from pairbus.web.assets import INDEX, load

@@ -16,8 +16,13 @@ from urllib.parse import parse_qs, unquote
 from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import missing_claim
 from pairbus.gateway.broker import Broker
-from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.gateway.rate import STRANGER_BURST, STRANGER_REQUESTS_PER_SECOND, RateLimit
+from pairbus.gateway.http import (
+    STRANGER_BURST,
+    STRANGER_REQUESTS_PER_SECOND,
+    HttpRequest,
+    HttpResponse,
+    RateLimit,
+)
 from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.names import canonical
 from pairbus.web import actions, messages, queries

@@ -13,7 +13,7 @@ from pairbus.gateway import http
 from pairbus.gateway.access import Access
 from pairbus.gateway.atom.api import ManagementApi
 from pairbus.gateway.atom.routes import route_of
-from pairbus.gateway.tracking import Tracker
+from pairbus.gateway.telemetry.tracking import Tracker
 from pairbus.model.access import LISTEN, MANAGE, SEND, AccessRule
 
 HOST = "localhost:5671"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.gateway.rate import BURST, STRANGER_BURST, RateLimit
+from pairbus.gateway.http import BURST, STRANGER_BURST, RateLimit
 from tests.unit.gateway.wire_bench import WireBench, token
 
 

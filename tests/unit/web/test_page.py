@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.gateway.http import HttpRequest
-from pairbus.gateway.rate import BURST, STRANGER_BURST
+from pairbus.gateway.http import BURST, STRANGER_BURST, HttpRequest
 from pairbus.model.entity import QUEUE, Settings
 from pairbus.sdk.credentials import sas_token
 from pairbus.web.page import SHARED_FROM, Page

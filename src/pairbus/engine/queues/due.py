@@ -1,7 +1,7 @@
 """What falls due in one queue as time passes: locks, lives of messages, schedules, holds on sessions.
 
 Rule 1: one tick does a bounded part of each and asks for the next at once, so that nobody waits long (B63).
-Rule 2: what is stored anew asks for room; a full disk is asked again after a while (B12).
+Rule 2: what is stored again asks for room; a full disk is asked again after a while (B12).
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def _activate_due(queue: Queue, now: int) -> None:
             heappop(due)
             _activate(queue, message, now)
         else:
-            ask_room_later(queue, now)  # it is stored anew, and the reserve is for settlements
+            ask_room_later(queue, now)  # it is stored again, and the reserve is for settlements
             return
 
 
 def _activate(queue: Queue, message: Message, now: int) -> None:
-    """A scheduled message arrives: it is stored anew, under a new number (B24, B44)."""
+    """A scheduled message arrives: it is stored again, under a new number (B24, B44)."""
     numbers = queue.numbers
     enqueued_at = max(now, numbers.last_enqueued_at)
     blob = queue.context.journal.read(message.location, message.size)

@@ -141,7 +141,7 @@ class Queue(QueueState):
         settings = self.settings
         size = len(incoming.blob)
         if incoming.is_ping:
-            # A ping speaks for any message that might follow it, so it must not pass where one would be refused.
+            # A ping stands for any message that might follow it, so it must not pass where one would be refused.
             size = settings.max_message_kb * 1024
         if self.space.stored_bytes + more_bytes + size > settings.max_size_mb * 1_048_576:
             raise QuotaExceeded(
@@ -320,7 +320,7 @@ class Queue(QueueState):
         """Deliver one message: under a lock, or for good."""
         consumer.credit -= 1
         if consumer.receives_and_deletes:
-            # The removal is in the same commit as the words: nothing leaves before it is durable (B32).
+            # The removal is in the same commit as the delivery: nothing leaves before it is durable (B32).
             self.context.outbox.deliver(consumer, message, None)
             self.remove(message)
             return

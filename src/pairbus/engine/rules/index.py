@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 SQL_FILTERS_PER_TOPIC_MAX: Final = 2_000
 CORRELATION_FILTERS_PER_TOPIC_MAX: Final = 100_000
 CHARACTERS_PER_ACTION_STEP: Final = 256
-"""A statement of an action costs one step for as many characters of the message's properties: it reads and writes them anew."""
+"""A statement of an action costs one step for as many characters of the message's properties: it reads and writes all of them."""
 RANK_BITS: Final = 20
 """A rank is the subscription's order and, in these low bits, the rule's; more than the quotas can fill."""
 

@@ -18,7 +18,7 @@ ACCEPT_NEXT_TIMEOUT_MS: Final = 65_000
 SESSION_ID_MAX: Final = 128
 """Characters in a session id, here as in a message."""
 END_GRACE_MS: Final = 1_000
-"""How much later a receiver is told that its session lock has ended, if it only waits for messages and nobody loses by it."""
+"""How much later a receiver is detached after its session lock has ended, if it only waits for messages and no other receiver loses by it."""
 WAITING_MAX: Final = 10_000
 """Receivers waiting for a session of one entity."""
 _TIMED_OUT: Final = (
@@ -181,7 +181,7 @@ def lose_all(queue: Queue, now: int) -> None:
 
 
 def _lose(queue: Queue, session: Session, now: int) -> None:
-    """A session lock expired: its unsettled messages failed, its holder is told (B29)."""
+    """A session lock expired: its unsettled messages failed, its holder is detached (B29)."""
     table = _table(queue)
     holder = session.holder
     assert holder is not None, session.session_id

@@ -35,7 +35,7 @@ class Session:
     holder: Consumer | None = None
     locked_until: int = 0
     grace_until: int = 0
-    """The lock has ended and its holder will be told by then; 0: it has not ended, or is noticed at once."""
+    """The lock has ended and its holder will be detached by then; 0: it has not ended, or is noticed at once."""
     locks: dict[int, Lock] = field(default_factory=dict)
     state: bytes | None = None
     state_at: int = 0
@@ -169,7 +169,7 @@ class SessionTable:
             elif session.holder is None:
                 heappop(ends)
                 session.watched_until = 0
-            elif session.ends_at > until:  # renewed, held anew, or within its grace
+            elif session.ends_at > until:  # renewed, held again, or within its grace
                 session.watched_until = session.ends_at
                 self._pushes += 1
                 heapreplace(ends, (session.ends_at, self._pushes, session))

@@ -43,7 +43,7 @@ from pairbus.model.names import canonical, check_rule_name, subscription_path
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
     from pairbus.engine.namespace import Namespace
-    from pairbus.gateway.tracking import Tracker
+    from pairbus.gateway.telemetry.tracking import Tracker
     from pairbus.model.entity import Settings
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
@@ -53,7 +53,7 @@ HELP: Final = "To know more visit https://aka.ms/sbResourceMgrExceptions."
 FORWARD_HEADER: Final = "servicebussupplementaryauthorization"
 DEAD_LETTER_FORWARD_HEADER: Final = "servicebusdlqsupplementaryauthorization"
 HOST_LENGTH_MAX: Final = 255
-PATH_TOLD_MAX: Final = 300
+PATH_SHOWN_MAX: Final = 300
 """How much of a path an error repeats."""
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?|\[[0-9a-fA-F:.]+\](:[0-9]{1,5})?")
@@ -122,7 +122,7 @@ class ManagementApi:
             return self._get(route, query, address, now)
         if route.what not in (routes.ENTITY, routes.SUBSCRIPTION, routes.RULE):
             raise ArgumentError(
-                f"'{request.target[:PATH_TOLD_MAX]}' names nothing that can be created or deleted: give an entity's name."
+                f"'{request.target[:PATH_SHOWN_MAX]}' names nothing that can be created or deleted: give an entity's name."
             )
         if request.method == "DELETE":
             return self._delete(route, now)
@@ -251,7 +251,7 @@ class ManagementApi:
         self._namespace.update(subscription, replace(subscription.settings, rules=texts), now)
 
     def _check_forwarding(self, request: HttpRequest, old: Settings | None, new: Settings, now: int) -> None:
-        """Whoever lets an entity forward must be allowed to send to the destination (M1)."""
+        """Refuse a caller that lets an entity forward to a destination it may not send to (M1)."""
         before, before_dead = (None, None) if old is None else (old.forward_to, old.forward_dead_letters_to)
         for header, was, path in (
             (FORWARD_HEADER, before, new.forward_to),
@@ -270,7 +270,7 @@ class ManagementApi:
         return Address("https" if request.secure else "http", host, version, self._namespace.name)
 
     def _error(self, status: int, text: str, route: Route, now: int) -> HttpResponse:
-        text = self._tracker.describe(f"{text} {HELP}", route.resource[:PATH_TOLD_MAX], now)
+        text = self._tracker.describe(f"{text} {HELP}", route.resource[:PATH_SHOWN_MAX], now)
         return HttpResponse(status, [*_HEADERS, ("content-type", ERROR_TYPE)], error_body(status, text))
 
 
@@ -306,7 +306,7 @@ def _kind_of(route: Route, node: Node) -> int:
             )
     elif kind not in (QUEUE, TOPIC):
         raise ArgumentError(
-            f"'{route.path[:PATH_TOLD_MAX]}' is described by a {queue} or {topic}, not by a {node.name[:80]}."
+            f"'{route.path[:PATH_SHOWN_MAX]}' is described by a {queue} or {topic}, not by a {node.name[:80]}."
         )
     return kind
 

@@ -37,7 +37,7 @@ VERSIONS_KNOWN: Final = frozenset(
         "2015-01", "2016-07", VERSION_OLDEST, "2021-05", "2024-01", "2024-05",
     )
 )  # fmt: skip
-"""Versions of the API that clients speak. Those before the oldest that is told apart are answered as that one."""
+"""Versions of the API that clients speak. Those before ``VERSION_OLDEST`` are answered as that one."""
 VERSION_MESSAGE_SIZE: Final = "2021-05"
 """From this version on clients know MaxMessageSizeInKilobytes."""
 VERSION_NEWEST: Final = "2024-05"

@@ -8,7 +8,7 @@
 Rule 1: the path is percent-decoded once and then split, so ``a%2Fb`` and ``a/b`` are the same resource (M2). That is
         unambiguous because no queue or topic may have ``subscriptions`` as a later segment of its name.
 Rule 2: fixed segments are compared without case; names keep the spelling they came with.
-Rule 3: routing refuses nothing: authorization comes first, then whoever handles the route looks at the names.
+Rule 3: routing refuses nothing: authorization comes first, then the handler of the route checks the names.
 """
 
 from __future__ import annotations

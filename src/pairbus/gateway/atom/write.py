@@ -59,7 +59,7 @@ class Address:
         return f"{self.scheme}://{self.host}/{path}?{query}api-version={self.version}"
 
     def forward_url(self, path: str) -> str:
-        """The absolute form in which forwarding destinations are told."""
+        """The absolute form of a forwarding destination."""
         return f"sb://{self.host}/{path}"
 
 
@@ -109,7 +109,7 @@ def feed(address: Address, path: str, title: str, now: int, entries: list[str], 
 
 @final
 class Page:
-    """Which part of a list is told."""
+    """Which part of a list is returned."""
 
     __slots__ = ("has_more", "skip", "top")
 
@@ -288,7 +288,7 @@ def _access_rules(rules: tuple[AccessRule, ...]) -> str:
 
 
 def _access_rule(rule: AccessRule) -> str:
-    # Keys are told: whoever may read this holds Manage, and could replace them anyway.
+    # Keys are shown: a caller that may read this holds Manage, and could replace them anyway.
     rights = "".join(element("AccessRights", right) for right in rule.rights)
     return (
         f'<AuthorizationRule i:type="{SHARED_ACCESS_RULE}">'

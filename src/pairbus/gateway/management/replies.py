@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 REPLY_BYTES_MAX: Final = 8_388_608
-"""Answers that may wait on one connection before further requests are told to come later."""
+"""Answers that may wait on one connection before further requests are refused as busy."""
 
 
 def may_ask(connection: GatewayConnection) -> bool:

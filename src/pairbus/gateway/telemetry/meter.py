@@ -2,7 +2,7 @@
 
 Rule 1: what was refused is not counted; what was accepted is, pings and duplicates too.
 Rule 2: a message is one operation, also within a batch, and one more unit for every 64 KB begun.
-Rule 3: an operation belongs to the minute in which it was asked for; whoever lets time in calls ``roll`` first.
+Rule 3: an operation belongs to the minute in which it was asked for; the broker calls ``roll`` before it handles an instant.
 
 A link keeps its tallies at hand, so that counting a message costs no search.
 """
@@ -22,7 +22,7 @@ UNIT_BYTES: Final = 65_536
 """An operation is billed for every 64 KB begun."""
 MINUTE_MS: Final = 60_000
 IDLE_MINUTES_MAX: Final = 60
-"""How many minutes without any operation are told of connections; a leap of the clock makes no more."""
+"""At most this many minutes without operations get a row for their connections, also after a leap of the clock."""
 
 SEND: Final = "send"
 PING: Final = "ping"

@@ -1,7 +1,7 @@
 """The broker's part of ``GET /metrics``. Names and meanings are in the reference; a test compares them.
 
 A new metric is a row of ``METRICS`` and its values in one of the functions below. Only names of entities, of which at most
-``ENTITIES_LABELLED_MAX`` have a label of their own, and the broker's own words become labels.
+``ENTITIES_LABELLED_MAX`` have a label of their own, and the broker's own terms become labels.
 """
 
 from __future__ import annotations

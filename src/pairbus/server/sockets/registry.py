@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import UsageError
-from pairbus.gateway.rate import RateLimit
+from pairbus.gateway.http import RateLimit
 from pairbus.server.committer import PendingOutput
 from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.layers.http import BODY_BYTES_MAX_DEFAULT

@@ -9,6 +9,7 @@ Rule 3: depth is bounded by the parser, length by the expression's size, text wo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from pairbus.engine.rules.message_view import MISSING
@@ -126,28 +127,24 @@ class Condition(Node):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Constant(Expression):
     """A literal or a parameter."""
 
-    __slots__ = ("constant",)
-
-    def __init__(self, constant: object) -> None:
-        self.constant = constant
+    constant: object
 
     def value(self, evaluation: Evaluation) -> object:  # noqa: ARG002 - all nodes are asked alike
         return self.constant
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Property(Expression):
     """A property by its name: the application's or, with ``is_system``, the broker's."""
 
-    __slots__ = ("is_system", "name")
-
-    def __init__(self, is_system: bool, name: str) -> None:
-        self.is_system = is_system
-        self.name = name
-        """In lower case; canonical for a system property."""
+    is_system: bool
+    name: str
+    """In lower case; canonical for a system property."""
 
     def value(self, evaluation: Evaluation) -> object:
         """What the message has there."""
@@ -162,17 +159,15 @@ class Property(Expression):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class PropertyByName(Expression):
     """``property(expression)``: an application property whose name is computed."""
 
-    __slots__ = ("_name",)
-
-    def __init__(self, name: Expression) -> None:
-        self._name = name
+    name: Expression
 
     def value(self, evaluation: Evaluation) -> object:
         """What the message has there."""
-        name = self._name.value(evaluation)
+        name = self.name.value(evaluation)
         if name is None:
             return None
         if not isinstance(name, str):
@@ -192,53 +187,47 @@ class NewId(Expression):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Signed(Expression):
     """A sign before an expression."""
 
-    __slots__ = ("_is_minus", "_operand")
-
-    def __init__(self, is_minus: bool, operand: Expression) -> None:
-        self._is_minus = is_minus
-        self._operand = operand
+    is_minus: bool
+    operand: Expression
 
     def value(self, evaluation: Evaluation) -> object:
         """The operand, negated for a minus."""
-        value = self._operand.value(evaluation)
+        value = self.operand.value(evaluation)
         if value is None:
             return None
         minus = negated(value)  # checks the type for a plus as well
-        return minus if self._is_minus else value
+        return minus if self.is_minus else value
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Arithmetic(Expression):
     """A run of operators of one precedence, from left to right: flat, so that depth stays small."""
 
-    __slots__ = ("_first", "_operands", "_operators")
-
-    def __init__(self, first: Expression, operators: list[int], operands: list[Expression]) -> None:
-        self._first = first
-        self._operators = operators
-        self._operands = operands
+    first: Expression
+    operators: list[int]
+    operands: list[Expression]
 
     def value(self, evaluation: Evaluation) -> object:
         """The result; unknown as soon as one side of an operator is."""
-        result = self._first.value(evaluation)
-        for i in range(len(self._operators)):
-            operand = self._operands[i].value(evaluation)
+        result = self.first.value(evaluation)
+        for i in range(len(self.operators)):
+            operand = self.operands[i].value(evaluation)
             if result is None or operand is None:
                 result = None
             else:
-                result = arithmetic(self._operators[i], result, operand)
+                result = arithmetic(self.operators[i], result, operand)
         return result
 
 
 @final
+@dataclass(slots=True, eq=False)
 class And(Condition):
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: list[Condition]) -> None:
-        self.parts = parts
+    parts: list[Condition]
 
     def truth(self, evaluation: Evaluation) -> bool | None:
         """False at the first false part, else unknown if one was unknown."""
@@ -253,16 +242,14 @@ class And(Condition):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Or(Condition):
-    __slots__ = ("_parts",)
-
-    def __init__(self, parts: list[Condition]) -> None:
-        self._parts = parts
+    parts: list[Condition]
 
     def truth(self, evaluation: Evaluation) -> bool | None:
         """True at the first true part, else unknown if one was unknown."""
         result: bool | None = False
-        for part in self._parts:
+        for part in self.parts:
             truth = part.truth(evaluation)
             if truth is None:
                 result = None
@@ -272,45 +259,39 @@ class Or(Condition):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Not(Condition):
     """The contrary; of unknown: unknown."""
 
-    __slots__ = ("_part",)
-
-    def __init__(self, part: Condition) -> None:
-        self._part = part
+    part: Condition
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        truth = self._part.truth(evaluation)
+        truth = self.part.truth(evaluation)
         return None if truth is None else not truth
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Alone(Condition):
     """A boolean property or constant standing as a condition."""
 
-    __slots__ = ("_operand",)
-
-    def __init__(self, operand: Expression) -> None:
-        self._operand = operand
+    operand: Expression
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        value = self._operand.value(evaluation)
+        value = self.operand.value(evaluation)
         if value is None or isinstance(value, bool):
             return value
         raise FilterFailed(f"a condition is needed, not {described(value)}")
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Comparison(Condition):
     """Two expressions and what is between them."""
 
-    __slots__ = ("left", "operator", "right")
-
-    def __init__(self, operator: int, left: Expression, right: Expression) -> None:
-        self.operator = operator
-        self.left = left
-        self.right = right
+    operator: int
+    left: Expression
+    right: Expression
 
     def truth(self, evaluation: Evaluation) -> bool | None:
         """The comparison; unknown if a side is."""
@@ -327,48 +308,42 @@ class Comparison(Condition):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class IsNull(Condition):
     """``IS NULL``: null, or not there at all."""
 
-    __slots__ = ("_operand",)
-
-    def __init__(self, operand: Expression) -> None:
-        self._operand = operand
+    operand: Expression
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        return self._operand.value(evaluation) is None
+        return self.operand.value(evaluation) is None
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Exists(Condition):
     """``EXISTS(property)``."""
 
-    __slots__ = ("_property",)
-
-    def __init__(self, which: Property) -> None:
-        self._property = which
+    which: Property
 
     def truth(self, evaluation: Evaluation) -> bool | None:
-        return self._property.exists(evaluation)
+        return self.which.exists(evaluation)
 
 
 @final
+@dataclass(slots=True, eq=False)
 class In(Condition):
     """The same as the left side ``=`` one of the list, joined by OR."""
 
-    __slots__ = ("_items", "_left")
-
-    def __init__(self, left: Expression, items: list[Expression]) -> None:
-        self._left = left
-        self._items = items
+    left: Expression
+    items: list[Expression]
 
     def truth(self, evaluation: Evaluation) -> bool | None:
         """True at the first equal; unknown if the left side or, without an equal, an item is."""
-        left = self._left.value(evaluation)
+        left = self.left.value(evaluation)
         if left is None:
             return None
         result: bool | None = False
-        for expression in self._items:
+        for expression in self.items:
             item = expression.value(evaluation)
             if item is None:
                 result = None
@@ -401,22 +376,20 @@ class InConstants(Condition):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Like(Condition):
     """LIKE with a pattern or an escape character that only the message tells."""
 
-    __slots__ = ("_escape", "_left", "_pattern")
-
-    def __init__(self, left: Expression, pattern: Expression, escape: Expression | None) -> None:
-        self._left = left
-        self._pattern = pattern
-        self._escape = escape
+    left: Expression
+    pattern: Expression
+    escape: Expression | None
 
     def truth(self, evaluation: Evaluation) -> bool | None:
         """Whether the text has the shape; unknown if any operand is."""
-        left = self._left.value(evaluation)
-        pattern = self._pattern.value(evaluation)
-        escape = None if self._escape is None else self._escape.value(evaluation)
-        if left is None or pattern is None or (self._escape is not None and escape is None):
+        left = self.left.value(evaluation)
+        pattern = self.pattern.value(evaluation)
+        escape = None if self.escape is None else self.escape.value(evaluation)
+        if left is None or pattern is None or (self.escape is not None and escape is None):
             return None
         text = _text(left)
         wanted = _text(pattern)
@@ -424,19 +397,17 @@ class Like(Condition):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class LikeConstant(Condition):
     """LIKE with a pattern known beforehand."""
 
-    __slots__ = ("_left", "_pattern")
-
-    def __init__(self, left: Expression, pattern: LikePattern) -> None:
-        self._left = left
-        self._pattern = pattern
+    left: Expression
+    pattern: LikePattern
 
     def truth(self, evaluation: Evaluation) -> bool | None:
         """Whether the text has the shape; unknown if there is none."""
-        left = self._left.value(evaluation)
-        return None if left is None else self._pattern.matches(_text(left), evaluation)
+        left = self.left.value(evaluation)
+        return None if left is None else self.pattern.matches(_text(left), evaluation)
 
 
 def _text(value: object) -> str:

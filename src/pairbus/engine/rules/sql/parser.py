@@ -1,13 +1,13 @@
 """Reads the tokens of an expression into a tree: one method per line of the grammar.
 
-A parenthesis may hold a condition or a value, so both are read by the same methods and told apart where one
+A parenthesis may hold a condition or a value, so both are read by the same methods and distinguished where one
 of them is needed. A sub-expression, of which 32 are allowed, is one condition: a comparison, IS NULL, IN,
-LIKE, EXISTS or a boolean alone. The words that join conditions are not counted.
+LIKE, EXISTS or a boolean alone. The keywords that join conditions are not counted.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from pairbus.engine.rules.message_view import SYSTEM_NAMES
 from pairbus.engine.rules.sql import lexer as sql_lexer
@@ -58,7 +58,7 @@ from pairbus.engine.rules.sql.values import (
 from pairbus.errors import FilterFailed, InvalidRule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SUB_EXPRESSIONS_MAX: Final = 32
 NESTING_MAX: Final = 32
@@ -99,11 +99,11 @@ class Parser:
         self._nesting = 0
         self._sub_expressions = 0
         self.reads_message = False
+        """Whether the result can differ from message to message."""
         self.text_steps = 0
         """The steps that all LIKE together take at most on short texts."""
         self.text_weight = 0
         """The characters that they compare at one place of a text at most."""
-        """Whether the result can differ from message to message."""
 
     # ---- what callers ask for
 
@@ -161,26 +161,23 @@ class Parser:
     # ---- conditions
 
     def _or(self) -> Node:
-        start = self.token()
-        first = self._and()
-        if not self._is_keyword("OR"):
-            return first
-        parts = [self._condition(first, start)]
-        while self.take_keyword("OR"):
-            start = self.token()
-            parts.append(self._condition(self._and(), start))
-        return Or(parts)
+        parts = self._joined("OR", self._and)
+        return parts[0] if len(parts) == 1 else Or(cast("list[Condition]", parts))
 
     def _and(self) -> Node:
+        parts = self._joined("AND", self._not)
+        return parts[0] if len(parts) == 1 else And(cast("list[Condition]", parts))
+
+    def _joined(self, keyword: str, part: Callable[[], Node]) -> list[Node]:
+        """One node of any kind or, if the keyword joins several, those as conditions."""
         start = self.token()
-        first = self._not()
-        if not self._is_keyword("AND"):
-            return first
-        parts = [self._condition(first, start)]
-        while self.take_keyword("AND"):
+        parts = [part()]
+        if self._is_keyword(keyword):
+            parts[0] = self._condition(parts[0], start)
+        while self.take_keyword(keyword):
             start = self.token()
-            parts.append(self._condition(self._not(), start))
-        return And(parts)
+            parts.append(self._condition(part(), start))
+        return parts
 
     def _not(self) -> Node:
         if not self._is_keyword("NOT"):
@@ -210,7 +207,7 @@ class Parser:
         return left
 
     def _tested(self, left: Expression) -> Condition:
-        """What follows a value in words: ``IS [NOT] NULL``, ``[NOT] IN (…)``, ``[NOT] LIKE …``."""
+        """A test by keyword that follows a value: ``IS [NOT] NULL``, ``[NOT] IN (…)``, ``[NOT] LIKE …``."""
         if self.take_keyword("IS"):
             is_negated = self.take_keyword("NOT")
             if not self.take_keyword("NULL"):
@@ -269,27 +266,22 @@ class Parser:
     # ---- values
 
     def _sum(self) -> Node:
-        start = self.token()
-        first = self._product()
-        operators: list[int] = []
-        operands: list[Expression] = []
-        while self.token().kind == sql_lexer.SYMBOL and self.token().text in SUMS:
-            operators.append(SUMS[self.token().text])
-            self._at += 1
-            after = self.token()
-            operands.append(self._expression(self._product(), after))
-        return Arithmetic(self._expression(first, start), operators, operands) if operators else first
+        return self._run(SUMS, self._product)
 
     def _product(self) -> Node:
+        return self._run(PRODUCTS, self._factor)
+
+    def _run(self, symbols: dict[str, int], operand: Callable[[], Node]) -> Node:
+        """Operands joined by operators of one precedence."""
         start = self.token()
-        first = self._factor()
+        first = operand()
         operators: list[int] = []
         operands: list[Expression] = []
-        while self.token().kind == sql_lexer.SYMBOL and self.token().text in PRODUCTS:
-            operators.append(PRODUCTS[self.token().text])
+        while self.token().kind == sql_lexer.SYMBOL and self.token().text in symbols:
+            operators.append(symbols[self.token().text])
             self._at += 1
             after = self.token()
-            operands.append(self._expression(self._factor(), after))
+            operands.append(self._expression(operand(), after))
         return Arithmetic(self._expression(first, start), operators, operands) if operators else first
 
     def _factor(self) -> Node:

@@ -42,7 +42,7 @@ class Tracker:
         )
 
     def refused(self, condition: str) -> None:
-        """Count a refusal. Conditions are the broker's own words, so there are few."""
+        """Count a refusal. Conditions are the broker's own, so there are few."""
         self.refusals[condition] = self.refusals.get(condition, 0) + 1
 
     def error(self, refusal: Refusal, path: str, now: int) -> AmqpError:
