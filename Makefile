@@ -23,10 +23,16 @@ PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 # The short form leaves out what takes minutes and what needs more than Python: Node.js, a built Qpid Proton. The order of
 # the tests is mixed, the same way each time; ORDER=n mixes it differently.
 ORDER ?= 4711
-SHORT := -n $(JOBS) --randomly-seed=$(ORDER) -m "not slow and not soak and not browser and not conformance_js" --ignore-glob="tests/conformance/test_proton*.py"
+SHORT_MARKS := not slow and not soak and not browser and not conformance_js
+SHORT := --randomly-seed=$(ORDER) -m "$(SHORT_MARKS)" --ignore-glob="tests/conformance/test_proton*.py"
+# Conformance tests wait for locks and schedules of seconds most of the time, so more of them run beside each other.
+WAITING_JOBS ?= 6
+
+# What `make check` runs.
+CHECKED := tests/unit tests/typing tests/property tests/contract tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports twins test contract integration conformance sim soak soak-scale soak-spark soak-strangers fuzz compiled browser \
+.PHONY: help setup fmt lint types imports twins check test contract integration conformance sim soak soak-scale soak-spark soak-strangers fuzz compiled browser \
         bench-broker bench-settle bench-pairing bench-spark bench demo docs site dist lock clean
 
 help: ## List the targets
@@ -67,8 +73,12 @@ imports: $(STAMP) ## Check that the rooms depend one way
 twins:
 	@:
 
+check: lint types imports ## What to run while you work: units, properties, contracts, a few worlds (a minute on two cores)
+	HYPOTHESIS_PROFILE=quick PAIRBUS_SEEDS=few $(PYTEST) -q -n $(JOBS) --randomly-seed=$(ORDER) -m "not long and $(SHORT_MARKS)" $(CHECKED)
+
 test: lint types imports ## Everything a change must pass (minutes)
-	$(PYTEST) $(SHORT)
+	$(PYTEST) $(SHORT) -n $(JOBS) --ignore=tests/conformance tests
+	$(PYTEST) $(SHORT) -n $(WAITING_JOBS) tests/conformance
 
 contract: $(STAMP) ## One suite over every store
 	$(PYTEST) -n $(JOBS) tests/contract
@@ -80,7 +90,7 @@ integration: $(STAMP) ## Real sockets, real processes, real kills; the documents
 conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and Qpid Proton, in full
 	@tools/system.sh node=nodejs npm=npm
 	@command -v npm >/dev/null || { echo "make conformance runs the JavaScript SDK too: install Node.js 18 or newer with npm (Debian: apt install nodejs npm)"; exit 1; }
-	$(PYTEST) -n $(JOBS) tests/conformance
+	$(PYTEST) -n $(WAITING_JOBS) tests/conformance
 
 browser: $(BROWSER_STAMP) ## The live page in a real Chromium, which must be installed; SHOTS=dir keeps pictures
 	@tools/system.sh chromium=chromium

@@ -16,6 +16,10 @@ keep_the_collector_out_of_parsing()
 
 # No deadline: the machine may be shared, and a slow run is not a wrong one. Each test has its own time limit.
 # The short form takes the same examples every time: a change is judged, not the luck of the day. The long form explores.
+# `make check` takes the quick one.
+settings.register_profile(
+    "quick", max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile(
     "short", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -10,10 +10,8 @@ import pytest
 
 from tests.simulation.broker.checkers import PromiseBroken
 from tests.simulation.broker.world import Bugs, World
+from tests.simulation.seeds import ONE, seeds
 
-WORLDS = int(os.environ.get("PAIRBUS_SEEDS") or 320)
-_SEED = os.environ.get("PAIRBUS_SEED") or None
-_SEEDS = [int(_SEED)] if _SEED else range(WORLDS)
 HISTORY_SHOWN = 80
 
 
@@ -55,10 +53,10 @@ def live(seed: int, *, bugs: Bugs | None = None, inspects: bool = True) -> World
     "B66",
     "M5",
 )
-@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("seed", seeds(320))
 def test_worlds_keep_every_promise_on_bad_days(seed: int) -> None:
     world = live(seed)
-    if _SEED:
+    if ONE:
         print("\n".join(world.history))
 
 
@@ -72,10 +70,11 @@ def test_worlds_that_once_failed_stay_whole(seed: int) -> None:
     live(seed)
 
 
-@pytest.mark.skipif(_SEED is not None, reason="one world is being replayed")
+@pytest.mark.skipif(ONE is not None, reason="one world is being replayed")
 class TestTheSimulator:
     """A simulator nobody has seen fail proves nothing."""
 
+    @pytest.mark.long
     def test_worlds_are_cruel_enough(self) -> None:
         worlds = [live(seed) for seed in range(1_000, 1_040)]
         history = "\n".join(line for world in worlds for line in world.history)

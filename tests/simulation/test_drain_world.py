@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,24 +12,22 @@ from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import BacklogMessage
 from pairbus.drain.shell import Drain
 from tests.simulation.drain_world import DrainWorld, Inbox, Outlet
+from tests.simulation.seeds import groups, seeds
 from tests.simulation.spark_world import SparkWorld
 
-_WORLDS = max(200, int(os.environ["PAIRBUS_SEEDS"])) if os.environ.get("PAIRBUS_SEEDS") else 24
-_ONE = os.environ.get("PAIRBUS_SEED")
-_SEEDS = [int(_ONE)] if _ONE else list(range(_WORLDS))
-CHUNK = 6
+_GROUPS = groups(seeds(24, least=200), 6)
 
 
-@pytest.mark.parametrize("first", _SEEDS[::CHUNK])
-def test_a_drain_survives_kills_lost_locks_and_lost_answers(first: int, tmp_path: Path) -> None:
-    for seed in _SEEDS[_SEEDS.index(first) :][:CHUNK]:
+@pytest.mark.parametrize("group", _GROUPS)
+def test_a_drain_survives_kills_lost_locks_and_lost_answers(group: list[int], tmp_path: Path) -> None:
+    for seed in group:
         DrainWorld(seed, tmp_path / str(seed)).run()
 
 
 @pytest.mark.promise("P34", "P35", "P36", "P38", "P41", "D3")
-@pytest.mark.parametrize("first", _SEEDS[::CHUNK])
-def test_a_drain_on_spark_survives_killed_and_lost_tasks(first: int, tmp_path: Path) -> None:
-    for seed in _SEEDS[_SEEDS.index(first) :][:CHUNK]:
+@pytest.mark.parametrize("group", _GROUPS)
+def test_a_drain_on_spark_survives_killed_and_lost_tasks(group: list[int], tmp_path: Path) -> None:
+    for seed in group:
         SparkWorld(seed, tmp_path / str(seed)).run()
 
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests.simulation.seeds import groups, seeds
 from tests.simulation.shell_world import ShellWorld
-
-CHUNK = 20
-_WORLDS = max(400, int(os.environ["PAIRBUS_SEEDS"])) if os.environ.get("PAIRBUS_SEEDS") else 60
-_ONE = os.environ.get("PAIRBUS_SEED")
-_CHUNKS = [int(_ONE)] if _ONE else list(range(0, _WORLDS, CHUNK))
 
 
 @pytest.mark.promise("P1")
-@pytest.mark.parametrize("first", _CHUNKS)
+@pytest.mark.parametrize("group", groups(seeds(60, least=400), 20))
 def test_many_coroutines_share_a_sender_through_outages_cancellation_and_close(
-    first: int, monkeypatch: pytest.MonkeyPatch
+    group: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(first, first + (1 if _ONE else CHUNK)):
+    for seed in group:
         ShellWorld(seed).run(monkeypatch)
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.simulation.pair.world import PLANTED, World
+from tests.simulation.seeds import groups, seeds
 
-CHUNK = 50
 # `make test` runs 200 worlds; `make sim`, which names a number, at least 2,000: a world takes milliseconds.
-_WORLDS = max(2_000, int(os.environ["PAIRBUS_SEEDS"])) if os.environ.get("PAIRBUS_SEEDS") else 200
-_ONE = os.environ.get("PAIRBUS_SEED")
-_CHUNKS = [int(_ONE)] if _ONE else list(range(0, _WORLDS, CHUNK))
+_GROUPS = groups(seeds(200, least=2_000), 50)
 
 
 @pytest.mark.promise(
     "P1", "P2", "P4", "P5", "P8", "P12", "P17", "P18", "P21", "P22", "P25", "P27", "P32", "P34", "P36", "P38"
 )
-@pytest.mark.parametrize("first", _CHUNKS)
-def test_accepted_sends_survive_outages_crashes_and_flapping(first: int) -> None:
-    for seed in range(first, first + (1 if _ONE else CHUNK)):
+@pytest.mark.parametrize("group", _GROUPS)
+def test_accepted_sends_survive_outages_crashes_and_flapping(group: list[int]) -> None:
+    for seed in group:
         World(seed).run()
 
 
@@ -28,6 +24,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert World(11).run().digest() == World(11).run().digest()
 
 
+@pytest.mark.long
 def test_the_worlds_are_cruel_enough() -> None:
     checks = [World(seed).run() for seed in range(40)]
 

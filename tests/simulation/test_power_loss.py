@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from pairbus.storage.log import recovery
 from tests.simulation.power_loss import STATES_PER_WORLD, World
+from tests.simulation.seeds import seeds
 
-WORLDS = int(os.environ.get("PAIRBUS_SEEDS") or 40)
+WORLDS = 40
 """Times STATES_PER_WORLD: 12,000 crashes, each recovered from and looked through."""
-
-_SEED = os.environ.get("PAIRBUS_SEED")
-_SEEDS = [int(_SEED)] if _SEED else range(WORLDS)
 
 
 @pytest.mark.promise("B1", "B5", "B9", "B13", "B17", "B19")
-@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("seed", seeds(WORLDS))
 def test_worlds_survive_power_loss(seed: int) -> None:
     world = World(seed)
     world.run()
     assert world.crashes >= STATES_PER_WORLD
 
 
+@pytest.mark.long
 def test_the_worlds_roll_recycle_compact_and_restart() -> None:
     """Otherwise the test above would prove less than it says."""
     worlds = [World(seed) for seed in range(6)]

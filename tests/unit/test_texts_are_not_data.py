@@ -102,6 +102,8 @@ _UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
 
 def turns_data_into_code(text: str) -> Iterator[int]:
     """Lines that unpickle or evaluate something."""
+    if not any(name in text for name in _UNSAFE_MODULES | _UNSAFE_CALLS):
+        return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

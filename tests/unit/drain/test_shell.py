@@ -17,6 +17,7 @@ from tests.unit.drain.virtual_loop import VirtualLoop
 DAY_S = 24 * 3600
 
 
+@pytest.mark.long
 def test_an_idle_syphon_of_10_queues_costs_40_receives_an_hour_and_28800_in_30_days(
     loop: VirtualLoop,
 ) -> None:

@@ -229,6 +229,7 @@ def test_short_locks_are_renewed_without_spinning(loop: VirtualLoop) -> None:
     assert kit.counters.receives <= 30
 
 
+@pytest.mark.long
 def test_one_destination_that_is_away_does_not_hold_up_others_behind_its_messages(loop: VirtualLoop) -> None:
     received: list[int] = []
 

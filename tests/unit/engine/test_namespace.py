@@ -166,6 +166,7 @@ def test_what_cannot_be_is_refused_and_leaves_no_record() -> None:
 
 
 @pytest.mark.promise("M12")
+@pytest.mark.long
 def test_entities_and_subscriptions_are_bounded() -> None:
     bench = Bench()
     for number in range(ENTITIES_MAX):

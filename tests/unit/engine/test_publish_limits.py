@@ -38,6 +38,7 @@ def test_scheduled_message_with_an_unsigned_property_does_not_stop_the_pump() ->
 
 
 @pytest.mark.promise("B58")
+@pytest.mark.long
 def test_more_fresh_ids_than_two_bytes_count_do_not_stop_a_publish() -> None:
     bench = Bench()
     topic = bench.topic()

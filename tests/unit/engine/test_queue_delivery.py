@@ -555,6 +555,7 @@ def test_stored_ever_equals_what_left_and_what_is_left() -> None:
 
 
 @pytest.mark.promise("B62")
+@pytest.mark.long
 def test_indexes_follow_what_is_stored() -> None:
     bench = Bench()
     queue = bench.queue()

@@ -50,6 +50,7 @@ class TestNamespace(NamespaceCases):
     pass
 
 
+@pytest.mark.long
 def test_more_than_a_hundred_queues_come_in_pages(admin: Admin, bench: Bench) -> None:
     names = [f"q{number:03}" for number in range(205)]
     for name in names:

@@ -96,6 +96,7 @@ def test_a_broker_that_starts_on_a_full_disk_settles_and_refuses_sends(
 
 
 @pytest.mark.promise("B11")
+@pytest.mark.long
 def test_a_reserve_that_is_used_up_ends_acknowledging_and_no_row_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
