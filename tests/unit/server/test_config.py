@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,13 @@ from pairbus.errors import UsageError
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
 from pairbus.server.config.declarations import Declarations, read_declarations
 from pairbus.server.config.located_json import Located, parse
-from pairbus.server.config.options import Options, default_data_directory, load_declarations, make_options
+from pairbus.server.config.options import (
+    Options,
+    ServeSettings,
+    default_data_directory,
+    load_declarations,
+    make_options,
+)
 
 EMULATOR = """{
   "UserConfig": {
@@ -250,25 +257,9 @@ def test_located_json_reads_or_refuses_exactly_what_json_does(text: str) -> None
         assert "twice" in str(error)  # noqa: PT017 - the one thing we refuse and json does not
 
 
-def make(**changes: object) -> Options:
-    given: dict[str, object] = {
-        "namespace": None,
-        "data": None,
-        "amqp": "127.0.0.1:0",
-        "http": "127.0.0.1:0",
-        "store": None,
-        "tls": True,
-        "tls_cert": None,
-        "tls_key": None,
-        "tls_names": (),
-        "config": None,
-        "ready_file": None,
-        "faults": False,
-        "audit": False,
-        "connections_max": None,
-        "environment": {"XDG_DATA_HOME": "/data"},
-    }
-    return make_options(**{**given, **changes})  # type: ignore[arg-type]
+def make(environment: dict[str, str] | None = None, **changes: Any) -> Options:
+    given: dict[str, Any] = {"amqp": "127.0.0.1:0", "http": "127.0.0.1:0", **changes}
+    return make_options(ServeSettings(**given), environment or {"XDG_DATA_HOME": "/data"})
 
 
 def test_options_have_the_products_defaults() -> None:
@@ -303,7 +294,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ({"config": "/does/not/exist.json"}, "--config /does/not/exist.json cannot be read: No such file"),
     ],
 )
-def test_wrong_options_are_refused_by_name(changes: dict[str, object], message: str) -> None:
+def test_wrong_options_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make(**changes)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from pairbus.cli.kit.options import command, option, values_of
-from pairbus.server.config.options import AMQP_ADDRESS_DEFAULT, HTTP_ADDRESS_DEFAULT
-from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_DAYS
-from pairbus.server.logs.usage import RETENTION_DAYS as USAGE_DAYS
+from pairbus.cli.kit.options import command, option
+from pairbus.server.config.options import ServeSettings, make_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,47 +31,7 @@ Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerFlags:
-    """What ``make_options`` takes, by the same names."""
-
-    namespace: str | None = option(
-        "Name of the namespace.  [default: the configuration's, or local]", metavar="NAME"
-    )
-    data: str | None = option(
-        "Where the namespace keeps its files.  [default: the user's data directory]", metavar="DIR"
-    )
-    amqp: str = option(
-        "The one address: AMQP, TLS, HTTP and WebSocket. Port 0 takes a free one.",
-        AMQP_ADDRESS_DEFAULT,
-        metavar="HOST:PORT",
-    )
-    http: str = option(
-        "A second address for HTTP(S) alone; 'off' for none.", HTTP_ADDRESS_DEFAULT, metavar="HOST:PORT"
-    )
-    store: str | None = option(
-        "memory: to keep nothing.  [default: files in the data directory]", metavar="URL"
-    )
-    tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
-    tls_key: str | None = option("Its private key (PEM).", metavar="FILE")
-    tls_names: tuple[str, ...] = option(
-        "A further name for the own certificate.", (), flag="--tls-name", metavar="NAME"
-    )
-    tls: bool = option("Without TLS only this machine is served.", True, flag="--tls/--no-tls")
-    config: str | None = option(
-        "Entities, access rules and quotas (JSON; the emulator's format works).", metavar="FILE"
-    )
-    ready_file: str | None = option(
-        "Written when it serves: one JSON object with addresses and keys.", metavar="FILE"
-    )
-    faults: bool = option("Offer the fault switchboard at /$faults.", False)
-    audit: bool = option("Write the audit log of messages, the input of reconcile.", False)
-    usage_days: int = option("How many days of usage files are kept.", USAGE_DAYS, minimum=1)
-    audit_days: int = option("How many days of the audit log of messages are kept.", AUDIT_DAYS, minimum=1)
-    connections_max: int | None = option("Connections served at once.  [default: 10000]", minimum=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeFlags(BrokerFlags):
+class ServeFlags(ServeSettings):
     log_format: Literal["text", "json"] = option("Form of the log lines.", "text")
     log_level: Literal["debug", "info", "warning", "error"] = option("Least level of the log lines.", "info")
 
@@ -87,14 +45,12 @@ def serve(flags: ServeFlags) -> int:
     port. Plain text is served to this machine only, TLS to everybody.
     """
     from pairbus.server.assemble import assemble
-    from pairbus.server.config.options import make_options
     from pairbus.server.logs.format import configure_logging
     from pairbus.server.main import run
     from pairbus.web.page import Page
 
     configure_logging(flags.log_format, flags.log_level)
-    given = values_of(flags, *(one.name for one in fields(BrokerFlags)))
-    options = make_options(**given, environment=os.environ)
+    options = make_options(flags, os.environ)
     page = Page()
     return run(
         options, page.assembling(assemble), page=page, announce=lambda ready: _announce(ready, options.data)

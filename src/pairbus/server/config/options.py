@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pairbus.errors import UsageError
+from pairbus.model.flags import option
 from pairbus.server.config.addresses import parse_address
 from pairbus.server.config.declarations import Declarations, read_declarations
 from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_RETENTION_DAYS
@@ -87,52 +88,75 @@ class Options:
             raise UsageError("--no-tls and --tls-cert exclude each other")
 
 
-def make_options(
-    *,
-    namespace: str | None,
-    data: str | None,
-    amqp: str,
-    http: str,
-    store: str | None,
-    tls: bool,
-    tls_cert: str | None,
-    tls_key: str | None,
-    tls_names: Sequence[str],
-    config: str | None,
-    ready_file: str | None,
-    faults: bool,
-    audit: bool,
-    connections_max: int | None,
-    usage_days: int = RETENTION_DAYS,
-    audit_days: int = AUDIT_RETENTION_DAYS,
-    environment: Mapping[str, str],
-) -> Options:
-    """Options from what a command line gave; what it gave wins over the file. Raises UsageError."""
-    declarations = load_declarations(config, environment) if config is not None else Declarations()
-    name = namespace or declarations.namespace or NAMESPACE_DEFAULT
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """What a person sets; the options of ``pairbus serve``. ``make_options`` checks and completes it."""
+
+    namespace: str | None = option(
+        "Name of the namespace.  [default: the configuration's, or local]", metavar="NAME"
+    )
+    data: str | None = option(
+        "Where the namespace keeps its files.  [default: the user's data directory]", metavar="DIR"
+    )
+    amqp: str = option(
+        "The one address: AMQP, TLS, HTTP and WebSocket. Port 0 takes a free one.",
+        AMQP_ADDRESS_DEFAULT,
+        metavar="HOST:PORT",
+    )
+    http: str = option(
+        "A second address for HTTP(S) alone; 'off' for none.", HTTP_ADDRESS_DEFAULT, metavar="HOST:PORT"
+    )
+    store: str | None = option(
+        "memory: to keep nothing.  [default: files in the data directory]", metavar="URL"
+    )
+    tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
+    tls_key: str | None = option("Its private key (PEM).", metavar="FILE")
+    tls_names: tuple[str, ...] = option(
+        "A further name for the own certificate.", (), flag="--tls-name", metavar="NAME"
+    )
+    tls: bool = option("Without TLS only this machine is served.", True, flag="--tls/--no-tls")
+    config: str | None = option(
+        "Entities, access rules and quotas (JSON; the emulator's format works).", metavar="FILE"
+    )
+    ready_file: str | None = option(
+        "Written when it serves: one JSON object with addresses and keys.", metavar="FILE"
+    )
+    faults: bool = option("Offer the fault switchboard at /$faults.", False)
+    audit: bool = option("Write the audit log of messages, the input of reconcile.", False)
+    usage_days: int = option("How many days of usage files are kept.", RETENTION_DAYS, minimum=1)
+    audit_days: int = option(
+        "How many days of the audit log of messages are kept.", AUDIT_RETENTION_DAYS, minimum=1
+    )
+    connections_max: int | None = option("Connections served at once.  [default: 10000]", minimum=1)
+
+
+_SAME: Final = ("store", "tls", "tls_cert", "tls_key", "faults", "audit", "usage_days", "audit_days")
+"""Fields that ``Options`` takes over as they are."""
+
+
+def make_options(given: ServeSettings, environment: Mapping[str, str]) -> Options:
+    """Complete the settings from the configuration file; a setting that was given wins over the file. Raises UsageError."""
+    declarations = (
+        load_declarations(given.config, environment) if given.config is not None else Declarations()
+    )
+    name = given.namespace or declarations.namespace or NAMESPACE_DEFAULT
     quotas = declarations.quotas
     limits = Limits()
-    if connections := connections_max or quotas.get("MaxConnections"):
+    if connections := given.connections_max or quotas.get("MaxConnections"):
         limits = replace(limits, connections_max=connections)
     if "MaxHttpBodyBytes" in quotas:
         limits = replace(limits, http_body_bytes_max=quotas["MaxHttpBodyBytes"])
+    same: dict[str, Any] = {one: getattr(given, one) for one in _SAME}
     return Options(
         namespace=name,
-        data=Path(data) if data is not None else default_data_directory(environment) / name,
-        amqp=parse_address(amqp, "--amqp"),
-        http=None if http == HTTP_OFF else parse_address(http, "--http"),
-        store=store,
-        tls=tls,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_names=(*tls_names, *declarations.tls_names),
-        ready_file=Path(ready_file) if ready_file is not None else None,
-        faults=faults,
-        audit=audit,
-        usage_days=usage_days,
-        audit_days=audit_days,
+        data=Path(given.data) if given.data is not None else default_data_directory(environment) / name,
+        amqp=parse_address(given.amqp, "--amqp"),
+        http=None if given.http == HTTP_OFF else parse_address(given.http, "--http"),
+        tls_names=(*given.tls_names, *declarations.tls_names),
+        ready_file=Path(given.ready_file) if given.ready_file is not None else None,
         declarations=declarations,
         limits=limits,
+        **same,
     )
 
 
