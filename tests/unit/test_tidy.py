@@ -40,7 +40,6 @@ CLASSES = {"Letter": "BacklogMessage"}
 
 # Rooms in which a word is still to be replaced.
 NOT_DONE: dict[str, set[str]] = {
-    "amqp": {"anew"},
     "cli": {"anew", "reckon", "told", "whoever"},
     "docs": {"anew", "reckon", "reckons", "whoever"},
     "drain": {"anew", "reckon", "reckoned", "told", "whoever"},
@@ -50,9 +49,7 @@ NOT_DONE: dict[str, set[str]] = {
     "pairing": {"anew", "whoever"},
     "reports": {"anew", "reckon", "reckoned", "told"},
     "sdk": {"anew"},
-    "server": {"anew", "hall", "speech", "tongue", "whoever"},
     "spark": {"anew", "told", "whoever"},
-    "storage": {"anew", "whoever"},
 }
 
 

@@ -30,7 +30,7 @@ from pairbus.amqp.framing import (
     MIN_MAX_FRAME_SIZE,
     amqp_frame,
 )
-from pairbus.amqp.handler import NOBODY, ConnectionSettings, Handler
+from pairbus.amqp.handler import NO_HANDLER, ConnectionSettings, Handler
 from pairbus.amqp.handshake import Handshake
 from pairbus.amqp.performatives import (
     ALL_FIELDS,
@@ -141,7 +141,7 @@ class Connection:
         self._held = bytearray()
         self._needed = HEADER_SIZE
         self._rest: bytes = b""
-        """Input with whole frames that nobody has acted on, for the work allowed was done; from ``_rest_at`` on."""
+        """Input with whole frames that wait, because the work allowed at once was done; from ``_rest_at`` on."""
         self._rest_at = 0
         self.work_left = 0
         """Work that ``receive`` may still do. A handler that does much for one frame takes it from here."""
@@ -257,7 +257,7 @@ class Connection:
         self._handshake = None
         self.remote_open = None
         self.context = None
-        self.handler = NOBODY
+        self.handler = NO_HANDLER
 
     def _send_close(self, error: AmqpError | None) -> None:
         self._flush_dirty()

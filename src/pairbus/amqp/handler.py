@@ -60,7 +60,7 @@ class Handler(Protocol):
         """A link where we send has new credit, drain or window."""
 
 
-class Nobody:
+class NoHandler:
     """The handler of a connection whose socket has gone: it ignores every event."""
 
     __slots__ = ()
@@ -92,7 +92,7 @@ class Nobody:
     def credit(self, link: Link) -> None: ...
 
 
-NOBODY: Final = Nobody()
+NO_HANDLER: Final = NoHandler()
 
 
 def _lock_lost() -> AmqpError:

@@ -434,7 +434,7 @@ class Link:
         self.partial = None
         self.delivery_count = (self.delivery_count + 1) & SERIAL
         self.credit -= 1
-        # AMQP 1.0, 2.6.14: an aborted delivery leaves nothing behind, and nobody settles it.
+        # AMQP 1.0, 2.6.14: an aborted delivery leaves nothing behind and is not settled.
         if not aborted:
             self._hand_over(partial)
         return True

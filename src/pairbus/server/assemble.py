@@ -240,7 +240,7 @@ def _declare_entities(namespace: Namespace, entities: tuple[EntityDeclaration, .
 def _access_rule(declared: AccessRuleDeclaration, held: AccessRule | None, now: int) -> AccessRule:
     if held is None:
         return _new_rule(declared.name, declared.rights, declared.primary_key, declared.secondary_key, now)
-    # A key that the file gives wins; one that it does not give stays, so that a restart breaks nobody's token.
+    # A key that the file gives wins; one that it does not give stays, so that tokens stay valid over a restart.
     changed = replace(
         held,
         rights=declared.rights,

@@ -3,7 +3,7 @@
 Rule 1: it never goes back, and it follows the wall clock forward at once (B20, B65).
 Rule 2: after the wall clock was set back it goes on at nine tenths of real speed until the wall has caught up, so
         that no timer stops; lateness is at most a ninth of a timer's own length.
-Rule 3: tokens are judged by the wall clock (``lead_ms``). Their expiry is a date that somebody else's clock gave; a clock that once
+Rule 3: tokens are judged by the wall clock (``lead_ms``). Their expiry is a date of another machine's clock; a clock that once
         was two hours ahead for a moment must not refuse every token for the next twenty.
 """
 
@@ -26,7 +26,7 @@ class BrokerClock:
     """Wall time made monotone. Call it for the present instant in milliseconds.
 
     Args:
-        wall_ns: Nanoseconds since the Unix epoch; may be stepped by whoever sets the machine's clock.
+        wall_ns: Nanoseconds since the Unix epoch; may be stepped when the machine's clock is set.
         monotonic_ns: Nanoseconds of real time since some moment.
     """
 

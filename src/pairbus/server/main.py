@@ -109,7 +109,7 @@ async def _collect_garbage(policy: CollectorPolicy) -> None:
 
 
 def ready_files(options: Options) -> list[Path]:
-    """Where this broker says that it is ready: in its data directory, and where it was told to."""
+    """The ready files to write: one in the data directory, and the one that the options name."""
     own = [] if options.store == MEMORY else [options.data / READY_FILE]
     return own if options.ready_file is None else [*own, options.ready_file]
 
@@ -160,7 +160,7 @@ def _explain(error: OSError) -> str:
 
 
 def _way_out(cause: BaseException | None) -> str:
-    """What to do about the machine's own word on a data directory; the store's other words say it themselves."""
+    """The way out to add to an error of the operating system; the store's own errors contain theirs."""
     if not isinstance(cause, OSError) or isinstance(cause, BlockingIOError):  # the last: it is in use
         return ""
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -9,9 +9,9 @@ is there for what is left, such as exceptions with their tracebacks. It has thre
 - Before objects are frozen, everything that is not frozen is collected, whatever its age. Nothing is frozen as garbage.
 - Frozen objects can become garbage later. They are thawed and collected in full, every ten minutes while that is quick, and
   otherwise so seldom that it takes a thousandth of the time. How many there are makes it rarer and never stops it:
-  otherwise whoever can make the process hold many objects could switch the collector off.
+  otherwise a client that makes the process hold many objects could switch the collector off.
 
-For a process that is a broker only: the collector is global, so a broker inside somebody's test leaves it alone.
+For a process that is a broker only: the collector is global, so a broker inside a test leaves it alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The records that are not hot, as bytes and back: each type with its number, version and two functions."""
+"""The records that are not hot, as bytes and back, by a table of layouts."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pairbus.engine.records import (
     AuditMarked,
@@ -14,8 +14,6 @@ from pairbus.engine.records import (
     EntityPut,
     MessageDeferred,
     MessageMoved,
-    MessageRemoved,
-    MessageStored,
     NamespacePut,
     Record,
     SequenceAdvanced,
@@ -23,17 +21,6 @@ from pairbus.engine.records import (
 )
 from pairbus.errors import StoreCorrupt, UsageError
 from pairbus.model.message import Extra
-
-DELIVERY_FAILED: Final = 3
-MESSAGE_DEFERRED: Final = 4
-MESSAGE_MOVED: Final = 5
-DUPLICATE_SEEN: Final = 7
-SEQUENCE_ADVANCED: Final = 8
-SESSION_STATE_SET: Final = 9
-ENTITY_PUT: Final = 10
-ENTITY_DELETED: Final = 11
-NAMESPACE_PUT: Final = 12
-AUDIT_MARKED: Final = 13
 
 OLD_AUDIT_QUEUE_ID: Final = 0
 """A SequenceAdvanced of this queue, which no entity has, is how the number of an audited batch was written before AuditMarked."""
@@ -44,12 +31,6 @@ _ABSENT: Final = 0xFFFF_FFFF
 """The length that means None."""
 _LENGTH: Final = struct.Struct("<I")
 _EXTRA: Final = struct.Struct("<qQIq")
-_COUNTED: Final = struct.Struct("<QQI")
-_MOVED: Final = struct.Struct("<QQQ")
-_NUMBERED: Final = struct.Struct("<Qq")
-_ADVANCED: Final = struct.Struct("<QQq")
-_ENTITY: Final = struct.Struct("<QB")
-_ID: Final = struct.Struct("<Q")
 
 
 def pack_bytes(value: bytes | None) -> bytes:
@@ -115,122 +96,93 @@ def unpack_extra(buffer: bytes, offset: int) -> tuple[Extra, int]:
     return extra, offset
 
 
+class Layout:
+    """How one type of record is written: first numbers of fixed width, then values with their length in front.
+
+    Args:
+        code: The type byte.
+        kind: The class.
+        numbers: The struct format of the numbers.
+        names: The fields that hold them.
+        values: The fields behind the numbers, each with its pair of functions.
+    """
+
+    __slots__ = ("_names", "_numbers", "_order", "_values", "code", "kind")
+
+    def __init__(self, code: int, kind: type[Record], numbers: str, names: str, **values: ValueKind) -> None:
+        self.code = code
+        self.kind: Callable[..., Record] = kind
+        self._numbers = struct.Struct("<" + numbers)
+        self._names = names.split()
+        self._values = list(values.items())
+        written = [*self._names, *values]
+        self._order = [written.index(name) for name in kind.__annotations__]
+
+    def encode(self, record: Record) -> bytes:
+        data = self._numbers.pack(*[getattr(record, name) for name in self._names])
+        for name, (pack, _) in self._values:
+            data += pack(getattr(record, name))
+        return data
+
+    def decode(self, body: bytes) -> Record:
+        unpack_numbers = self._numbers.unpack_from if self._values else self._numbers.unpack
+        found: list[object] = list(unpack_numbers(body))
+        offset = self._numbers.size
+        for _, (_, unpack) in self._values:
+            value, offset = unpack(body, offset)
+            found.append(value)
+        return self.kind(*[found[index] for index in self._order])
+
+
+def _unpack_required_text(buffer: bytes, offset: int) -> tuple[str, int]:
+    value, offset = unpack_bytes(buffer, offset)
+    return value.decode(), offset
+
+
+ValueKind: TypeAlias = tuple[Callable[[Any], bytes], Callable[[bytes, int], tuple[object, int]]]
+_BYTES: Final[ValueKind] = (pack_bytes, unpack_bytes)
+_OPTIONAL: Final[ValueKind] = (pack_bytes, unpack_optional)
+_TEXT: Final[ValueKind] = (_pack_text, _unpack_required_text)
+_COUNTED: Final = "queue_id sequence_number delivery_count"
+
+VERSION: Final = 1
+"""Of every layout below. A layout that changes gets version 2 and stays readable as version 1."""
+_LAYOUTS: Final = (
+    Layout(3, DeliveryFailed, "QQI", _COUNTED, changed_properties=_BYTES),
+    Layout(4, MessageDeferred, "QQI", _COUNTED, changed_properties=_BYTES),
+    Layout(
+        5, MessageMoved, "QQQ", "queue_id sequence_number to_queue_id", extra=(encode_extra, unpack_extra)
+    ),
+    Layout(7, DuplicateSeen, "Qq", "queue_id at", duplicate_key=_BYTES),
+    Layout(8, SequenceAdvanced, "QQq", "queue_id next_sequence_number enqueued_at"),
+    Layout(9, SessionStateSet, "Qq", "queue_id at", session_id=_TEXT, state=_OPTIONAL),
+    Layout(10, EntityPut, "QB", "entity_id kind", path=_TEXT, settings=_TEXT),
+    Layout(11, EntityDeleted, "Q", "entity_id"),
+    Layout(12, NamespacePut, "Q", "next_entity_id", settings=_TEXT),
+    Layout(13, AuditMarked, "Q", "number"),
+)
+_BY_KIND: Final[dict[object, Layout]] = {layout.kind: layout for layout in _LAYOUTS}
+_BY_CODE: Final = {(layout.code, VERSION): layout for layout in _LAYOUTS}
+
+
 def encode_rare(record: Record) -> bytes:
     """Any record but the two hot ones."""
+    layout = _BY_KIND.get(type(record))
+    if layout is None:
+        raise UsageError(f"{type(record).__name__} has its own encoder")
     try:
-        kind, body = _body(record)
+        body = layout.encode(record)
     except struct.error as error:
         raise UsageError(f"{type(record).__name__} has a number out of range: {error}") from error
-    return RARE_HEAD.pack(kind, 1, len(body)) + body
+    return RARE_HEAD.pack(layout.code, VERSION, len(body)) + body
 
 
-def _body(record: Record) -> tuple[int, bytes]:
-    match record:
-        case DeliveryFailed():
-            return DELIVERY_FAILED, _counted(record)
-        case MessageDeferred():
-            return MESSAGE_DEFERRED, _counted(record)
-        case MessageMoved():
-            head = _MOVED.pack(record.queue_id, record.sequence_number, record.to_queue_id)
-            return MESSAGE_MOVED, head + encode_extra(record.extra)
-        case DuplicateSeen():
-            return DUPLICATE_SEEN, _NUMBERED.pack(record.queue_id, record.at) + pack_bytes(
-                record.duplicate_key
-            )
-        case SequenceAdvanced():
-            return SEQUENCE_ADVANCED, _ADVANCED.pack(
-                record.queue_id, record.next_sequence_number, record.enqueued_at
-            )
-        case SessionStateSet():
-            head = _NUMBERED.pack(record.queue_id, record.at)
-            return SESSION_STATE_SET, head + _pack_text(record.session_id) + pack_bytes(record.state)
-        case EntityPut():
-            head = _ENTITY.pack(record.entity_id, record.kind)
-            return ENTITY_PUT, head + _pack_text(record.path) + _pack_text(record.settings)
-        case EntityDeleted():
-            return ENTITY_DELETED, _ID.pack(record.entity_id)
-        case NamespacePut():
-            return NAMESPACE_PUT, _ID.pack(record.next_entity_id) + _pack_text(record.settings)
-        case AuditMarked():
-            return AUDIT_MARKED, _ID.pack(record.number)
-        case MessageStored() | MessageRemoved():
-            raise UsageError(f"{type(record).__name__} has its own encoder")
-
-
-def _counted(record: DeliveryFailed | MessageDeferred) -> bytes:
-    head = _COUNTED.pack(record.queue_id, record.sequence_number, record.delivery_count)
-    return head + pack_bytes(record.changed_properties)
-
-
-def decode_rare(kind: int, version: int, body: bytes) -> Record:
+def decode_rare(code: int, version: int, body: bytes) -> Record:
     """Any record but the two hot ones, from its body."""
-    decoder = _DECODERS.get((kind, version))
-    if decoder is None:
-        raise StoreCorrupt(f"record type {kind} version {version} is unknown: a newer PairBus wrote it?")
-    return decoder(body)
-
-
-def _delivery_failed_1(body: bytes) -> Record:
-    queue_id, number, count = _COUNTED.unpack_from(body)
-    return DeliveryFailed(queue_id, number, count, unpack_bytes(body, _COUNTED.size)[0])
-
-
-def _message_deferred_1(body: bytes) -> Record:
-    queue_id, number, count = _COUNTED.unpack_from(body)
-    return MessageDeferred(queue_id, number, count, unpack_bytes(body, _COUNTED.size)[0])
-
-
-def _message_moved_1(body: bytes) -> Record:
-    queue_id, number, to_queue_id = _MOVED.unpack_from(body)
-    return MessageMoved(queue_id, number, to_queue_id, unpack_extra(body, _MOVED.size)[0])
-
-
-def _duplicate_seen_1(body: bytes) -> Record:
-    queue_id, at = _NUMBERED.unpack_from(body)
-    return DuplicateSeen(queue_id, unpack_bytes(body, _NUMBERED.size)[0], at)
-
-
-def _sequence_advanced_1(body: bytes) -> Record:
-    queue_id, next_number, enqueued_at = _ADVANCED.unpack(body)
-    if queue_id == OLD_AUDIT_QUEUE_ID:
-        return AuditMarked(next_number - 1)
-    return SequenceAdvanced(queue_id, next_number, enqueued_at)
-
-
-def _session_state_set_1(body: bytes) -> Record:
-    queue_id, at = _NUMBERED.unpack_from(body)
-    session_id, offset = unpack_bytes(body, _NUMBERED.size)
-    return SessionStateSet(queue_id, session_id.decode(), unpack_optional(body, offset)[0], at)
-
-
-def _entity_put_1(body: bytes) -> Record:
-    entity_id, kind = _ENTITY.unpack_from(body)
-    path, offset = unpack_bytes(body, _ENTITY.size)
-    return EntityPut(entity_id, kind, path.decode(), unpack_bytes(body, offset)[0].decode())
-
-
-def _entity_deleted_1(body: bytes) -> Record:
-    return EntityDeleted(_ID.unpack(body)[0])
-
-
-def _namespace_put_1(body: bytes) -> Record:
-    return NamespacePut(_ID.unpack_from(body)[0], unpack_bytes(body, _ID.size)[0].decode())
-
-
-def _audit_marked_1(body: bytes) -> Record:
-    return AuditMarked(_ID.unpack(body)[0])
-
-
-_Decoder: TypeAlias = Callable[[bytes], Record]
-_DECODERS: Final[dict[tuple[int, int], _Decoder]] = {
-    (DELIVERY_FAILED, 1): _delivery_failed_1,
-    (MESSAGE_DEFERRED, 1): _message_deferred_1,
-    (MESSAGE_MOVED, 1): _message_moved_1,
-    (DUPLICATE_SEEN, 1): _duplicate_seen_1,
-    (SEQUENCE_ADVANCED, 1): _sequence_advanced_1,
-    (SESSION_STATE_SET, 1): _session_state_set_1,
-    (ENTITY_PUT, 1): _entity_put_1,
-    (ENTITY_DELETED, 1): _entity_deleted_1,
-    (NAMESPACE_PUT, 1): _namespace_put_1,
-    (AUDIT_MARKED, 1): _audit_marked_1,
-}
+    layout = _BY_CODE.get((code, version))
+    if layout is None:
+        raise StoreCorrupt(f"record type {code} version {version} is unknown: a newer PairBus wrote it?")
+    record = layout.decode(body)
+    if isinstance(record, SequenceAdvanced) and record.queue_id == OLD_AUDIT_QUEUE_ID:
+        return AuditMarked(record.next_sequence_number - 1)
+    return record

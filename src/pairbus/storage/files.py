@@ -16,7 +16,7 @@ from pairbus.errors import StoreUnavailable
 from pairbus.storage.descriptors import DescriptorReserve
 
 FILE_MODE: Final = 0o600
-"""Messages are nobody else's business."""
+"""Messages are readable for the owner of the process alone."""
 DIRECTORY_MODE: Final = 0o700
 UNFINISHED_SUFFIX: Final = ".new"
 """Of a file that is being made; it gets its name when it is complete."""

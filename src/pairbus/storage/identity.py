@@ -40,7 +40,7 @@ def read_identity(files: FileSystem) -> tuple[int, str] | None:
 
 
 def missing_format() -> StoreUnavailable:
-    """The error for data whose format nobody can tell."""
+    """The error for data of an unknown format."""
     return StoreUnavailable(
         f"the file '{FORMAT_FILE}' of the data directory is missing: restore it from a copy"
     )

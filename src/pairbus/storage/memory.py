@@ -52,7 +52,7 @@ class MemoryStore:
 
     def replay(self) -> Iterator[Record]:
         if self._is_replayed:
-            raise UsageError("a store is replayed once; open it anew")
+            raise UsageError("a store is replayed once; open it again")
         contents = bytes(self.disk.contents)
         yield from decode(contents, 0, len(contents), 1)
         self._is_replayed = True

@@ -48,7 +48,7 @@ class Store(Protocol):
 
     def replay(self) -> Iterator[Record]:
         """Every durable record, in order. Drops a torn tail that was never acknowledged; raises StoreCorrupt
-        on any other damage (B10). A message may be told more than once (restated); the last telling holds."""
+        on any other damage (B10). A message may come more than once (restated); its last record holds."""
 
     def append(self, record: Record) -> None:
         """Stage a record. ``MessageStored`` gets its ``message.location``; if it had one (it is restated),
@@ -76,7 +76,7 @@ class Store(Protocol):
 
     def restate(self, limit: int) -> list[Record]:
         """Housekeeping, owner's thread: up to ``limit`` old records whose place should be given back. The owner
-        appends anew what of them is still true and calls again; an empty list ends the round.
+        appends again what of them is still true and calls again; an empty list ends the round.
 
         Only records that can still be true by themselves come: messages (without their bytes), entities,
         the namespace, session states, duplicate history. Numbers given out are kept by the store itself."""

@@ -1,4 +1,4 @@
-"""A stored message as it is delivered: header and annotations anew, everything else as the sender wrote it."""
+"""A stored message as it is delivered: with a new header and new annotations, everything else as the sender wrote it."""
 
 from __future__ import annotations
 

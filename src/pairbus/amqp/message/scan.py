@@ -345,7 +345,7 @@ def _scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, 
         else:
             at = at + step if step else skip_value(payload, at, stop)
         if index == 6:
-            if code in TEXT_CODES:  # of any other type it is nobody's ping
+            if code in TEXT_CODES:  # of any other type it is no ping
                 found.content_type = payload[start + (2 if code < 0xB0 else 5) : at]
         elif index == 8:
             found.expires_at = _timestamp(payload, start)

@@ -1,4 +1,4 @@
-"""A stored message's properties, decoded only as far as somebody asks: what filters look at."""
+"""A stored message's properties, decoded only as far as a filter asks for them."""
 
 from __future__ import annotations
 

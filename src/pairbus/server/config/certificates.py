@@ -87,10 +87,10 @@ def _load(path: Path, key_path: Path) -> tuple[x509.Certificate, ec.EllipticCurv
         key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
-            f"{path} or its key cannot be read ({error}); remove both and they are made anew at the next start"
+            f"{path} or its key cannot be read ({error}); remove both and they are made again at the next start"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        # Killed between the two files: the pair does not belong together and is made anew.
+        # Killed between the two files: the pair does not belong together and is made again.
         return None
     return certificate, key
 

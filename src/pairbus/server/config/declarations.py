@@ -4,7 +4,7 @@
                     "Logging": {"Type": "File"}},
      "PairBus": {"AccessRules": [{"Name": …, "Rights": […], "PrimaryKeyEnv": …}], "Quotas": {…}, "TlsNames": […]}}
 
-Every error names the key path and the line. What a file does not say keeps its default.
+Every error names the key path and the line. What a file leaves out keeps its default.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class EntityDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """Everything a configuration file says."""
+    """Everything that a configuration file declares."""
 
     namespace: str | None = None
     entities: tuple[EntityDeclaration, ...] = ()
@@ -319,7 +319,7 @@ def _named(item: Located, parts: dict[str, Located], check: Callable[[str], None
 
 
 def _located(item: Located, make: Callable[[], T]) -> T:
-    """What ``make`` gives; its refusal is told with the item's place."""
+    """What ``make`` gives; its refusal is reported with the item's place."""
     try:
         return make()
     except Refusal as error:

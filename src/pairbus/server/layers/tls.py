@@ -27,7 +27,7 @@ class TlsLayer:
         self._handshake_bytes = 0
         self.is_established = False
         self.is_ended = False
-        """The peer has said that nothing more comes."""
+        """The peer has closed its direction."""
 
     def receive(self, data: bytes) -> bytes:
         """The plain bytes that ``data`` completes; afterwards ``take_output`` may hold answers of TLS itself.
@@ -53,7 +53,7 @@ class TlsLayer:
         return self._outgoing.read()
 
     def take_output(self) -> bytes:
-        """What TLS itself has to say: handshake, tickets, alerts."""
+        """The output of TLS itself: handshake, tickets, alerts."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def end(self) -> bytes:
@@ -100,7 +100,7 @@ def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_SINGLE_ECDH_USE
-    # One ticket lets a client resume; the usual two are bytes for nobody.
+    # One ticket lets a client resume; of the usual two one would never be used.
     context.num_tickets = 1
     context.load_cert_chain(certificate_file, key_file)
     return context

@@ -68,7 +68,7 @@ class WebSocketLayer:
         return self.take_output()
 
     def take_output(self) -> list[bytes]:
-        """What WebSocket itself has to say: the answer to the request, pongs, a close."""
+        """The output of WebSocket itself: the answer to the request, pongs, a close."""
         # An empty chunk stands for the end of the stream; the connection ends it by itself.
         return [bytes(chunk) for chunk in self._protocol.data_to_send() if chunk]
 

@@ -1,4 +1,4 @@
-"""Disk space set aside for the message audit, so that a full disk ends sending and not settling (B12, decision 0011).
+"""Disk space reserved for the message audit, so that a full disk ends sending and not settling (B12, decision 0011).
 
 The reserve is a file of a fixed length that holds nothing. A journal that finds no space gets a piece of it: the file is made
 shorter by as much as the journal is about to grow. While it is short, or little else is free, sends are refused; when space

@@ -15,7 +15,7 @@ REPEATS_MAX: Final = 30
 """Lines of one kind that are written in ``REPEAT_SECONDS``; further ones are counted."""
 REPEAT_SECONDS: Final = 60.0
 KINDS_MAX: Final = 1000
-"""Kinds that are told apart; with more of them all counts begin again."""
+"""Kinds that are counted separately; with more of them all counts begin again."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

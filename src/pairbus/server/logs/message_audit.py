@@ -4,7 +4,7 @@ Rule 1: the rows of a batch are synced to a journal *before* the store commits t
         carries as a record. After a crash the store says which number came last; a block beyond it never happened and is cut off.
 Rule 2: so the journal holds exactly the blocks whose batches are durable: no row is missing, none is false, none comes twice.
 Rule 3: a full or old journal is turned into Parquet by a thread, under a name of its own, so doing it again changes nothing.
-Rule 4: space for the rows of settlements is set aside; when it has to be touched, sends are refused.
+Rule 4: space is reserved for the rows of settlements; when it has to be touched, sends are refused.
 
 See ``docs/decisions/0010-usage-and-audit.md`` and ``0011-audit-on-a-full-disk.md``. The files are read and written by
 ``message_journal``.

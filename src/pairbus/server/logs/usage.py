@@ -194,7 +194,7 @@ class UsageLog:
     """Takes rows from the meter when it is time, and has them written.
 
     Args:
-        take: Gives the rows since last asked, and begins anew.
+        take: Gives the rows since the last call.
     """
 
     def __init__(

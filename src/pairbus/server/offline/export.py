@@ -29,7 +29,15 @@ from pairbus.server.offline.files import (
     new_directory,
     write_manifest,
 )
-from pairbus.server.offline.namespace import KIND_NAMES, Gathered, Opened, Tell, counts_of, entities, opened
+from pairbus.server.offline.namespace import (
+    KIND_NAMES,
+    Opened,
+    Progress,
+    RecordList,
+    counts_of,
+    entities,
+    opened,
+)
 from pairbus.storage.codec import encode
 
 if TYPE_CHECKING:
@@ -41,20 +49,20 @@ STATES: Final = ("active", "deferred", "scheduled")
 """Names of ``Message.state``, by number."""
 SUB_QUEUES: Final = ("", "dead-letter", "transfer-dead-letter")
 """Names of the places of an entity, by the last two bits of a queue id."""
-TELL_EVERY: Final = 500
+PROGRESS_EVERY: Final = 500
 
 
-def export(data: Path, target: Path, now: int, tell: Tell) -> Manifest:
+def export(data: Path, target: Path, now: int, progress: Progress) -> Manifest:
     """Write an export of a data directory into a new directory.
 
     Raises:
         UsageError: The target is not empty.
         StorageError: The data is in use, damaged or not there, or the target has no space.
     """
-    with opened(data, tell) as found:
+    with opened(data, progress) as found:
         new_directory(target, "the export")
         try:
-            messages = _write_messages(found, target, tell)
+            messages = _write_messages(found, target, progress)
             places = _write_entities(found, target)
             state = _write_state(found, target, now)
             manifest = Manifest(
@@ -75,7 +83,7 @@ def export(data: Path, target: Path, now: int, tell: Tell) -> Manifest:
         return manifest
 
 
-def _write_messages(found: Opened, target: Path, tell: Tell) -> int:
+def _write_messages(found: Opened, target: Path, progress: Progress) -> int:
     writer = PartWriter(target / MESSAGES, MESSAGE_TYPES)
     total = sum(len(queue.messages) for queue in found.namespace.all_queues())
     for entity in entities(found.namespace):
@@ -84,8 +92,8 @@ def _write_messages(found: Opened, target: Path, tell: Tell) -> int:
                 message = queue.messages[number]
                 blob = found.store.read(message.location, message.size)
                 writer.add(message_row(entity.path, queue, message, blob), 2 * len(blob))
-                if writer.count % TELL_EVERY == 0:
-                    tell(writer.count, total)
+                if writer.count % PROGRESS_EVERY == 0:
+                    progress(writer.count, total)
     writer.close()
     return writer.count
 
@@ -186,7 +194,7 @@ def _write_entities(found: Opened, target: Path) -> int:
             {
                 "entity": entity.path,
                 "kind": KIND_NAMES[entity.kind],
-                # Whoever reads exports has no business with keys; a restore takes them from the state.
+                # Readers of an export get no keys; a restore takes them from the state.
                 "settings": replace(entity.settings, access_rules=()).to_json(),
                 "next_sequence_number": entity.numbers.next_sequence_number,
                 "active": counts.active,
@@ -234,7 +242,7 @@ def _facts(found: Opened, now: int) -> list[Record]:
 
 def _namespace_facts(found: Opened, now: int) -> list[Record]:
     """The namespace's own record as it would be written today: only the engine knows the next entity id."""
-    gathered = Gathered()
+    gathered = RecordList()
     if found.settings is not None:
         journal, found.namespace.context.journal = found.namespace.context.journal, gathered
         try:

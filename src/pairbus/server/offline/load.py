@@ -29,14 +29,14 @@ from pairbus.storage.codec_rare import encode_extra
 from pairbus.storage.log.store import LogStore
 
 if TYPE_CHECKING:
-    from pairbus.server.offline.namespace import Tell
+    from pairbus.server.offline.namespace import Progress
 
 UNFINISHED_DIRECTORY: Final = f"{STORE_DIRECTORY}.importing"
 COMMIT_BYTES: Final = 4 << 20
 COMMIT_RECORDS: Final = 1_000
 
 
-def restore(source: Path, data: Path, tell: Tell) -> Manifest:
+def restore(source: Path, data: Path, progress: Progress) -> Manifest:
     """Make a data directory from an export. ``data`` must be new or empty.
 
     An interrupted import leaves no store that a broker would take for whole: it gets its name at the very end.
@@ -53,7 +53,7 @@ def restore(source: Path, data: Path, tell: Tell) -> Manifest:
         try:
             for _ in store.replay():
                 raise StoreUnavailable(f"{unfinished} is not empty: something else writes there")
-            _Import(store, source, data, manifest, tell).run()
+            _Import(store, source, data, manifest, progress).run()
         finally:
             store.close()
         unfinished.rename(data / STORE_DIRECTORY)
@@ -67,12 +67,14 @@ def restore(source: Path, data: Path, tell: Tell) -> Manifest:
 class _Import:
     """One import into an open, empty store."""
 
-    def __init__(self, store: LogStore, source: Path, data: Path, manifest: Manifest, tell: Tell) -> None:
+    def __init__(
+        self, store: LogStore, source: Path, data: Path, manifest: Manifest, progress: Progress
+    ) -> None:
         self._store = store
         self._source = source
         self._data = data
         self._manifest = manifest
-        self._tell = tell
+        self._progress = progress
         self._staged_bytes = self._staged_records = 0
         self._ids: dict[str, int] = {}
 
@@ -89,7 +91,7 @@ class _Import:
         for count, row in enumerate(read_rows(self._source / MESSAGES, MESSAGE_TYPES, total), 1):
             self._message(row)
             if count % COMMIT_RECORDS == 0:
-                self._tell(count, total)
+                self._progress(count, total)
         self._commit()
 
     def _message(self, row: dict[str, Any]) -> None:

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from pairbus.storage.ports import StoreStatistics
 
 KIND_NAMES: Final = {QUEUE: "queue", TOPIC: "topic", SUBSCRIPTION: "subscription"}
-TELL_EVERY: Final = 1_000
+PROGRESS_EVERY: Final = 1_000
 """Records between two reports of progress."""
 COMPACT_RECORDS_MAX: Final = 2_000
 """Records restated in one commit."""
 COMPACT_GARBAGE_SHARE_MIN: Final = 20
 """Data of which less than one part in this many is garbage is left as it is."""
 
-Tell = Callable[[int, int], None]
-"""Is told how much is done and how much there is; 0: nobody knows yet."""
+Progress = Callable[[int, int], None]
+"""Takes how much is done and how much there is in all; 0: not known yet."""
 
 
-class Nobody:
-    """An outbox without anybody behind it: an offline namespace has no consumers."""
+class NoOutbox:
+    """The outbox of an offline namespace, which has no consumers."""
 
     def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> NoReturn:
         raise AssertionError("an offline namespace delivers nothing")
@@ -55,7 +55,7 @@ class Nobody:
         raise AssertionError("an offline namespace has no links")
 
 
-class Gathered:
+class RecordList:
     """A journal that keeps records in a list and has no bytes."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def store_directory(data: Path) -> Path:
     return directory
 
 
-def verify(data: Path, tell: Tell) -> tuple[CheckReport, list[EntityCounts]]:
+def verify(data: Path, progress: Progress) -> tuple[CheckReport, list[EntityCounts]]:
     """Read every frame, check it, and count what is there. Changes nothing.
 
     Raises:
@@ -102,8 +102,8 @@ def verify(data: Path, tell: Tell) -> tuple[CheckReport, list[EntityCounts]]:
         StoreUnavailable: There is no data, or it is in use or of a newer format.
     """
     directory = store_directory(data)
-    namespace = Namespace("", Gathered(), Nobody())
-    report = check(directory, seen=_counting(tell, namespace.fold))
+    namespace = Namespace("", RecordList(), NoOutbox())
+    report = check(directory, seen=_counting(progress, namespace.fold))
     namespace.replayed()
     return report, [counts_of(entity) for entity in entities(namespace)]
 
@@ -152,22 +152,22 @@ class Opened:
             self.settings = record
 
 
-def _counting(tell: Tell, seen: Callable[[Record], None]) -> Callable[[Record], None]:
+def _counting(progress: Progress, seen: Callable[[Record], None]) -> Callable[[Record], None]:
     """``seen``, with a report of progress every so many records."""
     counter = count(1)
 
     def counted(record: Record) -> None:
         number = next(counter)
-        if number % TELL_EVERY == 0:
-            tell(number, 0)
+        if number % PROGRESS_EVERY == 0:
+            progress(number, 0)
         seen(record)
 
     return counted
 
 
 @contextmanager
-def opened(data: Path, tell: Tell) -> Iterator[Opened]:
-    """Own a namespace's data for a while, as a broker does: nobody else may open it meanwhile.
+def opened(data: Path, progress: Progress) -> Iterator[Opened]:
+    """Own a namespace's data for a while, as a broker does: no other process may open it meanwhile.
 
     Raises StoreUnavailable or StoreCorrupt.
     """
@@ -175,8 +175,8 @@ def opened(data: Path, tell: Tell) -> Iterator[Opened]:
     store = LogStore.open(directory, is_background=False)
     try:
         name = _owner(directory)
-        found = Opened(name, store, Namespace(name, store, Nobody()))
-        recover(found.namespace, store, _counting(tell, found.note))
+        found = Opened(name, store, Namespace(name, store, NoOutbox()))
+        recover(found.namespace, store, _counting(progress, found.note))
         yield found
     finally:
         store.close()
@@ -200,7 +200,7 @@ def last_ready(data: Path) -> tuple[ReadyInfo, bool]:
                 f"{data} is served by a broker that keeps no {READY_FILE} there: look at its own --ready-file, or restart it"
             )
         return ready, True
-    namespace = Namespace("", Gathered(), Nobody())
+    namespace = Namespace("", RecordList(), NoOutbox())
 
     def seen(record: Record) -> None:
         if isinstance(record, NamespacePut):
@@ -246,12 +246,12 @@ def _owner(directory: Path) -> str:
     return identity[1]
 
 
-def compact(data: Path, now: int, tell: Tell) -> tuple[StoreStatistics, StoreStatistics]:
+def compact(data: Path, now: int, progress: Progress) -> tuple[StoreStatistics, StoreStatistics]:
     """Write what is still true again and give the rest back. Returns the store's statistics before and after.
 
     Every step is a commit of its own, so it may be interrupted at any time. Raises StorageError.
     """
-    with opened(data, tell) as found:
+    with opened(data, progress) as found:
         store = found.store
         before = store.statistics()
         if COMPACT_GARBAGE_SHARE_MIN * before.garbage_bytes > before.used_bytes:
@@ -262,7 +262,7 @@ def compact(data: Path, now: int, tell: Tell) -> tuple[StoreStatistics, StoreSta
                 found.namespace.restate(record, now)
             _commit(store)
             restated += len(records)
-            tell(restated, 0)
+            progress(restated, 0)
         _commit(store)
         return before, store.statistics()
 

@@ -100,7 +100,7 @@ class SocketConnection(ConnectionState):
             self._flush_tls()
             self.end()
         except Exception:
-            # A fault of ours that one peer's bytes brought out: it may cost that peer, nobody else (B59).
+            # A fault of ours that one peer's bytes brought out: it may cost that peer, and no other (B59).
             logger.exception("connection broke", extra={"event": "connection.broke", "peer": self._peer})
             self.cut()
 
@@ -116,7 +116,7 @@ class SocketConnection(ConnectionState):
             self._registry.has_http_output(self)
             self._driver.ask_turn()
             return True
-        # Whatever came is applied and will be committed; there is nobody left to tell.
+        # What came is applied and will be committed; no answer can be sent.
         self._lose_gateway()
         return False
 
@@ -201,11 +201,11 @@ class SocketConnection(ConnectionState):
         return False
 
     def has_sent(self) -> bool:
-        """Whether bytes have come that nobody has read yet."""
+        """Whether bytes have come that are not read yet."""
         return unread_bytes(self._transport) > 0
 
     def evict(self, reason: str) -> None:
-        """Give the place to somebody else."""
+        """Cut this connection to make room for another."""
         self._registry.refused(reason)
         self._registry.log_refusal(self._peer, reason)
         self.cut()
@@ -237,7 +237,7 @@ class SocketConnection(ConnectionState):
         try:
             self._write_committed(chunks, closes)
         except Exception:
-            # Whatever one socket, its TLS or its WebSocket does not take may cost that peer, nobody else (B59).
+            # Whatever one socket, its TLS or its WebSocket does not take may cost that peer, and no other (B59).
             logger.exception("connection broke", extra={"event": "connection.broke", "peer": self._peer})
             self.cut()
 
@@ -305,7 +305,7 @@ class SocketConnection(ConnectionState):
         elif self._gateway is None:
             self.end()
             if self._transport is not None:
-                # Nobody waits for an answer here, so there is nothing to linger for.
+                # The peer waits for no answer here, so there is nothing to linger for.
                 self._transport.close()
 
     def end(self) -> None:
@@ -539,7 +539,7 @@ class SocketConnection(ConnectionState):
             self._review_reading()
 
     def _review_deliveries(self) -> None:
-        """Pause or resume deliveries. They are paused only while somebody is bound to end the pause.
+        """Pause or resume deliveries. They are paused only while something is certain to end the pause.
 
         There are two reasons to pause. Either the transport has called ``pause_writing``, then it will call
         ``resume_writing``. Or too much waits for a commit, then ``write`` will be called. A pause that rested on the

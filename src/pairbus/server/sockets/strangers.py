@@ -1,13 +1,13 @@
 """Connections that have not proved a right yet: how many there may be, and how much of the loop's time they get.
 
-The event loop handles whatever has arrived, in turn. So whoever sends most would get most of its time, and one peer without
+The event loop handles input as it arrives, in turn. So the peer that sends most would get most of its time, and one peer without
 a key could make every client wait. Therefore the input of strangers is not handled as it comes. It waits here and is
 handled a little at a time, each stranger in turn:
 
     data ─► connection's unread bytes ─► waiting ─► one step each, SLICE_NS long ─► rest, while known clients are busy
 
 Known clients never wait longer than one slice and one step, and while they are busy strangers get one third of the
-time. When nobody else is there, strangers rest not at all, so that many clients can connect at once after a restart.
+time. When no known client is there, strangers do not rest, so that many clients can connect at once after a restart.
 
 When there are too many strangers, one is cut. A client with a key is a stranger for about half a second, so those who have
 come further stay: first goes who has sent nothing, then who has sent something, then who has opened an AMQP connection;
@@ -50,7 +50,7 @@ class Stranger(Protocol):
         """Handle up to STEP_BYTES of what has come; whether there is more."""
 
     def has_sent(self) -> bool:
-        """Whether bytes have come that nobody has read yet."""
+        """Whether bytes have come that are not read yet."""
 
     def evict(self, reason: str) -> None: ...
 

@@ -15,7 +15,7 @@ DRAIN_BYTES: Final = 256 * 1024
 
 
 def limit_reads(transport: asyncio.Transport, count: int) -> None:
-    """Have the transport read at most so many bytes at once, where it can be told; asyncio's own reads 256 KiB."""
+    """Have the transport read at most so many bytes at once, where it has such a limit; asyncio's own reads 256 KiB."""
     if hasattr(transport, "max_size"):
         transport.max_size = count
 
@@ -46,7 +46,7 @@ def left_in(transport: asyncio.Transport | None) -> Iterator[bytes]:
 
 
 def unread_bytes(transport: asyncio.Transport | None) -> int:
-    """How much has come that the transport has not read; 0 where nobody can tell."""
+    """How much has come that the transport has not read; 0 where that is unknown."""
     descriptor = _descriptor(transport)
     if descriptor < 0:
         return 0

@@ -51,7 +51,7 @@ class Turns:
         return len(self._waiting)
 
     def wait(self, member: Member) -> None:
-        """A client has more to do. It goes on at once if nobody else waits."""
+        """A client has more to do. It goes on at once if no other client waits."""
         self._waiting[member] = None
         if self._handle is None and not self._is_running:
             self._run()

@@ -3,7 +3,7 @@
 Rule 1: segments go strictly oldest first. So when one goes, every message stored in it or before it is either gone or
         restated in a later one, and its other records (removals, failed deliveries, moves) are about nothing any more.
 Rule 2: a segment without live messages and without facts goes unread; only the highest number it alone remembers of a
-        queue is written anew (B19).
+        queue is written again (B19).
 Rule 3: facts (entities, the namespace, session states, duplicate history) may still be true, which only the owner
         knows: such a segment is read to the owner, who restates.
 """
@@ -75,7 +75,7 @@ class SegmentAccounts:
         self.used_bytes = 0
         """Of all segments but the newest."""
         self._high: dict[int, int] = {}
-        """Queue id to the highest number told of in any segment but the newest."""
+        """Queue id to the highest number in any segment but the newest."""
 
     def begin(self, number: int) -> SegmentAccount:
         """A segment comes into use."""

@@ -54,7 +54,7 @@ class BlobCache:
             self._evict(durable)
 
     def forget(self, location: int) -> None:
-        """Nobody will ask for this one again."""
+        """Drop a blob that will not be read again."""
         blob = self._recent.pop(location, None)
         if blob is not None:
             self.recent_bytes -= len(blob)

@@ -77,14 +77,14 @@ def _read_slots(files: FileSystem) -> list[Mark | None]:
     if len(data) < MARK_BYTES:
         raise StoreCorrupt(
             f"{MARK_FILE}: damage at offset {len(data)}: the file ends here, it was made {MARK_BYTES} bytes long. "
-            f"Whether the log is complete cannot be told, so nothing was changed; {WAY_OUT}",
+            f"It cannot be known whether the log is complete, so nothing was changed; {WAY_OUT}",
             file=MARK_FILE,
             offset=len(data),
         )
     slots = [_unpack(data, slot * SLOT_BYTES) for slot in range(SLOTS)]
     if not any(slots[:SYNCED_SLOTS]):
         raise StoreCorrupt(
-            f"{MARK_FILE}: damage at offset 0: no intact mark. Whether the log is complete cannot be told, so nothing was "
+            f"{MARK_FILE}: damage at offset 0: no intact mark. It cannot be known whether the log is complete, so nothing was "
             f"changed; {WAY_OUT}",
             file=MARK_FILE,
             offset=0,
@@ -95,7 +95,7 @@ def _read_slots(files: FileSystem) -> list[Mark | None]:
 def missing_mark() -> StoreCorrupt:
     """The error for a data directory that must have a mark and has none."""
     return StoreCorrupt(
-        f"{MARK_FILE}: the file is missing. Whether the log is complete cannot be told, so nothing was changed; {WAY_OUT}",
+        f"{MARK_FILE}: the file is missing. It cannot be known whether the log is complete, so nothing was changed; {WAY_OUT}",
         file=MARK_FILE,
         offset=0,
     )

@@ -67,7 +67,7 @@ class SegmentPool:
         self._changed = threading.Condition()
         self._ready: dict[int, OpenSegment] = {}
         self._released: deque[tuple[str, int]] = deque()
-        """(name, length) of files nobody needs."""
+        """(name, length) of files that are no longer needed."""
         self._failure: OSError | None = None
         self._shortage: OSError | None = None
         """Why the last piece of work must be tried again."""
@@ -214,7 +214,7 @@ class SegmentPool:
                 self._shortage = None
                 return True
             if ready < READY_MIN or self.is_full:
-                # The last bit is left to whatever else needs the disk. Asked anew also when old segments have made enough
+                # The last bit is left to other users of the disk. Asked again also when old segments have made enough
                 # ready meanwhile: space may have returned.
                 self.is_full = self._files.free_bytes() < 2 * self._segment_bytes
             if ready >= READY_MIN or self.is_full:
@@ -271,7 +271,7 @@ class SegmentPool:
         return self._is_stopped
 
     def _recycle(self, name: str, number: int) -> OpenSegment:
-        # Until the rename is durable the file has its old name, which nobody reads any more.
+        # Until the rename is durable the file has its old name, which is not read any more.
         marker = self._make_marker()
         handle = self._files.open(name)
         name_segment(self._files, handle, name, number, marker, self._segment_bytes)

@@ -293,7 +293,7 @@ def _walk(images: Iterator[SegmentImage], found: Found) -> Iterator[list[Span]]:
 
 
 def _avoid(found: Found, parts: list[Span]) -> None:
-    # The last part was never written, so nobody received an answer (rule 4 in storage/log/frame.py).
+    # The last part was never written, so no client received an answer (rule 4 in storage/log/frame.py).
     found.void.update((image.number, start - HEADER_BYTES) for image, start, _ in parts)
 
 

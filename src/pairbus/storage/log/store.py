@@ -1,8 +1,43 @@
-"""The embedded store: a log of segments that are written through ahead of use and used again.
+"""The store on disk: one log, cut into segments, in which every commit is one frame.
 
-One commit is one frame (``frame``), its offset known before it is written: there is one writer, and it goes straight on.
-So a message's location is settled when it is staged. Staging, reading and housekeeping belong to the owner's thread, ``commit`` to the
-committer's (``writer``), making segments ready to a third (``pool``).
+What is in the directory
+
+    0000000007.segment   header | frame | frame | frame | (space that is written through already)
+    0000000008.segment   header | frame | ...
+    0000000009.segment   header | (ready for use)
+    mark                 how far the log was acknowledged    (``mark``)
+    format               whose data this is, and in which format    (``identity``)
+    lock                 held by the process that has the data open
+
+A frame (``frame``) holds the records of one commit. Records are facts: a message was stored, a message was removed, an entity was
+created. Reading all of them in order rebuilds the namespace; nothing is ever changed in place.
+
+How a record gets there
+
+1. The engine calls ``append``. The record is encoded and staged (``staging``). There is one writer and it writes without gaps, so the
+   record's location, segment number and offset, is known now, before anything is written. The engine keeps the location instead of
+   the message's bytes.
+2. The event loop calls ``seal``, which closes the frame and gives it away as a batch.
+3. The commit thread calls ``commit``. The writer (``writer``) writes the frame, syncs it, and only then writes the mark. If a write or
+   a sync fails the store is dead: what the disk holds is unknown until the log is read again.
+
+Segments are made ready ahead of use by a third thread (``pool``): written through with zeros, so that a commit changes no metadata of
+the file and costs one plain sync. A used segment whose records no longer matter becomes a ready one again.
+
+How space comes back
+
+Segments go strictly oldest first (``accounts``). The store counts what lives in each. When the oldest one holds mostly garbage, its
+records are read back in small steps (``restate``), and the engine appends those that are still true again. Then nothing in the segment
+matters, and the next frame says so in its header: it names the oldest segment that still does.
+
+How a restart finds the end
+
+The newest segment with an intact frame is the tail, and its last intact frame is the end of the log (``recovery``). A damaged frame with
+nothing valid behind it is a write that was interrupted and never acknowledged: it is dropped. Any other damage, and an end that lies
+before the mark, means that acknowledged data is lost: the store refuses to open.
+
+Which thread does what: ``append``, ``seal``, ``read`` and ``restate`` belong to the thread of the event loop, ``commit`` to the commit
+thread, making segments ready to the pool's. They meet in the batch, in ``LogWriter.durable``, and in the pool, which has a lock.
 """
 
 from __future__ import annotations
@@ -107,7 +142,7 @@ class LogStore:
 
         Args:
             directory: Where the files are.
-            namespace: Whose data this must be; None: whoever's it is.
+            namespace: The namespace that the data must belong to; None: any.
             segment_bytes: Length of new segments.
             cache_bytes: Bound of the cache of message bytes.
             reserve_bytes: Room kept for settlements when the disk is full.
@@ -152,7 +187,7 @@ class LogStore:
     def replay(self) -> Iterator[Record]:
         found = self._found
         if found is None:
-            raise UsageError("a store is replayed once; open it anew")
+            raise UsageError("a store is replayed once; open it again")
         accounts = self._accounts
         account = accounts.begin(found.oldest)
         is_empty = True

@@ -1,7 +1,7 @@
 """Makes batches durable: checksum, write, sync, in this order, one at a time. The committer's side of the log.
 
 After the first write or sync that did not fully succeed nothing is tried again: what the disk then holds is
-unknown until the store is opened anew (B11).
+unknown until the store is opened again (B11).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogWriter:
     def commit(self, batch: LogBatch) -> None:
         """Return once the batch is durable. StoreFailed if that is not certain."""
         if self.failure is not None:
-            raise StoreFailed(f"the store failed before: {self.failure}; start the broker anew")
+            raise StoreFailed(f"the store failed before: {self.failure}; restart the broker")
         segment = self._active
         try:
             for frame in batch.frames:
@@ -89,7 +89,7 @@ class LogWriter:
         except (OSError, StoreFailed) as error:
             self.failure = f"{segment_name(self._active.number)}: {error}"
             raise StoreFailed(
-                f"{self.failure}. Nothing is acknowledged any more; start the broker anew"
+                f"{self.failure}. Nothing is acknowledged any more; restart the broker"
             ) from error
         self.durable = batch.end
         self.commits += 1

@@ -33,9 +33,9 @@ class RepairReport:
     last_frame: int
     """The number of the last intact frame."""
     lost_frames: int | None
-    """Acknowledged commits that are gone; None: nobody knows, for the mark is lost too."""
+    """Acknowledged commits that are gone; None: unknown, for the mark is lost too."""
     damaged_files: tuple[str, ...]
-    """Files that are put aside under a name with the suffix ``.damaged``."""
+    """Files that are kept under a name with the suffix ``.damaged``."""
 
 
 def repair(
