@@ -386,7 +386,7 @@ class GatewayConnection:
                     raise Unauthorized(
                         "A transaction needs a connection that has authenticated: put a token first."
                     )  # M6
-                self._add(Coordinator(self, link, "", ""))
+                self.add(Coordinator(self, link, "", ""))
                 link.accept(max_message_size=self.broker.request_bytes_max)
                 return
             terminus = attach.source if link.role_is_sender else attach.target
@@ -402,7 +402,7 @@ class GatewayConnection:
 
     def _attach_tokens(self, link: Link) -> None:
         context = Replies(self, link, CBS, "") if link.role_is_sender else TokenRequests(self, link, CBS, "")
-        self._add(context)
+        self.add(context)
         link.accept(max_message_size=tokens.REQUEST_BYTES_MAX)
 
     def _attach_entity(self, link: Link, text: str) -> None:
@@ -418,7 +418,7 @@ class GatewayConnection:
             self._check_any_right(node_scope(address.scope))
             find_entity(self.broker.namespace, address)
             path = canonical(path_of(text))
-            self._add(
+            self.add(
                 Replies(self, link, path, "")
                 if link.role_is_sender
                 else ManagementRequests(self, link, path, address)
@@ -444,7 +444,7 @@ class GatewayConnection:
         if TRANSFER_DESTINATION in attach_properties:
             context.destination = self._destination(entity, attach_properties[TRANSFER_DESTINATION])
             context.allowed_until = self.authorize_link(context)
-        self._add(context)
+        self.add(context)
         link.envelope_bytes_max = incoming.ENVELOPE_BYTES_MAX
         link.accept(max_message_size=entity.settings.max_message_kb * 1024)
 
@@ -478,10 +478,6 @@ class GatewayConnection:
             raise Refusal(f"'{entity.path}' refuses because a fault was switched on.")
 
     def add(self, context: LinkContext) -> None:
-        """Remember what hangs on a link."""
-        self._add(context)
-
-    def _add(self, context: LinkContext) -> None:
         self.links[context.link] = context
         context.link.context = context
         self._no_link_ms = NO_LINK_MS

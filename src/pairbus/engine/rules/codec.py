@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.types import Timestamp, Uuid
@@ -42,6 +43,11 @@ def rules_of(settings: Settings) -> RuleSet:
 def rule_text(rule: Rule) -> str:
     """A rule in the form that settings keep."""
     return json.dumps(rule_to_json(rule), separators=(",", ":"))
+
+
+def with_rules(settings: Settings, rules: RuleSet) -> Settings:
+    """A subscription's settings with these rules."""
+    return replace(settings, rules=tuple(rule_text(rule) for rule in rules.rules))
 
 
 def rule_to_json(rule: Rule) -> dict[str, object]:

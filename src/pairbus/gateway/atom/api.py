@@ -9,11 +9,10 @@ Rule 4: GET changes nothing (M10).
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from pairbus.engine.rules.codec import rule_text, rules_of
-from pairbus.engine.rules.subscription import DEFAULT_RULE_NAME, Rule, TrueFilter
+from pairbus.engine.rules.codec import rules_of, with_rules
+from pairbus.engine.rules.subscription import DEFAULT_RULE_NAME, Rule, RuleSet, TrueFilter
 from pairbus.errors import ArgumentError, EntityAlreadyExists, EntityNotFound, Refusal
 from pairbus.gateway.access import claimed_rule
 from pairbus.gateway.atom import routes
@@ -41,6 +40,8 @@ from pairbus.model.entity import KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical, check_rule_name, subscription_path
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pairbus.engine.entity import Entity
     from pairbus.engine.namespace import Namespace
     from pairbus.gateway.telemetry.tracking import Tracker
@@ -67,11 +68,8 @@ class Authorizer(Protocol):
         """The name of the access rule that grants this right on this path. Raises Unauthorized."""
 
 
-class Audit(Protocol):
-    """Keeps one record of a management request."""
-
-    def __call__(self, action: str, path: str, who: str, result: str, peer: str) -> None:
-        """What was asked, of what, by which access rule (empty: nobody known), with which HTTP status, from where."""
+Audit: TypeAlias = "Callable[[str, str, str, str, str], None]"
+"""Gets what was asked, of what, by which access rule (empty: nobody known), with which HTTP status, from where."""
 
 
 class ManagementApi:
@@ -144,7 +142,7 @@ class ManagementApi:
             return _entry_response(200, entity_entry(self._entity(route), address))
         if route.what == routes.RULE:
             subscription = self._entity(route)
-            rule = _rule_of(subscription, route)
+            rule = _rule_of(rules_of(subscription.settings), route)
             return _entry_response(200, rule_entry(subscription, rule, address))
         if route.what == routes.ROOT:
             # The service lists what registers itself as public here; queues and topics do not.
@@ -221,34 +219,31 @@ class ManagementApi:
     def _delete(self, route: Route, now: int) -> HttpResponse:
         entity = self._entity(route)
         if route.what == routes.RULE:
-            gone = _rule_of(entity, route).name
-            self._put_rules(
-                entity, [rule for rule in rules_of(entity.settings).rules if rule.name != gone], now
-            )
+            rules = rules_of(entity.settings)
+            self._put_rules(entity, rules.without(_rule_of(rules, route).name), now)
         else:
             self._namespace.delete(entity, now)
         return HttpResponse(200, list(_HEADERS), b"")
 
     def _create_rule(self, route: Route, node: Node, address: Address, now: int) -> str:
         subscription = self._entity(route)
-        rules = rules_of(subscription.settings).rules
-        if any(_rule_key(other) == route.rule.lower() for other in rules):
+        rules = rules_of(subscription.settings)
+        if rules.find(route.rule) is not None:
             raise EntityAlreadyExists(route.full_path)
         check_rule_name(route.rule)
         rule = _read_rule(node, route.rule, now)
-        self._put_rules(subscription, [*rules, rule], now)
+        self._put_rules(subscription, rules.with_rule(rule), now)
         return rule_entry(subscription, rule, address)
 
     def _update_rule(self, subscription: Entity, route: Route, node: Node, address: Address, now: int) -> str:
-        old = _rule_of(subscription, route)
+        rules = rules_of(subscription.settings)
+        old = _rule_of(rules, route)
         rule = _read_rule(node, old.name, old.created_at)
-        rules = [rule if other.name == old.name else other for other in rules_of(subscription.settings).rules]
-        self._put_rules(subscription, rules, now)
+        self._put_rules(subscription, rules.with_rule(rule), now)
         return rule_entry(subscription, rule, address)
 
-    def _put_rules(self, subscription: Entity, rules: list[Rule], now: int) -> None:
-        texts = tuple(rule_text(rule) for rule in rules)
-        self._namespace.update(subscription, replace(subscription.settings, rules=texts), now)
+    def _put_rules(self, subscription: Entity, rules: RuleSet, now: int) -> None:
+        self._namespace.update(subscription, with_rules(subscription.settings, rules), now)
 
     def _check_forwarding(self, request: HttpRequest, old: Settings | None, new: Settings, now: int) -> None:
         """Refuse a caller that lets an entity forward to a destination it may not send to (M1)."""
@@ -278,11 +273,11 @@ class ManagementApi:
 _HEADERS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
 
 
-def _rule_of(subscription: Entity, route: Route) -> Rule:
-    for rule in rules_of(subscription.settings).rules:
-        if _rule_key(rule) == route.rule.lower():
-            return rule
-    raise EntityNotFound(route.full_path)
+def _rule_of(rules: RuleSet, route: Route) -> Rule:
+    rule = rules.find(route.rule)
+    if rule is None:
+        raise EntityNotFound(route.full_path)
+    return rule
 
 
 def _rule_key(rule: Rule) -> str:
@@ -322,7 +317,7 @@ def _read_settings(kind: int, node: Node, old: Settings | None, version: str, no
         name = description.value("Name") or DEFAULT_RULE_NAME
         check_rule_name(name)
         rule = read_rule(description, name, now)
-    return replace(settings, rules=(rule_text(rule),))
+    return with_rules(settings, RuleSet([rule]))
 
 
 def _entry_response(status: int, body: str) -> HttpResponse:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.types import Described, Int, Timestamp, ULong
-from pairbus.engine.rules.codec import rule_text, rules_of
+from pairbus.engine.rules.codec import rules_of, with_rules
 from pairbus.engine.rules.sql.action import SqlAction, compile_action
 from pairbus.engine.rules.sql.filter import SqlFilter, compile_filter
 from pairbus.engine.rules.subscription import (
@@ -45,10 +44,8 @@ def _rules(request: Request) -> RuleSet:
 
 
 def _change(request: Request, rules: RuleSet) -> None:
-    texts = tuple(rule_text(rule) for rule in rules.rules)
-    request.connection.broker.namespace.update(
-        request.entity, replace(request.entity.settings, rules=texts), request.now
-    )
+    settings = with_rules(request.entity.settings, rules)
+    request.connection.broker.namespace.update(request.entity, settings, request.now)
 
 
 def add(request: Request) -> dict[str, object]:

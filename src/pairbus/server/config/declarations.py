@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from pairbus.engine.rules.codec import rule_text
+from pairbus.engine.rules.codec import with_rules
 from pairbus.engine.rules.sql.action import SqlAction, compile_action
 from pairbus.engine.rules.sql.filter import compile_filter
 from pairbus.engine.rules.subscription import (
@@ -23,6 +23,7 @@ from pairbus.engine.rules.subscription import (
     FalseFilter,
     Rule,
     RuleFilter,
+    RuleSet,
     TrueFilter,
 )
 from pairbus.errors import Refusal, UsageError
@@ -137,8 +138,7 @@ def _subscription(topic: str, item: Located, read_secret: ReadSecret) -> EntityD
     names = [rule.name.lower() for rule in rules]
     if len(set(names)) != len(names):
         raise item.fail("two rules of the subscription have the same name")
-    texts = tuple(rule_text(rule) for rule in rules)
-    return replace(entity, settings=replace(entity.settings, rules=texts))
+    return replace(entity, settings=with_rules(entity.settings, RuleSet(rules)))
 
 
 def _entity(
