@@ -2,6 +2,13 @@
 
 Rule 1: nothing before authentication: a link is answered only after its right has been checked (M6).
 Rule 2: every refusal reaches the client as the condition its SDK turns into its own exception.
+
+When a receiver gets no deliveries, although there are messages:
+
+    is_paused          the socket's buffer is full                       } ``consumer.is_suspended`` on every
+    is_backed_up       enough output of this burst waits for the commit  } link of the connection
+    credit 0           the client gave none, or the window of its AMQP session is shut (``outgoing.flow`` gives it back)
+    is_window_limited  enough waits for the windows of all sessions: only a window that takes a whole message counts as open
 """
 
 from __future__ import annotations
