@@ -41,6 +41,8 @@ LINKS_MAX: Final = 100
 ENVELOPE_ROOM: Final = 20_000
 LOCK_MS_MIN: Final = 5_000
 """No queue has shorter locks."""
+DESCRIPTION_CHARACTERS_MAX: Final = 1_000
+_LOCK_LOST: Final = (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled)
 _CANNOT_SHOW: Final = (Failure.UNAUTHORIZED, Failure.NOT_FOUND, Failure.INVALID, Failure.DISABLED)
 _LINK_IS_FINE: Final = (Failure.TOO_LARGE, Failure.INVALID, Failure.QUOTA, Failure.BUSY)
 
@@ -60,7 +62,6 @@ class AzureInbox:
         self._is_interrupted = False
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
-        """Up to ``count`` messages."""
         # Interrupts from here on count, also those that come while the link is opened.
         self._is_interrupted = False
         receiver = await self._open()
@@ -81,7 +82,6 @@ class AzureInbox:
         ]
 
     def interrupt(self) -> None:
-        """Let a poll return."""
         self._is_interrupted = True
         if self._interrupt is not None:
             self._interrupt()
@@ -97,12 +97,18 @@ class AzureInbox:
         done = await settling.settle_all(receiver, tokens)
         return [message for message, is_done in zip(held, done, strict=True) if is_done]
 
-    async def dead_letter(self, token: object, reason: str, description: str) -> None:
-        """Move a message to the dead-letter queue."""
-        await self._settled("dead_letter_message", token, reason=reason, error_description=description)
+    async def dead_letter(self, token: Any, reason: str, description: str) -> None:
+        details = {"reason": reason, "error_description": description[:DESCRIPTION_CHARACTERS_MAX]}
+        receiver = self._receiver
+        # The lock belongs to the link it came on; after a reconnect the message is received again.
+        if receiver is None or not settling.is_received_by(token, receiver):
+            raise LockLost
+        try:
+            await receiver.dead_letter_message(token, **details)
+        except _LOCK_LOST as error:
+            raise LockLost from error
 
     async def release(self, tokens: Sequence[Any]) -> None:
-        """Let others have the messages."""
         receiver = self._receiver
         if receiver is not None:
             await settling.settle_all(
@@ -112,18 +118,16 @@ class AzureInbox:
             )
 
     async def renew(self, message: BacklogMessage) -> int:
-        """Renew a lock."""
         if self._receiver is None:
             raise LockLost
         token: Any = message.token
         try:
             until = await self._receiver.renew_message_lock(token, timeout=OPEN_SECONDS)
-        except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
+        except _LOCK_LOST as error:
             raise LockLost from error
         return self._steady(until)
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
-        """The destinations of up to ``count`` messages after a number."""
         receiver = await self._open()
         paths: dict[str, None] = {}
         while count > 0 and (page := await page_of(receiver, number + 1, min(count, PAGE))):
@@ -136,13 +140,11 @@ class AzureInbox:
         return list(paths)
 
     async def is_empty(self, before_ms: int) -> bool:
-        """Whether nothing that was there before an instant is left."""
         for browsed in await page_of(await self._open(), 1, 1):
             return browsed.enqueued_ms is not None and browsed.enqueued_ms > before_ms
         return True
 
     async def close(self) -> None:
-        """Let go of the link."""
         receiver, self._receiver, self._interrupt = self._receiver, None, None
         if receiver is not None:
             with suppress(Exception):
@@ -162,26 +164,19 @@ class AzureInbox:
             self._receiver = receiver
         return self._receiver
 
-    async def _settled(self, operation: str, token: Any, **details: Any) -> None:
-        receiver = self._receiver
-        # The lock belongs to the link it came on; after a reconnect the message is received again.
-        if receiver is None or not settling.is_received_by(token, receiver):
-            raise LockLost
-        try:
-            await getattr(receiver, operation)(token, **details)
-        except (MessageLockLostError, MessageNotFoundError, MessageAlreadySettled) as error:
-            raise LockLost from error
-
     def _steady(self, until: datetime | None) -> int:
-        """When a lock ends, on the steady clock. The broker's clock and ours may differ by minutes: what a lock can be
-        at least and what ours are made with bounds what is believed, so that it is renewed in time and not on and on."""
+        """When a lock ends, on the steady clock.
+
+        The broker's clock and ours may differ by minutes. The shortest lock of Service Bus and the lock of our backlog
+        queues bound the result, so that a lock is renewed in time and not over and over.
+        """
         ms = _milliseconds(until)
         left = LOCK_MS_DEFAULT if ms is None else ms - self._wall_clock()
         return self._clock() + min(max(left, LOCK_MS_MIN), LOCK_MS_DEFAULT)
 
 
 class AzureOutlet:
-    """Sends restored messages to entities of the primary; one link per destination, the latest ``LINKS_MAX`` of them."""
+    """Sends batches to entities of the primary over one link per destination, at most ``LINKS_MAX`` at a time."""
 
     def __init__(self, client: ServiceBusClient, clock: Callable[[], int] = steady_ms) -> None:
         self._client = client
@@ -192,7 +187,6 @@ class AzureOutlet:
         self._busy: dict[str, int] = {}
 
     async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
-        """Send a batch: all or none."""
         key = entity_key(path)
         self._busy[key] = self._busy.get(key, 0) + 1
         try:
@@ -215,7 +209,7 @@ class AzureOutlet:
             async with asyncio.timeout(SEND_SECONDS + 1):
                 await sender.send_messages(batch, timeout=SEND_SECONDS)
         except BaseException as error:
-            # A refusal leaves the link as it was; anything else leaves nobody knows what.
+            # A refusal leaves the link as it was; after any other error its state is not known.
             if classify(error) not in _LINK_IS_FINE:
                 if self._senders.get(key) is sender:
                     del self._senders[key]
@@ -226,9 +220,9 @@ class AzureOutlet:
         sender = self._senders.pop(key, None)
         if sender is None:
             sender = self._client.get_queue_sender(path)
-            # A link that died while idle is opened anew once; what lasts longer is the plan's business.
+            # A link that died while idle is opened again once; the plan decides what happens when that fails.
             handlers.set_retries(sender, 1)
-        self._senders[key] = sender  # at the end: the first is the one that was not used for longest
+        self._senders[key] = sender  # at the end: the first is the least recently used
         return sender
 
     async def _close_idle(self) -> None:
@@ -239,7 +233,7 @@ class AzureOutlet:
             await _close(self._senders.pop(key))
 
     async def largest(self, path: str) -> int:
-        """The largest message, in bytes, that a destination takes; 0 when it does not tell. Opens the link."""
+        """The largest message, in bytes, that a destination takes; 0 when it does not say. Opens the link."""
         sender: Any = self._link(entity_key(path), path)
         async with asyncio.timeout(OPEN_SECONDS):
             await handlers.open_with_retries(sender)
@@ -248,7 +242,7 @@ class AzureOutlet:
     async def already_delivered(
         self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
     ) -> Sequence[BacklogMessage]:
-        """Those of the messages that their destination holds. It is browsed once for all that is in doubt by now."""
+        """See Outlet. The destination is browsed once for all messages in doubt by now."""
         key = entity_key(path)
         now = self._clock()
         if now < self._not_asked_until.get(key, 0):
@@ -279,7 +273,6 @@ class AzureOutlet:
             await _close(receiver)
 
     async def close(self) -> None:
-        """Let go of the links."""
         senders, self._senders = list(self._senders.values()), {}
         await asyncio.gather(*(_close(sender) for sender in senders))
 

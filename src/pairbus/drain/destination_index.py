@@ -81,7 +81,7 @@ class DestinationIndex:
             self._found.setdefault(message_id, Counter())[_digest(browsed.payload)] += 1
 
     def take(self, messages: Sequence[BacklogMessage]) -> list[BacklogMessage]:
-        """Those of the messages that the destination holds. Each message there stands for one message only.
+        """Those of the messages that the destination holds. Each message there stands for one in the backlog.
 
         Message ids are the application's and may repeat, so the bodies are compared too.
         """

@@ -88,11 +88,9 @@ class EventObserver(Observer):
         self._emit = emit
 
     def drained(self, queue: str) -> None:
-        """See Observer."""
         self._emit(Kind.DRAINED, queue, "every message received so far is delivered")
 
     def dead_lettered(self, message: BacklogMessage, reason: str, description: str) -> None:
-        """See Observer."""
         self._emit(
             Kind.SET_ASIDE, message.queue, f"message {message.sequence_number}: {reason}: {description}"
         )

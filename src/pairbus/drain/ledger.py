@@ -1,12 +1,13 @@
-"""What may have been sent and is not yet completed: a durable list that a restarted syphon asks about.
+"""The sends in doubt: a durable list of messages that may have been sent and are not yet completed.
 
 One line per fact: ``["+", queue, sequence number, message id, enqueued]`` before a send, ``["-", queue, sequence
-number]`` once the backlog message is completed, or once the send is known to have failed. What has a plus and no minus
-is in doubt: after a crash, and also when a lock was lost between the send and the completion.
+number]`` once the backlog message is completed, or once the send is known to have failed. A plus without a minus is in
+doubt: after a crash, and also when a lock was lost between the send and the completion. The next drain asks the
+destination about it before it sends again.
 
-A sequence number alone does not identify a message: a backlog queue that was deleted and made again counts from the
+A sequence number alone does not identify a message: a backlog queue that was deleted and created again counts from the
 start, and so does a queue of the same name in another namespace. So an entry is about a message only when the message id
-and the time it came into the queue are equal too.
+and the time at which it was stored are equal too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from pairbus.errors import UsageError
 COMPACT_BYTES: Final = 1_000_000
 """Size from which the file is written again with only what is in doubt."""
 IN_DOUBT_MAX: Final = 100_000
-"""Messages in doubt that are remembered; of the oldest beyond, the destination may get a copy too many."""
+"""Messages in doubt that are remembered. Older ones beyond may be delivered twice."""
 LEDGERS_MAX: Final = 64
-"""How many syphons on one machine may keep a ledger for one primary."""
+"""How many drains on one machine may keep a ledger for one primary."""
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -40,7 +41,7 @@ class Entry:
 
     message_id: str
     enqueued_ms: int | None
-    """When the message came into its backlog queue; None in files of earlier versions."""
+    """When the message was stored in its backlog queue; None in files of earlier versions."""
     since_ms: int
     """When it was sent, on the steady clock of this run; 0: by an earlier run."""
 
@@ -51,17 +52,17 @@ class Entry:
 
 
 class Ledger:
-    """The ledger of one syphon; a file that no other process uses meanwhile."""
+    """The ledger of one drain: a file that no other process uses meanwhile, or memory only."""
 
     def __init__(self, file: TextIO | None = None, open_entries: dict[Key, Entry] | None = None) -> None:
         self._file = file
         self._open: dict[Key, Entry] = dict(open_entries or {})
         self._size = 0
-        self._is_told = False
+        self._has_warned = False
 
     @staticmethod
     def open(directory: Path, primary: str) -> Ledger:
-        """The first ledger of ``primary`` in ``directory`` that no running syphon holds."""
+        """The first ledger of ``primary`` in ``directory`` that no running drain holds."""
         directory.mkdir(parents=True, exist_ok=True)
         for number in range(LEDGERS_MAX):
             file = (directory / f"{primary}-{number}.ledger").open("a+", encoding="utf-8")
@@ -93,7 +94,7 @@ class Ledger:
         try:
             os.fdatasync(self._file.fileno())
         except (OSError, ValueError) as error:
-            self._tell(error)
+            self._warn(error)
 
     def end(self, entries: Sequence[Key]) -> None:
         """These are completed, or known not to have been sent."""
@@ -103,7 +104,7 @@ class Ledger:
             self._compact(self._file)
 
     def doubt(self, key: Key, message_id: str, enqueued_ms: int | None) -> Entry | None:
-        """The send of a message whose end nobody knows; None when it was never sent, or has come to an end.
+        """The send of a message whose outcome is not known; None when it was never sent, or its outcome is known.
 
         An entry for another message with the same sequence number is dropped: that message is gone.
         """
@@ -136,23 +137,23 @@ class Ledger:
             return
         content = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
         try:
-            # Past the buffer: what a full disk refused would stay in it and be refused for ever.
+            # Past the buffer: lines that a full disk refused would stay in it and be refused for ever.
             os.write(self._file.fileno(), content)
             self._size += len(content)
-            self._is_told = False
+            self._has_warned = False
         except OSError as error:
-            self._tell(error)
+            self._warn(error)
 
     def _compact(self, file: TextIO) -> None:
         """Empty the file and write what is in doubt into it again.
 
         The file keeps its inode, and with it the lock that says that this process uses it. A crash in between leaves a
-        torn or empty file: copies too many, and nothing lost.
+        torn or empty file: duplicates, and nothing lost.
         """
         try:
             os.ftruncate(file.fileno(), 0)
         except OSError as error:
-            self._tell(error)
+            self._warn(error)
             return
         self._size = 0
         self._write(
@@ -162,10 +163,10 @@ class Ledger:
             ]
         )
 
-    def _tell(self, error: Exception) -> None:
-        """A ledger that cannot be written costs a copy too many after a crash; to stop draining would cost more."""
-        if not self._is_told:
-            self._is_told = True
+    def _warn(self, error: Exception) -> None:
+        """Warn once: a ledger that cannot be written costs duplicates after a crash; to stop draining would cost more."""
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning("the ledger cannot be written: %s", error, extra={"event": "syphon.ledger_failed"})
 
 

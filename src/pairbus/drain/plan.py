@@ -47,6 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Literal
 
 from pairbus.drain.restoring import EXPIRED
@@ -185,8 +186,7 @@ class DestinationQueue:
     """Whether messages for it were skipped since it last accepted one."""
 
     def __iter__(self) -> Iterator[BacklogMessage]:
-        yield from self.waiting
-        yield from self.in_flight
+        return chain(self.waiting, self.in_flight)
 
 
 class DrainPlan:
@@ -275,10 +275,6 @@ class DrainPlan:
     def holds_copy(self, message: BacklogMessage) -> bool:
         """Whether another copy of the same parked message is held; this one is received again once that is delivered."""
         return message.identity in self._identities
-
-    def skipped_count(self, queue: str) -> int:
-        """How many messages of a queue are skipped."""
-        return self._skip_list.count(queue)
 
     def add(self, message: BacklogMessage) -> DeadLetter | None:
         """Hold a message that was received; a path that no application sends to is dead-lettered instead."""

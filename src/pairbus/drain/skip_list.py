@@ -70,11 +70,6 @@ class SkipList:
         found = self._queues.get(queue)
         return found is not None and now < found.paused_until_ms
 
-    def count(self, queue: str) -> int:
-        """How many messages of a queue are skipped."""
-        found = self._queues.get(queue)
-        return len(found.skipped) if found is not None else 0
-
     def destination_resumed(self) -> None:
         """A stalled destination works again: end every pause."""
         for found in self._queues.values():

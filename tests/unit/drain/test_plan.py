@@ -29,7 +29,7 @@ def test_one_batch_per_destination_is_in_flight() -> None:
     assert [item.sequence_number for item in plan.next_batch("orders", 0)] == [9]
 
 
-def test_batches_are_bounded_in_letters_and_bytes() -> None:
+def test_batches_are_bounded_in_messages_and_bytes() -> None:
     plan = DrainPlan()
     for number in range(150):
         plan.add(message(number))

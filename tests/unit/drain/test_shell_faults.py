@@ -45,7 +45,7 @@ def test_a_ledger_on_a_full_disk_does_not_stop_the_drain(loop: VirtualLoop) -> N
 
 
 @pytest.mark.promise("P11")
-def test_deduct_reckons_the_life_of_a_letter_that_waited_here_for_its_destination(
+def test_deduct_counts_the_time_that_a_message_waited_for_its_destination(
     loop: VirtualLoop,
 ) -> None:
     async def work(kit: Kit) -> None:
@@ -60,7 +60,7 @@ def test_deduct_reckons_the_life_of_a_letter_that_waited_here_for_its_destinatio
 
 
 @pytest.mark.promise("P11")
-def test_a_frozen_life_begins_when_the_letter_leaves_and_not_when_it_was_received(
+def test_a_frozen_time_to_live_begins_with_the_send_and_not_with_the_receive(
     loop: VirtualLoop,
 ) -> None:
     properties = [sections.NULL] * sections.PROPERTIES_COUNT
@@ -369,7 +369,7 @@ def test_a_passport_that_makes_no_sense_does_not_block_its_queue(loop: VirtualLo
     assert kit.inboxes[0].completed == [2]
 
 
-def test_a_letter_of_an_application_is_as_it_was(loop: VirtualLoop) -> None:
+def test_a_message_of_an_application_is_as_it_was(loop: VirtualLoop) -> None:
     seen: list[bytes] = []
 
     async def work(kit: Kit) -> None:

@@ -34,14 +34,13 @@ class Census:
         self._browsers: dict[str, Browser] = {}
 
     def close(self) -> None:
-        """Let go of every link."""
         for browser in self._browsers.values():
             browser.close()
         self._client.close()
         self._files.close()
 
     def backlog(self) -> dict[str, int | None]:
-        """Every backlog queue that exists, with its active messages; None where only an attempt can tell.
+        """Every backlog queue that exists, with its active messages; None where the number is not known.
 
         Counts need the right to manage; without it the queues are known by their names (P42).
         """
@@ -78,7 +77,7 @@ class Census:
         return True
 
     async def _counted(self) -> dict[str, int | None] | None:
-        # Heavy, and the source, which only browses, needs none of it.
+        # Heavy, and not needed where the queues may not be listed.
         from pairbus.sdk.admin import aio_admin_client
 
         counts: dict[str, int | None] = {}
