@@ -32,7 +32,7 @@ WAITING_JOBS ?= 6
 CHECKED := tests/unit tests/typing tests/property tests/contract tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports twins check test contract integration conformance sim soak soak-scale soak-spark soak-strangers fuzz compiled browser \
+.PHONY: help setup fmt lint types imports check test contract integration conformance sim soak soak-scale soak-spark soak-strangers fuzz compiled browser \
         bench-broker bench-settle bench-pairing bench-spark bench demo docs site dist lock clean
 
 help: ## List the targets
@@ -69,9 +69,6 @@ types: $(STAMP) ## Type-check, strictly
 
 imports: $(STAMP) ## Check that the rooms depend one way
 	$(BIN)/lint-imports
-
-twins:
-	@:
 
 check: lint types imports ## What to run while you work: units, properties, contracts, a few worlds (a minute on two cores)
 	HYPOTHESIS_PROFILE=quick PAIRBUS_SEEDS=few $(PYTEST) -q -n $(JOBS) --randomly-seed=$(ORDER) -m "not long and $(SHORT_MARKS)" $(CHECKED)
