@@ -26,7 +26,7 @@ from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
 from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
 from pairbus.amqp.message.scan import scan, split_batch
 from pairbus.amqp.message.view import PropertiesView
-from pairbus.amqp.message.whole import decode_message, encode_batch, encode_message
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.performatives import (
     Attach,
     Begin,
@@ -45,6 +45,7 @@ from pairbus.amqp.sasl import SaslInit
 from pairbus.amqp.states import STATE_ACCEPTED, encode_modified, encode_transactional
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import RemoteProtocolError
+from tests.simulation.wire import encode_batch
 from tests.unit.amqp.peers import Wire
 
 ROOM: Final = str(Path(pairbus.amqp.__file__).parent)

@@ -124,7 +124,7 @@ class Connection:
         self.sasl_mechanism = ""
         self.is_open = False
         self.closing = False
-        """Our close is said; nothing more is acted upon."""
+        """Our close is sent; nothing more is acted upon."""
         self.is_closed = False
         """The socket should be closed once the output is written."""
         self.output: list[bytes] = []
@@ -236,14 +236,14 @@ class Connection:
         if self.closing or self.is_closed:
             return
         if self._handshake is not None:
-            self.is_closed = True  # no AMQP has been agreed on in which to say why
+            self.is_closed = True  # without AMQP there is no way to send the reason
             return
         self._end_sessions(error)
         self._send_close(error)
         self._close_deadline = self._now + CLOSE_WAIT_MS
 
     def lost(self) -> None:
-        """The socket has gone: tell the owner that every link and session has, then let go of the owner.
+        """The socket has gone: end every link and session, then drop the reference to the owner.
 
         Owner and connection refer to each other. Without this they would wait for the garbage collector, which a broker
         with a million messages runs rarely.
@@ -271,14 +271,14 @@ class Connection:
 
     def _end_sessions(self, error: AmqpError | None) -> None:
         for session in list(self.sessions.values()):
-            # What was accepted before this moment is still said.
+            # Deliveries accepted before this moment are still answered.
             session.flush_dispositions()
             session.vanish(error)
         self.sessions.clear()
         self.dirty.clear()
 
     def _fail(self, error: AmqpError) -> None:
-        """The peer broke the protocol: say so and let go."""
+        """Close the connection because the peer broke the protocol."""
         if self._handshake is None and not self.closing:
             self._end_sessions(error)
             self._send_close(error)
@@ -368,7 +368,7 @@ class Connection:
                 raise RemoteProtocolError(FRAMING_ERROR, f"a frame of {length} bytes has data offset {doff}")
             offset = end
             if body == end:
-                continue  # an empty frame only says that the peer lives
+                continue  # an empty frame only shows that the peer is alive
             if end - body >= 4 and data[body] == 0 and data[body + 1] == 0x53:
                 code = data[body + 2]
                 body += 3

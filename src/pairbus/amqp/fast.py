@@ -35,8 +35,8 @@ U32: Final = struct.Struct(">I")
 
 
 def _idle_tails() -> dict[bytes, int]:
-    """Every way to say nothing in rcv-settle-mode, state, resume, aborted and batchable; with the number of fields."""
-    silences = (
+    """Every encoding of unset rcv-settle-mode, state, resume, aborted and batchable; with the number of fields."""
+    unset = (
         (b"\x40", b"\x50\x00"),
         (b"\x40",),
         (b"\x40", b"\x42"),
@@ -45,7 +45,7 @@ def _idle_tails() -> dict[bytes, int]:
     )
     tails = {b"": 0}  # lists may stop early, so every prefix counts
     longest = [b""]
-    for index, choices in enumerate(silences):
+    for index, choices in enumerate(unset):
         longest = [tail + choice for tail in longest for choice in choices]
         for tail in longest:
             tails[tail] = index + 1

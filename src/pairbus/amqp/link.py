@@ -46,7 +46,7 @@ SERIAL: Final = 0xFFFFFFFF
 SERIAL_HALF: Final = 0x80000000
 
 MESSAGE_SIZE_DEFAULT: Final = 320 * 1024
-"""What a delivery may grow to before the owner has said its own limit: 256 KiB and some slack."""
+"""Bytes of a delivery before the owner has set its own limit: 256 KiB and some slack."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Partial:
 
 
 class Link:
-    """One end of a link. ``role_is_sender`` says which end we are."""
+    """One end of a link. ``role_is_sender``: the broker sends on it."""
 
     __slots__ = (
         "asked",
@@ -110,7 +110,7 @@ class Link:
         self.delivery_count = attach.initial_delivery_count if not attach.role else 0
         self.drain = False
         self.flows = 0
-        """As sender: how often the client has said what it will take."""
+        """As sender: how many flows of the client have come."""
         self.max_message_size = MESSAGE_SIZE_DEFAULT
         self.envelope_bytes_max = 0
         """How much a delivery of another message format than 0 may take beyond that: what is around the messages in it."""
@@ -211,7 +211,7 @@ class Link:
         self.forget()
 
     def vanish(self, error: AmqpError | None) -> None:
-        """The session or connection has gone; say nothing, tell the owner."""
+        """End the link without a detach, because its session or connection has gone; the owner is called."""
         was = self.state
         self.state = DETACHED
         if was <= ATTACHED:
@@ -244,7 +244,7 @@ class Link:
         self.send_flow(False)
 
     def send_flow(self, drain: bool) -> None:
-        """Say where this link stands."""
+        """Send the state of this link to the client."""
         frame: Flow = self.session.flow()
         frame.handle = self.handle
         frame.delivery_count = self.delivery_count
@@ -262,7 +262,7 @@ class Link:
         self.send_flow(True)
 
     def incoming_flow(self, frame: Flow) -> None:
-        """The client says where the link stands from its side."""
+        """The client's view of the link: its credit and delivery count."""
         if self.role_is_sender:
             self._take_credit(frame)
         elif frame.delivery_count >= 0 and self.state == ATTACHED:

@@ -33,7 +33,7 @@ MSSBCBS: Final = "MSSBCBS"
 INIT_VALUES_MAX: Final = 16
 """Values in a ``sasl-init``: a descriptor, a list and three fields."""
 MECHANISMS: Final = (MSSBCBS, PLAIN, ANONYMOUS)
-"""EXTERNAL is not offered: no SDK uses it, and without client certificates it would say nothing."""
+"""EXTERNAL is not offered: no SDK uses it, and without client certificates it proves nothing."""
 
 
 @dataclass(slots=True)

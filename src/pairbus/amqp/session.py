@@ -1,7 +1,7 @@
 """One session: transfer windows, delivery ids, dispositions in both directions (AMQP 1.0, 2.5).
 
-Delivery ids of ours are one contiguous sequence over all links of the session; rhea insists. Answers that say no more
-than "accepted" are gathered into ranges and leave as one disposition per burst.
+Delivery ids of ours are one contiguous sequence over all links of the session; rhea insists. Answers that are
+plain "accepted" are gathered into ranges and leave as one disposition per burst.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FIRST_TRANSFER_ID: Final = 1
 FIRST_DELIVERY_ID: Final = 0
 """Qpid Proton expects 0 when it uses a session again on a new connection, and ends the connection at any other number."""
 IDLE_STEPS_MAX: Final = 200_000
-"""How many deliveries a client may name in vain, beyond those it settles, before it is shown the door."""
+"""Unknown deliveries that a client may name, beyond those it settles, before its connection is closed."""
 DISPOSITION_OVERHEAD: Final = 32
 """What a disposition takes beside its state."""
 FRAME_COST: Final = 64
@@ -86,7 +86,7 @@ class Session:
         self.remote_window = begin.incoming_window
         self.next_delivery_id = FIRST_DELIVERY_ID
         self.unsettled: dict[int, tuple[Link, object | None]] = {}
-        """Our deliveries that wait for the client's word, in the order of their ids."""
+        """Our deliveries that wait for the client's settlement, in the order of their ids."""
         self.queued: deque[bytes] = deque()
         """Transfer frames that wait for the client's window."""
         self.queued_bytes = 0
@@ -192,7 +192,7 @@ class Session:
     # ---- settlement of what we sent the client ----
 
     def settle_outgoing(self, delivery_id: int, code: int, error: AmqpError | None = None) -> None:
-        """Answer a settlement: echo its outcome, or say with an error that it failed. The delivery is forgotten."""
+        """Answer a settlement: echo its outcome, or reject it with an error. The delivery is forgotten."""
         self.forget_outgoing(delivery_id)
         if error is not None:
             self._write_disposition(False, delivery_id, self._rejected(error))
@@ -213,7 +213,7 @@ class Session:
         self._write_disposition(False, delivery_id, state)
 
     def forget_outgoing(self, delivery_id: int) -> None:
-        """Drop our memory of a delivery, say nothing."""
+        """Forget a delivery without an answer."""
         entry = self.unsettled.pop(delivery_id, None)
         if entry is not None:
             entry[0].unsettled_count -= 1
@@ -268,7 +268,7 @@ class Session:
             self.write(self.flow().encode())
 
     def incoming_disposition(self, data: bytes, offset: int, end: int) -> None:
-        """The client says what became of deliveries."""
+        """The client settles deliveries, or reports their state."""
         role, first, last, settled, outcome = read_disposition(data, offset, end)
         if not role:
             return  # about its own deliveries to us: those we settle at once, so nothing is left to do
@@ -317,7 +317,7 @@ class Session:
                 self.connection.handler.settled(entry[0], key, entry[1], outcome, settled)
 
     def _answer_gaps(self, first: int, last: int, known: list[int]) -> None:
-        """Within a range, what is not known was settled or lost before: say so, or the client waits a minute."""
+        """Within a range, deliveries that are not known were settled or lost before: reject them, or the client waits a minute."""
         start = first
         for key in [*known, (last + 1) & SERIAL]:
             if key != start:

@@ -108,7 +108,7 @@ def _txn_id(fields: list[object]) -> bytes:
 
 
 def encode_rejected(error: AmqpError | None) -> bytes:
-    """``rejected``; with an error it says that something failed, without one it echoes."""
+    """``rejected``; with an error when the settlement failed, without one to echo the client's outcome."""
     return encode_described(REJECTED_CODE, encode_list([NULL if error is None else error.encode()]))
 
 

@@ -1,6 +1,6 @@
-"""Values whose AMQP type matters beyond what a Python value says.
+"""Values whose AMQP type a plain Python value does not express.
 
-Decoding gives plain ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``list`` and ``dict`` wherever they say enough,
+Decoding gives plain ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``list`` and ``dict`` wherever they are enough,
 and the classes here elsewhere. The integer and float wrappers serve encoding only: they pick the width on the wire.
 """
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 METRICS: Final[dict[str, Family]] = {
     "pairbus_build_info": (GAUGE, "Version and namespace; always 1.", ("version", "namespace")),
     "pairbus_healthy": (GAUGE, "1 while acknowledgements are given.", ()),
-    "pairbus_connections": (GAUGE, "Open connections by what they speak.", ("protocol",)),
+    "pairbus_connections": (GAUGE, "Open connections by protocol.", ("protocol",)),
     "pairbus_connections_accepted_total": (COUNTER, "Connections accepted.", ()),
     "pairbus_connections_refused_total": (COUNTER, "Connections turned away, by reason.", ("reason",)),
     "pairbus_received_bytes_total": (COUNTER, "Bytes read from sockets.", ()),

@@ -1,4 +1,4 @@
-"""The file that says whose data this is and in which format: JSON, written once for each format.
+"""The file with the namespace and the format of the data: JSON, written once for each format.
 
 It is written after the first segment, so where it is, segments must be.
 """

@@ -1,4 +1,4 @@
-"""A store in memory, for tests: forgets everything when the process ends, and says so by its name.
+"""A store in memory, for tests: it forgets everything when the process ends.
 
 Records go through the same codec as on disk, so what comes back is what would come back from there.
 """
@@ -34,7 +34,7 @@ class MemoryStore:
 
     Args:
         disk: What an earlier store left; None: nothing.
-        bytes_max: How much it takes before ``has_room`` says no; None: any amount.
+        bytes_max: Bytes it takes before ``has_room`` is False; None: no limit.
     """
 
     def __init__(self, disk: MemoryDisk | None = None, *, bytes_max: int | None = None) -> None:

@@ -17,7 +17,7 @@ class Batch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """What a store says of itself, at one instant. A store without a notion of something says 0."""
+    """The state of a store at one instant. What a store does not have is 0."""
 
     commits: int = 0
     segments: int = 0

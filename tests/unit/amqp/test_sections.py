@@ -11,9 +11,10 @@ from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.rewrite import payload_of
 from pairbus.amqp.message.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX, Scanned, scan, split_batch
 from pairbus.amqp.message.view import PropertiesView, message_id_text
-from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_batch, encode_message
+from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_message
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong, Uuid
 from pairbus.errors import RemoteProtocolError
+from tests.simulation.wire import encode_batch
 
 TOKEN = bytes(range(16))
 PING = "application/vnd.ms-servicebus-ping"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.encode import encode_described, encode_value
-from pairbus.amqp.message.whole import encode_batch, encode_message
+from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, Outcome
-from tests.simulation.wire import BATCH_FORMAT
+from tests.simulation.wire import BATCH_FORMAT, encode_batch
 from tests.unit.gateway.wire_bench import WireBench
 
 LIMIT = 256 * 1024

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from pairbus.amqp.message.whole import encode_batch
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, Outcome, encode_transactional
 from pairbus.amqp.types import Described, Symbol
 from pairbus.gateway.broker import Broker
@@ -14,7 +13,7 @@ from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import LISTEN, SEND
 from pairbus.model.entity import DISABLED, SUBSCRIPTION, TOPIC, Settings
 from pairbus.storage.memory import MemoryStore
-from tests.simulation.wire import BATCH_FORMAT, ClientSender, declared_txn_id
+from tests.simulation.wire import BATCH_FORMAT, ClientSender, declared_txn_id, encode_batch
 from tests.unit.engine.engine_kit import TRUE_RULE
 from tests.unit.gateway.wire_bench import Peer, WireBench, message, rule, token
 

@@ -6,11 +6,11 @@ import pytest
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.link import Link
-from pairbus.amqp.message.whole import decode_message, encode_batch, encode_message
+from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.states import ACCEPTED, ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, encode_declared
 from pairbus.amqp.types import Described, Int
 from pairbus.errors import LocalProtocolError
-from tests.simulation.wire import BATCH_FORMAT, ClientConnection, declared_txn_id
+from tests.simulation.wire import BATCH_FORMAT, ClientConnection, declared_txn_id, encode_batch
 from tests.unit.amqp.peers import Recorder, Wire
 
 TOKEN = bytes(range(16))

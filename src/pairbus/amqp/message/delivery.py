@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from pairbus.amqp.decode import TEXT_CODES, bad, skip_value
 from pairbus.amqp.encode import encode_map_items, encode_string
 from pairbus.amqp.message.layout import (
     APPLICATION_PROPERTIES,
@@ -24,6 +23,7 @@ from pairbus.amqp.message.layout import (
     PRIORITY_SET,
     SEQUENCE_NUMBER_KEY,
     TTL_SET,
+    property_pairs,
 )
 
 HEADERS_CACHED_MAX: Final = 4096
@@ -31,7 +31,7 @@ HEADERS_CACHED_MAX: Final = 4096
 
 
 class DeliveryExtras:
-    """The rare things a delivery may say beyond the usual."""
+    """Rare additions to a delivery."""
 
     __slots__ = (
         "annotation_count",
@@ -138,7 +138,7 @@ def delivery_parts(
         added, count = _added_annotations(extras)
         more += added
         message_items += count
-    # As on the service, an active message that was sent to this entity says neither its state nor another number.
+    # As on the service, an active message that was sent to this entity carries neither its state nor another number.
     if origin:
         more += _ORIGIN + origin.to_bytes(8, "big")
         message_items += 2
@@ -175,12 +175,6 @@ def delivery_parts(
         parts.append(_merged_properties(blob[middle : middle + application], extras))
         parts.append(blob[middle + application :])
     return parts
-
-
-def without_body(blob: bytes) -> bytes:
-    """A stored message up to the end of its application properties: no body, no footer."""
-    _, _, _, _, _, delivery, message, properties, application = LAYOUT.unpack_from(blob)
-    return blob[: PREFIX_SIZE + int(delivery) + int(message) + int(properties) + int(application)]
 
 
 def _header(flags: int, priority: int, ttl: int, delivery_count: int) -> bytes:
@@ -237,27 +231,3 @@ def _merged_properties(section: bytes, extras: DeliveryExtras) -> bytes:
     if not items:
         return b""
     return bytes((0x00, 0x53, APPLICATION_PROPERTIES)) + encode_map_items(items)
-
-
-def property_pairs(encoded: bytes) -> dict[bytes, bytes]:
-    """An encoded map with text keys: key text to encoded value. Empty bytes give no pairs."""
-    pairs: dict[bytes, bytes] = {}
-    if not encoded:
-        return pairs
-    code = encoded[0]
-    if code == 0xC1:
-        at = 3
-    elif code == 0xD1:
-        at = 9
-    else:
-        raise bad("properties are no map")
-    end = len(encoded)
-    while at < end:
-        start = at
-        code = encoded[at]
-        at = skip_value(encoded, at, end)
-        value = at
-        at = skip_value(encoded, at, end)
-        if code in TEXT_CODES:  # application properties have no other keys (AMQP 1.0, 3.2.5)
-            pairs[encoded[start + (2 if code < 0xB0 else 5) : value]] = encoded[value:at]
-    return pairs

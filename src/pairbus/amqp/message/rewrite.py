@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.encode import encode_list, encode_map_items, encode_string, encode_symbol
-from pairbus.amqp.message.delivery import property_pairs
 from pairbus.amqp.message.layout import (
     APPLICATION_PROPERTIES,
     DURABLE,
@@ -17,8 +16,9 @@ from pairbus.amqp.message.layout import (
     PRIORITY_SET,
     PROPERTIES,
     TTL_SET,
+    property_pairs,
+    raw_items,
 )
-from pairbus.amqp.message.whole import raw_items
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

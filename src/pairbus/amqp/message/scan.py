@@ -107,7 +107,7 @@ class Scanned:
         self.created_at = 0
 
     def take_time_to_live(self) -> None:
-        """Header.ttl decides; without it the two times in the properties do, which can say more than 49.7 days."""
+        """Header.ttl decides; without it the two times in the properties do, which can express more than 49.7 days."""
         if self.flags & TTL_SET:
             self.ttl_ms = self.ttl
         elif 0 < self.created_at < self.expires_at:
@@ -275,7 +275,7 @@ def _opened(payload: bytes, at: int) -> tuple[int, int]:
 
 
 def _scan_header(payload: bytes, at: int, stop: int, found: Scanned) -> None:
-    """What the sender's header says."""
+    """Take the values of the sender's header."""
     count, at = _opened(payload, at)
     for index in range(count):
         start = at
@@ -319,7 +319,7 @@ def _uint(payload: bytes, at: int) -> int:
 
 
 def _scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, found: Scanned) -> None:
-    """What the properties tell the broker."""
+    """Take what the broker needs from the properties."""
     count, at = _opened(payload, at)
     if count == 0:
         return
@@ -332,7 +332,7 @@ def _scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, 
         if want_message_id:
             found.message_id = shortest_form(payload[start:at])
     if payload.count(b"\x40", at, stop) == stop - at == count - 1:
-        return  # most messages say no more
+        return  # most messages have no more
     for index in range(1, count):
         start = at
         code = payload[at]
@@ -416,7 +416,7 @@ def _check_application_properties(payload: bytes, at: int, stop: int) -> None:
 
 
 def _scan_annotations(payload: bytes, at: int, stop: int, found: Scanned | None) -> tuple[bytes, int]:
-    """The items to keep and their number; ``found`` takes what message-annotations tell the broker."""
+    """The items to keep and their number; ``found`` takes what the broker needs from message-annotations."""
     count, at = _opened(payload, at)
     if count & 1 or count > ANNOTATION_ITEMS_MAX:
         raise bad(f"annotations of {count} items")

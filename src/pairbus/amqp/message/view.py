@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pairbus.amqp.decode import decode_value, skip_value
-from pairbus.amqp.message.delivery import property_pairs
-from pairbus.amqp.message.layout import DATA, LAYOUT, PREFIX_SIZE, SEQUENCE, VALUE
+from pairbus.amqp.message.layout import DATA, LAYOUT, PREFIX_SIZE, SEQUENCE, VALUE, property_pairs
 from pairbus.amqp.types import Uuid
 from pairbus.errors import RemoteProtocolError
 

@@ -37,6 +37,7 @@ from pairbus.amqp.message.layout import (
     PROPERTIES,
     SEQUENCE,
     VALUE,
+    raw_items,
 )
 from pairbus.amqp.types import Described, Symbol, Timestamp
 
@@ -165,17 +166,6 @@ def _properties(items: list[object], raw: bytes) -> Properties:
     return properties
 
 
-def raw_items(raw: bytes) -> list[bytes]:
-    """The encoded items of an encoded list that is known to be sound."""
-    at = {0x45: 1, 0xC0: 3, 0xD0: 9}[raw[0]]
-    items: list[bytes] = []
-    while at < len(raw):
-        start = at
-        at = skip_value(raw, at, len(raw))
-        items.append(raw[start:at])
-    return items
-
-
 def encode_message(
     *,
     message_id: object | None = None,
@@ -224,11 +214,6 @@ def encode_message(
         parts.append(encode_described(APPLICATION_PROPERTIES, encode_map(application_properties)))
     parts.extend(_encoded_body(body, body_kind))
     return b"".join(parts)
-
-
-def encode_batch(messages: list[bytes]) -> bytes:
-    """A batch of encoded messages, to be sent with message-format 0x80013700."""
-    return b"".join([encode_described(DATA, encode_binary(message)) for message in messages])
 
 
 def _encoded_body(body: object, kind: str) -> list[bytes]:

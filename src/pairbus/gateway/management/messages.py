@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.message.delivery import without_body
+from pairbus.amqp.message.layout import without_body
 from pairbus.amqp.types import Array, Int, Long, Timestamp, Uuid
 from pairbus.engine.queues import browse
 from pairbus.errors import ArgumentError, MessageLockLost, SessionLockLost

@@ -27,7 +27,7 @@ class Located:
         self.line = line
 
     def fail(self, problem: str) -> UsageError:
-        """An error that says where."""
+        """An error with the place of the value."""
         return UsageError(f"{self.path or 'the file'} (line {self.line}): {problem}")
 
 

@@ -47,7 +47,6 @@ class HttpLayer:
         "_upgrade",
         "is_behind",
         "is_ended",
-        "is_idle",
         "is_known",
         "is_served",
         "upgrade_head",
@@ -83,8 +82,6 @@ class HttpLayer:
         """The last caller proved to hold a key."""
         self.is_ended = False
         """The connection ends after the output."""
-        self.is_idle = True
-        """No request is under way."""
         self.is_served = False
         """A request has been answered since this was last set to False."""
         self.upgrade_head: bytes | None = None
@@ -161,7 +158,6 @@ class HttpLayer:
 
     def _take(self, event: type[h11.NEED_DATA | h11.PAUSED] | h11.Event) -> None:
         if isinstance(event, h11.Request):
-            self.is_idle = False
             self._head, self._body, self._body_bytes = event, [], 0
             if _head_size(event) > HEADER_BYTES_MAX:
                 # h11 limits heads that come in pieces; one that came at once is limited here.
@@ -206,7 +202,7 @@ class HttpLayer:
             self._refusals += 1
         closes = self._refusals >= REFUSALS_MAX
         self._send(response, is_head=request.method == "HEAD", closes=closes)
-        self.is_idle = self.is_served = True
+        self.is_served = True
 
     def _send(self, response: HttpResponse, *, is_head: bool, closes: bool = False) -> None:
         headers = [("date", formatdate(self._now() / 1000, usegmt=True)), *response.headers]
@@ -231,7 +227,7 @@ class HttpLayer:
             self.is_ended = True
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Say why and end: what follows on the connection cannot be trusted to be a request."""
+        """Answer with the reason and end: what follows on the connection cannot be trusted to be a request."""
         if self._connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._send(problem(status, reason), is_head=False, closes=True)
         self.is_ended = True
@@ -261,7 +257,7 @@ _STATUSES: Final = frozenset(int(status) for status in HTTPStatus)
 
 
 def problem(status: int, reason: str) -> HttpResponse:
-    """An answer that says what is wrong, for people and programs alike."""
+    """An answer with the reason of a refusal, as JSON."""
     body = json.dumps({"status": status, "error": reason}).encode() + b"\n"
     return HttpResponse(status, [("content-type", "application/json")], body)
 

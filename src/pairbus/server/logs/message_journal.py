@@ -85,7 +85,7 @@ def _id_text(value: object) -> str:
 
 
 class Journal:
-    """One file that blocks are appended to. Its name says the number of its first block and whose it is."""
+    """One file that blocks are appended to. Its name holds the number of its first block and the id of the broker's start."""
 
     def __init__(self, directory: Path, number: int, boot_id: str, reserve: AuditReserve) -> None:
         self.path = directory / f"journal-{number:016}-{boot_id}.log"

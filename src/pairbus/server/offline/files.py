@@ -175,7 +175,7 @@ class PartWriter:
 
 def read_rows(directory: Path, types: dict[str, str], expected: int) -> Iterator[dict[str, Any]]:
     """Every row of a part of an export, instants as milliseconds, in the order written. StoreUnavailable on damage, or
-    when there are not as many as the manifest says.
+    when their number is not that of the manifest.
     """
     import pyarrow
     import pyarrow.parquet

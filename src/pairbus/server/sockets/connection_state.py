@@ -1,4 +1,4 @@
-"""What one socket's connection remembers; ``connection`` says what is done with it."""
+"""The state of one socket's connection; ``connection`` acts on it."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ Rule 1: frame numbers rise by exactly 1 over all segments, so a missing frame is
 Rule 2: the marker is the segment's salt, random for each use of a file. What lies there from an earlier use, or
         inside a message's body, is therefore never taken for a frame.
 Rule 3: at most one frame is written and not synced. So a damaged frame was never acknowledged only if nothing
-        valid follows it; otherwise data is lost and that must be said (B10).
+        valid follows it; otherwise data is lost and that must be reported (B10).
 Rule 4: a batch that crosses segments has a frame in each, parts 0, 1, 2 …, each synced before the next is written; all but
-        the last say MORE. Parts without their last are ignored as if never written (B13).
-Rule 5: nothing in a segment tells that its last frames are gone; that is what the mark is for (``mark``). Earlier versions wrote
+        the last have the flag MORE. Parts without their last are ignored as if never written (B13).
+Rule 5: nothing in a segment shows that its last frames are gone; the mark does (``mark``). Earlier versions wrote
         a SEAL behind an acknowledged frame, where the next frame overwrote it: if one is there, the frame before it was complete.
 """
 
@@ -34,7 +34,7 @@ HEADER_BYTES: Final = _BODY.size + _CHECKSUM.size
 
 @dataclass(slots=True)
 class FrameHeader:
-    """What a frame says of itself."""
+    """The header of a frame."""
 
     kind: int
     flags: int

@@ -1,7 +1,7 @@
 """Where the log ends, and every complete batch up to there. Reads only; changes nothing (B9).
 
 The end is found from the newest segment backwards: the highest segment with any frame is the tail, and the tail's last intact frame
-says which segment is the oldest that matters. Between those two everything must be there and undamaged (B10). The end must
+names which segment is the oldest that matters. Between those two everything must be there and undamaged (B10). The end must
 not lie before the mark (``mark``), and no segment from the tail on may be shorter than it was made.
 """
 
@@ -101,7 +101,7 @@ def find(files: FileSystem, *, expects_mark: bool) -> Found | None:
 
 
 def look(files: FileSystem, loss: Loss | None) -> Found | None:
-    """What is there, whatever the mark says; None if there is no segment at all.
+    """What is there, regardless of the mark; None if there is no segment at all.
 
     ``loss``: takes what is missing or damaged behind the last intact frame; without it such damage raises StoreCorrupt.
     """

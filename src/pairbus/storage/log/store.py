@@ -205,7 +205,7 @@ class LogStore:
             self._begin(found, account)
         except OSError as error:
             raise StoreUnavailable(f"the data cannot be read: {error}") from error
-        # Nothing is given back before the owner has said what lives; where nothing is, nothing lives.
+        # No segment is given back before the owner has called ``live``; an empty log holds nothing that lives.
         self._is_accounted = is_empty
 
     def _replayed(self, found: recovery.Found, account: SegmentAccount) -> SegmentAccount:
@@ -350,7 +350,7 @@ class LogStore:
     def _next_segment(self) -> None:
         staging = self._staging
         if staging.pieces:
-            # Only the last frame of a batch makes its word about old segments count.
+            # Only the last frame of a batch may release old segments.
             staging.close_frame(MORE, self._sealed_oldest)
         self._accounts.end(self._account, staging.frame_start)
         number = staging.segment + 1
@@ -368,7 +368,7 @@ class LogStore:
             self._retire_dead()
         elif self._oldest == self._sealed_oldest:
             return None
-        # Else there is nothing to keep but the word that old segments may go.
+        # Else the frame only records that old segments may go.
         staging.close_run()
         staging.close_frame(0, self._oldest)
         self._sealed_oldest = self._oldest

@@ -1,4 +1,4 @@
-"""Gives up what was lost at the end of a log, on an operator's explicit word, and says how much that is.
+"""Gives up what was lost at the end of a log, when an operator explicitly accepts the loss, and reports how much that is.
 
 Only the end can be given up: files that are missing, cut short or zeroed from some frame on, and a lost mark. Damage in the midst of
 the log stays refused, for everything behind it would have to go as well.
@@ -26,7 +26,7 @@ class RepairReport:
     """What a repair gives up, or would give up."""
 
     damage: str
-    """What is wrong, as the store says it; empty: nothing is."""
+    """The store's error; empty: there is no damage."""
     file: str
     """Where the log ends."""
     offset: int
