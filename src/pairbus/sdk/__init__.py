@@ -10,5 +10,6 @@ This is the only room that may import ``azure.*._*`` or reach into private attri
 - ``links``: senders and receivers that open at once
 - ``async_client``: an asynchronous client made from a synchronous one
 - ``handlers``, ``receivers``: retries, attempts, sharing and ending of senders and receivers
-- ``plain_http``, ``plain_http_aio``: the administration client without TLS
+- ``failures``: the SDK's exceptions sorted into kinds of failure
+- ``admin``: the administration client of the namespace that a client reaches; ``plain_http``, ``plain_http_aio``: without TLS
 """

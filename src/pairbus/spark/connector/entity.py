@@ -212,7 +212,7 @@ def _browsed(payload: bytes) -> Browsed:
 
 def _received_mark(message: ServiceBusReceivedMessage) -> tuple[int, int]:
     """The enqueued time and the mark of a message that the official client received."""
-    raw = message._raw_amqp_message
+    raw = message.raw_amqp_message
     enqueued = (raw.annotations or {}).get(b"x-opt-enqueued-time")
     enqueued_ms = enqueued if isinstance(enqueued, int) else 0
     return enqueued_ms, mark_of(enqueued_ms, _id_bytes(raw.properties.message_id if raw.properties else None))
