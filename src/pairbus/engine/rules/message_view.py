@@ -26,26 +26,28 @@ MISSING: Final = Missing()
 """A property the message does not have. A rule treats it like null, except in ``EXISTS``."""
 
 SYSTEM_NAMES: Final[dict[str, str]] = {
-    "contenttype": "contenttype",
-    "correlationid": "correlationid",
-    "deliverycount": "deliverycount",
-    "enqueuedsequencenumber": "enqueuedsequencenumber",
-    "enqueuedtimeutc": "enqueuedtimeutc",
-    "expiresatutc": "expiresatutc",
-    "label": "label",
-    "messageid": "messageid",
-    "partitionkey": "partitionkey",
-    "replyto": "replyto",
-    "replytosessionid": "replytosessionid",
-    "scheduledenqueuetimeutc": "scheduledenqueuetimeutc",
-    "sequencenumber": "sequencenumber",
-    "sessionid": "sessionid",
-    "size": "size",
-    "subject": "label",
-    "timetolive": "timetolive",
-    "to": "to",
-    "viapartitionkey": "viapartitionkey",
-}
+    name: name
+    for name in [
+        "contenttype",
+        "correlationid",
+        "deliverycount",
+        "enqueuedsequencenumber",
+        "enqueuedtimeutc",
+        "expiresatutc",
+        "label",
+        "messageid",
+        "partitionkey",
+        "replyto",
+        "replytosessionid",
+        "scheduledenqueuetimeutc",
+        "sequencenumber",
+        "sessionid",
+        "size",
+        "timetolive",
+        "to",
+        "viapartitionkey",
+    ]
+} | {"subject": "label"}
 """Every name allowed after ``sys.``, in lower case, with the one name a view is asked for."""
 
 

@@ -33,17 +33,9 @@ RULES: Final = 7
 RULE: Final = 8
 UNKNOWN: Final = 9
 NOUNS: Final = (
-    "namespace",
-    "queues",
-    "topics",
-    "namespace",
-    "entity",
-    "subscriptions",
-    "subscription",
-    "rules",
-    "rule",
-    "resource",
-)
+    "namespace", "queues", "topics", "namespace", "entity", "subscriptions", "subscription", "rules", "rule", "resource"
+)  # fmt: skip
+"""What the audit log calls each of them."""
 
 PAGE_MAX: Final = 100
 SKIP_MAX: Final = 10_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.queues.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
@@ -22,39 +23,23 @@ OTHER_REASON: Final = "application"
 """Stands for every reason that is not the broker's own: receivers may write what they like, labels must stay few."""
 
 
+@dataclass(slots=True, eq=False)
 class Counters:
     """The engine's watcher, and the counts of settlements by outcome."""
 
-    __slots__ = (
-        "_deleted",
-        "_journal",
-        "abandoned",
-        "audit_rows",
-        "completed",
-        "dead_lettered_by_reason",
-        "deferred",
-        "dropped_by_cause",
-        "forwards",
-        "locks_expired",
-        "rejected",
-        "released",
-        "responses_by_status",
-    )
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._deleted: list[str] = []
-        self.audit_rows: AuditRows | None = None
-        self.completed = 0
-        self.abandoned = 0
-        self.released = 0
-        self.deferred = 0
-        self.rejected = 0
-        self.locks_expired = 0
-        self.forwards = 0
-        self.dropped_by_cause: dict[str, int] = {EXPIRED: 0}
-        self.dead_lettered_by_reason: dict[str, int] = {}
-        self.responses_by_status: dict[int, int] = {}
+    _journal: Journal
+    audit_rows: AuditRows | None = None
+    completed: int = 0
+    abandoned: int = 0
+    released: int = 0
+    deferred: int = 0
+    rejected: int = 0
+    locks_expired: int = 0
+    forwards: int = 0
+    dropped_by_cause: dict[str, int] = field(default_factory=lambda: {EXPIRED: 0})
+    dead_lettered_by_reason: dict[str, int] = field(default_factory=dict)
+    responses_by_status: dict[int, int] = field(default_factory=dict)
+    _deleted: list[str] = field(default_factory=list)
 
     def answered(self, status: int) -> None:
         """A management request was answered over HTTP."""
