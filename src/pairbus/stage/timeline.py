@@ -25,7 +25,7 @@ _EVENTS: Final = {
     Kind.FAULTED: ("failed", "bad"),
 }
 """Events that a person wants to read. Pings are counted elsewhere."""
-_ONCE: Final = frozenset({Kind.SET_ASIDE, Kind.QUEUE_EVICTED})
+_ONCE: Final = frozenset({Kind.SET_ASIDE, Kind.QUEUE_EVICTED, Kind.DRAINED})
 """Shown once for each subject: there may be thousands."""
 
 

@@ -21,7 +21,7 @@ VERDICTS: Final = {
     "pass": ("✓ pass", "green"),
     "fail": ("✗ FAIL", "bold red"),
     "not tested": ("– not tested", "yellow"),
-    "told": ("· told", "dim"),
+    "told": ("· noted", "dim"),
 }
 
 
