@@ -54,7 +54,7 @@ def _complete_before_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     async def send(self: Senders, key: str, batch: Sequence[BacklogMessage]) -> None:
         for message in batch:
-            self._acknowledged(message)
+            self.acknowledged(message)
         await original(self, key, batch)
 
     patch.setattr(Senders, "_send_batch", send)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.drain.ledger import Ledger
@@ -32,51 +33,30 @@ RESTORE_AGAIN_MS: Final = 1_000
 logger = logging.getLogger("pairbus.syphon")
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Senders:
-    """Sends what a plan holds to its destinations.
+    """Sends what a plan holds to its destinations."""
 
-    Args:
-        outlet: The way to the primary.
-        plan: The decisions.
-        ledger: The sends in doubt.
-        counters: Where to count.
-        clock: A steady clock in milliseconds.
-        restored: Restores a backlog message, given its bytes and the time it was stored in the backlog.
-        problems: Where to report a destination that fails or works.
-        acknowledged: Called with each message that the primary has.
-        settle: Called with a backlog queue and a message of it to dead-letter.
-        wake: Called with a backlog queue whose task should look again.
-    """
-
-    def __init__(
-        self,
-        outlet: Outlet,
-        *,
-        plan: DrainPlan,
-        ledger: Ledger,
-        counters: Counters,
-        clock: Callable[[], int],
-        restored: Callable[[bytes, int | None], Restored],
-        problems: Problems,
-        acknowledged: Callable[[BacklogMessage], None],
-        settle: Callable[[str, DeadLetter], None],
-        wake: Callable[[str], None],
-    ) -> None:
-        self._outlet = outlet
-        self._plan = plan
-        self._ledger = ledger
-        self._counters = counters
-        self._clock = clock
-        self._restored = restored
-        self._problems = problems
-        self._acknowledged = acknowledged
-        self._settle = settle
-        self._wake = wake
-        self._is_stopping = False
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._events: dict[str, asyncio.Event] = {}
-        self._asking: dict[str, asyncio.Future[Sequence[BacklogMessage]]] = {}
-        self._asks_failed: dict[str, int] = {}
+    outlet: Outlet
+    plan: DrainPlan
+    ledger: Ledger
+    counters: Counters
+    clock: Callable[[], int]
+    """A steady clock in milliseconds."""
+    restored: Callable[[bytes, int | None], Restored]
+    """Restores a backlog message, given its bytes and the time it was stored in the backlog."""
+    problems: Problems
+    acknowledged: Callable[[BacklogMessage], None]
+    """Called with each message that the primary has."""
+    settle: Callable[[str, DeadLetter], None]
+    """Called with a backlog queue and a message of it to dead-letter."""
+    wake_queue: Callable[[str], None]
+    """Called with a backlog queue whose task should look again."""
+    _is_stopping: bool = False
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _events: dict[str, asyncio.Event] = field(default_factory=dict)
+    _asking: dict[str, asyncio.Future[Sequence[BacklogMessage]]] = field(default_factory=dict)
+    _asks_failed: dict[str, int] = field(default_factory=dict)
 
     def ensure(self, path: str) -> None:
         """Start or wake the task of a destination that messages wait for."""
@@ -104,12 +84,12 @@ class Senders:
 
     async def _send_all(self, key: str, event: asyncio.Event) -> None:
         """Send to one destination until nothing waits for it."""
-        while self._plan.is_waited_for(key) and not self._is_stopping:
+        while self.plan.is_waited_for(key) and not self._is_stopping:
             event.clear()
-            batch = self._plan.next_batch(key, self._clock())
+            batch = self.plan.next_batch(key, self.clock())
             if not batch:
-                retry_ms = self._plan.next_retry_ms(key)
-                seconds = IDLE_SECONDS if retry_ms is None else max(0.01, (retry_ms - self._clock()) / 1000)
+                retry_ms = self.plan.next_retry_ms(key)
+                seconds = IDLE_SECONDS if retry_ms is None else max(0.01, (retry_ms - self.clock()) / 1000)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await event.wait()
@@ -127,24 +107,24 @@ class Senders:
                 batch = await self._without_delivered(key, batch)
             if not batch:
                 return
-            now = self._clock()
-            self._ledger.begin(
+            now = self.clock()
+            self.ledger.begin(
                 [(one.queue, one.sequence_number, one.message_id, one.enqueued_ms) for one in batch], now
             )
-            if self._ledger.is_durable:
+            if self.ledger.is_durable:
                 # A disk takes its time, and this may be the application's own event loop.
-                await asyncio.to_thread(self._ledger.sync)
-            await self._outlet.send(batch[0].path, batch)
+                await asyncio.to_thread(self.ledger.sync)
+            await self.outlet.send(batch[0].path, batch)
         except Exception as error:  # noqa: BLE001 - every error is an answer to judge
             self._send_failed(key, batch, error)
             return
         except BaseException:
-            self._plan.send_cancelled(key)
+            self.plan.send_cancelled(key)
             raise
-        self._counters.resent += len(batch)
-        self._problems.works("primary", batch[0].path.strip("/"))
-        for message in self._plan.send_accepted(key):
-            self._acknowledged(message)
+        self.counters.resent += len(batch)
+        self.problems.works("primary", batch[0].path.strip("/"))
+        for message in self.plan.send_accepted(key):
+            self.acknowledged(message)
 
     async def _without_delivered(self, key: str, batch: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """The messages of a batch that must be sent: one question to the destination for all that are in doubt.
@@ -153,7 +133,7 @@ class Senders:
         """
         doubtful = [message for message in batch if message.in_doubt_since_ms is not None]
         asked = asyncio.ensure_future(
-            self._outlet.already_delivered(batch[0].path, doubtful, self._ledger.ids())
+            self.outlet.already_delivered(batch[0].path, doubtful, self.ledger.ids())
         )
         self._asking[key] = asked
         found: Sequence[BacklogMessage] = ()
@@ -165,7 +145,7 @@ class Senders:
             )
         except asyncio.CancelledError:
             asked.cancel()
-            self._plan.send_cancelled(key)
+            self.plan.send_cancelled(key)
             if not self._is_stopping:
                 raise
             return []
@@ -180,17 +160,17 @@ class Senders:
         self._asks_failed.pop(key, None)
         for message in doubtful:
             message.in_doubt_since_ms = None
-        self._plan.found_delivered(key, found)
+        self.plan.found_delivered(key, found)
         for message in found:
-            self._acknowledged(message)
+            self.acknowledged(message)
         return [message for message in batch if message not in found]
 
     def _send_failed(self, key: str, batch: Sequence[BacklogMessage], error: Exception) -> None:
         failure = classify(error)
         if failure in IN_DOUBT:
-            self._counters.in_doubt += len(batch)
+            self.counters.in_doubt += len(batch)
         else:
-            self._ledger.end([message.key for message in batch])
+            self.ledger.end([message.key for message in batch])
         self._failed(key, batch, failure, one_line(error))
 
     def _failed(self, key: str, batch: Sequence[BacklogMessage], failure: Failure, text: str) -> None:
@@ -200,29 +180,29 @@ class Senders:
         logger.log(
             level, "sending to %s failed: %s", batch[0].path, text, extra={"event": "syphon.send_failed"}
         )
-        dead = self._plan.send_failed(key, failure, text, self._clock())
+        dead = self.plan.send_failed(key, failure, text, self.clock())
         for item in dead:
-            self._settle(item.message.queue, item)
+            self.settle(item.message.queue, item)
         if not dead:
-            self._problems.failed("primary", batch[0].path.strip("/"), failure, text)
+            self.problems.failed("primary", batch[0].path.strip("/"), failure, text)
         for queue in {message.queue for message in batch}:
-            self._wake(queue)  # an unavailable destination leaves capacity for others
+            self.wake_queue(queue)  # an unavailable destination leaves capacity for others
 
     def _still_alive(self, key: str, batch: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """Calculate limited times to live at the moment of sending: a message may have waited here for hours (P11)."""
-        now = self._clock()
+        now = self.clock()
         expired: list[BacklogMessage] = []
         for message in batch:
             if message.parked is not None and now - message.restored_ms > RESTORE_AGAIN_MS:
                 try:
-                    message.payload = self._restored(message.parked, message.enqueued_ms).payload
+                    message.payload = self.restored(message.parked, message.enqueued_ms).payload
                 except InvalidParkedPropertyError:
                     expired.append(message)
                 message.restored_ms = now
         if not expired:
             return batch
-        for item in self._plan.expired(key, expired):
-            self._settle(item.message.queue, item)
+        for item in self.plan.expired(key, expired):
+            self.settle(item.message.queue, item)
         return [message for message in batch if message not in expired]
 
 

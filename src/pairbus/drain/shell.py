@@ -127,7 +127,7 @@ class Drain:
         self._wake = {queue: asyncio.Event() for queue in self._inboxes}
         self._problems = Problems(self._observer)
         self._senders = Senders(
-            outlet,
+            outlet=outlet,
             plan=plan,
             ledger=ledger,
             counters=counters,
@@ -136,7 +136,7 @@ class Drain:
             problems=self._problems,
             acknowledged=self._acknowledged,
             settle=self._hand_back,
-            wake=lambda queue: self._wake[queue].set(),
+            wake_queue=lambda queue: self._wake[queue].set(),
         )
         self._stopped = asyncio.Event()
         self._stop_by_ms = 0

@@ -59,6 +59,11 @@ class OrderedInbox(AzureInbox):
             self._held.discard(message.sequence_number)
             raise
 
+    async def close(self) -> None:
+        # The locks go with the link: until they lapse, another receiver may as well hold these messages.
+        self._held.clear()
+        await super().close()
+
 
 def in_order(browsed: Sequence[Browsed], mine: Collection[int], numbers: Sequence[int]) -> int:
     """How many of ``numbers``, from the first on, have every older message of their queue held by this drain.
