@@ -160,7 +160,6 @@ class Book:
             return list(self._messages.values())
 
     def deliveries(self) -> list[Delivery]:
-        """All deliveries, oldest first."""
         with self._lock:
             return list(self._deliveries)
 
