@@ -26,7 +26,7 @@ ORDER ?= 4711
 SHORT_MARKS := not slow and not soak and not browser and not conformance_js
 SHORT := --randomly-seed=$(ORDER) -m "$(SHORT_MARKS)" --ignore-glob="tests/conformance/test_proton*.py"
 # Conformance tests wait for locks and schedules of seconds most of the time, so more of them run beside each other.
-WAITING_JOBS ?= 4
+WAITING_JOBS ?= 6
 
 # What `make check` runs.
 CHECKED := tests/unit tests/typing tests/property tests/contract tests/simulation

@@ -2,10 +2,9 @@
 
     python -m bench.bill [--usage-rows N] [--sends N] [--memory 4g] [--master URL]
 
-Ten million rows of usage and ten million sends unless told otherwise; each job runs once, in a process that is cold, as a user's is. Both engines
-must give the same answers, and those that were planted: a difference is an error. CPU seconds are told beside the time, because a machine may have
-other work. One process is the honest choice while the logs fit one machine's memory; Spark pays off beyond that, or where the logs already lie on
-a cluster.
+Ten million rows of usage and ten million sends unless other numbers are given; each job runs once, in a process that is cold, as a user's is. Both engines
+must give the same answers, and those that were planted: a difference is an error. CPU seconds stand beside the time, because a machine may have
+other work. Both run through the engines that `pairbus cost report` and `pairbus reconcile` use.
 """
 
 from __future__ import annotations
@@ -30,11 +29,14 @@ import pyarrow.parquet
 
 from pairbus.cli.reports.spark_report import SETTINGS, driver_memory
 from pairbus.reports.bill.catalogue import builtin_tables
+from pairbus.reports.bill.days import Pricing
 from pairbus.reports.bill.model import UNBILLED_DEFAULT
-from pairbus.reports.engines.spark.bill import Pricing, cost_report
-from pairbus.reports.engines.spark.certificate import reconcile
-from pairbus.reports.engines.spark.ledgers import RECEIVED, SENT, read_ledgers
-from pairbus.reports.engines.spark.usage import read_usage
+from pairbus.reports.engines import arrow
+from pairbus.reports.engines.audit_log import AUDIT, RECEIVED, SENT
+from pairbus.reports.engines.base import Engine
+from pairbus.reports.engines.spark import SparkEngine
+from pairbus.reports.engines.usage_log import USAGE, usage_range
+from pairbus.reports.inputs import find_inputs
 from pairbus.spark.session import spark_session
 
 HOURS: Final = 24
@@ -77,31 +79,32 @@ def measure(work: Path, given: argparse.Namespace) -> int:
     print(f"making {given.usage_rows:,} usage rows and {given.sends:,} sends ...", file=sys.stderr)
     make_usage(work / "usage", given.usage_rows)
     planted = make_ledgers(work, given.sends)
-    arrow = pyarrow.default_memory_pool()
-    one_bill = timed(lambda: bill_in_process(work / "usage"), time.process_time)
-    one_answer = timed(lambda: reconcile_in_process(work), time.process_time)
-    one_memory = arrow.max_memory()
-    arrow.release_unused()
+    pool = pyarrow.default_memory_pool()
+    one_bill = timed(lambda: bill(arrow, work / "usage"), time.process_time)
+    one_answer = timed(lambda: certificate(arrow, work), time.process_time)
+    one_memory = pool.max_memory()
+    pool.release_unused()
     begun_at = time.perf_counter()
     spark = spark_session("bench", master=given.master, memory=given.memory, settings=SETTINGS)
     session_s = time.perf_counter() - begun_at
     java = Java(spark)
-    bill = timed(lambda: bill_on_spark(spark, work / "usage"), java.cpu_seconds)
-    answer = timed(lambda: reconcile_on_spark(spark, work), java.cpu_seconds)
-    ordered = timed(lambda: reconcile_on_spark(spark, work, with_order=True), java.cpu_seconds)
+    on_spark = SparkEngine(spark)
+    spark_bill = timed(lambda: bill(on_spark, work / "usage"), java.cpu_seconds)
+    answer = timed(lambda: certificate(on_spark, work), java.cpu_seconds)
+    ordered = timed(lambda: certificate(on_spark, work, with_order=True), java.cpu_seconds)
     print(
         f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; memory: Spark {java.peak_mb():,} MB (heap {given.memory}), "
         f"pyarrow {one_memory >> 20:,} MB; Spark's session took {session_s:.1f} s more\n"
     )
     print(f"{'':36}{'Spark':>18}{'pyarrow':>18}{'ratio':>16}")
     print(f"{'':36}{'s':>9}{'CPU s':>9}{'s':>9}{'CPU s':>9}{'time':>8}{'CPU':>8}")
-    show(f"bill of {given.usage_rows:,} rows", bill, one_bill)
+    show(f"bill of {given.usage_rows:,} rows", spark_bill, one_bill)
     show(f"certificate of {given.sends:,} sends", answer, one_answer)
     show("... with the order of arrival, warm", ordered, None)
     wrong = [
         text
         for text, is_wrong in (
-            (f"bills differ: {bill.found} and {one_bill.found}", bill.found != one_bill.found),
+            (f"bills differ: {spark_bill.found} and {one_bill.found}", spark_bill.found != one_bill.found),
             (
                 f"certificates differ: {answer.found}, {ordered.found}, {one_answer.found}, planted {planted}",
                 not answer.found == ordered.found == one_answer.found == planted,
@@ -240,64 +243,21 @@ def write_ledger(path: Path, numbers: pyarrow.Array, kind: str, delay_ms: int) -
     pyarrow.parquet.write_table(table, path, compression="zstd")
 
 
-# -- one process --------------------------------------------------------------------------------------
+# -- engines ------------------------------------------------------------------------------------------
 
 
-def bill_in_process(directory: Path) -> tuple[int, int]:
-    """Groups by day, entity, stage and operation; their number and the billed operations."""
-    files = pyarrow.dataset.dataset(str(directory))
-    table = files.to_table(
-        columns=["bucket", "namespace", "entity", "operation", "stage", "units", "count", "bytes"]
-    )
-    day = pyarrow.compute.floor_temporal(table["bucket"], unit="day")
-    table = table.append_column("day", day)
-    sums = table.group_by(["day", "namespace", "entity", "stage", "operation"]).aggregate(
-        [("units", "sum"), ("count", "sum"), ("bytes", "sum")]
-    )
-    is_billed = pyarrow.compute.invert(
-        pyarrow.compute.is_in(sums["operation"], value_set=pyarrow.array(UNBILLED_DEFAULT))
-    )
-    return sums.num_rows, int(pyarrow.compute.sum(sums.filter(is_billed)["units_sum"]).as_py())
+def bill(engine: Engine, directory: Path) -> tuple[int, int]:
+    """Rows of the bill's table, and the billed operations."""
+    inputs = find_inputs(None, [str(directory)], USAGE)
+    pricing = Pricing(tables=builtin_tables(), tier="standard", currency="USD", unbilled=UNBILLED_DEFAULT)
+    report = engine.price(usage_range(inputs, None, None), pricing).report
+    return report.rows.counted, report.operations
 
 
-def reconcile_in_process(work: Path) -> tuple[int, int, int, int]:
-    """A full outer join of what was counted by key."""
-    keys = ["entity", "message_id", "sha256"]
-    sides = []
-    for name in ("sent", "received"):
-        table = pyarrow.parquet.read_table(work / name, columns=keys)
-        sides.append(table.group_by(keys).aggregate([([], "count_all")]).rename_columns([*keys, name]))
-    joined = sides[0].join(sides[1], keys, join_type="full outer")
-    sent = pyarrow.compute.fill_null(joined["sent"], 0)
-    received = pyarrow.compute.fill_null(joined["received"], 0)
-    zero = pyarrow.scalar(0, pyarrow.int64())
-    missing = pyarrow.compute.max_element_wise(pyarrow.compute.subtract(sent, received), zero)
-    more = pyarrow.compute.max_element_wise(pyarrow.compute.subtract(received, sent), zero)
-    is_known = pyarrow.compute.greater(sent, 0)
-    unexpected = pyarrow.compute.sum(more.filter(pyarrow.compute.invert(is_known))).as_py() or 0
-    total, lost = pyarrow.compute.sum(sent).as_py(), pyarrow.compute.sum(missing).as_py()
-    return int(total), int(lost), int(pyarrow.compute.sum(more.filter(is_known)).as_py()), int(unexpected)
-
-
-# -- Spark --------------------------------------------------------------------------------------------
-
-
-def bill_on_spark(spark: Any, directory: Path) -> tuple[int, int]:
-    usage = read_usage(spark, [str(directory)])
-    pricing = Pricing(tables=builtin_tables(), currency="USD", unbilled=UNBILLED_DEFAULT)
-    priced = cost_report(spark, usage, pricing)
-    found = priced.table.count(), priced.report.operations
-    spark.catalog.clearCache()
-    return found
-
-
-def reconcile_on_spark(spark: Any, work: Path, with_order: bool = False) -> tuple[int, int, int, int]:
-    ledgers = read_ledgers(
-        spark, {SENT: [str(work / "sent")], RECEIVED: [str(work / "received")]}, with_body=True
-    )
-    told = reconcile(ledgers, with_order=with_order).certificate
-    spark.catalog.clearCache()
-    return told.accepted, told.fates["lost"], told.fates["repeated"], told.fates["unexpected"]
+def certificate(engine: Engine, work: Path, with_order: bool = False) -> tuple[int, int, int, int]:
+    inputs = {role: find_inputs(None, [str(work / role)], AUDIT) for role in (SENT, RECEIVED)}
+    found = engine.reconcile(inputs, None, with_body=True, with_order=with_order).certificate
+    return found.accepted, found.fates["lost"], found.fates["repeated"], found.fates["unexpected"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The bill on Spark: for a scripted outage it equals the hand calculation, and every row is accounted for."""
+"""The bill on both engines: for a scripted outage it equals the hand calculation, and every row is accounted for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from pairbus.cli.reports.cost import cost
 from pairbus.errors import UsageError
 from pairbus.gateway.telemetry.meter import UsageRow
-from pairbus.reports.engines.spark.ledgers import AUDIT
+from pairbus.reports.engines.audit_log import AUDIT
 from pairbus.reports.inputs import Wanted, find_inputs
 from pairbus.server.logs.usage import UsageWriter
 from tests.integration.spark_kit import small_session
@@ -43,9 +43,11 @@ NASTY = "<script>alert(1)</script>"
 QUEUE = "contoso/x-servicebus-transfer/{}"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _spark() -> None:
-    small_session()  # one session serves all Spark tests of a process, whichever comes first
+@pytest.fixture(params=["local", "spark"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "spark":
+        small_session()  # one session serves all Spark tests of a process, whichever comes first
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +120,15 @@ def run(*arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.promise("D6")
-def test_the_bill_of_a_scripted_outage_equals_the_hand_calculation(tmp_path: Path, prices: str) -> None:
+def test_the_bill_of_a_scripted_outage_equals_the_hand_calculation(
+    tmp_path: Path, prices: str, engine: str
+) -> None:
     # Characters that mean something to Spark mean nothing in the name of a directory.
     data = tmp_path / "all [of] {it} *"
     scripted_outage(data)
     page, table, sheet = tmp_path / "bill.html", tmp_path / "parquet", tmp_path / "csv"
 
-    found = run(
-        "report", str(data / "primary"), str(data / "secondary"), "--prices", prices,
+    found = run("report", "--engine", engine, str(data / "primary"), str(data / "secondary"), "--prices", prices,
         "--html", str(page), "--parquet", str(table), "--csv", str(sheet),
     )  # fmt: skip
 
@@ -170,7 +173,9 @@ def test_the_bill_of_a_scripted_outage_equals_the_hand_calculation(tmp_path: Pat
 
 
 @pytest.mark.promise("D5", "D8")
-def test_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: Path, prices: str) -> None:
+def test_copies_count_once_and_what_cannot_be_true_is_set_apart(
+    tmp_path: Path, prices: str, engine: str
+) -> None:
     scripted_outage(tmp_path)
     log = tmp_path / "primary" / "usage"
     part = log / "hour=2026-11-15T10" / "part-life1.parquet"
@@ -197,8 +202,7 @@ def test_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: Path, 
     ]
     (tmp_path / "more.jsonl").write_text("\n".join([*map(json.dumps, lines), "{broken"]))
 
-    found = run(
-        "report", str(tmp_path / "primary"), str(tmp_path / "backup"), str(tmp_path / "copy"), str(tmp_path / "cut"),
+    found = run("report", "--engine", engine, str(tmp_path / "primary"), str(tmp_path / "backup"), str(tmp_path / "copy"), str(tmp_path / "cut"),
         str(tmp_path / "more.jsonl"), "--prices", prices, "--count-settlements",
         "--csv", str(tmp_path / "csv"), "--parquet", str(tmp_path / "parquet"), "--html", str(tmp_path / "bill.html"),
     )  # fmt: skip
@@ -222,7 +226,7 @@ def test_copies_count_once_and_what_cannot_be_true_is_set_apart(tmp_path: Path, 
 
 
 def test_the_bill_and_what_if_agree_over_the_end_of_a_month_and_leave_out_impossible_times(
-    tmp_path: Path, prices: str
+    tmp_path: Path, prices: str, engine: str
 ) -> None:
     """Bands of prices begin anew each month; and one row of the year 2126 is not billed with every month until then."""
     row = {
@@ -234,8 +238,8 @@ def test_the_bill_and_what_if_agree_over_the_end_of_a_month_and_leave_out_imposs
     log = tmp_path / "usage.jsonl"
     log.write_text("\n".join(json.dumps({**row, "bucket": moment}) for moment in moments))
 
-    bill = run("report", str(log), "--prices", prices)
-    supposed = run("what-if", str(log), "--prices", prices)
+    bill = run("report", "--engine", engine, str(log), "--prices", prices)
+    supposed = run("what-if", "--engine", engine, str(log), "--prices", prices)
 
     rows = bill["rows"]
     assert isinstance(rows, dict)
@@ -251,10 +255,11 @@ def test_the_bill_and_what_if_agree_over_the_end_of_a_month_and_leave_out_imposs
     assert Decimal(str(supposed["recorded_amount"])) == Decimal(str(supposed["amount"])) == sum(amounts)
 
 
-def test_what_if_replays_recorded_usage_against_other_settings(tmp_path: Path, prices: str) -> None:
+def test_what_if_replays_recorded_usage_against_other_settings(
+    tmp_path: Path, prices: str, engine: str
+) -> None:
     scripted_outage(tmp_path)
-    found = run(
-        "what-if", str(tmp_path / "primary"), str(tmp_path / "secondary"), "--prices", prices,
+    found = run("what-if", "--engine", engine, str(tmp_path / "primary"), str(tmp_path / "secondary"), "--prices", prices,
         "--failover-interval", "3m", "--queues", "20", "--ping-interval", "30s",
         "--away", "2026-11-15T10:00/2026-11-15T10:05",
     )  # fmt: skip
@@ -275,7 +280,9 @@ def test_what_if_replays_recorded_usage_against_other_settings(tmp_path: Path, p
     assert found["operations"] == 8_041 - 800 + 40 + 1 - 389
 
 
-def test_what_cannot_be_read_or_priced_is_refused_with_its_name(tmp_path: Path, prices: str) -> None:
+def test_what_cannot_be_read_or_priced_is_refused_with_its_name(
+    tmp_path: Path, prices: str, engine: str
+) -> None:
     scripted_outage(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "new" / "usage").mkdir(parents=True)
@@ -287,7 +294,7 @@ def test_what_cannot_be_read_or_priced_is_refused_with_its_name(tmp_path: Path, 
         ([str(tmp_path / "primary"), "--from", "2026-11-16", "--to", "2026-11-15"], "is not before"),
     ):
         with pytest.raises(UsageError, match=told):
-            run("report", *arguments)
+            run("report", "--engine", engine, *arguments)
 
 
 def test_an_estimate_needs_no_spark_and_explains_every_figure() -> None:

@@ -1,4 +1,4 @@
-"""The certificate on Spark: planted losses and repeats are found exactly, whatever the layout; bad input is told apart."""
+"""The certificate on both engines: planted losses and repeats are found exactly, whatever the layout; bad input is told apart."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.reports.reconcile import reconcile
 from pairbus.errors import UsageError
-from pairbus.reports.certificate.value import Certificate
-from pairbus.reports.engines.spark.certificate import FATE_COLUMNS, write_messages
-from pairbus.reports.engines.spark.certificate import reconcile as judge
-from pairbus.reports.engines.spark.ledgers import BACKLOG, RECEIVED, SENT, read_ledgers
+from pairbus.reports.certificate.value import FATE_COLUMNS, Certificate
+from pairbus.reports.engines import arrow
+from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, RECEIVED, SENT
+from pairbus.reports.engines.base import ReconciledLedgers
+from pairbus.reports.engines.spark import SparkEngine
+from pairbus.reports.inputs import find_inputs
+from pairbus.reports.views.certificate import certificate_document
+from pairbus.reports.views.html import page
+from pairbus.reports.views.terminal import print_document
 from pairbus.server.logs.message_journal import BLOCK, MAGIC
 from tests.integration.ledger_kit import NOON_MS, SHA, parked, row, write, write_table
 from tests.integration.planted_kit import Planted, bucket, plant
@@ -33,13 +38,15 @@ NASTY = '<script>alert(1)</script>"\x1b[31m\u202e\nLOST'
 NASTY_QUEUE = "<img src=x onerror=1>"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _spark() -> None:
-    small_session()  # one session serves all Spark tests of a process, whichever comes first
+@pytest.fixture(scope="module", params=["local", "spark"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "spark":
+        small_session()  # one session serves all Spark tests of a process, whichever comes first
+    return str(request.param)
 
 
-def run(*arguments: str) -> tuple[int, dict[str, object]]:
-    result = invoke(*arguments, "--json")
+def run(engine: str, *arguments: str) -> tuple[int, dict[str, object]]:
+    result = invoke(*arguments, "--engine", engine, "--json")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     found = json.loads(result.stdout)
     assert isinstance(found, dict)
@@ -60,12 +67,14 @@ def result_code(result: Result) -> int:
 
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("count", [120_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_everything_planted_is_found_exactly_and_in_any_layout(tmp_path: Path, count: int) -> None:
+def test_everything_planted_is_found_exactly_and_in_any_layout(
+    tmp_path: Path, count: int, engine: str
+) -> None:
     planted = plant(count, seed=7)
     out = tmp_path / "out"
 
-    code, one = run(*planted.write(tmp_path / "one", 1, None), "--out", str(out))
-    other_code, other = run(*planted.write(tmp_path / "other", 5, random.Random(3)))
+    code, one = run(engine, *planted.write(tmp_path / "one", 1, None), "--out", str(out))
+    other_code, other = run(engine, *planted.write(tmp_path / "other", 5, random.Random(3)))
 
     assert code == other_code == 1
     assert one == other
@@ -132,7 +141,7 @@ def fate_rows() -> tuple[list[dict[str, object]], list[dict[str, object]], list[
 
 
 @pytest.fixture(scope="module")
-def answer(tmp_path_factory: pytest.TempPathFactory) -> Answer:
+def answer(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Answer:
     work = tmp_path_factory.mktemp("cases")
     sent, received, backlog = fate_rows()
     # Both brokers' own audits, given as they are.
@@ -160,17 +169,24 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> Answer:
         for place, number in enumerate(order)
     ]
     sent.append(row("sent", NASTY, entity=NASTY_QUEUE))
-    locations = {
-        role: [write(work / f"{role}.parquet", rows)]
+    inputs = {
+        role: find_inputs(None, [write(work / f"{role}.parquet", rows)], AUDIT)
         for role, rows in ((SENT, sent), (RECEIVED, received), (BACKLOG, backlog))
     }
-    done = judge(read_ledgers(small_session(), locations, with_body=True))
-    write_messages(done, str(work / "out"))
     summed = ("accepted", "found", *FATE_COLUMNS)
-    sums = done.messages.where("status IS NULL").groupBy("destination").agg(dict.fromkeys(summed, "sum"))
+    done: ReconciledLedgers
+    if engine == "spark":
+        on_spark = SparkEngine(small_session()).reconcile(inputs, None, with_body=True, with_order=True)
+        messages = on_spark.messages.where("status IS NULL").select("destination", *summed).toArrow()
+        done = on_spark
+    else:
+        here = arrow.reconcile(inputs)
+        messages, done = here.messages, here
+    done.write(str(work / "out"))
+    sums = messages.group_by("destination").aggregate([(name, "sum") for name in summed])
     fates = {
-        str(entry["destination"]): {name: int(entry[f"sum({name})"]) for name in summed}
-        for entry in sums.collect()
+        entry["destination"]: {name: int(entry[f"{name}_sum"]) for name in summed}
+        for entry in sums.to_pylist()
     }
     named = pyarrow.parquet.read_table(work / "out" / "messages").to_pylist()
     return Answer(fates, done.certificate, named)
@@ -229,41 +245,47 @@ def test_overtaken_messages_are_counted(answer: Answer) -> None:
 
 
 @pytest.mark.promise("M8")
-def test_foreign_text_is_inert_on_the_page_and_the_screen(answer: Answer) -> None:
-    page, screen = answer.certificate.as_html(), answer.certificate.lines()
+def test_foreign_text_is_inert_on_the_page_and_the_screen(
+    answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = certificate_document(answer.certificate)
+    made = page(document)
+    print_document(document)
+    screen = capsys.readouterr().out.splitlines()
     for markup in ("<script", "<img", "\x1b", "\u202e"):
-        assert markup not in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;" in page
-    assert "&lt;img src=x onerror=1&gt;" in page
-    assert "default-src 'none'" in page
-    assert not [line for line in screen if any(sign in line for sign in ("\x1b", "\u202e", "\n"))]
+        assert markup not in made
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;" in made
+    assert "&lt;img src=x onerror=1&gt;" in made
+    assert "default-src 'none'" in made
+    assert not [line for line in screen if any(sign in line for sign in ("\x1b", "\u202e"))]
     assert [line for line in screen if "onerror" in line]
 
 
 # -- inputs -------------------------------------------------------------------------------------------
 
 
-def test_sends_after_the_cut_off_may_be_on_their_way_and_bodies_need_not_be_compared(tmp_path: Path) -> None:
+def test_sends_after_the_cut_off_may_be_on_their_way_and_bodies_need_not_be_compared(
+    tmp_path: Path, engine: str
+) -> None:
     sent = write(
         tmp_path / "sent.parquet", [row("sent", "early"), row("sent", "late", time=NOON_MS + 60_000)]
     )
     received = write(tmp_path / "received.parquet", [row("received", "early", sha256="0" * 64)])
-    code, found = run(
-        "--sent", sent, "--received", received, "--until", "2026-11-15T12:00:30", "--no-body-hash", "--no-order"
+    code, found = run(engine, "--sent", sent, "--received", received, "--until", "2026-11-15T12:00:30", "--no-body-hash", "--no-order"
     )  # fmt: skip
     assert code == 0
     assert (found["arrived"], found["in_flight"], found["lost"], found["reordered"]) == (1, 1, 0, None)
 
 
-def test_empty_ledgers_prove_that_nothing_was_to_be_lost(tmp_path: Path) -> None:
+def test_empty_ledgers_prove_that_nothing_was_to_be_lost(tmp_path: Path, engine: str) -> None:
     sent, received = write(tmp_path / "sent.parquet", []), write(tmp_path / "received.parquet", [])
-    code, found = run("--sent", sent, "--received", received)
+    code, found = run(engine, "--sent", sent, "--received", received)
     assert code == 0
     assert (found["accepted"], found["lost"], found["verdict"]) == (0, 0, "holds")
 
 
 @pytest.mark.promise("D5")
-def test_rows_that_cannot_be_read_leave_it_unproven(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_read_leave_it_unproven(tmp_path: Path, engine: str) -> None:
     good = json.dumps({**row("sent", "a"), "time": "2026-11-15T12:00:00Z"})
     bad = [
         "{not json",
@@ -274,7 +296,7 @@ def test_rows_that_cannot_be_read_leave_it_unproven(tmp_path: Path) -> None:
     (tmp_path / "sent.jsonl").write_text("\n".join([good, *bad]) + "\n")
     received = write(tmp_path / "received.parquet", [row("received", "a")])
     code, found = run(
-        "--sent", str(tmp_path / "sent.jsonl"), "--received", received, "--out", str(tmp_path / "out")
+        engine, "--sent", str(tmp_path / "sent.jsonl"), "--received", received, "--out", str(tmp_path / "out")
     )
     assert code == 2
     assert found["verdict"] == "unproven"
@@ -284,7 +306,7 @@ def test_rows_that_cannot_be_read_leave_it_unproven(tmp_path: Path) -> None:
     assert "{not json" in {entry["raw"] for entry in kept}
 
 
-def test_what_is_no_ledger_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_what_is_no_ledger_is_refused_with_its_name(tmp_path: Path, engine: str) -> None:
     received = write(tmp_path / "received.parquet", [])
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
     write_table(tmp_path / "other.parquet", pyarrow.table({"x": [1]}))
@@ -295,14 +317,16 @@ def test_what_is_no_ledger_is_refused_with_its_name(tmp_path: Path) -> None:
         ("nothing", "holds no audit log"),
         ("absent", "no such file"),
     ):
-        result = invoke("--sent", str(tmp_path / name), "--received", received)
+        result = invoke("--sent", str(tmp_path / name), "--received", received, "--engine", engine)
         assert isinstance(result.exception, UsageError), name
         assert told in str(result.exception)
         assert name in str(result.exception)
 
 
 @pytest.mark.promise("D8")
-def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(tmp_path: Path) -> None:
+def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(
+    tmp_path: Path, engine: str
+) -> None:
     part = "hour=2026-11-15T12/part-0000000000000001-life.parquet"
     older = write(tmp_path / "copy" / part, [row("sent", "a")])
     newer = write(tmp_path / "log" / part, [row("sent", "a"), row("sent", "b")])
@@ -315,8 +339,7 @@ def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(tmp
     journal.write_bytes(block + block[:30])
     received = write(tmp_path / "received.parquet", [row("received", name) for name in "ab"])
     data = str(tmp_path / "data")
-    code, found = run(
-        "--sent", older, "--sent", newer, "--sent", newer, "--sent", data, "--received", received, "--received", data
+    code, found = run(engine, "--sent", older, "--sent", newer, "--sent", newer, "--sent", data, "--received", received, "--received", data
     )  # fmt: skip
     assert code == 0
     assert (found["accepted"], found["arrived"], found["repeated_parts"]) == (3, 3, 1)

@@ -120,4 +120,6 @@ def test_a_file_that_turns_out_damaged_is_named(place: Path, capsys: pytest.Capt
     hurt = place / "hurt.parquet"
     hurt.write_bytes(whole[:first] + bytes(byte ^ 0x5A for byte in whole[first:last]) + whole[last:])
     said = f"{hurt} cannot be read: it is damaged"
-    mistake(capsys, WRONG, said, "reconcile", "--sent", hurt, "--received", place / "ledger.parquet")
+    for engine in ("local", "spark"):
+        ledgers = ("--sent", hurt, "--received", place / "ledger.parquet")
+        mistake(capsys, WRONG, said, "reconcile", *ledgers, "--engine", engine)

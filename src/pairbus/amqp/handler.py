@@ -24,7 +24,8 @@ class Handler(Protocol):
     def opened(self, connection: Connection) -> None:
         """The peer's open has come; ours follows unless ``connection.close`` is called."""
 
-    def session_began(self, session: Session) -> None: ...
+    def session_began(self, session: Session) -> None:
+        """A session is there."""
 
     def session_ended(self, session: Session) -> None:
         """A session has gone; its links went before."""

@@ -96,6 +96,8 @@ class Coordinator(Composite):
 
 @dataclass(slots=True)
 class Open(Composite):
+    """Starts a connection."""
+
     container_id: str = ""
     hostname: str | None = None
     max_frame_size: int = 0xFFFF_FFFF
@@ -185,6 +187,8 @@ class Disposition(Composite):
 
 @dataclass(slots=True)
 class Detach(Composite):
+    """Ends a link."""
+
     handle: int = 0
     closed: bool = False
     error: AmqpError | None = None
@@ -192,11 +196,15 @@ class Detach(Composite):
 
 @dataclass(slots=True)
 class End(Composite):
+    """Ends a session."""
+
     error: AmqpError | None = None
 
 
 @dataclass(slots=True)
 class Close(Composite):
+    """Ends a connection."""
+
     error: AmqpError | None = None
 
 

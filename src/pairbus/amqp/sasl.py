@@ -59,10 +59,12 @@ define(
 
 
 def mechanisms_frame(names: tuple[str, ...] = MECHANISMS) -> bytes:
+    """The server's offer."""
     return sasl_frame(encode_described(SASL_MECHANISMS, encode_list([encode_symbols(list(names))])))
 
 
 def outcome_frame(code: int) -> bytes:
+    """The server's verdict."""
     data = encode_binary(b"Welcome!") if code == OUTCOME_OK else NULL
     return sasl_frame(encode_described(SASL_OUTCOME, encode_list([encode_value(UByte(code)), data])))
 

@@ -70,6 +70,7 @@ class Problems:
             self._observer.unavailable(subject, f"{problem.sentence()}; trying again")
 
     def works(self, side: Side, subject: str) -> None:
+        """An attempt worked."""
         if self._open.pop((side, subject), None) is not None:
             self._observer.available(subject)
 

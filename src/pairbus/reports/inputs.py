@@ -29,9 +29,14 @@ FILES_MAX: Final = 200_000
 """More files than that are not listed on the driver; join small ones first."""
 PARQUET: Final = ".parquet"
 LINES: Final = (".jsonl", ".ndjson")
+LINE_BYTES: Final = 128
 JOURNALS: Final = "journal-"
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 HOUR: Final = "hour="
+MILLISECONDS_PATTERN: Final = r"^[0-9]{1,14}$"
+"""A time in a line of JSON: milliseconds since 1970 ..."""
+TIME_PATTERN: Final = r"^[1-9][0-9]{3}-[0-9]{1,2}-[0-9]{1,2}([T ][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+"""... or ISO 8601; without a zone in UTC."""
 STORE: Final = "store"
 """The folder that tells a broker's data directory."""
 
@@ -53,6 +58,8 @@ class Inputs:
 
     kept: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list)
     """Where such journals were made readable; gone with this object."""
+    rows: int = 0
+    """Rows of Parquet, and about as many lines of JSON as the files' sizes suggest; files that only Spark can reach are not in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,8 @@ class Wanted:
     """A column of times that must lie in the hour of a part's directory."""
     remedy: str = "its broker has written none yet"
     """What to do when a broker's data directory has no such folder."""
+    local_rows_max: int = 1_000_000
+    """Rows that ``--engine auto`` reads in this process; it takes Spark for more."""
     may_be_empty: bool = True
     """Whether a broker's folder without a file counts: nothing has happened there yet."""
 
@@ -114,6 +123,7 @@ def find_inputs(spark: SparkSession | None, locations: Sequence[str], wanted: Wa
     for copies in parts.values():
         chosen = copies[0] if len(copies) == 1 else max(copies, key=lambda part: _age(part, wanted.weight))
         found.parquet.append(chosen.path)
+        found.rows += chosen.rows
         if chosen.is_unsure:
             found.unsure.append(chosen.path)
         found.repeated += [part.path for part in copies if part is not chosen]
@@ -172,6 +182,7 @@ def _list_local(root: Path, wanted: Wanted, parts: dict[str, list[_Part]], found
         elif file.suffix in LINES:
             is_found = True
             found.lines.append(str(file.resolve()))
+            found.rows += file.stat().st_size // LINE_BYTES
         elif root.is_file():
             raise UsageError(
                 f"{file} is no {wanted.what}: it must be *.parquet or *.jsonl, with the columns {', '.join(wanted.columns)}"

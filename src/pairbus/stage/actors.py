@@ -29,6 +29,7 @@ class Actor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:

@@ -160,6 +160,7 @@ class Book:
             return list(self._messages.values())
 
     def deliveries(self) -> list[Delivery]:
+        """All deliveries, oldest first."""
         with self._lock:
             return list(self._deliveries)
 

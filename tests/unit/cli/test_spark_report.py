@@ -13,12 +13,12 @@ from pairbus.cli.capture import capture
 from pairbus.cli.pairing.syphon import syphon
 from pairbus.cli.reports import spark_report
 from pairbus.cli.reports.cost import cost
+from pairbus.cli.reports.engine import check_outputs
 from pairbus.cli.reports.reconcile import reconcile
 from pairbus.cli.reports.spark_report import (
     MEMORY_MB_MAX,
     MEMORY_MB_MIN,
     check_master,
-    check_outputs,
     driver_memory,
     java_ended,
     own_error,

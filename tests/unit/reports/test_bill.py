@@ -19,7 +19,7 @@ from pairbus.reports.bill.what_if import (
     RecordedMonth,
     Settings,
     by_month,
-    what_if,
+    replay,
 )
 
 DAY = date(2026, 11, 15)
@@ -149,20 +149,20 @@ def test_what_if_says_what_each_setting_changes() -> None:
     )
     change = Change(failover_interval_ms=120_000, queues=20, ping_interval_ms=30_000, away=(away,))
 
-    longer, queues, pinged, supposed = what_if(recorded, Settings(), change)
+    longer, queues, pinged, supposed = replay(recorded, Settings(), change).differences
 
     assert (longer.messages, longer.refused, longer.operations) == (-10, 10, -80)
     assert queues.operations == 960
     assert pinged.operations == 60
     assert supposed.operations == 200 - 10 + 2 * 121
-    shorter = what_if(recorded, Settings(), Change(failover_interval_ms=0))[0]
+    shorter = replay(recorded, Settings(), Change(failover_interval_ms=0)).differences[0]
     assert (shorter.messages, shorter.refused, shorter.operations) == (10, -10, 80)
-    assert what_if(recorded, Settings(), Change()) == []
+    assert replay(recorded, Settings(), Change()).differences == ()
     assert (
         "nothing to compare"
-        in what_if(Recorded(operations=0, idle_receives=0, pings=0, queues=0), Settings(), Change(queues=3))[
-            0
-        ].why
+        in replay(Recorded(operations=0, idle_receives=0, pings=0, queues=0), Settings(), Change(queues=3))
+        .differences[0]
+        .why
     )
 
 

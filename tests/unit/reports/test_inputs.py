@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pairbus.errors import UsageError
-from pairbus.reports.engines.spark.bill import DAYS_MAX
-from pairbus.reports.engines.spark.ledgers import AUDIT
-from pairbus.reports.engines.spark.usage import AHEAD_MAX, EARLIEST, USAGE
+from pairbus.reports.bill.days import DAYS_MAX
+from pairbus.reports.engines.audit_log import AUDIT
+from pairbus.reports.engines.usage_log import AHEAD_MAX, EARLIEST, USAGE
 from pairbus.reports.inputs import find_inputs
 
 HOUR_MS = 3_600_000

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import click
 
-from pairbus.cli.reports.cost import moment
-from pairbus.cli.reports.spark_report import conf_option
+from pairbus.cli.reports.engine import (
+    EngineOptions,
+    check_outputs,
+    computing,
+    engine_options,
+    moment,
+    write_page,
+)
 
 EXIT_LOSS: Final = 1
 EXIT_UNPROVEN: Final = 2
-LOCATIONS: Final = ("sent", "received", "backlog", "dead_letter")
-"""The options that name ledgers, in the order of their roles."""
 EPILOG: Final = """\b
 Examples:
   pairbus reconcile --sent DATA-PRIMARY --sent DATA-SECONDARY --received DATA-PRIMARY --backlog DATA-SECONDARY
@@ -25,13 +31,29 @@ or gave up.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReconcileOptions(EngineOptions):
+    """What the command line gave."""
+
+    sent: tuple[str, ...]
+    received: tuple[str, ...]
+    backlog: tuple[str, ...]
+    dead_letter: tuple[str, ...]
+    until: datetime | None
+    no_body_hash: bool
+    no_order: bool
+    out: str | None
+    html_file: str | None
+    as_json: bool
+
+
 @click.command(epilog=EPILOG)
 @click.option(
     "--sent",
     multiple=True,
     required=True,
     metavar="PATH",
-    help="What senders were told: audit files or directories. May repeat.",
+    help="What was confirmed to senders: audit files or directories. May repeat.",
 )
 @click.option(
     "--received", multiple=True, required=True, metavar="PATH", help="What destinations recorded. May repeat."
@@ -50,8 +72,7 @@ or gave up.
 )
 @click.option("--no-body-hash", is_flag=True, help="Compare destination and message id alone.")
 @click.option("--no-order", is_flag=True, help="Do not look for messages that were overtaken.")
-@click.option("--master", metavar="URL", help="The Spark master.  [default: this machine]")
-@conf_option
+@engine_options
 @click.option(
     "--out",
     metavar="DIR",
@@ -61,36 +82,43 @@ or gave up.
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def reconcile(**given: Any) -> int:
     """Prove what arrived: what was accepted joined with what destinations, backlog and dead-letter queues hold."""
-    from pairbus.cli.reports.spark_report import (
-        check_outputs,
-        is_all_here,
-        reporting,
-        spark_settings,
-        write_page,
-    )
+    return _reconcile(ReconcileOptions(**given))
 
-    settings = spark_settings(given["settings"])
-    check_outputs([given["html_file"]], [given["out"]])
-    is_here = is_all_here(path for name in LOCATIONS for path in given[name])
+
+def _reconcile(options: ReconcileOptions) -> int:
     from pairbus.reports.certificate.value import HOLDS, LOSS
-    from pairbus.reports.engines.spark.certificate import reconcile as judge
-    from pairbus.reports.engines.spark.certificate import write_messages
-    from pairbus.reports.engines.spark.ledgers import ROLES, find_ledgers, read_ledgers
+    from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, DEAD_LETTER, RECEIVED, SENT, check_whole
+    from pairbus.reports.views.certificate import certificate_document
+    from pairbus.reports.views.html import page
+    from pairbus.reports.views.json import certificate_json
+    from pairbus.reports.views.terminal import print_document
 
-    locations = {role: given[name] for role, name in zip(ROLES, LOCATIONS, strict=True)}
-    inputs = find_ledgers(None, locations) if is_here else None
-    with reporting("pairbus reconcile", given["master"], "comparing the ledgers", settings) as spark:
-        ledgers = read_ledgers(spark, locations, with_body=not given["no_body_hash"], inputs=inputs)
-        done = judge(ledgers, given["until"], with_order=not given["no_order"])
-        certificate = done.certificate
-        if given["out"]:
-            write_messages(done, given["out"])
-    if given["out"] and "://" not in given["out"]:
-        text = json.dumps(certificate.as_json(), indent=2)
-        write_page(f"{given['out']}/certificate.json", text + "\n")
-    if given["html_file"]:
-        write_page(given["html_file"], certificate.as_html())
-    click.echo(json.dumps(certificate.as_json()) if given["as_json"] else "\n".join(certificate.lines()))
-    if certificate.verdict == LOSS:
-        return EXIT_LOSS
-    return 0 if certificate.verdict == HOLDS else EXIT_UNPROVEN
+    check_outputs([options.html_file], [options.out])
+    locations = {
+        SENT: options.sent,
+        RECEIVED: options.received,
+        BACKLOG: options.backlog,
+        DEAD_LETTER: options.dead_letter,
+    }
+    with computing("pairbus reconcile", "comparing the ledgers", options, locations, AUDIT) as work:
+        check_whole(work.inputs)
+        done = work.engine.reconcile(
+            work.inputs,
+            options.until,
+            with_body=not options.no_body_hash,
+            with_order=not options.no_order,
+        )
+        if options.out:
+            done.write(options.out)
+    certificate = done.certificate
+    if options.out and "://" not in options.out:
+        write_page(
+            f"{options.out}/certificate.json", json.dumps(certificate_json(certificate), indent=2) + "\n"
+        )
+    if options.html_file:
+        write_page(options.html_file, page(certificate_document(certificate)))
+    if options.as_json:
+        click.echo(json.dumps(certificate_json(certificate)))
+    else:
+        print_document(certificate_document(certificate))
+    return {LOSS: EXIT_LOSS, HOLDS: 0}.get(certificate.verdict, EXIT_UNPROVEN)

@@ -1,8 +1,7 @@
-"""Spark for the commands that report: a session that fits the machine, a line for whoever waits, one clear line when it fails."""
+"""Spark for the commands that report: a session that fits the machine, a progress line, and one clear line when it fails."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -10,9 +9,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -198,51 +196,6 @@ def check_master(master: str) -> None:
     raise PairbusError(
         f"no Spark master answers at {master} ({reasons[0]}): start one, or leave --master out to work on this machine"
     )
-
-
-def is_all_here(locations: Iterable[str]) -> bool:
-    """Whether everything is on this machine, so that it can be looked at before Spark starts.
-
-    Raises:
-        UsageError: Spark is not installed.
-    """
-    from pairbus.reports.inputs import is_remote
-
-    if importlib.util.find_spec("pyspark") is None:
-        from pairbus.spark.session import spark_session
-
-        spark_session()
-    return not any(map(is_remote, locations))
-
-
-def write_page(path: str, text: str) -> None:
-    """Write a page.
-
-    Raises:
-        UsageError: It cannot be written there.
-    """
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def check_outputs(files: Sequence[str | None], directories: Sequence[str | None]) -> None:
-    """Before a long run: what is to be written can be.
-
-    Raises:
-        UsageError: A directory to write into is not there, or a file is in the way.
-    """
-    for file in files:
-        if file and not Path(file).absolute().parent.is_dir():
-            raise UsageError(
-                f"{file} cannot be written: there is no directory {Path(file).absolute().parent}"
-            )
-        if file and Path(file).is_dir():
-            raise UsageError(f"{file} cannot be written: it is a directory")
-    for directory in directories:
-        if directory and "://" not in directory and Path(directory).is_file():
-            raise UsageError(f"{directory} cannot be written: it is a file, and a directory is needed")
 
 
 def plain(error: Exception) -> PairbusError:

@@ -88,6 +88,8 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
 
 
 class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], ServiceBusClient):
+    """See ``PairedClient``."""
+
     __doc__ = PairedClient.__doc__
     _official = ServiceBusClient
     _sender_class = PairedSender

@@ -35,6 +35,8 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 class ThreadRuntime:
+    """See ``Runtime``."""
+
     def __init__(self) -> None:
         self.limits = Limits()
         self._changed = threading.Event()

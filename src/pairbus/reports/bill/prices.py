@@ -55,6 +55,10 @@ class PriceTable:
     """Hourly peaks are divided by this and added up."""
     data_out_per_gb: Decimal | None
 
+    @property
+    def described(self) -> str:
+        return f"{self.tier}, {self.region}, {self.currency}: {self.source} ({self.source_date})"
+
     def is_valid_on(self, day: date) -> bool:
         """Whether these were the prices of that day. Both ends belong to it."""
         return (self.valid_from is None or self.valid_from <= day) and (

@@ -1,17 +1,20 @@
-"""The bill as a value: for the terminal, for programs, for a page. All views of it rest on the same rows and are held to add up."""
+"""The bill as a value. All of its figures rest on the same rows, and ``check`` holds them to add up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
+from typing import Final
 
+from pairbus.reports.bill.days import Billing, Day
 from pairbus.reports.bill.model import BACKLOG_SEND, PAIRING_PURPOSES, PURPOSES
-from pairbus.reports.bill.money import shown, total
+from pairbus.reports.bill.money import total
 from pairbus.reports.bill.month import OPERATIONS, MonthBill, MonthUsage
-from pairbus.reports.text import many
-from pairbus.reports.views.bill_page import cost_page
+
+ENTITIES_SHOWN: Final = 20
+"""Entities that a report names, the busiest first; the table of the bill names all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,8 @@ class DayRow:
     day: date
     purpose: str
     count: int
-    billed: int
+    operations: int
+    """Billed ones, as in all rows of a report."""
     amount: Decimal | None
 
 
@@ -33,8 +37,8 @@ class PurposeRow:
     operation: str
     purpose: str
     count: int
-    size: int
-    billed: int
+    bytes: int
+    operations: int
     amount: Decimal | None
 
 
@@ -46,8 +50,28 @@ class EntityRow:
     entity: str
     stage: str
     count: int
-    billed: int
+    operations: int
     amount: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class PurposeSum:
+    """What was done for one purpose."""
+
+    count: int
+    operations: int
+    amount: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairingCost:
+    """What the pairing cost, and what it took while the primary was away."""
+
+    operations: int
+    amount: Decimal | None
+    messages_saved: int
+    bytes_saved: int
+    minutes_with_detours: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +81,22 @@ class Rows:
     counted: int
     repeated: int
     repeated_parts: int
-    damaged: dict[str, str] = field(default_factory=dict)
-    quarantined: dict[str, int] = field(default_factory=dict)
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    """How many rows were quarantined, by reason."""
+    damaged_files: Mapping[str, str] = field(default_factory=dict)
+    """Files that cannot be read, and why."""
 
     @property
     def read(self) -> int:
-        """Every row that was found."""
+        """All rows that were found."""
         return self.counted + self.repeated + sum(self.quarantined.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    currency: str
-    bills: tuple[MonthBill, ...]
-    usage: tuple[MonthUsage, ...]
-    sources: tuple[str, ...]
+    """A bill."""
+
+    billing: Billing
     days: tuple[DayRow, ...]
     purposes: tuple[PurposeRow, ...]
     entities: tuple[EntityRow, ...]
@@ -81,153 +106,92 @@ class CostReport:
     rows: Rows
 
     @property
+    def bills(self) -> tuple[MonthBill, ...]:
+        return self.billing.bills
+
+    @property
+    def usage(self) -> tuple[MonthUsage, ...]:
+        return self.billing.usage
+
+    @property
+    def currency(self) -> str:
+        return self.bills[0].currency if self.bills else ""
+
+    @property
     def operations(self) -> int:
         """Billed operations in units of 64 KB."""
-        return sum(row.billed for row in self.purposes)
+        return sum(row.operations for row in self.purposes)
 
     @property
     def known(self) -> Decimal:
-        """All that has a price."""
+        """The sum of everything that has a price."""
         return total([bill.known for bill in self.bills])
 
     @property
     def unknown(self) -> tuple[str, ...]:
+        """Lines without a known price."""
         return tuple(f"{bill.month} {name}" for bill in self.bills for name in bill.unknown)
 
-    def by_purpose(self) -> dict[str, tuple[int, int, Decimal | None]]:
-        """Count, billed operations and amount of each purpose that occurs."""
+    def by_purpose(self) -> dict[str, PurposeSum]:
+        """The sums of each purpose that occurs."""
         found = {}
         for purpose in PURPOSES:
             rows = [row for row in self.purposes if row.purpose == purpose and row.count]
             if rows:
-                found[purpose] = (sum(row.count for row in rows), sum(row.billed for row in rows), _sum(rows))
+                found[purpose] = PurposeSum(
+                    sum(row.count for row in rows), sum(row.operations for row in rows), sum_amounts(rows)
+                )
         return found
 
-    def pairing(self) -> tuple[int, Decimal | None, int, int]:
-        """What the pairing cost in operations and money, and the messages and bytes that it took while the primary was away."""
+    def pairing(self) -> PairingCost:
+        """What the pairing cost against what it saved."""
         rows = [row for row in self.purposes if row.purpose in PAIRING_PURPOSES]
         saved = [row for row in self.purposes if row.purpose == BACKLOG_SEND]
-        return (
-            sum(row.billed for row in rows),
-            _sum(rows),
+        return PairingCost(
+            sum(row.operations for row in rows),
+            sum_amounts(rows),
             sum(row.count for row in saved),
-            sum(row.size for row in saved),
+            sum(row.bytes for row in saved),
+            self.detour_minutes,
         )
 
     def check(self) -> None:
-        """Days, purposes and bills tell the same totals (D6). They rest on one table, so a difference is our fault."""
-        assert sum(row.billed for row in self.days) == self.operations, "days and operations differ"
-        assert sum(month.operations for month in self.usage) == self.operations, (
-            "months and operations differ"
-        )
+        """Assert that days, purposes and bills have the same totals (D6). They rest on one table, so a difference is a bug."""
+        operations = self.operations
+        assert sum(row.operations for row in self.days) == operations, "days and operations differ"
+        assert sum(month.operations for month in self.usage) == operations, "months and operations differ"
         amounts = [bill.of(OPERATIONS) for bill in self.bills]
         if None not in amounts:
             billed = total([amount for amount in amounts if amount is not None])
-            assert _sum(self.purposes) == billed, (billed, _sum(self.purposes))
-            assert _sum(self.days) == billed, (billed, _sum(self.days))
-
-    def as_json(self) -> dict[str, object]:
-        """For programs. Amounts are text, so that they stay exact."""
-        operations, amount, messages, size = self.pairing()
-        return {
-            "currency": self.currency,
-            "total": _text(self.known),
-            "unknown": list(self.unknown),
-            "operations": self.operations,
-            "months": [
-                {
-                    "month": bill.month,
-                    "total": _text(bill.known),
-                    "lines": [
-                        {
-                            "meter": line.meter,
-                            "text": line.text,
-                            "quantity": str(line.quantity),
-                            "amount": _text(line.amount),
-                        }
-                        for line in bill.lines
-                    ],
-                }
-                for bill in self.bills
-            ],
-            "pairing": {
-                "operations": operations,
-                "amount": _text(amount),
-                "messages_saved": messages,
-                "bytes_saved": size,
-                "minutes_with_detours": self.detour_minutes,
-            },
-            "purposes": {
-                name: {"count": count, "operations": billed, "amount": _text(cost)}
-                for name, (count, billed, cost) in self.by_purpose().items()
-            },
-            "operations_by_stage": [
-                {
-                    "stage": row.stage,
-                    "operation": row.operation,
-                    "count": row.count,
-                    "bytes": row.size,
-                    "operations": row.billed,
-                    "amount": _text(row.amount),
-                }
-                for row in self.purposes
-            ],
-            "days": [
-                {
-                    "day": row.day.isoformat(),
-                    "purpose": row.purpose,
-                    "count": row.count,
-                    "operations": row.billed,
-                    "amount": _text(row.amount),
-                }
-                for row in self.days
-            ],
-            "entities": [
-                {
-                    "namespace": row.namespace,
-                    "entity": row.entity,
-                    "stage": row.stage,
-                    "count": row.count,
-                    "operations": row.billed,
-                    "amount": _text(row.amount),
-                }
-                for row in self.entities
-            ],
-            "entity_count": self.entity_count,
-            "rows": {
-                "read": self.rows.read,
-                "counted": self.rows.counted,
-                "repeated": self.rows.repeated,
-                "repeated_parts": self.rows.repeated_parts,
-                "quarantined": self.rows.quarantined,
-                "damaged_files": self.rows.damaged,
-            },
-            "price_sources": list(self.sources),
-        }
-
-    def as_html(self) -> str:
-        return cost_page(self)
-
-    def pairing_text(self) -> str:
-        """What the pairing cost against what it saved, as a sentence."""
-        operations, amount, messages, size = self.pairing()
-        return (
-            f"The pairing cost {many(operations, 'operation')} ({shown(amount, self.currency)}) and took {many(messages, 'message')} "
-            f"({many(size, 'byte')}) in {many(self.detour_minutes, 'minute')} in which the primary was away."
-        )
-
-    def rows_text(self) -> str:
-        """What became of the rows."""
-        return (
-            f"{many(self.rows.read, 'row')} read: {self.rows.counted:,} counted, {self.rows.repeated:,} repeated, "
-            f"{sum(self.rows.quarantined.values()):,} set apart; {many(self.rows.repeated_parts, 'copy', 'copies')} of parts passed over."
-        )
+            assert sum_amounts(self.purposes) == billed, (billed, sum_amounts(self.purposes))
+            assert sum_amounts(self.days) == billed, (billed, sum_amounts(self.days))
 
 
-def _sum(rows: Sequence[DayRow | PurposeRow]) -> Decimal | None:
+def cost_report(
+    days: Sequence[Day],
+    billing: Billing,
+    rows: Rows,
+    *,
+    by_day: Iterable[DayRow],
+    by_purpose: Iterable[PurposeRow],
+    entities: Iterable[EntityRow],
+    entity_count: int,
+) -> CostReport:
+    """Put a report together from the sums of an engine, in a fixed order, and check it."""
+    report = CostReport(
+        billing=billing,
+        days=tuple(sorted(by_day, key=lambda row: (row.day, row.purpose))),
+        purposes=tuple(sorted(by_purpose, key=lambda row: (row.stage, row.operation))),
+        entities=tuple(entities),
+        entity_count=entity_count,
+        detour_minutes=sum(day.detour_minutes for day in days),
+        rows=rows,
+    )
+    report.check()
+    return report
+
+
+def sum_amounts(rows: Sequence[DayRow | PurposeRow]) -> Decimal | None:
+    """The amounts of rows added up; None where one is unknown."""
     amounts = [row.amount for row in rows]
     return None if None in amounts else total([amount for amount in amounts if amount is not None])
-
-
-def _text(amount: Decimal | None) -> str | None:
-    return None if amount is None else f"{amount:f}"

@@ -1,15 +1,33 @@
 """Recorded usage under other settings: a longer failover interval, more backlog queues, slower pings, other outages.
 
-Rule 1: what was recorded is taken as it is; only what a changed setting touches is computed anew.
-Rule 2: every changed number says how it came about, and what was assumed.
+Rule 1: recorded numbers are taken as they are; only those that a changed setting touches are computed again.
+Rule 2: every changed number says how it was calculated, and what was assumed.
+Rule 3: the log counts by minute. Where a setting cuts through a minute, its messages are taken as evenly spread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from pairbus.reports.bill.model import pings
+from pairbus.errors import UsageError
+from pairbus.reports.bill.model import MINUTE_MS, pings
 from pairbus.reports.text import duration_text, many
+
+MINUTES_MAX: Final = 1_000_000
+"""Minutes with sends to the backlog that a what-if looks at."""
+OUTAGE_GAP_MS: Final = 15 * MINUTE_MS
+"""Sends to the backlog further apart belong to different outages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """Sends of one minute."""
+
+    ms: int
+    count: int
+    units: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +61,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedMonth:
-    """The billed operations of one calendar month (UTC): prices have bands that begin anew each month."""
+    """The billed operations of one calendar month (UTC): prices have bands that begin again each month."""
 
     month: str
     """As 2026-11."""
@@ -94,8 +112,80 @@ class Difference:
     why: str
 
 
-def what_if(recorded: Recorded, settings: Settings, change: Change) -> list[Difference]:
-    """The differences, in a fixed order."""
+def detours_of(minutes: Iterable[Minute], early_ms: int) -> tuple[Detour, ...]:
+    """The outages among minutes with sends to the backlog; ``early_ms``: how far into each outage to count separately.
+
+    Raises:
+        UsageError: More minutes than ``MINUTES_MAX``.
+    """
+    runs: list[list[Minute]] = []
+    for number, minute in enumerate(sorted(minutes, key=lambda minute: minute.ms)):
+        if number == MINUTES_MAX:
+            raise UsageError(
+                f"more than {MINUTES_MAX:,} minutes with outages: narrow the time with --from and --to"
+            )
+        if not runs or minute.ms - runs[-1][-1].ms > OUTAGE_GAP_MS:
+            runs.append([])
+        runs[-1].append(minute)
+    return tuple(_detour(run, early_ms) for run in runs)
+
+
+def _detour(run: list[Minute], early_ms: int) -> Detour:
+    start = run[0].ms
+    early_messages, early_units = _inside(run, start, start + early_ms)
+    return Detour(
+        start_ms=start,
+        end_ms=run[-1].ms + MINUTE_MS,
+        messages=sum(minute.count for minute in run),
+        units=sum(minute.units for minute in run),
+        early_messages=early_messages,
+        early_units=early_units,
+    )
+
+
+def away_of(
+    sends: list[Minute], entities: int, start_ms: int, end_ms: int, failover_interval_ms: int
+) -> Away:
+    """A supposed outage, from the recorded sends to the primary in that time."""
+    failover = min(end_ms, start_ms + failover_interval_ms)
+    refused_messages, refused_units = _inside(sends, start_ms, failover)
+    messages, units = _inside(sends, failover, end_ms)
+    return Away(
+        start_ms=start_ms,
+        end_ms=end_ms,
+        entities=entities,
+        refused_messages=refused_messages,
+        refused_units=refused_units,
+        messages=messages,
+        units=units,
+    )
+
+
+def _inside(minutes: Iterable[Minute], start_ms: int, end_ms: int) -> tuple[int, int]:
+    """Messages and units between two instants."""
+    messages = units = 0
+    for minute in minutes:
+        overlap = max(0, min(minute.ms + MINUTE_MS, end_ms) - max(minute.ms, start_ms))
+        messages += minute.count * overlap
+        units += minute.units * overlap
+    return messages // MINUTE_MS, units // MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Recorded usage under other settings."""
+
+    recorded: Recorded
+    differences: tuple[Difference, ...]
+
+    @property
+    def operations(self) -> int:
+        """How many there would have been."""
+        return self.recorded.operations + sum(difference.operations for difference in self.differences)
+
+
+def replay(recorded: Recorded, settings: Settings, change: Change) -> Replay:
+    """What each change does, in a fixed order."""
     differences: list[Difference] = []
     if change.failover_interval_ms is not None:
         differences.append(_failover(recorded, settings.failover_interval_ms, change.failover_interval_ms))
@@ -106,7 +196,7 @@ def what_if(recorded: Recorded, settings: Settings, change: Change) -> list[Diff
         differences.append(_ping_interval(recorded, settings.ping_interval_ms, change.ping_interval_ms))
         interval = change.ping_interval_ms
     differences += [_away(away, interval) for away in change.away]
-    return differences
+    return Replay(recorded, tuple(differences))
 
 
 def _failover(recorded: Recorded, before_ms: int, after_ms: int) -> Difference:

@@ -1,31 +1,31 @@
-"""The certificate: what was promised, where it is, what is missing and what came twice; with counts that add up."""
+"""The certificate as a value: what was accepted, where it is, what is missing and what arrived twice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from pairbus.reports.text import duration_text, many
-from pairbus.reports.views.certificate_page import certificate_page
-from pairbus.reports.views.html import inert
-from pairbus.server.clock import utc
+from pairbus.reports.text import duration_text
 
 FATES: Final = ("in_backlog", "set_aside", "dead_lettered", "expired", "in_flight", "lost")
 """Where an accepted message is that did not arrive."""
-WORDS: Final = {
-    "arrived": "arrived",
-    "in_backlog": "still in the backlog",
-    "set_aside": "set aside in the backlog",
-    "dead_lettered": "dead-lettered",
-    "expired": "expired",
-    "in_flight": "accepted after the cut-off, not yet there",
-    "lost": "LOST",
-    "absorbed": "accepted again under the same id and body, there once",
-    "repeated": "came again",
-    "unexpected": "came and were never accepted",
-}
+FATE_COLUMNS: Final = ("arrived", *FATES, "absorbed", "repeated", "unexpected")
+NAMED_FATES: Final = (*FATES, "repeated", "unexpected")
+"""Fates whose messages are named."""
+THERE: Final = {"completed_there": "delivered", "dead_there": "dead_lettered", "expired_there": "expired"}
+"""What happened to messages at their destination since they arrived."""
+NAMED_MAX: Final = 20
+"""Messages of each fate that a report names; the files name all."""
+REASONS_MAX: Final = 50
+OUTAGES_MAX: Final = 1_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE_MS: Final = 60_000
+OUTAGE_GAP_MS: Final = 15 * MINUTE_MS
+"""Parked messages further apart belong to different outages."""
 BOUNDS_MS: Final = (100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000)
+"""Upper bounds of the bars of a histogram."""
 HOLDS: Final = "holds"
 LOSS: Final = "loss"
 UNPROVEN: Final = "unproven"
@@ -47,19 +47,21 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class Named:
+    """One message by name."""
+
     destination: str
     message_id: str
     sha256: str
     copies: int
-    accepted_ms: int | None
+    accepted: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
     """Messages that were parked in one run of time."""
 
-    first_ms: int
-    last_ms: int
+    first: datetime
+    last: datetime
     messages: int
     fates: Mapping[str, int]
     slowest_ms: int | None
@@ -67,17 +69,19 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Messages up to a bound, direct and detoured."""
+    """Messages of one span of a histogram, direct and detoured."""
 
-    label: str
+    span: str
     direct: int
     detoured: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
+    """What became of every accepted message."""
+
     accepted: int
-    """Sends that their senders were told to be accepted."""
+    """Sends that were confirmed to their senders."""
     received: int
     """Arrivals at destinations."""
     messages: int
@@ -89,185 +93,88 @@ class Certificate:
     named: Mapping[str, tuple[Named, ...]]
     rows: Mapping[str, RowCounts]
     reasons: Mapping[str, int] = field(default_factory=dict)
+    """How many rows were quarantined, by input and reason."""
     delays: tuple[Bar, ...] = ()
     reordered: tuple[Bar, ...] | None = ()
     outages: tuple[Outage, ...] = ()
     journals: tuple[str, ...] = ()
     repeated_parts: int = 0
-    is_cut_off: bool = False
+
+    @property
+    def quarantined(self) -> int:
+        return sum(count.quarantined for count in self.rows.values())
+
+    @property
+    def overtaken(self) -> int | None:
+        """Messages that arrived after one that was accepted later; None where order was not looked at."""
+        return None if self.reordered is None else sum(bar.direct + bar.detoured for bar in self.reordered)
 
     @property
     def verdict(self) -> str:
         """A loss is a loss; without one, rows that could not be read leave it unproven."""
         if self.fates["lost"]:
             return LOSS
-        return UNPROVEN if any(count.quarantined for count in self.rows.values()) else HOLDS
-
-    def sentence(self) -> str:
-        lost, quarantined = self.fates["lost"], sum(count.quarantined for count in self.rows.values())
-        if self.verdict == LOSS:
-            accepted = many(self.accepted, "accepted message")
-            return f"{lost:,} of {accepted} {'is' if lost == 1 else 'are'} LOST."
-        if self.verdict == UNPROVEN:
-            return f"No loss among what could be read, but {many(quarantined, 'row')} could not: nothing is proven."
-        if self.accepted == 0:
-            return "Nothing was accepted, so nothing could be lost."
-        if self.accepted == 1:
-            return "Nothing is lost: the one accepted message is accounted for."
-        return f"Nothing is lost: each of {self.accepted:,} accepted messages is accounted for."
-
-    def hint(self) -> str:
-        """What may be wrong with the question, where nothing of one side is on the other; else empty."""
-        if not self.fates["lost"] or self.fates["arrived"]:
-            return ""
-        if not self.received:
-            return "Not one arrival is recorded: does --received name the namespace that was sent to, and has it an audit log?"
-        if self.altered:
-            return "Ids arrived, each with another body: --no-body-hash compares without."
-        return "Not one of them arrived, and nothing that arrived was accepted: are --sent and --received of the same pair?"
+        return UNPROVEN if self.quarantined else HOLDS
 
     def check(self) -> None:
-        """Accepted and arrived are fully explained. Computed from the same rows, so a difference is our fault."""
+        """Assert that accepted and arrived messages are fully explained. They rest on the same rows, so a difference is a bug."""
         explained = self.fates["arrived"] + self.fates["absorbed"] + sum(self.fates[fate] for fate in FATES)
         assert explained == self.accepted, (explained, self.accepted)
         arrivals = self.fates["arrived"] + self.fates["repeated"] + self.fates["unexpected"]
         assert arrivals == self.received, (arrivals, self.received)
 
-    def as_json(self) -> dict[str, object]:
-        """For programs. The same rows give the same text, whatever files they lie in (D4)."""
-        return {
-            "verdict": self.verdict,
-            "accepted": self.accepted,
-            "received": self.received,
-            "messages": self.messages,
-            "detoured": self.detoured,
-            **{fate: self.fates[fate] for fate in WORDS},
-            "altered": self.altered,
-            "at_destination": {
-                "delivered": self.at_destination["completed_there"],
-                "dead_lettered": self.at_destination["dead_there"],
-                "expired": self.at_destination["expired_there"],
-            },
-            "delays": [_bar_json(bar) for bar in self.delays],
-            "reordered": None if self.reordered is None else [_bar_json(bar) for bar in self.reordered],
-            "outages": [
-                {
-                    "first": utc(outage.first_ms).isoformat(),
-                    "last": utc(outage.last_ms).isoformat(),
-                    "messages": outage.messages,
-                    **outage.fates,
-                    "slowest_ms": outage.slowest_ms,
-                }
-                for outage in self.outages
-            ],
-            "named": {
-                fate: [
-                    {
-                        "destination": name.destination,
-                        "message_id": name.message_id,
-                        "sha256": name.sha256,
-                        "copies": name.copies,
-                        "accepted": None if name.accepted_ms is None else utc(name.accepted_ms).isoformat(),
-                    }
-                    for name in names
-                ]
-                for fate, names in self.named.items()
-                if names
-            },
-            "rows": {
-                role: {
-                    "read": count.read,
-                    "used": count.used,
-                    "other": count.other,
-                    "quarantined": count.quarantined,
-                }
-                for role, count in self.rows.items()
-            },
-            "quarantined": dict(self.reasons),
-            "repeated_parts": self.repeated_parts,
-            "open_journals": len(self.journals),
-        }
 
-    def balance(self) -> list[tuple[str, int]]:
-        """What was accepted and where it is; the numbers add up to the first."""
-        kept = [(WORDS[fate], self.fates[fate]) for fate in ("arrived", *FATES, "absorbed")]
-        return [
-            ("accepted", self.accepted),
-            *[(word, count) for word, count in kept if count or word in ("arrived", "LOST")],
-        ]
+@dataclass(frozen=True, slots=True)
+class ParkedMinute:
+    """The parked messages that were accepted in one minute."""
 
-    def lines(self) -> list[str]:
-        told = [self.sentence(), *([self.hint()] if self.hint() else [])]
-        told += [f"{count:>14,}  {word}" for word, count in self.balance()]
-        told.append(f"{self.received:>14,}  arrivals, of which")
-        told += [f"{self.fates[fate]:>14,}  {WORDS[fate]}" for fate in ("repeated", "unexpected")]
-        if self.altered:
-            told.append(f"{self.altered:>14,}  of the lost arrived with another body")
-        if self.reordered is not None:
-            told.append(
-                f"{sum(bar.direct + bar.detoured for bar in self.reordered):>14,}  arrived after one that was accepted later"
-            )
-        told += [f"  {line}" for line in self._outage_lines()]
-        for fate in ("lost", "repeated", "unexpected", "set_aside", "in_backlog", "dead_lettered", "expired"):
-            names = self.named.get(fate, ())
-            if names:
-                told.append(f"{WORDS[fate]}: {len(names)} of {self.fates[fate]:,}, by name")
-                told += [
-                    f"  {inert(name.destination)}  {inert(name.message_id) or '(no id)'}  {name.sha256[:16]}"
-                    for name in names
-                ]
-        told += [f"set apart: {many(count, 'row')}: {reason}" for reason, count in self.reasons.items()]
-        if self.journals:
-            told.append(self.journal_text())
-        return told
+    number: int
+    """Minutes since 1970."""
+    first_ms: int
+    last_ms: int
+    accepted: int
+    fates: Mapping[str, int]
+    slowest_ms: int | None
 
-    def words(self, fate: str) -> str:
-        return WORDS[fate]
 
-    def journal_text(self) -> str:
-        """What is to be known of journals of an hour that is not over."""
-        open_ones = "1 journal is" if len(self.journals) == 1 else f"{len(self.journals):,} journals are"
-        return f"{open_ones} still open: what was written there last was taken as durable"
-
-    def _outage_lines(self) -> list[str]:
-        return [
-            f"outage {utc(outage.first_ms):%Y-%m-%d %H:%M:%S} to {utc(outage.last_ms):%Y-%m-%d %H:%M:%S}: {outage.messages:,} parked, "
-            f"{outage.fates['arrived']:,} arrived"
-            + (
-                ""
-                if outage.slowest_ms is None
-                else f", the slowest after {duration_text(max(0, outage.slowest_ms))}"
-            )
-            for outage in self.outages[:10]
-        ]
-
-    def as_html(self) -> str:
-        return certificate_page(self)
+def outages_of(minutes: Iterable[ParkedMinute]) -> tuple[Outage, ...]:
+    """Runs of minutes in which messages were parked, and what became of those messages."""
+    runs: list[list[ParkedMinute]] = []
+    for minute in sorted(minutes, key=lambda minute: minute.number):
+        if not runs or (minute.number - runs[-1][-1].number) * MINUTE_MS > OUTAGE_GAP_MS:
+            runs.append([])
+        runs[-1].append(minute)
+    return tuple(
+        Outage(
+            EPOCH + timedelta(milliseconds=min(minute.first_ms for minute in run)),
+            EPOCH + timedelta(milliseconds=max(minute.last_ms for minute in run)),
+            sum(minute.accepted for minute in run),
+            {fate: sum(minute.fates[fate] for minute in run) for fate in run[0].fates},
+            max((minute.slowest_ms for minute in run if minute.slowest_ms is not None), default=None),
+        )
+        for run in runs[:OUTAGES_MAX]
+    )
 
 
 def histogram_of(rows: Iterable[Sequence[Any]]) -> tuple[Bar, ...]:
-    """Bars of (bucket, is_detoured, count), from the quickest to the slowest; empty ones between them included."""
+    """Bars of (number of the span, is_detoured, count), from the quickest to the slowest, with the empty ones between."""
     found: dict[tuple[int, bool], int] = {}
     for at, is_detoured, count in rows:
         key = (int(at), bool(is_detoured))
         found[key] = found.get(key, 0) + int(count)
     if not found:
         return ()
-    last = max(number for number, _ in found)
-    first = min([0, *(number for number, _ in found)])
+    numbers = [0, *(number for number, _ in found)]
     return tuple(
-        Bar(_label(at), found.get((at, False), 0), found.get((at, True), 0)) for at in range(first, last + 1)
+        Bar(_span(at), found.get((at, False), 0), found.get((at, True), 0))
+        for at in range(min(numbers), max(number for number, _ in found) + 1)
     )
 
 
-def _label(at: int) -> str:
+def _span(at: int) -> str:
     if at < 0:
         return "before it was accepted (clocks differ)"
     if at == len(BOUNDS_MS):
         return f"{duration_text(BOUNDS_MS[-1])} and more"
     upto = duration_text(BOUNDS_MS[at])
     return f"under {upto}" if at == 0 else f"{duration_text(BOUNDS_MS[at - 1])} to {upto}"
-
-
-def _bar_json(bar: Bar) -> dict[str, object]:
-    return {"span": bar.label, "direct": bar.direct, "detoured": bar.detoured}

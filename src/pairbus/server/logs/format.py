@@ -8,8 +8,6 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-from pairbus.model.text import safe_text
-
 DEBUG: Final = "debug"
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -70,7 +68,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         data = " ".join(f"{key}={_shown(value)}" for key, value in _data(record).items())
-        line = f"{_time(record)} {record.levelname.lower():<7} {safe_text(record.getMessage())}"
+        line = f"{_time(record)} {record.levelname.lower():<7} {_escaped(record.getMessage())}"
         if data:
             line += f"  {data}"
         if record.exc_info:
@@ -110,3 +108,7 @@ def _shown(value: object) -> str:
         if not text or any(c.isspace() or c in '"=' or not c.isprintable() for c in text)
         else text
     )
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -20,6 +20,8 @@ POLL_SECONDS: Final = 0.25
 
 @dataclass(slots=True)
 class SideView:
+    """One namespace."""
+
     name: str
     role: str
     is_serving: bool = False
@@ -86,11 +88,13 @@ class Scene(Timeline):
         self._thread.start()
 
     def stop(self) -> None:
+        """End the watching thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2)
 
     def look(self) -> None:
+        """Ask both brokers now."""
         for side in (self.primary, self.secondary):
             try:
                 side.update(json.loads(self._clients[side.role].request("GET", "/$page/api/overview")))

@@ -383,19 +383,20 @@ class _Story:
         self._scene.look()
 
     def _spark_certificate(self) -> dict[str, object]:
-        from pairbus.reports.engines.spark.certificate import reconcile
-        from pairbus.reports.engines.spark.ledgers import BACKLOG, RECEIVED, SENT, read_ledgers
+        from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, RECEIVED, SENT
+        from pairbus.reports.engines.spark import SparkEngine
+        from pairbus.reports.inputs import find_inputs
+        from pairbus.reports.views.json import certificate_json
 
         self._scene.act = "The proof: Spark joins what was promised with what arrived"
         sent, received = write_ledgers(self._book, self._work, wall_ms() - steady_ms())
         backlog = self._members[SECONDARY].data
-        ledgers = read_ledgers(
-            self._spark(),
-            {SENT: [str(sent)], RECEIVED: [str(received)], BACKLOG: [str(backlog)]},
-            with_body=True,
-        )
-        found: dict[str, object] = reconcile(ledgers, None, with_order=False).certificate.as_json()
-        return found
+        inputs = {
+            role: find_inputs(None, [str(path)], AUDIT)
+            for role, path in ((SENT, sent), (RECEIVED, received), (BACKLOG, backlog))
+        }
+        done = SparkEngine(self._spark()).reconcile(inputs, None, with_body=True, with_order=False)
+        return certificate_json(done.certificate)
 
 
 def _config(name: str) -> str:

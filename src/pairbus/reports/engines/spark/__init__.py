@@ -1,1 +1,51 @@
 """Bill, what-if and certificate as Spark jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pairbus.reports.bill.days import Pricing
+from pairbus.reports.bill.what_if import Away, Recorded
+from pairbus.reports.engines.spark.bill import Priced, cost_report
+from pairbus.reports.engines.spark.certificate import Reconciled, reconcile
+from pairbus.reports.engines.spark.ledgers import read_ledgers
+from pairbus.reports.engines.spark.usage import has_repeats, read_usage
+from pairbus.reports.engines.spark.what_if import recorded_usage, supposed_outage
+from pairbus.reports.engines.usage_log import UsageRange
+from pairbus.reports.inputs import Inputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """The ``engines.base.Engine`` that works on a Spark session."""
+
+    spark: SparkSession
+
+    def price(self, wanted: UsageRange, pricing: Pricing) -> Priced:
+        return cost_report(self.spark, read_usage(self.spark, wanted), pricing)
+
+    def recorded_usage(
+        self,
+        wanted: UsageRange,
+        unbilled: Sequence[str],
+        early_ms: int,
+        spans: Sequence[tuple[int, int]],
+        failover_ms: int,
+    ) -> tuple[Recorded, tuple[Away, ...]]:
+        usage = read_usage(self.spark, wanted)
+        counted = usage.counted(has_repeats(usage))
+        recorded = recorded_usage(counted, unbilled, early_ms)
+        return recorded, tuple(supposed_outage(counted, start, end, failover_ms) for start, end in spans)
+
+    def reconcile(
+        self, inputs: Mapping[str, Inputs], until: datetime | None, *, with_body: bool, with_order: bool
+    ) -> Reconciled:
+        return reconcile(read_ledgers(self.spark, inputs, with_body), until, with_order)

@@ -1,15 +1,12 @@
 """The bill on Spark: usage logs in; days, entities, stages and operations with their exact amounts out.
 
-Rule 1: one table of (day, namespace, entity, stage, operation) is the ground of every other figure, so all of them add up (D6).
-Rule 2: a month's amount is computed once, from its sums, and shared out in whole quanta; nothing is priced row by row.
-Rule 3: what comes to the driver is bounded by days and by named limits, never by the number of entities (D10).
+Everything else follows from one table of (day, namespace, entity, stage, operation); see ``bill.days``. The driver holds days and what
+named limits allow, never as much as there are entities (D10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
@@ -17,32 +14,31 @@ import pyarrow
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from pairbus.errors import UsageError
+from pairbus.reports.bill.days import (
+    ALL_DATA,
+    BACKLOG_DATA,
+    DAYS_MAX,
+    KEY,
+    Billing,
+    Day,
+    Pricing,
+    bill_days,
+    check_span,
+)
 from pairbus.reports.bill.model import BACKLOG, RECEIVE, SEND, STAGES, purpose
 from pairbus.reports.bill.model import OPERATIONS as ALL_OPERATIONS
-from pairbus.reports.bill.money import SCALE, quanta, total
-from pairbus.reports.bill.month import OPERATIONS as OPERATIONS_METER
-from pairbus.reports.bill.month import MonthBill, MonthUsage, hours_by_month, month_bill
-from pairbus.reports.bill.prices import PriceTable, choose
-from pairbus.reports.bill.report import CostReport, DayRow, EntityRow, PurposeRow, Rows
-from pairbus.reports.bill.what_if import Recorded, by_month
+from pairbus.reports.bill.money import SCALE, quanta
+from pairbus.reports.bill.report import ENTITIES_SHOWN, CostReport, DayRow, EntityRow, PurposeRow, Rows
+from pairbus.reports.bill.report import cost_report as put_together
+from pairbus.reports.engines.spark.files import csv_cell
 from pairbus.reports.engines.spark.usage import CROWDED, MINUTE_BIT, PART_HASH, Usage
-from pairbus.server.clock import utc
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-DAYS_MAX: Final = 4_000
-ENTITIES_SHOWN: Final = 20
 REASONS_MAX: Final = 50
 """More than there are."""
-HOUR_MS: Final = 3_600_000
-EPOCH: Final = date(1970, 1, 1)
 AMOUNT_TYPE: Final = f"decimal(38,{SCALE})"
-KEY: Final = ("day", "namespace", "entity", "stage", "operation")
-ALL_DATA: Final = "all"
-BACKLOG_DATA: Final = "backlog"
-NO_DATA: Final = "none"
 _PLAN_SCHEMA: Final = pyarrow.schema(
     [
         ("day", pyarrow.date32()),
@@ -51,94 +47,70 @@ _PLAN_SCHEMA: Final = pyarrow.schema(
         ("quanta", pyarrow.decimal128(28, 0)),
     ]
 )
-"""What the shares of a day's rows are reckoned from."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pricing:
-    """Which prices, and what is billed."""
-
-    tables: Sequence[PriceTable]
-    tier: str | None = None
-    region: str | None = None
-    currency: str | None = None
-    unbilled: tuple[str, ...] = ()
-    """Operations that are counted and cost nothing."""
-    data_out: str = BACKLOG_DATA
-    """Whose receives leave the region: the backlog's (the syphon's), all, none."""
+"""What the shares of a day's rows are computed from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The bill and the table it rests on, for further writing."""
+    """The bill and the table it rests on."""
 
     report: CostReport
     table: DataFrame
     """KEY, ``purpose``, ``count``, ``bytes``, ``units``, ``billed``, ``amount`` (null where a price is unknown)."""
     usage: Usage
 
+    def write_parquet(self, directory: str) -> None:
+        """Write ``DIR/bill`` and ``DIR/quarantine``, in place of older ones."""
+        self.table.write.mode("overwrite").parquet(f"{directory}/bill")
+        self.usage.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")
+
+    def write_csv(self, directory: str) -> None:
+        """Write ``DIR/bill``, in place of an older one, in the order of days and names."""
+        columns = [
+            csv_cell(f.col(name)).alias(name) if kind == "string" else f.col(name)
+            for name, kind in self.table.dtypes
+        ]
+        table = self.table.orderBy(*KEY).select(*columns).coalesce(1)
+        table.write.mode("overwrite").option("header", "true").option("escape", '"').csv(f"{directory}/bill")
+
 
 def cost_report(spark: SparkSession, usage: Usage, pricing: Pricing) -> Priced:
-    """Add up, price, share out.
+    """Add up, price, divide the amounts among the rows.
 
     Raises:
         UsageError: No price table fits, or the logs span more than ten years.
     """
     hourly, days, reasons = _added_up(usage, pricing)
-    months = _months(usage, days)
-    bills = [month_bill(month, _table_of(month.month, days, pricing)) for month in months]
-    priced = _with_amounts(spark, _daily(hourly), days, bills).persist()
+    billing = bill_days(days, usage.range.start, usage.range.end, pricing)
+    priced = _with_amounts(spark, _daily(hourly), days, billing).persist()
     by_day, by_purpose = _day_and_purpose_rows(priced)
-    found = Rows(
-        counted=sum(day.rows for day in days),
-        repeated=sum(day.copies - day.rows for day in days),
-        repeated_parts=len(usage.inputs.repeated),
-        damaged=dict(usage.inputs.damaged),
-        quarantined=reasons,
-    )
-    report = CostReport(
-        currency=bills[0].currency if bills else "",
-        bills=tuple(bills),
-        usage=tuple(months),
-        sources=_sources(months, days, pricing),
-        days=by_day,
-        purposes=by_purpose,
-        entities=tuple(_entity_rows(priced)),
+    report = put_together(
+        days,
+        billing,
+        Rows(
+            counted=sum(day.rows for day in days),
+            repeated=sum(day.copies - day.rows for day in days),
+            repeated_parts=len(usage.range.inputs.repeated),
+            quarantined=reasons,
+            damaged_files=dict(usage.range.inputs.damaged),
+        ),
+        by_day=by_day,
+        by_purpose=by_purpose,
+        entities=_entity_rows(priced),
         entity_count=priced.where("count > 0").select("namespace", "entity").distinct().count(),
-        detour_minutes=sum(day.detour_minutes for day in days),
-        rows=found,
     )
     hourly.unpersist()
-    report.check()
     return Priced(report, priced, usage)
 
 
-@dataclass(frozen=True, slots=True)
-class _Day:
-    day: date
-    billed: int
-    data_out: int
-    peak_hours: int
-    detour_minutes: int
-    rows: int
-    copies: int
-    first_hour: int
-    """Counted from 1970."""
-    last_hour: int
-
-    @property
-    def month(self) -> str:
-        return f"{self.day:%Y-%m}"
-
-
-def _added_up(usage: Usage, pricing: Pricing) -> tuple[DataFrame, list[_Day], dict[str, int]]:
-    """By hours, in one pass over the rows; then by days, and how many rows were set apart for each reason."""
+def _added_up(usage: Usage, pricing: Pricing) -> tuple[DataFrame, list[Day], dict[str, int]]:
+    """By hours, in one pass over the rows; then by days, and how many rows were quarantined for each reason."""
     for has_repeats in (False, True):
         hourly = _hourly(usage, pricing, has_repeats).persist()
         rows = _by_day(hourly, pricing).limit(DAYS_MAX + REASONS_MAX + 1).collect()
         true = sorted((row for row in rows if row["reason"] is None), key=lambda row: int(row["day_number"]))
         if true:
-            _check_span(int(true[0]["day_number"]), int(true[-1]["day_number"]))
+            check_span(int(true[0]["day_number"]), int(true[-1]["day_number"]))
         if has_repeats or not any(row["crowded"] for row in true):
             break
         hourly.unpersist()
@@ -146,18 +118,9 @@ def _added_up(usage: Usage, pricing: Pricing) -> tuple[DataFrame, list[_Day], di
     return hourly, [_day(row) for row in true], dict(sorted(reasons.items()))
 
 
-def _check_span(first: int, last: int) -> None:
-    """Every month from the first to the last is billed, so a time that is too long is refused rather than billed."""
-    if last - first > DAYS_MAX:
-        begin, end = (f"{EPOCH + timedelta(days=number):%Y-%m-%d}" for number in (first, last))
-        raise UsageError(
-            f"the logs span more than {DAYS_MAX:,} days, from {begin} to {end}: narrow them with --from and --to"
-        )
-
-
-def _day(row: Row) -> _Day:
-    return _Day(
-        day=EPOCH + timedelta(days=int(row["day_number"])),
+def _day(row: Row) -> Day:
+    return Day(
+        number=int(row["day_number"]),
         billed=int(row["billed"]),
         data_out=int(row["out"]),
         peak_hours=int(row["peaks"]),
@@ -239,7 +202,7 @@ def _daily(hourly: DataFrame) -> DataFrame:
 
 
 def _purpose_column() -> Column:
-    """The words of ``cost.model`` for every stage and operation."""
+    """What every stage and operation was for."""
     result: Column | None = None
     for stage in STAGES:
         for operation in ALL_OPERATIONS:
@@ -250,24 +213,6 @@ def _purpose_column() -> Column:
     return result
 
 
-def _months(usage: Usage, days: list[_Day]) -> list[MonthUsage]:
-    """Hours from the first to the last of the log, hourly peaks of each namespace added up, and data that was handed out."""
-    if not days:
-        return []
-    start = usage.start or utc(min(day.first_hour for day in days) * HOUR_MS)
-    end = usage.end or utc((max(day.last_hour for day in days) + 1) * HOUR_MS)
-    return [
-        MonthUsage(
-            month=month,
-            hours=hours,
-            operations=sum(day.billed for day in days if day.month == month),
-            peak_hours=sum(day.peak_hours for day in days if day.month == month),
-            data_out_bytes=sum(day.data_out for day in days if day.month == month),
-        )
-        for month, hours in hours_by_month(start, end).items()
-    ]
-
-
 def _leaves(pricing: Pricing) -> Column:
     received = f.col("operation") == RECEIVE
     if pricing.data_out == ALL_DATA:
@@ -275,32 +220,14 @@ def _leaves(pricing: Pricing) -> Column:
     return received & (f.col("stage") == BACKLOG) if pricing.data_out == BACKLOG_DATA else f.lit(False)
 
 
-def _table_of(month: str, days: list[_Day], pricing: Pricing) -> PriceTable:
-    """The prices of the first day of a month that is billed: a month has one set of bands."""
-    first = min((day.day for day in days if day.month == month), default=date.fromisoformat(f"{month}-01"))
-    return choose(pricing.tables, first, pricing.tier, pricing.region, pricing.currency)
-
-
-def _sources(months: list[MonthUsage], days: list[_Day], pricing: Pricing) -> tuple[str, ...]:
-    tables = [_table_of(month.month, days, pricing) for month in months]
-    return tuple(
-        dict.fromkeys(
-            f"{table.tier}, {table.region}, {table.currency}: {table.source} ({table.source_date}). {table.note}".strip()
-            for table in tables
-        )
-    )
-
-
-def _with_amounts(
-    spark: SparkSession, table: DataFrame, days: list[_Day], bills: list[MonthBill]
-) -> DataFrame:
-    """Each row's share of its month, as ``cost.money.shares`` tells it, in the order of KEY. Days carry the sums before them, so that no
+def _with_amounts(spark: SparkSession, table: DataFrame, days: list[Day], billing: Billing) -> DataFrame:
+    """Each row's share of its month, as ``bill.money.shares`` divides it, in the order of KEY. Days carry the sums before them, so that no
     window is longer than a day.
     """
     plan: dict[str, list[object]] = {name: [] for name in _PLAN_SCHEMA.names}
-    for bill in bills:
-        inside = [day for day in days if day.month == bill.month]
-        amount = bill.of(OPERATIONS_METER)
+    for month in billing.usage:
+        inside = [day for day in days if day.month == month.month]
+        amount = billing.operations_amount(month.month)
         before = 0
         for day in inside:
             plan["day"].append(day.day)
@@ -332,7 +259,7 @@ def _totals() -> list[Column]:
     return [f.sum(name).alias(name) for name in ("count", "bytes", "units", "billed", "amount")]
 
 
-def _day_and_purpose_rows(priced: DataFrame) -> tuple[tuple[DayRow, ...], tuple[PurposeRow, ...]]:
+def _day_and_purpose_rows(priced: DataFrame) -> tuple[list[DayRow], list[PurposeRow]]:
     """Both sums in one pass."""
     day, stage, operation, purposes = (f.col(name) for name in ("day", "stage", "operation", "purpose"))
     grouped = priced.groupingSets(
@@ -340,53 +267,18 @@ def _day_and_purpose_rows(priced: DataFrame) -> tuple[tuple[DayRow, ...], tuple[
     )
     days, by_purpose = [], []
     for row in grouped.agg(*_totals()).collect():
-        count, billed, amount = int(row["count"]), int(row["billed"]), row["amount"]
-        name = str(row["purpose"])
+        sums = row["billed"], row["amount"]
         if row["day"] is not None:
-            days.append(DayRow(row["day"], name, count, billed, amount))
+            days.append(DayRow(row["day"], row["purpose"], row["count"], *sums))
         else:
             by_purpose.append(
-                PurposeRow(
-                    str(row["stage"]), str(row["operation"]), name, count, int(row["bytes"]), billed, amount
-                )
+                PurposeRow(row["stage"], row["operation"], row["purpose"], row["count"], row["bytes"], *sums)
             )
-    return (
-        tuple(sorted(days, key=lambda row: (row.day, row.purpose))),
-        tuple(sorted(by_purpose, key=lambda row: (row.stage, row.operation))),
-    )
+    return days, by_purpose
 
 
 def _entity_rows(priced: DataFrame) -> list[EntityRow]:
     grouped = priced.where("count > 0").groupBy("namespace", "entity", "stage").agg(*_totals())
     rows = grouped.orderBy(f.desc("billed"), "namespace", "entity", "stage").limit(ENTITIES_SHOWN).collect()
-    return [
-        EntityRow(
-            str(row["namespace"]),
-            str(row["entity"]),
-            str(row["stage"]),
-            int(row["count"]),
-            int(row["billed"]),
-            row["amount"],
-        )
-        for row in rows
-    ]
-
-
-def operations_amount(
-    recorded: Recorded, pricing: Pricing, supposed: int
-) -> tuple[Decimal | None, Decimal | None]:
-    """What the recorded and a supposed number of operations cost, month by month as in the bill; None where a price is unknown."""
-    paid: list[Decimal | None] = []
-    would: list[Decimal | None] = []
-    for month, operations in by_month(recorded, supposed):
-        day = utc(month.first_ms).date()
-        table = choose(pricing.tables, day, pricing.tier, pricing.region, pricing.currency)
-        for number, amounts in ((month.operations, paid), (operations, would)):
-            usage = MonthUsage(month=month.month, operations=number)
-            amounts.append(month_bill(usage, table).of(OPERATIONS_METER))
-    return _sum_known(paid), _sum_known(would)
-
-
-def _sum_known(amounts: list[Decimal | None]) -> Decimal | None:
-    known = [amount for amount in amounts if amount is not None]
-    return total(known) if len(known) == len(amounts) else None
+    names = ("namespace", "entity", "stage", "count", "billed", "amount")
+    return [EntityRow(*[row[name] for name in names]) for row in rows]

@@ -1,6 +1,6 @@
 """The certificate on Spark: one outer join of all ledgers on (destination, message id, body hash).
 
-The join is a union that is grouped by the key. Every task first adds up what it has of a key, so a key that a million rows share reaches
+The join is a union that is grouped by the key. Every task first adds up its own rows of a key, so a key that a million rows share reaches
 the shuffle as one row for each task: no key is hot (D4). Everything else is computed from the one row that a key leaves.
 """
 
@@ -9,14 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from pairbus.reports.certificate.value import FATES, Certificate, Named, Outage, RowCounts, histogram_of
-from pairbus.reports.engines.spark.ledgers import (
+from pairbus.reports.certificate.value import (
+    FATE_COLUMNS,
+    FATES,
+    NAMED_FATES,
+    NAMED_MAX,
+    REASONS_MAX,
+    THERE,
+    Certificate,
+    Named,
+    Outage,
+    ParkedMinute,
+    RowCounts,
+    histogram_of,
+    outages_of,
+)
+from pairbus.reports.engines.audit_log import (
     DELIVERED_TOPIC,
     KEY,
     MEASURES,
@@ -24,19 +38,15 @@ from pairbus.reports.engines.spark.ledgers import (
     RECEIVED,
     ROLES,
     SENT,
-    Ledgers,
 )
-from pairbus.reports.engines.spark.order import MINUTE_MS, OUTAGES_MAX, bucket, outages, reordered
+from pairbus.reports.engines.spark.ledgers import Ledgers
+from pairbus.reports.engines.spark.order import MINUTE_MS, bucket, reordered
+from pairbus.server.clock import utc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, Row
-
-NAMED_MAX: Final = 20
-"""Messages of each fate that a page or a screen names; the files name all."""
-REASONS_SHOWN: Final = 50
-FATE_COLUMNS: Final = ("arrived", *FATES, "absorbed", "repeated", "unexpected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +55,28 @@ class Reconciled:
 
     certificate: Certificate
     messages: DataFrame
-    """One row for each message: KEY, ``accepted``, ``found``, FATE_COLUMNS, ``told_ms``, ``arrived_ms``, ``is_detoured``; message id and body are
+    """One row for each message: KEY, ``accepted``, ``found``, FATE_COLUMNS, ``accepted_ms``, ``arrived_ms``, ``is_detoured``; message id and body are
     null where it was accepted once and arrived once.
     """
     ledgers: Ledgers
+
+    def write(self, directory: str) -> None:
+        """``DIR/messages``: every message that is not simply where it should be, with its fate; ``DIR/quarantine``: quarantined rows.
+        Parquet, in place of older files.
+        """
+        rows = _by_fate(self.messages, NAMED_FATES).select(
+            "fate",
+            "destination",
+            "message_id",
+            f.lower(f.hex("body")).alias("sha256"),
+            "copies",
+            f.timestamp_millis("accepted_ms").alias("accepted_time"),
+            f.timestamp_millis("arrived_ms").alias("arrived_time"),
+            f.col("is_detoured").alias("through_backlog"),
+        )
+        rows.write.mode("overwrite").parquet(f"{directory}/messages")
+        if self.certificate.quarantined:
+            self.ledgers.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")
 
 
 def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool = True) -> Reconciled:
@@ -56,10 +84,10 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
     kept = _kept(_fates(_grouped(ledgers), until)).persist(StorageLevel.MEMORY_AND_DISK)
     known = _restored(kept)
     summary = _summary(known).persist(StorageLevel.MEMORY_AND_DISK)
-    told = summary.groupBy("status", "role", "bucket", "is_detoured").agg(*_sums()).collect()
-    totals = {name: sum(int(row[name]) for row in told) for name in _SUMMED}
-    rows = _row_counts(totals, told)
-    odd = [fate for fate in (*FATES, "repeated", "unexpected") if totals[fate]]
+    sums = summary.groupBy("status", "role", "bucket", "is_detoured").agg(*_sums()).collect()
+    totals = {name: sum(int(row[name]) for row in sums) for name in _SUMMED}
+    rows = _row_counts(totals, sums)
+    odd = [fate for fate in NAMED_FATES if totals[fate]]
     certificate = Certificate(
         accepted=totals["accepted"],
         received=totals["found"],
@@ -67,18 +95,17 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
         detoured=totals["detoured"],
         fates={fate: totals[fate] for fate in FATE_COLUMNS},
         altered=_altered(known) if totals["lost"] and totals["unexpected"] else 0,
-        at_destination={name: totals[name] for name in ("completed_there", "dead_there", "expired_there")},
+        at_destination={name: totals[name] for name in THERE},
         named=_named(known, odd) if odd else {},
         rows=rows,
         reasons=_reasons(ledgers.quarantined) if any(count.quarantined for count in rows.values()) else {},
         delays=histogram_of(
-            (row["bucket"], row["is_detoured"], row["timed"]) for row in told if row["timed"]
+            (row["bucket"], row["is_detoured"], row["timed"]) for row in sums if row["timed"]
         ),
         reordered=histogram_of(reordered(known).collect()) if with_order else None,
         outages=_outages(summary) if totals["detoured"] else (),
         journals=tuple(sorted({path for found in ledgers.inputs.values() for path in found.journals})),
         repeated_parts=sum(len(found.repeated) for found in ledgers.inputs.values()),
-        is_cut_off=until is not None,
     )
     summary.unpersist()
     certificate.check()
@@ -117,15 +144,15 @@ _TIMES: Final = {
 
 
 def _grouped(ledgers: Ledgers) -> DataFrame:
-    """One row for each key; and one for each role and status of rows without a key. Only what the inputs can tell of is added up: every column
+    """One row for each key; and one for each role and status of rows without a key. Only what the inputs can say is added up: every column
     more is paid for by every message.
     """
-    told = ledgers.measures
-    aggregates = [f"{'max' if name == DELIVERED_TOPIC else 'sum'}({name}) AS {name}" for name in told]
+    measured = ledgers.measures
+    aggregates = [f"{'max' if name == DELIVERED_TOPIC else 'sum'}({name}) AS {name}" for name in measured]
     aggregates += ["sum(CASE WHEN status IS NOT NULL THEN row_count ELSE 0L END) AS unkeyed_rows"]
-    rest = [f"0L AS {name}" for name in MEASURES if name not in told]
+    rest = [f"0L AS {name}" for name in MEASURES if name not in measured]
     for name, (column, said_by) in _TIMES.items():
-        says = " OR ".join(f"{measure} > 0" for measure in said_by if measure in told)
+        says = " OR ".join(f"{measure} > 0" for measure in said_by if measure in measured)
         if says:
             aggregates.append(f"min(CASE WHEN {says} THEN {column} END) AS {name}")
         else:
@@ -135,7 +162,7 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
             rest.append(f"0L AS {name}")
         elif role == SENT or (role == RECEIVED and not ledgers.has_topics):
             # Each of these rows says one thing.
-            rest.append(" + ".join(one for one in MEASURES_OF[role] if one in told) + f" AS {name}")
+            rest.append(" + ".join(one for one in MEASURES_OF[role] if one in measured) + f" AS {name}")
         else:
             aggregates.append(
                 f"sum(CASE WHEN role = '{role}' AND status IS NULL THEN row_count ELSE 0L END) AS {name}"
@@ -146,10 +173,10 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
 
 
 def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
-    """What became of every accepted send. A message parked in the backlog was told to its sender there: what the primary then accepted of it
-    was the syphon's send, or the send whose answer never came.
+    """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
+    was the drain's send, or the send whose answer never came.
     """
-    late = "false" if until is None else f"told_ms >= {int(until.timestamp() * 1000)}L"
+    late = "false" if until is None else f"accepted_ms >= {int(until.timestamp() * 1000)}L"
     counted = grouped.selectExpr(
         "status",
         "role",
@@ -159,7 +186,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "CASE WHEN sent_backlog > 0 THEN sent_backlog ELSE sent_direct END AS accepted",
         f"CASE WHEN stored > 0 THEN stored ELSE delivered + {DELIVERED_TOPIC} END AS found",
         f"delivered + {DELIVERED_TOPIC} AS handed_out",
-        "coalesce(backlog_ms, direct_ms) AS told_ms",
+        "coalesce(backlog_ms, direct_ms) AS accepted_ms",
         "coalesce(stored_ms, delivered_ms) AS arrived_ms",
         "stored_sequence",
         *[f"greatest({name}, 0L) AS {name}" for name in ("backlog", "aside", "dead", "expired")],
@@ -182,7 +209,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         shares.append(f"greatest(least(missing - least(missing, {before}), {place}), 0L) AS fate_{fate}")
         before = f"{before} + {place}"
     rest = f"(missing - least(missing, {before}))"
-    # The same id and body accepted again and there once is one message, told of twice.
+    # The same id and body accepted again and there once is one message, recorded twice.
     absorbed = f"(message_id <> '' AND found + {before} > 0)"
     return placed.selectExpr("*", *shares).selectExpr(
         "status",
@@ -201,7 +228,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "least(arrived, handed_out) AS completed_there",
         "least(arrived, dead_there) AS dead_there",
         "least(arrived, expired_there) AS expired_there",
-        "told_ms",
+        "accepted_ms",
         "arrived_ms",
         "stored_sequence",
         "is_detoured",
@@ -212,7 +239,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
 _PLAIN: Final = {"accepted": 1, "found": 1, "arrived": 1}
 """What is counted of a message that was accepted once and arrived once; all else is 0."""
 _COUNTS: Final = ("accepted", "found", *FATE_COLUMNS, "dead_there", "expired_there", "unkeyed_rows")
-_KEPT: Final = ("destination", "told_ms", "arrived_ms", "stored_sequence", "is_detoured", *_ROWS.values())
+_KEPT: Final = ("destination", "accepted_ms", "arrived_ms", "stored_sequence", "is_detoured", *_ROWS.values())
 
 
 def _kept(known: DataFrame) -> DataFrame:
@@ -229,7 +256,7 @@ def _kept(known: DataFrame) -> DataFrame:
 
 
 def _restored(kept: DataFrame) -> DataFrame:
-    """As ``_fates`` told it, but for the names of messages that are simply there."""
+    """As ``_fates`` gave it, but for the names of messages that are simply there."""
     return kept.selectExpr(
         *_KEPT,
         *[f"other.{name} AS {name}" for name in ("status", "role", "message_id", "body")],
@@ -249,23 +276,23 @@ def _sums() -> list[Column]:
 def _summary(known: DataFrame) -> DataFrame:
     """All counts by delay and, of parked messages, by the minute they were accepted in: small, and all that totals, delays and outages need."""
     delay = f.when(
-        (f.col("arrived") > 0) & f.col("arrived_ms").isNotNull() & f.col("told_ms").isNotNull(),
-        f.col("arrived_ms") - f.col("told_ms"),
+        (f.col("arrived") > 0) & f.col("arrived_ms").isNotNull() & f.col("accepted_ms").isNotNull(),
+        f.col("arrived_ms") - f.col("accepted_ms"),
     )
     is_parked = f.col("is_detoured") & (f.col("accepted") > 0)
     rows = known.select(
         "status",
         "role",
-        "told_ms",
+        "accepted_ms",
         is_parked.alias("is_detoured"),
         f.when(delay.isNotNull(), bucket(delay)).alias("bucket"),
-        f.when(is_parked, f.expr(f"told_ms div {MINUTE_MS}")).alias("minute"),
+        f.when(is_parked, f.expr(f"accepted_ms div {MINUTE_MS}")).alias("minute"),
         delay.alias("delay"),
         *_ADDED,
     )
     return rows.groupBy("status", "role", "bucket", "is_detoured", "minute").agg(
-        f.min("told_ms").alias("first"),
-        f.max("told_ms").alias("last"),
+        f.min("accepted_ms").alias("first"),
+        f.max("accepted_ms").alias("last"),
         f.max("delay").alias("slowest"),
         f.count("delay").alias("timed"),
         f.count_if(f.col("accepted") > 0).alias("messages"),
@@ -274,9 +301,9 @@ def _summary(known: DataFrame) -> DataFrame:
     )
 
 
-def _row_counts(totals: Mapping[str, int], told: Sequence[Row]) -> dict[str, RowCounts]:
+def _row_counts(totals: Mapping[str, int], sums: Sequence[Row]) -> dict[str, RowCounts]:
     def others(role: str, status: str) -> int:
-        return sum(int(row["unkeyed_rows"]) for row in told if (row["role"], row["status"]) == (role, status))
+        return sum(int(row["unkeyed_rows"]) for row in sums if (row["role"], row["status"]) == (role, status))
 
     return {
         role: RowCounts(totals[name], others(role, "other"), others(role, "quarantined"))
@@ -292,11 +319,11 @@ def _named(known: DataFrame, fates: Sequence[str]) -> dict[str, tuple[Named, ...
     return {
         fate: tuple(
             Named(
-                str(row["destination"]),
-                str(row["message_id"]),
+                row["destination"],
+                row["message_id"],
                 "" if row["body"] is None else bytes(row["body"]).hex(),
-                int(row["copies"]),
-                None if row["told_ms"] is None else int(row["told_ms"]),
+                row["copies"],
+                None if row["accepted_ms"] is None else utc(row["accepted_ms"]),
             )
             for row in found
             if row["fate"] == fate
@@ -313,9 +340,9 @@ def _by_fate(known: DataFrame, fates: Sequence[str]) -> DataFrame:
     )
     return (
         known.where(is_any)
-        .select(*KEY, "told_ms", "arrived_ms", "is_detoured", each.alias("each"))
+        .select(*KEY, "accepted_ms", "arrived_ms", "is_detoured", each.alias("each"))
         .where(f.col("each.copies") > 0)
-        .select("each.fate", "each.copies", *KEY, "told_ms", "arrived_ms", "is_detoured")
+        .select("each.fate", "each.copies", *KEY, "accepted_ms", "arrived_ms", "is_detoured")
     )
 
 
@@ -328,40 +355,29 @@ def _altered(known: DataFrame) -> int:
 
 
 def _outages(summary: DataFrame) -> tuple[Outage, ...]:
-    rows: list[Any] = outages(summary).limit(OUTAGES_MAX).collect()
-    return tuple(
-        Outage(
-            int(row["first"]),
-            int(row["last"]),
-            int(row["messages"]),
-            {fate: int(row[fate]) for fate in ("arrived", *FATES)},
-            None if row["slowest"] is None else int(row["slowest"]),
+    """The driver holds the minutes in which messages were parked, whatever the number of messages."""
+    counted = ("accepted", "arrived", *FATES)
+    minutes = (
+        summary.where("minute IS NOT NULL")
+        .groupBy("minute")
+        .agg(
+            f.min("first").alias("first"),
+            f.max("last").alias("last"),
+            f.max("slowest").alias("slowest"),
+            *[f.sum(name).alias(name) for name in counted],
         )
-        for row in rows
     )
+    return outages_of(
+        ParkedMinute(
+            row["minute"], row["first"], row["last"], row["accepted"],
+            {fate: row[fate] for fate in counted[1:]}, row["slowest"],
+        )
+        for row in minutes.collect()
+    )  # fmt: skip
 
 
 def _reasons(quarantined: DataFrame) -> dict[str, int]:
-    rows = (
-        quarantined.groupBy("role", "reason").count().orderBy("role", "reason").limit(REASONS_SHOWN).collect()
-    )
+    # Counting ``raw`` needs every column: Spark parses only the columns that are needed, and finds no fault with the others.
+    counts = quarantined.groupBy("role", "reason").agg(f.count("raw").alias("count"))
+    rows = counts.orderBy("role", "reason").limit(REASONS_MAX).collect()
     return {f"{row['role']}: {row['reason']}": int(row["count"]) for row in rows}
-
-
-def write_messages(reconciled: Reconciled, directory: str) -> None:
-    """``DIR/messages``: every message that is not simply where it should be, with its fate; ``DIR/quarantine``: what was set apart.
-    Written anew, as Parquet.
-    """
-    rows = _by_fate(reconciled.messages, (*FATES, "repeated", "unexpected")).select(
-        "fate",
-        "destination",
-        "message_id",
-        f.lower(f.hex("body")).alias("sha256"),
-        "copies",
-        f.timestamp_millis("told_ms").alias("accepted_time"),
-        f.timestamp_millis("arrived_ms").alias("arrived_time"),
-        f.col("is_detoured").alias("through_backlog"),
-    )
-    rows.write.mode("overwrite").parquet(f"{directory}/messages")
-    if any(count.quarantined for count in reconciled.certificate.rows.values()):
-        reconciled.ledgers.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")

@@ -1,36 +1,35 @@
-"""The bill's table as files: Parquet with what was set apart, and CSV that no spreadsheet runs (M8)."""
+"""Lines of JSON and cells of CSV on Spark."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+
+from pairbus.reports.inputs import MILLISECONDS_PATTERN, TIME_PATTERN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from pairbus.reports.engines.spark.bill import Priced
+JSON_OPTIONS: Final = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": "_raw",
+    "recursiveFileLookup": "true",
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+"""Strict JSON; a line that is not is kept whole in ``_raw``."""
 
 
-def write_parquet(priced: Priced, directory: str) -> None:
-    """``DIR/bill`` and ``DIR/quarantine``, written anew."""
-    priced.table.write.mode("overwrite").parquet(f"{directory}/bill")
-    priced.usage.quarantined.write.mode("overwrite").parquet(f"{directory}/quarantine")
+def time_column(name: str) -> Column:
+    """A column of text as times: milliseconds since 1970, or ISO 8601; null where it is neither."""
+    column = f.col(name)
+    number = f.expr(f"timestamp_millis(try_cast({name} AS BIGINT))")
+    moment = f.expr(f"try_cast({name} AS TIMESTAMP)")
+    return f.when(column.rlike(MILLISECONDS_PATTERN), number).when(column.rlike(TIME_PATTERN), moment)
 
 
-def write_csv(priced: Priced, directory: str) -> None:
-    """``DIR/bill``, written anew, in the order of days and names."""
-    columns = [
-        _inert(f.col(name)).alias(name) if kind == "string" else f.col(name)
-        for name, kind in priced.table.dtypes
-    ]
-    table = priced.table.orderBy("day", "namespace", "entity", "stage", "operation").select(*columns)
-    table.coalesce(1).write.mode("overwrite").option("header", "true").option("escape", '"').csv(
-        f"{directory}/bill"
-    )
-
-
-def _inert(column: Column) -> Column:
-    """As ``report_page.cell_for_csv``, and on one line."""
+def csv_cell(column: Column) -> Column:
+    """A text on one line that no spreadsheet takes for a formula (M8)."""
     flat = f.regexp_replace(column, r"\p{Cntrl}", "\ufffd")
     return f.when(flat.rlike(r"^[=+\-@]"), f.concat(f.lit("'"), flat)).otherwise(flat)

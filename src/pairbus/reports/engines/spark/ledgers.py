@@ -1,8 +1,4 @@
-"""Audit files as rows that say, each, one thing about one message. What cannot be true is set apart with its reason (D5).
-
-A message is known by (destination, message id, hash of its body). Paths are compared without regard to case; a subscription's messages were
-sent to its topic; a backlog queue's messages have their destination beside them.
-"""
+"""Audit files as Spark rows that say, each, one thing about one message. Rows that cannot be true are quarantined (D5)."""
 
 from __future__ import annotations
 
@@ -14,54 +10,32 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from pairbus.errors import UsageError
-from pairbus.reports.inputs import Inputs, Wanted, find_inputs, spark_path
+from pairbus.reports.engines import audit_log as log
+from pairbus.reports.engines.audit_log import (
+    BACKLOG,
+    COLUMNS,
+    DEAD_LETTER,
+    DEAD_LETTERED,
+    DELIVERED_TOPIC,
+    DELIVERIES,
+    ENTITY_DELETED,
+    EXPIRED,
+    HELD,
+    KEY,
+    KIND_DEFAULTS,
+    KINDS,
+    MEASURES,
+    MEASURES_OF,
+    RECEIVED,
+    REMOVED,
+    SENDS,
+    SENT,
+)
+from pairbus.reports.engines.spark.files import JSON_OPTIONS, time_column
+from pairbus.reports.inputs import Inputs, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-SENT: Final = "sent"
-RECEIVED: Final = "received"
-BACKLOG: Final = "backlog"
-DEAD_LETTER: Final = "dead-letter"
-ROLES: Final = (SENT, RECEIVED, BACKLOG, DEAD_LETTER)
-
-SENDS: Final = ("sent", "accepted", "duplicate")
-DELIVERIES: Final = ("completed", "received-and-deleted", "received", "delivered")
-HELD: Final = ("held", "active", "peeked", "deferred", "scheduled", "locked")
-DEAD_LETTERED: Final = "dead-lettered"
-EXPIRED: Final = "expired"
-REMOVED: Final = ("cancelled", "purged", "forwarded")
-ENTITY_DELETED: Final = "entity-deleted"
-KINDS: Final = (*SENDS, *DELIVERIES, *HELD, DEAD_LETTERED, EXPIRED, *REMOVED, ENTITY_DELETED)
-KIND_DEFAULTS: Final = {SENT: "sent", RECEIVED: "received", BACKLOG: "held", DEAD_LETTER: "held"}
-"""What a row without a kind means in each input."""
-REASON_EXPIRED: Final = "TTLExpiredException"
-
-KEY: Final = ("destination", "message_id", "body")
-DELIVERED_TOPIC: Final = "delivered_topic"
-MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    SENT: ("sent_backlog", "sent_direct"),
-    RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there"),
-    BACKLOG: ("parked", "backlog", "aside", "expired"),
-    DEAD_LETTER: ("parked", "aside", "dead", "expired"),
-}
-"""What the rows of each input can say of a message; how, is told by ``_UP``."""
-MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
-_DEAD_LETTER: Final = "/$deadletterqueue"
-_SUBSCRIPTIONS: Final = "/subscriptions/"
-_TRANSFER: Final = "/x-servicebus-transfer/"
-_BACKLOG_PATH: Final = r"^[^/]+/x-servicebus-transfer/[0-9]+(/[$]transfer)?(/[$]deadletterqueue)?$"
-_TEXT: Final = ("string", "large_string", "dictionary")
-AUDIT: Final = Wanted(
-    what="audit log of messages",
-    folder="messages-audit",
-    columns={"message_id": _TEXT, "entity": _TEXT, "time": ("timestamp",)},
-    remedy="run the broker with --audit",
-)
-_COLUMNS: Final = (
-    "kind", "message_id", "entity", "destination", "sequence_number", "time", "sha256", "body_sha256", "detail", "namespace"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +55,8 @@ class Ledgers:
     """Some deliveries were made by subscriptions."""
 
 
-def find_ledgers(spark: SparkSession | None, locations: Mapping[str, Sequence[str]]) -> dict[str, Inputs]:
-    """Look for the files of every role.
-
-    Raises:
-        UsageError: A place is missing, empty, damaged or of another kind.
-    """
-    inputs: dict[str, Inputs] = {}
-    for role in ROLES:
-        if locations.get(role):
-            inputs[role] = find_inputs(spark, locations[role], AUDIT)
-            for path, why in inputs[role].damaged.items():
-                raise UsageError(
-                    f"{path} cannot be read ({why}): a certificate needs every file; take it away if it does not belong here"
-                )
-    return inputs
-
-
-def read_ledgers(
-    spark: SparkSession,
-    locations: Mapping[str, Sequence[str]],
-    with_body: bool,
-    inputs: Mapping[str, Inputs] | None = None,
-) -> Ledgers:
-    """Read the files of every role; ``inputs`` are those of the locations, if they were looked for already.
-
-    Raises:
-        UsageError: A place is missing, empty, damaged or of another kind.
-    """
-    inputs = inputs or find_ledgers(spark, locations)
+def read_ledgers(spark: SparkSession, inputs: Mapping[str, Inputs], with_body: bool) -> Ledgers:
+    """The rows of the files of every role."""
     parts = [
         part.withColumn("role", f.lit(role))
         for role, found in inputs.items()
@@ -130,9 +77,9 @@ def read_ledgers(
 def _has_topics(files: Sequence[DataFrame]) -> bool:
     """Whether subscriptions delivered anything. The plain ``/`` lets Parquet pass over all rows whose dictionary of paths has none."""
     found = [
-        part.where(f.contains("entity", f.lit("/")) & f.lower("entity").contains(_SUBSCRIPTIONS)).select(
-            "entity"
-        )
+        part.where(
+            f.contains("entity", f.lit("/")) & f.lower("entity").contains(log.SUBSCRIPTIONS_PATH)
+        ).select("entity")
         for part in files
     ]
     return bool(
@@ -143,27 +90,19 @@ def _has_topics(files: Sequence[DataFrame]) -> bool:
 def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
     found = []
     source = f.col("_metadata.file_path").alias("source")
-    plain = t.StructType([t.StructField(name, _type(name)) for name in _COLUMNS])
+    plain = t.StructType([t.StructField(name, _type(name)) for name in COLUMNS])
     if inputs.parquet:
         files = (
             spark.read.schema(plain)
             .option("recursiveFileLookup", "true")
             .parquet(*map(spark_path, inputs.parquet))
         )
-        found.append(files.select(*_COLUMNS, f.lit(None).cast("string").alias("broken"), source))
+        found.append(files.select(*COLUMNS, f.lit(None).cast("string").alias("broken"), source))
     if inputs.lines:
-        fields = [t.StructField(name, t.StringType() if name == "time" else _type(name)) for name in _COLUMNS]
-        files = (
-            spark.read.schema(t.StructType([*fields, t.StructField("_raw", t.StringType())]))
-            .option("columnNameOfCorruptRecord", "_raw")
-            .option("recursiveFileLookup", "true")
-            .json([*map(spark_path, inputs.lines)])
-        )
-        number = f.expr("timestamp_millis(try_cast(time AS BIGINT))")
-        moment = f.when(f.col("time").rlike("^[0-9]{1,18}$"), number).otherwise(
-            f.expr("try_cast(time AS TIMESTAMP)")
-        )
-        columns = [moment.alias(name) if name == "time" else f.col(name) for name in _COLUMNS]
+        fields = [t.StructField(name, t.StringType() if name == "time" else _type(name)) for name in COLUMNS]
+        schema = t.StructType([*fields, t.StructField("_raw", t.StringType())])
+        files = spark.read.schema(schema).options(**JSON_OPTIONS).json([*map(spark_path, inputs.lines)])
+        columns = [time_column(name).alias(name) if name == "time" else f.col(name) for name in COLUMNS]
         found.append(files.select(*columns, f.col("_raw").alias("broken"), source))
     if not found:
         fields = [
@@ -185,12 +124,12 @@ def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
     # Plain comparisons first: patterns cost more than all else here, and few rows need one.
     placed = rows.selectExpr("*", "lower(entity) AS place").selectExpr(
         "*",
-        f"coalesce(contains(place, '{_TRANSFER}') AND rlike(place, r'{_BACKLOG_PATH}'), false) AS is_backlog",
-        f"coalesce(endswith(place, '{_DEAD_LETTER}'), false) AS is_dead",
-        f"coalesce(contains(place, '{_SUBSCRIPTIONS}'), false) AS is_topic",
+        f"coalesce(contains(place, '{log.TRANSFER_PATH}') AND rlike(place, r'{log.BACKLOG_PATTERN}'), false) AS is_backlog",
+        f"coalesce(endswith(place, '{log.DEAD_LETTER_PATH}'), false) AS is_dead",
+        f"coalesce(contains(place, '{log.SUBSCRIPTIONS_PATH}'), false) AS is_topic",
     )
-    alive = f"CASE WHEN is_dead THEN left(place, length(place) - {len(_DEAD_LETTER)}) ELSE coalesce(place, '') END"
-    path = f"CASE WHEN is_topic THEN substring_index(place, '{_SUBSCRIPTIONS}', 1) ELSE {alive} END"
+    alive = f"CASE WHEN is_dead THEN left(place, length(place) - {len(log.DEAD_LETTER_PATH)}) ELSE coalesce(place, '') END"
+    path = f"CASE WHEN is_topic THEN substring_index(place, '{log.SUBSCRIPTIONS_PATH}', 1) ELSE {alive} END"
     marked = placed.selectExpr(
         "role",
         "source",
@@ -206,18 +145,18 @@ def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
         f"CASE WHEN kind <> '' THEN lower(kind) ELSE CASE role {default} END END AS kind",
         "CASE WHEN length(coalesce(sha256, body_sha256)) = 64 THEN unhex(coalesce(sha256, body_sha256)) END AS hash",
         f"ltrim('/', CASE WHEN destination <> '' THEN lower(destination) ELSE {path} END) AS destination",
-        f"coalesce(broken, to_json(struct({', '.join(_COLUMNS)}))) AS raw",
+        f"coalesce(broken, to_json(struct({', '.join(COLUMNS)}))) AS raw",
     )
     reasons = [
-        ("broken IS NOT NULL", "not a row of JSON with these columns"),
-        (f"kind NOT IN ({_quoted(KINDS)})", "kind is not known"),
-        ("time IS NULL", "time is missing or no time"),
-        ("message_id IS NULL", "message_id is missing"),
-        ("destination = ''", "neither destination nor entity"),
+        ("broken IS NOT NULL", log.NOT_JSON),
+        (f"kind NOT IN ({_quoted(KINDS)})", log.BAD_KIND),
+        ("time IS NULL", log.NO_TIME),
+        ("message_id IS NULL", log.NO_ID),
+        ("destination = ''", log.NO_DESTINATION),
     ]
     if with_body:
         bad = f"kind <> '{ENTITY_DELETED}' AND hash IS NULL"
-        reasons.append((bad, "no SHA-256 of the body (--no-body-hash compares without)"))
+        reasons.append((bad, log.NO_HASH))
     cases = " ".join(f"WHEN {condition} THEN '{text}'" for condition, text in reasons)
     return marked.withColumn("reason", f.expr(f"CASE {cases} END"))
 
@@ -231,7 +170,7 @@ _SENDS: Final = f"kind IN ({_quoted(SENDS)})"
 _GONE: Final = f"kind IN ({_quoted(DELIVERIES)})"
 _HELD: Final = f"kind IN ({_quoted(HELD)})"
 _LAPSED: Final = (
-    f"(kind = '{EXPIRED}' OR (kind = '{DEAD_LETTERED}' AND coalesce(detail, '') = '{REASON_EXPIRED}'))"
+    f"(kind = '{EXPIRED}' OR (kind = '{DEAD_LETTERED}' AND coalesce(detail, '') = '{log.REASON_EXPIRED}'))"
 )
 _LEFT: Final = f"kind IN ({_quoted((*DELIVERIES, *REMOVED, EXPIRED, DEAD_LETTERED))})"
 _THERE: Final = f"role = '{RECEIVED}' AND NOT is_backlog"

@@ -1,76 +1,38 @@
-"""Usage logs as rows: each counted once (D8), each that cannot be true set apart with its raw form and the reason (D5)."""
+"""Usage logs as Spark rows: each counted once (D8); each that cannot be true is quarantined with its raw form and the reason (D5)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from pairbus.reports.bill.model import CONNECTIONS, OPERATIONS, STAGES
-from pairbus.reports.inputs import Inputs, Wanted, find_inputs, spark_path
-from pairbus.server.clock import BrokerClock, utc
+from pairbus.reports.bill.model import CONNECTIONS, HOUR_MS, OPERATIONS, STAGES
+from pairbus.reports.engines import usage_log as log
+from pairbus.reports.engines.spark.files import JSON_OPTIONS, time_column
+from pairbus.reports.engines.usage_log import COLUMNS, EVENT, NAMES, VALUES, UsageRange
+from pairbus.reports.inputs import Inputs, spark_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import Column, DataFrame, SparkSession
 
-INTEGER: Final = ("int", "uint")
-USAGE: Final = Wanted(
-    what="usage log",
-    folder="usage",
-    columns={
-        "bucket": ("timestamp",),
-        "namespace": ("string", "large_string", "dictionary"),
-        "entity": ("string", "large_string", "dictionary"),
-        "operation": ("string", "large_string", "dictionary"),
-        "stage": ("string", "large_string", "dictionary"),
-        "count": INTEGER,
-        "bytes": INTEGER,
-        "units": INTEGER,
-        "connection_peak": INTEGER,
-    },
-    weight="count",
-    hour_column="bucket",
-    may_be_empty=False,
-)
-_COLUMNS: Final = (
-    ("bucket", t.TimestampType()),
-    ("namespace", t.StringType()),
-    ("entity", t.StringType()),
-    ("operation", t.StringType()),
-    ("stage", t.StringType()),
-    ("count", t.LongType()),
-    ("bytes", t.LongType()),
-    ("units", t.LongType()),
-    ("connection_peak", t.IntegerType()),
-)
-_NAMES: Final = tuple(name for name, _ in _COLUMNS)
-_SCHEMA: Final = t.StructType([t.StructField(name, kind) for name, kind in _COLUMNS])
+_TYPES: Final = {
+    "bucket": t.TimestampType(),
+    **dict.fromkeys(NAMES, t.StringType()),
+    **dict.fromkeys(VALUES, t.LongType()),
+    "connection_peak": t.IntegerType(),
+}
+_SCHEMA: Final = t.StructType([t.StructField(name, kind) for name, kind in _TYPES.items()])
 _LINE_SCHEMA: Final = t.StructType(
-    [t.StructField(name, t.StringType() if name == "bucket" else kind) for name, kind in _COLUMNS]
+    [t.StructField(name, t.StringType() if name == "bucket" else kind) for name, kind in _TYPES.items()]
     + [t.StructField("part", t.StringType()), t.StructField("_raw", t.StringType())]
 )
-EVENT: Final = ("part", "ms", "namespace", "entity", "operation", "stage")
-"""What makes an event one: a minute's row of one life's part of one hour. A part is known by the file that was chosen for it."""
-HOUR_MS: Final = 3_600_000
-EARLIEST: Final = datetime(2024, 1, 1, tzinfo=UTC)
-"""No broker of this kind wrote a log before: a minute before this comes from a clock that was not set. Every month from the first
-row on is billed, so such a row must not count as the first."""
-AHEAD_MAX: Final = timedelta(days=2)
-"""How far a broker's clock may be ahead of the one that the bill is made with."""
-COUNT_MAX: Final = 10**15
-"""More in a minute is no count."""
-
 
 _HOUR_TEXT: Final = "substring_index(_metadata.file_path, '/hour=', -1)"
 _FILE_HOUR: Final = f"unix_date(try_cast(left({_HOUR_TEXT}, 10) AS DATE)) * 24L + try_cast(substring({_HOUR_TEXT}, 12, 2) AS INT)"
 """The hour of a part by the name of its directory, counted from 1970; null where there is none."""
-
 
 PART_HASH: Final = "xxhash64(part)"
 MINUTE_BIT: Final = "shiftleft(1L, CAST(ms div 60000 % 60 AS INT))"
@@ -78,18 +40,17 @@ CROWDED: Final = "rows > bit_count(minutes)"
 """Of the rows of one part, hour, entity, stage and operation: some minute is there more than once. An hour has 60 minutes, so one number holds
 a bit for each; two parts that share a hash can only raise a false alarm.
 """
-VALUES: Final = ("count", "bytes", "units", "connection_peak")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    inputs: Inputs
+    """Rows of usage logs."""
+
+    range: UsageRange
     judged: DataFrame
     """Every row: EVENT, VALUES, ``source``, ``raw``, and ``reason``: null, or why it cannot be true. ``ms`` is its minute, in milliseconds
     since 1970.
     """
-    start: datetime | None = None
-    end: datetime | None = None
 
     @property
     def quarantined(self) -> DataFrame:
@@ -108,26 +69,14 @@ class Usage:
         return true.groupBy(*EVENT).agg(*newest, f.count(f.lit(1)).alias("copies"))
 
 
-def read_usage(
-    spark: SparkSession,
-    locations: Sequence[str],
-    start: datetime | None = None,
-    end: datetime | None = None,
-    inputs: Inputs | None = None,
-    now: datetime | None = None,
-) -> Usage:
-    """Read logs. ``start`` belongs to the time that is looked at, ``end`` does not. ``inputs`` are those of the locations, if they were looked
-    for already. Rows later than ``now`` (the machine's time unless given) cannot be true: one of them would be billed with
-    every month up to its own.
-    """
-    inputs = inputs or find_inputs(spark, locations, USAGE)
-    latest = (now or utc(BrokerClock()())) + AHEAD_MAX
-    rows = _with_reason(_rows(spark, inputs), latest)
-    if start is not None:
-        rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") >= f.lit(start)))
-    if end is not None:
-        rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") < f.lit(end)))
-    return Usage(inputs, rows, start, end)
+def read_usage(spark: SparkSession, wanted: UsageRange) -> Usage:
+    """The rows of a range of usage logs."""
+    rows = _with_reason(_rows(spark, wanted.inputs), wanted)
+    if wanted.start is not None:
+        rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") >= f.lit(wanted.start)))
+    if wanted.end is not None:
+        rows = rows.where(f.col("bucket").isNull() | (f.col("bucket") < f.lit(wanted.end)))
+    return Usage(wanted, rows)
 
 
 def has_repeats(usage: Usage) -> bool:
@@ -157,7 +106,7 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
             )
             found.append(
                 rows.select(
-                    *_NAMES,
+                    *COLUMNS,
                     f.lit(None).cast("string").alias("broken"),
                     source.alias("source"),
                     source.alias("part"),
@@ -165,20 +114,11 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
                 )
             )
     if inputs.lines:
-        rows = (
-            spark.read.schema(_LINE_SCHEMA)
-            .option("mode", "PERMISSIVE")
-            .option("columnNameOfCorruptRecord", "_raw")
-            .option("recursiveFileLookup", "true")
-            .json([*map(spark_path, inputs.lines)])
-        )
-        bucket = f.when(
-            f.col("bucket").rlike("^[0-9]{1,18}$"), f.expr("timestamp_millis(try_cast(bucket AS BIGINT))")
-        )
+        rows = spark.read.schema(_LINE_SCHEMA).options(**JSON_OPTIONS).json([*map(spark_path, inputs.lines)])
         found.append(
             rows.select(
-                bucket.otherwise(f.expr("try_cast(bucket AS TIMESTAMP)")).alias("bucket"),
-                *_NAMES[1:],
+                time_column("bucket").alias("bucket"),
+                *COLUMNS[1:],
                 f.col("_raw").alias("broken"),
                 source.alias("source"),
                 f.coalesce("part", f.lit("")).alias("part"),
@@ -197,30 +137,27 @@ def _rows(spark: SparkSession, inputs: Inputs) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), found)
 
 
-def _with_reason(rows: DataFrame, latest: datetime) -> DataFrame:
-    ms = f.unix_millis("bucket")
+def _with_reason(rows: DataFrame, wanted: UsageRange) -> DataFrame:
+    bucket, operation, stage = f.col("bucket"), f.col("operation"), f.col("stage")
     reasons: list[tuple[Column, str]] = [
-        (f.col("broken").isNotNull(), "not a row of JSON with these columns"),
-        (f.col("bucket").isNull(), "bucket is missing or no time"),
-        (f.col("bucket") > f.lit(latest), "bucket lies in the future"),
-        (f.col("bucket") < f.lit(EARLIEST), f"bucket lies before {EARLIEST:%Y}"),
-        (f.col("namespace").isNull() | f.col("entity").isNull(), "namespace or entity is missing"),
-        (f.col("operation").isNull() | ~f.col("operation").isin(*OPERATIONS), "operation is not known"),
-        (f.col("stage").isNull() | ~f.col("stage").isin(*STAGES), "stage is neither primary nor backlog"),
+        (f.col("broken").isNotNull(), log.NOT_JSON),
+        (bucket.isNull(), log.NO_BUCKET),
+        (bucket > f.lit(wanted.latest), log.IN_FUTURE),
+        (bucket < f.lit(log.EARLIEST), log.TOO_EARLY),
+        (f.col("namespace").isNull() | f.col("entity").isNull(), log.NO_NAME),
+        (operation.isNull() | ~operation.isin(*OPERATIONS), log.BAD_OPERATION),
+        (stage.isNull() | ~stage.isin(*STAGES), log.BAD_STAGE),
     ]
     for name in VALUES:
-        bad = f.col(name).isNull() | (f.col(name) < 0) | (f.col(name) > COUNT_MAX)
-        reasons.append((bad, f"{name} is missing, negative or beyond all bounds"))
+        bad = f.col(name).isNull() | (f.col(name) < 0) | (f.col(name) > log.COUNT_MAX)
+        reasons.append((bad, log.BAD_VALUE.format(name)))
     reasons += [
-        (f.col("units") < f.col("count"), "fewer units than operations"),
-        ((f.col("operation") == CONNECTIONS) & (f.col("units") > 0), "a row of connections with operations"),
-        (
-            f.expr(f"unix_millis(bucket) div {HOUR_MS}") != f.col("file_hour"),
-            "the minute is not in the hour of its part",
-        ),
+        (f.col("units") < f.col("count"), log.FEW_UNITS),
+        ((operation == CONNECTIONS) & (f.col("units") > 0), log.CONNECTIONS_BILLED),
+        (f.expr(f"unix_millis(bucket) div {HOUR_MS}") != f.col("file_hour"), log.OTHER_HOUR),
     ]
-    reason = f.when(reasons[0][0], reasons[0][1])
+    reason = f.when(*reasons[0])
     for condition, text in reasons[1:]:
         reason = reason.when(condition, text)
-    raw = f.coalesce(f.col("broken"), f.to_json(f.struct(*_NAMES)))
-    return rows.withColumn("reason", reason).withColumn("raw", raw).withColumn("ms", ms)
+    raw = f.coalesce(f.col("broken"), f.to_json(f.struct(*COLUMNS)))
+    return rows.withColumn("reason", reason).withColumn("raw", raw).withColumn("ms", f.unix_millis("bucket"))

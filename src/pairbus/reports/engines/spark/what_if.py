@@ -1,33 +1,32 @@
-"""What a usage log tells of outages, for ``cost.what_if`` to reckon with.
-
-The log counts by minute: where a setting cuts through a minute, its messages are taken as evenly spread.
-"""
+"""The recorded figures that ``bill.what_if`` needs, from usage logs on Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from pairbus.errors import UsageError
-from pairbus.reports.bill.model import BACKLOG, EMPTY_RECEIVE, MINUTE_MS, PING, PRIMARY, SEND
-from pairbus.reports.bill.what_if import Away, Detour, Recorded, RecordedMonth
+from pairbus.reports.bill.model import BACKLOG, DAY_MS, EMPTY_RECEIVE, MINUTE_MS, PING, PRIMARY, SEND
+from pairbus.reports.bill.what_if import (
+    MINUTES_MAX,
+    Away,
+    Minute,
+    Recorded,
+    RecordedMonth,
+    away_of,
+    detours_of,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import DataFrame
 
-DAY_MS: Final = 24 * 60 * MINUTE_MS
 MONTHS_MAX: Final = 400
-OUTAGES_MAX: Final = 10_000
-OUTAGE_GAP_MS: Final = 15 * MINUTE_MS
-"""Sends to the backlog further apart belong to different outages."""
 
 
 def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -> Recorded:
-    """What was recorded of the pairing. ``early_ms``: how far into each outage to look apart."""
+    """What was recorded about the pairing. ``early_ms``: how far into each outage to count separately."""
     operation, stage = f.col("operation"), f.col("stage")
     idle = (operation == EMPTY_RECEIVE) & (stage == BACKLOG)
     queue = f.when(
@@ -39,7 +38,7 @@ def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -
         f.sum(f.when(operation == PING, f.col("units"))).alias("pings"),
         f.countDistinct(queue).alias("queues"),
     ).collect()[0]
-    # By the days of UTC: the session's time zone has no say in it.
+    # By the days of UTC, whatever the session's time zone is.
     month = f.date_format(f.expr(f"date_from_unix_date(CAST(ms div {DAY_MS} AS INT))"), "yyyy-MM")
     found = (
         counted.groupBy(month.alias("month"))
@@ -51,7 +50,7 @@ def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -
     if len(found) > MONTHS_MAX:
         raise UsageError(f"more than {MONTHS_MAX} months: narrow the time with --from and --to")
     months = tuple(
-        RecordedMonth(month=str(one["month"]), operations=int(one["operations"]), first_ms=int(one["first"]))
+        RecordedMonth(month=one["month"], operations=one["operations"], first_ms=one["first"])
         for one in found
     )
     return Recorded(
@@ -60,87 +59,21 @@ def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -
         pings=int(row["pings"] or 0),
         queues=int(row["queues"]),
         months=months,
-        detours=_detours(counted, early_ms),
+        detours=detours_of(_minutes(counted.where(_is_send(BACKLOG) + " AND count > 0")), early_ms),
     )
 
 
-def _detours(counted: DataFrame, early_ms: int) -> tuple[Detour, ...]:
-    minutes = (
-        counted.where((f.col("operation") == SEND) & (f.col("stage") == BACKLOG) & (f.col("count") > 0))
-        .groupBy(f.col("ms").alias("at"))
-        .agg(f.sum("count").alias("count"), f.sum("units").alias("units"))
-    )
-    # One task sorts all minutes with detours: at most as many as there are minutes.
-    order = Window.orderBy("at")
-    is_new = (f.col("at") - f.lag("at", 1).over(order)) > OUTAGE_GAP_MS
-    numbered = minutes.withColumn("is_new", f.coalesce(is_new, f.lit(True)).cast("int"))
-    grouped = numbered.withColumn("outage", f.sum("is_new").over(order))
-    start = f.min("at").over(Window.partitionBy("outage"))
-    overlap = _overlap(f.col("at"), f.col("start"), f.col("start") + early_ms)
-    rows = (
-        grouped.withColumn("start", start)
-        .groupBy("outage")
-        .agg(
-            f.min("at").alias("first"),
-            f.max("at").alias("last"),
-            f.sum("count").alias("messages"),
-            f.sum("units").alias("units"),
-            f.sum(f.col("count") * overlap).alias("early"),
-            f.sum(f.col("units") * overlap).alias("early_units"),
-        )
-        .orderBy("first")
-        .limit(OUTAGES_MAX + 1)
-        .collect()
-    )
-    if len(rows) > OUTAGES_MAX:
-        raise UsageError(f"more than {OUTAGES_MAX:,} outages: narrow the time with --from and --to")
-    return tuple(_detour(row) for row in rows)
-
-
-def _detour(row: Row) -> Detour:
-    return Detour(
-        start_ms=int(row["first"]),
-        end_ms=int(row["last"]) + MINUTE_MS,
-        messages=int(row["messages"]),
-        units=int(row["units"]),
-        early_messages=int(row["early"]) // MINUTE_MS,
-        early_units=int(row["early_units"]) // MINUTE_MS,
-    )
-
-
-def supposed_outage(counted: DataFrame, start: datetime, end: datetime, failover_interval_ms: int) -> Away:
+def supposed_outage(counted: DataFrame, start_ms: int, end_ms: int, failover_interval_ms: int) -> Away:
     """What was sent to the primary in a time in which it is supposed to be away."""
-    first, last = int(start.timestamp()) * 1000, int(end.timestamp()) * 1000
-    failover = min(last, first + failover_interval_ms)
-    at = f.col("ms")
-    refused, detoured = (
-        _overlap(at, f.lit(first), f.lit(failover)),
-        _overlap(at, f.lit(failover), f.lit(last)),
-    )
-    sends = counted.where((f.col("operation") == SEND) & (f.col("stage") == PRIMARY))
-    row = (
-        sends.where((at >= first - MINUTE_MS) & (at < last))
-        .agg(
-            f.sum(f.col("count") * refused).alias("refused"),
-            f.sum(f.col("units") * refused).alias("refused_units"),
-            f.sum(f.col("count") * detoured).alias("messages"),
-            f.sum(f.col("units") * detoured).alias("units"),
-            f.countDistinct("namespace", "entity").alias("entities"),
-        )
-        .collect()[0]
-    )
-    return Away(
-        start_ms=first,
-        end_ms=last,
-        entities=int(row["entities"]),
-        refused_messages=int(row["refused"] or 0) // MINUTE_MS,
-        refused_units=int(row["refused_units"] or 0) // MINUTE_MS,
-        messages=int(row["messages"] or 0) // MINUTE_MS,
-        units=int(row["units"] or 0) // MINUTE_MS,
-    )
+    sends = counted.where(f"{_is_send(PRIMARY)} AND ms >= {start_ms - MINUTE_MS} AND ms < {end_ms}")
+    entities = sends.select("namespace", "entity").distinct().count()
+    return away_of(_minutes(sends), entities, start_ms, end_ms, failover_interval_ms)
 
 
-def _overlap(minute: Column, start: Column, end: Column) -> Column:
-    """Milliseconds of a minute that lie between two instants."""
-    upto = f.least(minute + MINUTE_MS, end)
-    return f.greatest(f.lit(0).cast("long"), upto - f.greatest(minute, start))
+def _is_send(stage: str) -> str:
+    return f"operation = '{SEND}' AND stage = '{stage}'"
+
+
+def _minutes(sends: DataFrame) -> list[Minute]:
+    grouped = sends.groupBy("ms").agg(f.sum("count").alias("count"), f.sum("units").alias("units"))
+    return [Minute(row["ms"], row["count"], row["units"]) for row in grouped.limit(MINUTES_MAX + 1).collect()]

@@ -1,0 +1,537 @@
+"""The certificate in this process: the rows of all ledgers grouped by (destination, message id, body hash).
+
+What a row says about its message follows from its kind, its paths and its detail. There are few of those combinations, so each is judged
+once, in plain Python; everything that differs from row to row is done by column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import compute as pc
+
+from pairbus.reports.certificate.value import (
+    BOUNDS_MS,
+    FATE_COLUMNS,
+    FATES,
+    MINUTE_MS,
+    NAMED_FATES,
+    NAMED_MAX,
+    REASONS_MAX,
+    THERE,
+    Certificate,
+    Named,
+    Outage,
+    ParkedMinute,
+    RowCounts,
+    histogram_of,
+    outages_of,
+)
+from pairbus.reports.engines import audit_log as log
+from pairbus.reports.engines.arrow.rows import (
+    LONG,
+    TEXT,
+    TIME,
+    first_reason,
+    raw_rows,
+    read_lines,
+    read_parquet,
+    source_uri,
+    write_table,
+)
+from pairbus.reports.engines.audit_log import (
+    COLUMNS,
+    DEAD_LETTER,
+    DEAD_LETTERED,
+    DELIVERED_TOPIC,
+    DELIVERIES,
+    EXPIRED,
+    HELD,
+    KEY,
+    MEASURES,
+    MEASURES_OF,
+    RECEIVED,
+    ROLES,
+    SENDS,
+    SENT,
+)
+from pairbus.reports.inputs import Inputs
+from pairbus.server.clock import utc
+
+SLICE_NUMBERS: Final = 65_536
+SLICE_MS: Final = MINUTE_MS
+"""Positions by number come before positions by time of the same slice; see ``engines.spark.order``."""
+_TYPES: Final = {
+    **dict.fromkeys(COLUMNS, TEXT),
+    "sequence_number": LONG,
+    "time": TIME,
+}
+_QUARANTINE: Final = pa.schema([("role", TEXT), ("source", TEXT), ("reason", TEXT), ("raw", TEXT)])
+_BACKLOG_PATH: Final = re.compile(log.BACKLOG_PATTERN)
+_HASH: Final = "^[0-9a-fA-F]{64}$"
+_TIMES: Final = {
+    "backlog_ms": ("ms", ("sent_backlog",)),
+    "direct_ms": ("ms", ("sent_direct",)),
+    "stored_ms": ("ms", ("stored",)),
+    "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
+    "stored_sequence": ("sequence_number", ("stored",)),
+}
+"""The least of a column over the rows that say one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The certificate and the rows it rests on."""
+
+    certificate: Certificate
+    messages: pa.Table
+    """One row for each message: KEY, ``accepted``, ``found``, FATE_COLUMNS, ``accepted_ms``, ``arrived_ms``, ``is_detoured``."""
+    quarantined: pa.Table
+
+    def write(self, directory: str) -> None:
+        """Write ``DIR/messages`` (every message that is not simply where it should be) and ``DIR/quarantine``."""
+        time = pa.timestamp("us", tz="UTC")
+        found = []
+        for fate in NAMED_FATES:
+            rows = self.messages.filter(pc.greater(self.messages[fate], 0))
+            columns = {
+                "fate": pa.array([fate] * rows.num_rows, TEXT),
+                "destination": rows["destination"],
+                "message_id": rows["message_id"],
+                "sha256": rows["body"],
+                "copies": rows[fate],
+                "accepted_time": rows["accepted_ms"].cast(pa.timestamp("ms", tz="UTC")).cast(time),
+                "arrived_time": rows["arrived_ms"].cast(pa.timestamp("ms", tz="UTC")).cast(time),
+                "through_backlog": rows["is_detoured"],
+            }
+            found.append(pa.table(columns))
+        write_table(directory, "messages", pa.concat_tables(found))
+        if self.quarantined.num_rows:
+            write_table(directory, "quarantine", self.quarantined)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saying:
+    """What rows of one kind, path and detail say."""
+
+    reason: str | None
+    destination: str
+    place: str | None
+    measures: Mapping[str, int]
+
+
+def _saying(
+    role: str, kind: str | None, entity: str | None, destination: str | None, is_ttl: bool
+) -> _Saying:
+    kind = kind.lower() if kind else log.KIND_DEFAULTS[role]
+    place = None if entity is None else entity.lower()
+    path = place or ""
+    is_backlog = bool(_BACKLOG_PATH.match(path))
+    is_dead, is_topic = path.endswith(log.DEAD_LETTER_PATH), log.SUBSCRIPTIONS_PATH in path
+    if destination:
+        path = destination.lower()
+    elif is_topic:
+        path = path.partition(log.SUBSCRIPTIONS_PATH)[0]
+    elif is_dead:
+        path = path.removesuffix(log.DEAD_LETTER_PATH)
+    path = path.lstrip("/")
+    has_lapsed = kind == EXPIRED or (kind == DEAD_LETTERED and is_ttl)
+    if kind not in log.KINDS:
+        return _Saying(log.BAD_KIND, path, place, {})
+    measures = _measures(role, kind, is_backlog, is_dead, is_topic, has_lapsed)
+    return _Saying(None, path, place, measures)
+
+
+def _measures(
+    role: str, kind: str, is_backlog: bool, is_dead: bool, is_topic: bool, has_lapsed: bool
+) -> dict[str, int]:
+    """What a row says about its message, and what it takes back: places in the backlog are counted up and down, so that a whole audit
+    shows what is left there.
+    """
+    if role == SENT:
+        return {"sent_backlog" if is_backlog else "sent_direct": 1} if kind in SENDS else {}
+    if role == RECEIVED:
+        if is_backlog:
+            return {}
+        if has_lapsed:
+            return {"expired_there": 1}
+        if kind == DEAD_LETTERED:
+            return {"dead_there": 1}
+        if is_dead:
+            return {}
+        if kind in DELIVERIES:
+            return {DELIVERED_TOPIC if is_topic else "delivered": 1}
+        return {"stored": 1} if kind == "sent" else {}
+    if role == DEAD_LETTER:
+        found = {"expired" if has_lapsed else "aside" if is_backlog else "dead": 1}
+        return {"parked": 1, **found} if is_backlog else found
+    if not is_backlog:
+        return {}
+    left = -1 if kind in (*DELIVERIES, *log.REMOVED, EXPIRED, DEAD_LETTERED) else 0
+    if is_dead:
+        return {"parked": 1, "aside": 1} if kind in HELD else {"aside": left}
+    if kind == "sent" or kind in HELD:
+        return {"parked": 1, "backlog": 1}
+    gone = {"backlog": left}
+    if has_lapsed:
+        return {**gone, "expired": 1}
+    return {**gone, "aside": 1} if kind == DEAD_LETTERED else gone
+
+
+class _Reader:
+    """Reads the rows of ledgers, and counts those that say nothing."""
+
+    def __init__(self, measures: Sequence[str], with_body: bool) -> None:
+        self.measures = measures
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.quarantined: list[pa.Table] = []
+        self._with_body = with_body
+
+    def read(self, role: str, inputs: Inputs) -> list[pa.Table]:
+        found = [self._said(read_parquet(path, _TYPES), role, path) for path in inputs.parquet]
+        return found + [self._said(read_lines(path, _TYPES), role, path) for path in inputs.lines]
+
+    def _said(self, rows: pa.Table, role: str, path: str) -> pa.Table:
+        """The rows that say something: KEY, ``ms``, ``sequence_number``, ``place`` and the measures."""
+        codes, sayings = _sayings(rows, role)
+        by_code = {
+            "reason": pa.array([saying.reason for saying in sayings], TEXT),
+            "destination": pa.array([saying.destination for saying in sayings], TEXT),
+            "place": pa.array([saying.place for saying in sayings], TEXT),
+        }
+        kind = pc.utf8_lower(rows["kind"])
+        given = pc.coalesce(rows["sha256"], rows["body_sha256"])
+        body = pc.if_else(
+            pc.fill_null(pc.match_substring_regex(given, _HASH), False), pc.utf8_lower(given), None
+        )
+        destination = by_code["destination"].take(codes)
+        conditions = [
+            (pc.is_valid(rows["broken"]), log.NOT_JSON),
+            (pc.is_valid(by_code["reason"].take(codes)), log.BAD_KIND),
+            (pc.is_null(rows["time"]), log.NO_TIME),
+            (pc.is_null(rows["message_id"]), log.NO_ID),
+            (pc.equal(destination, ""), log.NO_DESTINATION),
+        ]
+        if self._with_body:
+            is_deletion = pc.fill_null(pc.equal(kind, log.ENTITY_DELETED), False)
+            conditions.append((pc.and_(pc.invert(is_deletion), pc.is_null(body)), log.NO_HASH))
+        reason = first_reason(conditions)
+        self._quarantine(rows, reason, role, path)
+        says = pa.array(
+            [any(saying.measures.get(name) for name in self.measures) for saying in sayings], pa.bool_()
+        )
+        is_true = pc.is_null(reason)
+        is_used = pc.and_(is_true, says.take(codes))
+        used = {
+            "destination": destination,
+            "message_id": rows["message_id"],
+            "body": body if self._with_body else pa.nulls(rows.num_rows, TEXT),
+            "place": by_code["place"].take(codes),
+            "ms": rows["time"],
+            "sequence_number": rows["sequence_number"],
+        }
+        for name in self.measures:
+            column = pa.array([saying.measures.get(name, 0) for saying in sayings], pa.int8())
+            used[name] = column.take(codes)
+        table = pa.table(used).filter(is_used)
+        self.counts[role, "used"] += table.num_rows
+        self.counts[role, "other"] += (pc.sum(is_true).as_py() or 0) - table.num_rows
+        return table
+
+    def _quarantine(self, rows: pa.Table, reason: Any, role: str, path: str) -> None:
+        if reason.null_count == len(reason):
+            return
+        wrong, why = rows.filter(pc.is_valid(reason)), reason.drop_null().to_pylist()
+        self.counts[role, "quarantined"] += len(why)
+        self.reasons.update((role, text) for text in why)
+        columns = [[role] * len(why), [source_uri(path)] * len(why), why, raw_rows(wrong, COLUMNS, _TYPES)]
+        self.quarantined.append(pa.table(columns, schema=_QUARANTINE))
+
+
+def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
+    """For each row the number of its saying; and the sayings."""
+    is_ttl = pc.fill_null(pc.equal(rows["detail"], log.REASON_EXPIRED), False)
+    columns = [rows["kind"], rows["entity"], rows["destination"], is_ttl]
+    code = pa.array([0] * rows.num_rows, LONG)
+    values: list[list[Any]] = []
+    for column in columns:
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        values.append(encoded.dictionary.to_pylist())
+        code = pc.add(pc.multiply(code, max(1, len(values[-1]))), encoded.indices.cast(LONG))
+    distinct = code.dictionary_encode()
+    found = []
+    for number in distinct.dictionary.to_pylist():
+        parts = []
+        for options in reversed(values):
+            number, at = divmod(number, max(1, len(options)))
+            parts.append(options[at])
+        late, destination, entity, kind = parts
+        found.append(_saying(role, kind, entity, destination, late))
+    return distinct.indices, found
+
+
+def reconcile(
+    inputs: Mapping[str, Inputs],
+    until: datetime | None = None,
+    *,
+    with_body: bool = True,
+    with_order: bool = True,
+) -> Reconciled:
+    """Judge every message. Sends at or after ``until`` that are nowhere yet are in flight, not lost.
+
+    Raises:
+        UsageError: A file is damaged.
+    """
+    measures = [name for name in MEASURES if any(name in MEASURES_OF[role] for role in inputs)]
+    reader = _Reader(measures, with_body)
+    parts = [part for role, found in inputs.items() for part in reader.read(role, found)]
+    known = _fates(_grouped(pa.concat_tables(parts) if parts else _nothing(measures), measures), until)
+    totals = {name: _sum(known[name]) for name in ("accepted", "found", *FATE_COLUMNS, *THERE)}
+    is_accepted = pc.greater(known["accepted"], 0)
+    parked = pc.and_(known["is_detoured"], is_accepted)
+    delay = pc.if_else(
+        pc.greater(known["arrived"], 0), pc.subtract(known["arrived_ms"], known["accepted_ms"]), None
+    )
+    known = known.append_column("parked", parked).append_column("delay", delay)
+    detoured = _sum(parked)
+    certificate = Certificate(
+        accepted=totals["accepted"],
+        received=totals["found"],
+        messages=_sum(is_accepted),
+        detoured=detoured,
+        fates={fate: totals[fate] for fate in FATE_COLUMNS},
+        altered=_altered(known) if totals["lost"] and totals["unexpected"] else 0,
+        at_destination={name: totals[name] for name in THERE},
+        named={fate: _named(known, fate) for fate in NAMED_FATES if totals[fate]},
+        rows={
+            role: RowCounts(*[reader.counts[role, status] for status in ("used", "other", "quarantined")])
+            for role in ROLES
+        },
+        reasons={
+            f"{role}: {why}": count for (role, why), count in sorted(reader.reasons.items())[:REASONS_MAX]
+        },
+        delays=_delays(known),
+        reordered=_reordered(known) if with_order else None,
+        outages=_outages(known.filter(parked)) if detoured else (),
+        journals=tuple(sorted({path for found in inputs.values() for path in found.journals})),
+        repeated_parts=sum(len(found.repeated) for found in inputs.values()),
+    )
+    certificate.check()
+    return Reconciled(certificate, known, pa.concat_tables([_QUARANTINE.empty_table(), *reader.quarantined]))
+
+
+def _nothing(measures: Sequence[str]) -> pa.Table:
+    texts = [(name, TEXT) for name in (*KEY, "place")]
+    numbers = [(name, LONG) for name in ("ms", "sequence_number")]
+    return pa.schema([*texts, *numbers, *((name, pa.int8()) for name in measures)]).empty_table()
+
+
+def _sum(column: Any) -> int:
+    return int(pc.sum(column).as_py() or 0)
+
+
+def _grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
+    """One row for each key, with every measure added up (0 where no input can say it) and the times of ``_TIMES``."""
+    if DELIVERED_TOPIC in measures:
+        rows = _topics_joined(rows, measures)
+    aggregates: list[tuple[str, str]] = [
+        (name, "max" if name == DELIVERED_TOPIC else "sum") for name in measures
+    ]
+    for name, (column, said_by) in _TIMES.items():
+        says = pa.scalar(False)
+        for measure in said_by:
+            if measure in measures:
+                says = pc.or_(says, pc.greater(rows[measure], 0))
+        values = pc.if_else(says, rows[column], pa.scalar(None, LONG))
+        rows = rows.append_column(
+            name, values if not isinstance(values, pa.Scalar) else pa.nulls(rows.num_rows, LONG)
+        )
+        aggregates.append((name, "min"))
+    found = rows.group_by([*KEY]).aggregate(aggregates)
+    found = found.rename_columns(
+        [name if name in KEY else name.rpartition("_")[0] for name in found.column_names]
+    )
+    for name in MEASURES:
+        column = found[name].cast(LONG) if name in measures else pa.array([0] * found.num_rows, LONG)
+        found = found.drop_columns([name]) if name in measures else found
+        found = found.append_column(name, column)
+    return found
+
+
+def _topics_joined(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
+    """Deliveries by several subscriptions are one arrival at the topic: of each message the subscription with the most counts."""
+    is_topic = pc.greater(rows[DELIVERED_TOPIC], 0)
+    numbers = [*measures, "ms", "sequence_number"]
+    plain = rows.filter(pc.invert(is_topic)).drop_columns(["place"])
+    topics = rows.filter(is_topic)
+    if not topics.num_rows:
+        return plain
+    how = {"ms": "min", "sequence_number": "min"}
+    topics = topics.group_by([*KEY, "place"]).aggregate([(name, how.get(name, "sum")) for name in numbers])
+    topics = topics.rename_columns(
+        [name if name in (*KEY, "place") else name.rpartition("_")[0] for name in topics.column_names]
+    )
+    topics = topics.select([*KEY, *numbers])
+    plain = plain.select([*KEY, *numbers])
+    schema = pa.schema(
+        [plain.schema.field(name) if name in KEY else pa.field(name, LONG) for name in plain.column_names]
+    )
+    return pa.concat_tables([plain.cast(schema), topics.cast(schema)])
+
+
+def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
+    """What became of every accepted send. A message in the backlog was confirmed to its sender there: what the primary then accepted of it
+    was the drain's send, or the send whose answer never came.
+    """
+    zero = pa.scalar(0, LONG)
+    column = {name: grouped[name] for name in grouped.column_names}
+    is_backlog_send = pc.greater(column["sent_backlog"], 0)
+    accepted = pc.if_else(is_backlog_send, column["sent_backlog"], column["sent_direct"])
+    handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
+    found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], handed_out)
+    arrived = pc.min_element_wise(accepted, found)
+    missing = pc.subtract(accepted, arrived)
+    accepted_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"])
+    # Each place takes what the places before it left.
+    fates: dict[str, Any] = {}
+    elsewhere = zero
+    for fate, place in (
+        ("set_aside", "aside"),
+        ("dead_lettered", "dead"),
+        ("expired", "expired"),
+        ("in_backlog", "backlog"),
+    ):
+        there = pc.max_element_wise(column[place], zero)
+        left = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
+        fates[fate] = pc.min_element_wise(left, there)
+        elsewhere = pc.add(there, elsewhere)
+    rest = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))
+    # The same id and body accepted again and there once is one message, recorded twice.
+    is_absorbed = pc.and_(pc.not_equal(column["message_id"], ""), pc.greater(pc.add(found, elsewhere), zero))
+    is_late = pc.is_null(accepted)  # none
+    if until is not None:
+        is_late = pc.fill_null(pc.greater_equal(accepted_ms, int(until.timestamp() * 1000)), False)
+    is_known = pc.greater(accepted, 0)
+    return pa.table(
+        {
+            **{name: column[name] for name in KEY},
+            "accepted": accepted,
+            "found": found,
+            "arrived": arrived,
+            **fates,
+            "in_flight": pc.if_else(pc.and_(pc.invert(is_absorbed), is_late), rest, zero),
+            "lost": pc.if_else(pc.or_(is_absorbed, is_late), zero, rest),
+            "absorbed": pc.if_else(is_absorbed, rest, zero),
+            "repeated": pc.if_else(is_known, pc.subtract(found, arrived), zero),
+            "unexpected": pc.if_else(is_known, zero, found),
+            "completed_there": pc.min_element_wise(arrived, handed_out),
+            "dead_there": pc.min_element_wise(arrived, column["dead_there"]),
+            "expired_there": pc.min_element_wise(arrived, column["expired_there"]),
+            "accepted_ms": accepted_ms,
+            "arrived_ms": pc.coalesce(column["stored_ms"], column["delivered_ms"]),
+            "stored_sequence": column["stored_sequence"],
+            "is_detoured": pc.or_(is_backlog_send, pc.greater(column["parked"], 0)),
+        }
+    )
+
+
+def bucket(milliseconds: int) -> int:
+    """Which bar of a histogram: the first whose bound lies above."""
+    if milliseconds < 0:
+        return -1
+    return next((at for at, bound in enumerate(BOUNDS_MS) if milliseconds < bound), len(BOUNDS_MS))
+
+
+def _delays(known: pa.Table) -> Any:
+    timed = (
+        known.filter(pc.is_valid(known["delay"])).group_by(["delay", "parked"]).aggregate([([], "count_all")])
+    )
+    return histogram_of((bucket(row["delay"]), row["parked"], row["count_all"]) for row in timed.to_pylist())
+
+
+def _reordered(known: pa.Table) -> Any:
+    """Messages that arrived after one that was accepted later, by how much later."""
+    position = pc.coalesce(known["stored_sequence"], known["arrived_ms"])
+    width = pc.if_else(pc.is_valid(known["stored_sequence"]), SLICE_NUMBERS, SLICE_MS)
+    is_there = pc.and_(
+        pc.greater(known["arrived"], 0), pc.and_(pc.is_valid(known["accepted_ms"]), pc.is_valid(position))
+    )
+    table = pa.table(
+        {
+            "destination": known["destination"],
+            "slice": pc.divide(position, width),
+            "position": position,
+            "accepted_ms": known["accepted_ms"],
+            "is_detoured": known["is_detoured"],
+        }
+    ).filter(is_there)
+    table = table.sort_by([(name, "ascending") for name in ("destination", "slice", "position")])
+    counts: Counter[tuple[int, bool]] = Counter()
+    columns = [table[name].to_pylist() for name in table.column_names]
+    here: str | None = None
+    latest = 0
+    for (destination, _, _), rows in groupby(zip(*columns, strict=True), key=lambda row: row[:3]):
+        if destination != here:
+            here, latest = destination, -(2**63)
+        # Equal positions are side by side and not in an order.
+        side_by_side = [(accepted, is_detoured) for _, _, _, accepted, is_detoured in rows]
+        for accepted, is_detoured in side_by_side:
+            if latest > accepted:
+                counts[bucket(latest - accepted), is_detoured] += 1
+        latest = max(latest, *(accepted for accepted, _ in side_by_side))
+    return histogram_of((*key, count) for key, count in counts.items())
+
+
+def _named(known: pa.Table, fate: str) -> tuple[Named, ...]:
+    """The first few messages of a fate, in the order of their names."""
+    rows = known.filter(pc.greater(known[fate], 0)).sort_by([(name, "ascending") for name in KEY])
+    return tuple(
+        Named(
+            row["destination"],
+            row["message_id"],
+            row["body"] or "",
+            row[fate],
+            None if row["accepted_ms"] is None else utc(row["accepted_ms"]),
+        )
+        for row in rows.slice(0, NAMED_MAX).to_pylist()
+    )
+
+
+def _altered(known: pa.Table) -> int:
+    """Lost messages whose id came to their destination with another body."""
+
+    def names(fate: str) -> set[tuple[str, str]]:
+        rows = known.filter(pc.greater(known[fate], 0))
+        return set(zip(rows["destination"].to_pylist(), rows["message_id"].to_pylist(), strict=True))
+
+    return sum(message_id != "" for _, message_id in names("lost") & names("unexpected"))
+
+
+def _outages(parked: pa.Table) -> tuple[Outage, ...]:
+    counted = ("accepted", "arrived", *FATES)
+    table = parked.append_column("minute", pc.divide(parked["accepted_ms"], MINUTE_MS))
+    aggregates = [
+        ("accepted_ms", "min"),
+        ("accepted_ms", "max"),
+        ("delay", "max"),
+        *((name, "sum") for name in counted),
+    ]
+    return outages_of(
+        ParkedMinute(
+            row["minute"],
+            row["accepted_ms_min"],
+            row["accepted_ms_max"],
+            row["accepted_sum"],
+            {fate: row[f"{fate}_sum"] for fate in counted[1:]},
+            row["delay_max"],
+        )
+        for row in table.group_by("minute").aggregate(aggregates).to_pylist()
+    )

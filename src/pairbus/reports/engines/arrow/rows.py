@@ -1,0 +1,226 @@
+"""Log files as Arrow tables with the columns that a report wants, read by the same rules as on Spark.
+
+Every table also has ``broken`` (the text of a line that is not JSON with these columns, else null). Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyarrow import parquet
+
+from pairbus.errors import UsageError
+from pairbus.reports.inputs import MILLISECONDS_PATTERN, TIME_PATTERN
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+TIME: Final = "time"
+TEXT: Final = pa.string()
+LONG: Final = pa.int64()
+INT: Final = pa.int32()
+_BOUNDS: Final = {LONG: 2**63, INT: 2**31}
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+_MILLISECONDS: Final = re.compile(MILLISECONDS_PATTERN)
+_TIME: Final = re.compile(TIME_PATTERN)
+_ESCAPED: Final = re.compile("[\udc80-\udcff]")
+_FIELDS: Final = re.compile(r"[0-9]+")
+
+Columns = Mapping[str, Any]
+"""The wanted columns: TEXT, LONG, INT, or TIME for milliseconds since 1970."""
+
+
+class _Number(str):
+    """A number of JSON as it is written."""
+
+    __slots__ = ()
+
+
+def read_parquet(path: str, columns: Columns) -> pa.Table:
+    """One file; a column that it does not have is null.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    try:
+        with parquet.ParquetFile(path) as file:
+            there = [name for name in columns if name in file.schema_arrow.names]
+            found = file.read(columns=there)
+            made = {
+                name: _column(found[name], kind) if name in there else pa.nulls(found.num_rows, _type(kind))
+                for name, kind in columns.items()
+            }
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read: it is damaged; restore it, or take it away if it does not belong here"
+        ) from error
+    return pa.table({**made, "broken": pa.nulls(found.num_rows, TEXT)})
+
+
+def _column(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
+    if kind != TIME:
+        return column.cast(kind)
+    micros = column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(LONG)
+    return pc.divide(micros, 1_000)
+
+
+def _type(kind: Any) -> pa.DataType:
+    return LONG if kind == TIME else kind
+
+
+def read_lines(path: str, columns: Columns) -> pa.Table:
+    """One file of JSON lines."""
+    rows: dict[str, list[Any]] = {name: [] for name in (*columns, "broken")}
+    for line in _lines(path):
+        for values, broken in _parsed(line, columns):
+            for name in columns:
+                rows[name].append(values.get(name))
+            rows["broken"].append(broken)
+    schema = pa.schema([*((name, _type(kind)) for name, kind in columns.items()), ("broken", TEXT)])
+    return pa.table(rows, schema=schema)
+
+
+def _lines(path: str) -> Iterator[str]:
+    """The lines of a file. Bytes that are not UTF-8 are escaped, so that ``_parsed`` finds them."""
+    with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline=None) as file:
+        for line in file:
+            if text := line.rstrip("\n"):
+                yield text
+
+
+def _refuse(text: str) -> object:
+    raise ValueError(text)
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
+
+
+def _parsed(line: str, columns: Columns) -> list[tuple[dict[str, Any], str | None]]:
+    """The rows of a line, and for each the line itself if something in it does not fit."""
+    if _ESCAPED.search(line):
+        return [({}, line.encode(errors="surrogateescape").decode(errors="replace"))]
+    try:
+        # Whatever follows the first value is ignored, as Spark does.
+        value, _ = _DECODER.raw_decode(line.lstrip(" \t"))
+    except (ValueError, RecursionError):
+        return [({}, line)] if line.strip() else []
+    entries = value if isinstance(value, list) else [value]
+    if not all(isinstance(entry, dict) for entry in entries):
+        return [({}, line)]
+    return [_row(entry, line, columns) for entry in entries]
+
+
+def _row(entry: dict[str, Any], line: str, columns: Columns) -> tuple[dict[str, Any], str | None]:
+    found: dict[str, Any] = {}
+    broken = None
+    for name, kind in columns.items():
+        value = entry.get(name)
+        if value is None:
+            continue
+        if kind == TEXT:
+            found[name] = _text(value)
+        elif kind == TIME:
+            found[name] = milliseconds(_text(value))
+        elif isinstance(value, _Number) and _INTEGER.fullmatch(value) and _fits(int(value), kind):
+            found[name] = int(value)
+        else:
+            broken = line
+    return found, broken
+
+
+def _fits(number: int, kind: Any) -> bool:
+    return -_BOUNDS[kind] <= number < _BOUNDS[kind]
+
+
+def _text(value: object) -> str:
+    """A value of JSON in a column of text; anything but text as it would be written."""
+    text = str(value) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    # Half of a surrogate pair is no character: JSON can write it, Unicode text cannot.
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def milliseconds(text: str) -> int | None:
+    """A time as a line of JSON gives it; None if it is no time."""
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    if not _TIME.fullmatch(text):
+        return None
+    day, _, rest = text.replace("T", " ").partition(" ")
+    clock, zone = re.fullmatch(r"([0-9:.]*)(.*)", rest).groups()  # type: ignore[union-attr]
+    clock, _, fraction = clock.partition(".")
+    try:
+        at = datetime(*map(int, _FIELDS.findall(f"{day} {clock}")), tzinfo=UTC)  # type: ignore[misc,arg-type]
+    except ValueError:
+        return None
+    if zone not in ("", "Z"):
+        hours, minutes = int(zone[1:3]), int(zone[-2:])
+        if minutes > 59 or hours * 60 + minutes > 18 * 60:
+            return None
+        offset = timedelta(hours=hours, minutes=minutes)
+        at = at + offset if zone[0] == "-" else at - offset
+    return (at - EPOCH) // timedelta(milliseconds=1) + int(fraction.ljust(3, "0")[:3])
+
+
+def raw_rows(rows: pa.Table, names: Sequence[str], columns: Columns) -> list[str]:
+    """Quarantined rows as text: the line of JSON, or the columns as JSON with nulls left out."""
+    return [
+        row["broken"]
+        if row["broken"] is not None
+        else json.dumps(
+            {
+                name: _iso(row[name]) if columns[name] == TIME else row[name]
+                for name in names
+                if row[name] is not None
+            },
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        for row in rows.to_pylist()
+    ]
+
+
+def _iso(ms: int) -> str:
+    try:
+        return (EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return str(ms)
+
+
+def first_reason(conditions: Sequence[tuple[Any, str]]) -> Any:
+    """For each row the text of the first condition that holds; null where none does."""
+    return pc.case_when(
+        pc.make_struct(*[pc.fill_null(condition, False) for condition, _ in conditions]),
+        *[pa.scalar(text) for _, text in conditions],
+    )
+
+
+def source_uri(path: str) -> str:
+    """The name of a file, as Spark writes it."""
+    return "file://" + quote(path, safe="/=~!$&'()*+,;:@")
+
+
+def write_table(directory: str, name: str, table: pa.Table) -> None:
+    """Write ``DIR/name/part-0.parquet``, in place of all that is in that folder."""
+    parquet.write_table(table, emptied(directory, name) / "part-0.parquet")
+
+
+def emptied(directory: str, name: str) -> Path:
+    """The folder ``DIR/name`` without the files of an older report.
+
+    Raises:
+        UsageError: It cannot be made or emptied.
+    """
+    folder = Path(directory) / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            file.unlink()
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}") from None
+    return folder

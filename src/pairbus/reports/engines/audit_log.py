@@ -1,0 +1,77 @@
+"""What an audit log looks like, and what each of its rows says about a message. Both engines read it by these rules.
+
+A message is known by (destination, message id, hash of its body). Paths are compared without regard to case; a subscription's messages
+were sent to its topic; a backlog queue's messages have their destination beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pairbus.errors import UsageError
+from pairbus.reports.inputs import Inputs, Wanted
+
+SENT: Final = "sent"
+RECEIVED: Final = "received"
+BACKLOG: Final = "backlog"
+DEAD_LETTER: Final = "dead-letter"
+ROLES: Final = (SENT, RECEIVED, BACKLOG, DEAD_LETTER)
+
+SENDS: Final = ("sent", "accepted", "duplicate")
+DELIVERIES: Final = ("completed", "received-and-deleted", "received", "delivered")
+HELD: Final = ("held", "active", "peeked", "deferred", "scheduled", "locked")
+DEAD_LETTERED: Final = "dead-lettered"
+EXPIRED: Final = "expired"
+REMOVED: Final = ("cancelled", "purged", "forwarded")
+ENTITY_DELETED: Final = "entity-deleted"
+KINDS: Final = (*SENDS, *DELIVERIES, *HELD, DEAD_LETTERED, EXPIRED, *REMOVED, ENTITY_DELETED)
+KIND_DEFAULTS: Final = {SENT: "sent", RECEIVED: "received", BACKLOG: "held", DEAD_LETTER: "held"}
+"""What a row without a kind means in each input."""
+REASON_EXPIRED: Final = "TTLExpiredException"
+
+KEY: Final = ("destination", "message_id", "body")
+DELIVERED_TOPIC: Final = "delivered_topic"
+MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    SENT: ("sent_backlog", "sent_direct"),
+    RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there"),
+    BACKLOG: ("parked", "backlog", "aside", "expired"),
+    DEAD_LETTER: ("parked", "aside", "dead", "expired"),
+}
+"""What the rows of each input can say about a message."""
+MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
+DEAD_LETTER_PATH: Final = "/$deadletterqueue"
+SUBSCRIPTIONS_PATH: Final = "/subscriptions/"
+TRANSFER_PATH: Final = "/x-servicebus-transfer/"
+BACKLOG_PATTERN: Final = r"^[^/]+/x-servicebus-transfer/[0-9]+(/[$]transfer)?(/[$]deadletterqueue)?$"
+_TEXT: Final = ("string", "large_string", "dictionary")
+AUDIT: Final = Wanted(
+    what="audit log of messages",
+    folder="messages-audit",
+    columns={"message_id": _TEXT, "entity": _TEXT, "time": ("timestamp",)},
+    remedy="run the broker with --audit",
+    local_rows_max=1_000_000,  # about 1 GB: memory holds all rows
+)
+COLUMNS: Final = (
+    "kind", "message_id", "entity", "destination", "sequence_number", "time", "sha256", "body_sha256", "detail", "namespace"
+)  # fmt: skip
+
+NOT_JSON: Final = "not a row of JSON with these columns"
+BAD_KIND: Final = "kind is not known"
+NO_TIME: Final = "time is missing or no time"
+NO_ID: Final = "message_id is missing"
+NO_DESTINATION: Final = "neither destination nor entity"
+NO_HASH: Final = "no SHA-256 of the body (--no-body-hash compares without)"
+
+
+def check_whole(inputs: Mapping[str, Inputs]) -> None:
+    """Refuse damaged files: a certificate needs every one.
+
+    Raises:
+        UsageError: A file is damaged.
+    """
+    for found in inputs.values():
+        for path, why in found.damaged.items():
+            raise UsageError(
+                f"{path} cannot be read ({why}): a certificate needs every file; take it away if it does not belong here"
+            )

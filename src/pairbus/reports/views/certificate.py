@@ -1,0 +1,250 @@
+"""The certificate as a document: the verdict, where everything is, how long it took, each outage, and messages by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pairbus.reports.certificate.value import (
+    FATES,
+    HOLDS,
+    LOSS,
+    THERE,
+    UNPROVEN,
+    Bar,
+    Certificate,
+    Named,
+)
+from pairbus.reports.text import duration_text, many
+from pairbus.reports.views.document import (
+    BAD,
+    GOOD,
+    UNSURE,
+    Bars,
+    Document,
+    Notes,
+    Piece,
+    Section,
+    ShareBar,
+    Table,
+)
+
+KINDS: Final = {LOSS: BAD, HOLDS: GOOD, UNPROVEN: UNSURE}
+FATE_TEXTS: Final = {
+    "arrived": "arrived",
+    "in_backlog": "still in the backlog",
+    "set_aside": "dead-lettered in the backlog",
+    "dead_lettered": "dead-lettered",
+    "expired": "expired",
+    "in_flight": "accepted after the cut-off, not yet there",
+    "lost": "LOST",
+    "absorbed": "accepted again under the same id and body, there once",
+    "repeated": "arrived again",
+    "unexpected": "arrived and were never accepted",
+}
+NAMED: Final = (
+    "lost", "repeated", "unexpected", "set_aside", "in_backlog", "dead_lettered", "expired", "in_flight"
+)  # fmt: skip
+"""The most urgent first."""
+URGENT: Final = ("lost", "repeated", "unexpected")
+DIRECT: Final = 0
+DETOURED: Final = 4
+_COLOURS: Final = {
+    "arrived": 0, "in_backlog": 5, "set_aside": 7, "dead_lettered": 6, "expired": 3, "in_flight": 2, "lost": 8, "absorbed": 1
+}  # fmt: skip
+_TIME: Final = "%Y-%m-%d %H:%M:%S"
+
+
+def certificate_document(found: Certificate) -> Document:
+    """The whole report."""
+    sections = [
+        _balance(found),
+        _arrivals(found),
+        Section("How long it took from acceptance to arrival", [_histogram(found.delays, "delay")]),
+    ]
+    if found.reordered is not None:
+        sections.append(_order(found.reordered))
+    if found.outages:
+        sections.append(_outages(found))
+    sections += [_named(found, fate) for fate in NAMED if found.named.get(fate)]
+    read = sum(count.read for count in found.rows.values())
+    return Document(
+        title="Certificate of delivery",
+        subtitle=f"{many(found.accepted, 'accepted send')} against {many(found.received, 'arrival')}; "
+        f"{many(read, 'row')} read",
+        kind=KINDS[found.verdict],
+        sentence=sentence(found),
+        detail=_detail(found),
+        tiles=_tiles(found),
+        alarm="Lost" if found.fates["lost"] else "",
+        sections=[*sections, _inputs(found)],
+    )
+
+
+def sentence(found: Certificate) -> str:
+    """The verdict in one sentence."""
+    lost = found.fates["lost"]
+    if found.verdict == LOSS:
+        return f"{lost:,} of {many(found.accepted, 'accepted message')} {'is' if lost == 1 else 'are'} LOST."
+    if found.verdict == UNPROVEN:
+        return f"No loss among what could be read, but {many(found.quarantined, 'row')} could not: nothing is proven."
+    if found.accepted == 0:
+        return "Nothing was accepted, so nothing could be lost."
+    if found.accepted == 1:
+        return "Nothing is lost: the one accepted message is accounted for."
+    return f"Nothing is lost: each of {found.accepted:,} accepted messages is accounted for."
+
+
+def hint(found: Certificate) -> str:
+    """What may be wrong with the question, where nothing of one side is on the other; else empty."""
+    if not found.fates["lost"] or found.fates["arrived"]:
+        return ""
+    if not found.received:
+        return "No arrival is recorded: does --received name the namespace that was sent to, and has it an audit log?"
+    if found.altered:
+        return "Ids arrived, each with another body: --no-body-hash compares without."
+    return "None of them arrived, and nothing that arrived was accepted: are --sent and --received of the same pair?"
+
+
+def _detail(found: Certificate) -> str:
+    if text := hint(found):
+        return text
+    if found.altered:
+        return f"{found.altered:,} of the lost arrived with another body."
+    return "Every accepted send has one fate below; the counts add up."
+
+
+def _tiles(found: Certificate) -> list[tuple[str, str, str]]:
+    fates = found.fates
+    waiting = fates["in_backlog"] + fates["set_aside"] + fates["dead_lettered"] + fates["expired"]
+    tiles = [
+        ("Accepted", f"{found.accepted:,}", "sends that were confirmed to their senders"),
+        ("Arrived", f"{fates['arrived']:,}", "at their destination, whole"),
+        ("Lost", f"{fates['lost']:,}", "accepted and nowhere to be found"),
+        ("Arrived again", f"{fates['repeated']:,}", "arrivals beyond the accepted ones"),
+        ("Through the backlog", f"{found.detoured:,}", "messages parked while the primary was away"),
+        ("Elsewhere", f"{waiting:,}", "in the backlog, dead-lettered, expired"),
+    ]
+    if found.overtaken is not None:
+        tiles.append(("Overtaken", f"{found.overtaken:,}", "arrived after one accepted later"))
+    return tiles
+
+
+def _balance(found: Certificate) -> Section:
+    pieces = [
+        Piece(found.fates[fate], colour, f"{FATE_TEXTS[fate]}: {found.fates[fate]:,}")
+        for fate, colour in _COLOURS.items()
+        if found.fates[fate]
+    ]
+    rows = [
+        (FATE_TEXTS[fate], f"{found.fates[fate]:,}")
+        for fate in ("arrived", *FATES, "absorbed")
+        if found.fates[fate] or fate in ("arrived", "lost")
+    ]
+    alarm = FATE_TEXTS["lost"] if found.fates["lost"] else ""
+    table = Table(("", "messages"), rows, (1,), ("accepted", f"{found.accepted:,}"), alarm=alarm)
+    return Section(
+        "What was accepted, and where it is", [ShareBar(pieces, "where accepted messages are"), table]
+    )
+
+
+def _arrivals(found: Certificate) -> Section:
+    rows = [(FATE_TEXTS[fate], f"{found.fates[fate]:,}") for fate in ("arrived", "repeated", "unexpected")]
+    since = [
+        f"{found.at_destination[name]:,} {word.replace('_', '-')}"
+        for name, word in THERE.items()
+        if found.at_destination[name]
+    ]
+    remark = [f"Since then, at the destinations: {', '.join(since)}."] if since else []
+    table = Table(("", "messages"), rows, (1,), ("in all", f"{found.received:,}"))
+    return Section("What arrived", [table, Notes(remark)])
+
+
+def _histogram(found: Sequence[Bar], label: str) -> Bars:
+    rows = [
+        (
+            bar.span,
+            [
+                Piece(bar.direct, DIRECT, f"direct: {bar.direct:,}"),
+                Piece(bar.detoured, DETOURED, f"detoured: {bar.detoured:,}"),
+            ],
+            f"{bar.direct + bar.detoured:,}",
+        )
+        for bar in found
+    ]
+    return Bars(rows, label, [(DIRECT, "direct"), (DETOURED, "through the backlog")])
+
+
+def _order(found: Sequence[Bar]) -> Section:
+    title = "Overtaken by a message that was accepted later"
+    if not found:
+        return Section(
+            title, [Notes(["None: every destination got its messages in the order of their acceptance."])]
+        )
+    return Section(title, [_histogram(found, "order")], "By how much later the other one was accepted.")
+
+
+def _outages(found: Certificate) -> Section:
+    head = (
+        "from (UTC)",
+        "to (UTC)",
+        "parked",
+        "arrived",
+        "in backlog",
+        "dead-lettered there",
+        "lost",
+        "slowest",
+    )
+    rows = [
+        (
+            f"{outage.first:{_TIME}}",
+            f"{outage.last:{_TIME}}",
+            f"{outage.messages:,}",
+            *[f"{outage.fates[fate]:,}" for fate in ("arrived", "in_backlog", "set_aside", "lost")],
+            "" if outage.slowest_ms is None else duration_text(max(0, outage.slowest_ms)),
+        )
+        for outage in found.outages
+    ]
+    table = Table(head, rows, (2, 3, 4, 5, 6, 7), unbroken=(0, 1))
+    return Section("Outages", [table], "Times in which messages were parked in the backlog.")
+
+
+def _named(found: Certificate, fate: str) -> Section:
+    names, text = found.named[fate], FATE_TEXTS[fate]
+    title = f"{text[0].upper()}{text[1:]}: {found.fates[fate]:,}"
+    how_many = f"The first {len(names)} by name" if len(names) < found.fates[fate] else "All by name"
+    if fate in URGENT:
+        return Section(title, [_names(names)], f"{how_many}; --out writes all of them.")
+    return Section(title, [_names(names, summary=how_many)])
+
+
+def _names(names: Sequence[Named], summary: str = "") -> Table:
+    rows = [
+        (
+            name.destination,
+            name.message_id or "(no id)",
+            name.sha256[:16],
+            f"{name.copies:,}",
+            "" if name.accepted is None else f"{name.accepted:{_TIME}}",
+        )
+        for name in names
+    ]
+    head = ("destination", "message id", "body", "copies", "accepted (UTC)")
+    return Table(head, rows, (3,), codes=(0, 1), unbroken=(2, 4), summary=summary)
+
+
+def _inputs(found: Certificate) -> Section:
+    rows = [
+        (role, f"{count.read:,}", f"{count.used:,}", f"{count.other:,}", f"{count.quarantined:,}")
+        for role, count in found.rows.items()
+        if count.read
+    ]
+    remarks = [f"quarantined: {many(count, 'row')}: {reason}" for reason, count in found.reasons.items()]
+    if found.journals:
+        remarks.append(
+            f"{many(len(found.journals), 'journal')} still open: the last rows written there were taken as durable"
+        )
+    if found.repeated_parts:
+        remarks.append(f"{many(found.repeated_parts, 'copy', 'copies')} of parts skipped.")
+    head = ("input", "rows", "used", "about something else", "quarantined")
+    return Section("What was read", [Table(head, rows, (1, 2, 3, 4)), Notes(remarks)])
