@@ -11,6 +11,7 @@ Rule 2: a field that is null or missing keeps the default of the dataclass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pairbus.amqp.decode import bad
@@ -36,14 +37,12 @@ Reader = Callable[[object, str], object]
 """Checks a decoded value that is not null; the text names the field in errors."""
 
 
+@dataclass(slots=True, eq=False)
 class Kind:
     """How values of one type are written and read."""
 
-    __slots__ = ("read", "write")
-
-    def __init__(self, write: Writer, read: Reader) -> None:
-        self.write = write
-        self.read = read
+    write: Writer
+    read: Reader
 
 
 def _number_up_to(maximum: int) -> Reader:

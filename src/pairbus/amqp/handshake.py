@@ -13,6 +13,7 @@ Nothing but these is read before authentication, and not more than ``pre_auth_by
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.amqp.conditions import FRAMING_ERROR
@@ -34,36 +35,23 @@ _AT_SASL_INIT: Final = 1
 _AT_AMQP_HEADER: Final = 2
 
 
+@dataclass(slots=True, eq=False)
 class Handshake:
     """The beginning of one connection."""
 
-    __slots__ = (
-        "_bytes",
-        "_stage",
-        "handler",
-        "identity",
-        "is_done",
-        "is_failed",
-        "mechanism",
-        "needed",
-        "output",
-        "settings",
-    )
-
-    def __init__(self, handler: Handler, settings: ConnectionSettings) -> None:
-        self.handler = handler
-        self.settings = settings
-        self.is_done = False
-        """AMQP frames follow."""
-        self.is_failed = False
-        """Say what is in ``output`` and hang up."""
-        self.output: list[bytes] = []
-        self.needed = HEADER_SIZE
-        """How many bytes must be there before it is worth reading on."""
-        self.identity: str | None = None
-        self.mechanism = ""
-        self._stage = _AT_SASL_HEADER
-        self._bytes = 0
+    handler: Handler
+    settings: ConnectionSettings
+    is_done: bool = False
+    """AMQP frames follow."""
+    is_failed: bool = False
+    """The connection ends after ``output``."""
+    output: list[bytes] = field(default_factory=list)
+    needed: int = HEADER_SIZE
+    """How many bytes must be there before it is worth reading on."""
+    identity: str | None = None
+    mechanism: str = ""
+    _stage: int = _AT_SASL_HEADER
+    _bytes: int = 0
 
     def read(self, data: bytes) -> int:
         """Read as far as possible; return where to go on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from pairbus.amqp.encode import encode_map_items, encode_string
@@ -30,30 +31,20 @@ HEADERS_CACHED_MAX: Final = 4096
 """How many encoded headers are remembered; nearly all messages share a few."""
 
 
+@dataclass(slots=True)
 class DeliveryExtras:
     """Rare additions to a delivery."""
 
-    __slots__ = (
-        "annotation_count",
-        "annotations",
-        "changed_properties",
-        "dead_letter_description",
-        "dead_letter_reason",
-        "dead_letter_source",
-        "enqueue_sequence_number",
-    )
-
-    def __init__(self) -> None:
-        self.enqueue_sequence_number = 0
-        self.dead_letter_reason: str | None = None
-        self.dead_letter_description: str | None = None
-        self.dead_letter_source: str | None = None
-        self.changed_properties = b""
-        """An encoded map; each pair replaces or adds an application property, a null value removes it."""
-        self.annotations = b""
-        """Encoded keys and values to add to the message-annotations."""
-        self.annotation_count = 0
-        """How many items ``annotations`` holds: two per pair."""
+    enqueue_sequence_number: int = 0
+    dead_letter_reason: str | None = None
+    dead_letter_description: str | None = None
+    dead_letter_source: str | None = None
+    changed_properties: bytes = b""
+    """An encoded map; each pair replaces or adds an application property, a null value removes it."""
+    annotations: bytes = b""
+    """Encoded keys and values to add to the message-annotations."""
+    annotation_count: int = 0
+    """How many items ``annotations`` holds: two per pair."""
 
 
 def _symbol(name: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from pairbus.errors import UsageError
@@ -15,16 +16,14 @@ _DECODER: Final = json.JSONDecoder()
 _WORDS: Final = (("true", True), ("false", False), ("null", None))
 
 
+@dataclass(slots=True)
 class Located:
     """One value with its place."""
 
-    __slots__ = ("line", "path", "value")
-
-    def __init__(self, value: object, path: str, line: int) -> None:
-        self.value = value
-        """A str, int, float, bool, None, ``list[Located]`` or ``dict[str, Located]``."""
-        self.path = path
-        self.line = line
+    value: object
+    """A str, int, float, bool, None, ``list[Located]`` or ``dict[str, Located]``."""
+    path: str
+    line: int
 
     def fail(self, problem: str) -> UsageError:
         """An error with the place of the value."""

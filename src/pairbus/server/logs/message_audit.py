@@ -16,7 +16,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,15 +43,13 @@ DAY_MS: Final = 86_400_000
 JOIN_SECONDS_MAX: Final = 60.0
 
 
+@dataclass(slots=True)
 class AuditedBatch:
     """A batch of the store with the rows that it makes true."""
 
-    __slots__ = ("inner", "number", "rows")
-
-    def __init__(self, inner: Batch, number: int, rows: list[AuditRow]) -> None:
-        self.inner = inner
-        self.number = number
-        self.rows = rows
+    inner: Batch
+    number: int
+    rows: list[AuditRow]
 
 
 class MessageAudit:

@@ -14,6 +14,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,21 +43,19 @@ TYPES: Final = {
     "units": "int64",
     "connection_peak": "int32",
 }
-"""The columns and their types; ``docs/reference/usage-log.md`` tells what they mean."""
+"""The columns and their types; ``docs/reference/usage-log.md`` explains them."""
 
 Key = tuple[int, str, str, str]
 
 
+@dataclass(slots=True)
 class Sums:
     """What is added up for one minute, entity and operation."""
 
-    __slots__ = ("connection_peak", "count", "size", "units")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.size = 0
-        self.units = 0
-        self.connection_peak = 0
+    count: int = 0
+    size: int = 0
+    units: int = 0
+    connection_peak: int = 0
 
 
 class UsageBook:
@@ -177,14 +176,12 @@ class UsageWriter:
                     logger.error("usage lost", extra={"event": "usage.lost", "hours": lost})
 
 
+@dataclass(slots=True)
 class _RowsToWrite:
     """Rows that wait for their commit as if they were output of a connection."""
 
-    __slots__ = ("_rows", "_writer")
-
-    def __init__(self, writer: UsageWriter, rows: list[UsageRow]) -> None:
-        self._writer = writer
-        self._rows = rows
+    _writer: UsageWriter
+    _rows: list[UsageRow]
 
     def write(self, chunks: list[bytes], closes: bool) -> None:  # noqa: ARG002 - the rows are all there is
         self._writer.submit(self._rows)
