@@ -87,7 +87,7 @@ def test_a_large_body_is_cut_and_shown_whole_on_request(browser: Browser) -> Non
 
 
 @pytest.mark.promise("M8")
-def test_no_text_can_become_markup_whoever_tries(browser: Browser) -> None:
+def test_no_text_can_become_markup(browser: Browser) -> None:
     with Namespace("contoso", process=True, config={}) as namespace:
         enter(browser, namespace)
         for attempt in (

@@ -1,6 +1,6 @@
 """Which files to read: each part once, the damaged ones named, journals that are still open made readable (D8).
 
-A part is known by its namespace, its hour and its name, which carries the life of the broker that wrote it. A life writes a part anew as it grows, so of
+A part is known by its namespace, its hour and its name, which carries the life of the broker that wrote it. A life writes a part again as it grows, so of
 several copies the one with the most rows, then the highest counts, is the newest complete one.
 """
 
@@ -239,9 +239,13 @@ def _spans(metadata: parquet.FileMetaData, column: str) -> list[tuple[Any, Any] 
     at = names.index(column)
     found: list[tuple[Any, Any] | None] = []
     for group in range(metadata.num_row_groups):
-        told = metadata.row_group(group).column(at).statistics
+        statistics = metadata.row_group(group).column(at).statistics
         try:
-            found.append((told.min, told.max) if told is not None and told.has_min_max else None)
+            found.append(
+                (statistics.min, statistics.max)
+                if statistics is not None and statistics.has_min_max
+                else None
+            )
         except (OverflowError, ValueError):  # a time beyond the calendar
             found.append(None)
     return found

@@ -82,7 +82,7 @@ def spark_session(
             session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Java, its gateway and Spark each have their own ways to fail
         raise PairbusError(f"Spark did not start: {_reason(error)}\n{_tail(log)}") from None
-    # Nothing is left behind; a session that did not start leaves its log for whoever looks for the reason.
+    # Nothing is left behind; a session that did not start leaves its log for the person who looks for the reason.
     atexit.register(shutil.rmtree, work, ignore_errors=True)
     return session
 

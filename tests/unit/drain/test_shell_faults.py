@@ -315,7 +315,7 @@ def test_a_cancelled_message_that_is_held_is_completed_and_goes_nowhere(loop: Vi
 
 
 @pytest.mark.promise("P44")
-def test_whoever_cancels_while_the_syphon_stops_is_answered(loop: VirtualLoop) -> None:
+def test_a_caller_that_cancels_while_the_drain_stops_is_answered(loop: VirtualLoop) -> None:
     async def work(kit: Kit) -> None:
         away_until(kit, 10_000_000)
         inbox = kit.inboxes[0]

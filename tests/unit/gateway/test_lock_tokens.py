@@ -37,7 +37,7 @@ def completed(token: bytes) -> dict[str, object]:
 
 
 @pytest.mark.promise("B27")
-def test_nobody_settles_with_a_token_he_reckons_from_his_own() -> None:
+def test_nobody_settles_with_a_token_calculated_from_his_own() -> None:
     bench = WireBench()
     bench.queue("q")
     mine, theirs = bench.peer(), bench.peer()

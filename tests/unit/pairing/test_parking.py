@@ -73,7 +73,7 @@ def test_a_message_that_names_no_primary_belongs_to_the_drain_of_its_queue() -> 
 
 
 @pytest.mark.promise("P11")
-def test_a_frozen_life_begins_anew_and_a_deducted_one_does_not() -> None:
+def test_a_frozen_life_begins_again_and_a_deducted_one_does_not() -> None:
     message = message_bytes.encoded(ServiceBusMessage(b"x", time_to_live=timedelta(seconds=100)))
     parked = parking.park(message, "orders", PASSPORT)
 

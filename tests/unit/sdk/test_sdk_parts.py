@@ -121,7 +121,7 @@ async def test_server_busy_ends_the_asynchronous_sdks_own_attempts() -> None:
 
 
 @pytest.mark.parametrize("is_wrapped", [False, True], ids=["plain", "as a WebSocket wraps it"])
-def test_a_socket_is_cut_under_whoever_waits(is_wrapped: bool) -> None:
+def test_a_socket_is_cut_under_a_caller_that_waits(is_wrapped: bool) -> None:
     near, far = socket.socketpair()
 
     class WebSocket:

@@ -94,7 +94,7 @@ def test_an_authority_that_ends_is_replaced_with_everything_under_it(tmp_path: P
     shake(files, "localhost")
 
 
-def test_a_key_of_another_certificate_is_noticed_and_the_pair_is_made_anew(tmp_path: Path) -> None:
+def test_a_key_of_another_certificate_is_noticed_and_the_pair_is_made_again(tmp_path: Path) -> None:
     ensure_certificates(tmp_path / "a", [], NOW)
     ensure_certificates(tmp_path / "b", [], NOW)
     (tmp_path / "a" / "server.key").write_bytes((tmp_path / "b" / "server.key").read_bytes())

@@ -224,7 +224,7 @@ def _become_calm(pace: InlineCommitPolicy, commits: int) -> None:
     assert pace.should_commit_inline(_commit())
 
 
-def test_a_disk_must_prove_quick_before_it_is_waited_for_and_anew_after_each_slow_commit() -> None:
+def test_a_disk_must_prove_quick_before_it_is_waited_for_and_again_after_each_slow_commit() -> None:
     pace = InlineCommitPolicy()
     _become_calm(pace, SMALL_COMMITS_MIN)
 

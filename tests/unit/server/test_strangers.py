@@ -63,7 +63,7 @@ async def test_a_stranger_gets_one_slice_then_everybody_else_has_a_turn() -> Non
 
 
 @pytest.mark.promise("B63")
-async def test_strangers_take_turns_whoever_sends_most() -> None:
+async def test_strangers_take_turns_however_much_one_sends() -> None:
     room = Room()
     flood = Busy(room, "flood", 1_000)
     quiet = [Busy(room, f"quiet {number}", 1) for number in range(3)]

@@ -95,10 +95,10 @@ def spark_errors() -> Iterator[None]:
         code = java_exit(JAVA_END_SECONDS)
         if code is not None:
             raise PairbusError(java_ended(code)) from None
-        told = own_error(str(error))
-        if told is None:
+        own = own_error(str(error))
+        if own is None:
             raise
-        raise told from None
+        raise own from None
 
 
 @contextmanager

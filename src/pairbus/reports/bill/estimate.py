@@ -191,7 +191,7 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
     each = scenario.outage_ms // scenario.outages
     waiting = min(each, scenario.failover_interval_ms)
     away = each - waiting
-    sent, told = _sends_while_away(scenario)
+    sent, formula = _sends_while_away(scenario)
     refused = sent * waiting // each if each else 0
     pinged = (
         scenario.clients * scenario.outages * pings(scenario.entities, away, scenario.ping_interval_ms)
@@ -205,7 +205,7 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
             f"{many(scenario.entities, 'entity', 'entities')} × {many(scenario.clients, 'client')} × {many(scenario.outages, 'outage')} × (the first + "
             f"{duration_text(away)} / {duration_text(scenario.ping_interval_ms)})",
         ),
-        Figure("sends during the outage", sent, told),
+        Figure("sends during the outage", sent, formula),
         Figure(
             "sends refused before failover",
             refused,

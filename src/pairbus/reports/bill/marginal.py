@@ -1,4 +1,4 @@
-"""What some operations cost beyond those that a month's base charge includes: nothing is reckoned as free."""
+"""What some operations cost beyond those that a month's base charge includes: nothing counts as free."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Price tables as data: by tier, region, currency and date, in bands, with their source. What is not known stays unknown.
 
-The format is told in docs/reference/prices.md.
+The format is described in docs/reference/prices.md.
 """
 
 from __future__ import annotations

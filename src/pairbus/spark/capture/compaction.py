@@ -118,7 +118,7 @@ def _compact_hour(
     _check(files, written, hour)
     for batch in batches:
         if batch not in joined:
-            # The same files under a second name: they are not final, and may still be written anew.
+            # The same files under a second name: they are not final, and may still be written again.
             shutil.copytree(batch, draft / batch.name, copy_function=os.link)
     _sync_tree(draft)
     exchange(draft, hour)

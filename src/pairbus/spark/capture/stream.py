@@ -1,7 +1,7 @@
 """Capture: a stream of an entity into Parquet files by entity, date and hour, each message exactly once in the files.
 
 A batch writes its own directories (``batch=<query>-<number>``) below its hours, and a replayed batch writes the same
-ones anew. So no reader, Spark or other, ever sees a message twice, whatever was killed when. A message leaves the
+ones again. So no reader, Spark or other, ever sees a message twice, whatever was killed when. A message leaves the
 entity only after the files that hold it are committed. ``compaction`` joins the small files.
 """
 

@@ -20,7 +20,7 @@ def quarantine(
     """Write rows with their reasons as one Parquet file. Returns its name.
 
     The name comes from the task, or, where a task has no name that lasts, from its content: a task that is run again
-    writes the same file anew and nothing twice (D1). The file appears whole or not at all.
+    writes the same file again and nothing twice (D1). The file appears whole or not at all.
 
     Args:
         directory: A path or URI that pyarrow understands.
