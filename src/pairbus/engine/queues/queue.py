@@ -361,7 +361,12 @@ class Queue(QueueState):
     def complete(self, lock: Lock, now: int) -> None:
         """The receiver is done with the message: it is gone for good (B5)."""
         self.check_held(lock, now)
-        self.end_lock(lock)
+        # ``end_lock``, written out: nearly every message ends here.
+        lock.is_held = False
+        if lock.session is None:
+            del self.locks[lock.token]
+        else:
+            del lock.session.locks[lock.token]
         message = lock.message
         self.record(MessageRemoved(self.queue_id, message.sequence_number, message.location, message.size))
 
