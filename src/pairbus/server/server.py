@@ -367,5 +367,6 @@ def _context(files: CertificateFiles) -> ssl.SSLContext:
         return server_context(files.certificate_file, files.key_file)
     except ssl.SSLError as error:
         raise UsageError(
-            f"{files.certificate_file} and {files.key_file} do not make a certificate and its key: {error.reason}"
+            f"{files.certificate_file} and {files.key_file} do not make a certificate and its key: "
+            f"{error.reason or 'they are not in PEM format'}"
         ) from error

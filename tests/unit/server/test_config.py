@@ -216,6 +216,10 @@ def test_errors_of_access_rules_and_quotas_say_where() -> None:
             {"AccessRules": [{"Name": "a", "Rights": ["Send"], "PrimaryKey": "x", "PrimaryKeyEnv": "y"}]},
             "in two ways",
         ),
+        (
+            {"AccessRules": [{"Name": "a", "Rights": ["Manage"]}]},
+            "PairBus.AccessRules[0] (line 1): Rule 'a' grants Manage",
+        ),
         ({"Quotas": {"MaxConnections": 0}}, "PairBus.Quotas.MaxConnections (line 1)"),
     ):
         with pytest.raises(UsageError) as caught:
@@ -288,6 +292,10 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     [
         ({"namespace": "con/toso"}, "--namespace 'con/toso'"),
         ({"namespace": "../x"}, "--namespace"),
+        ({"namespace": ""}, "--namespace ''"),
+        ({"tls_names": ("bad name",)}, "--tls-name 'bad name' is neither"),
+        ({"tls_names": ("",)}, "--tls-name '' is neither"),
+        ({"ready_file": "/"}, "--ready-file / is a directory"),
         ({"tls_cert": "a.pem"}, "--tls-cert and --tls-key go together"),
         ({"tls": False, "tls_cert": "a", "tls_key": "b"}, "exclude each other"),
         ({"amqp": "nowhere"}, "--amqp needs HOST:PORT"),

@@ -28,7 +28,7 @@ from pairbus.engine.rules.subscription import (
 )
 from pairbus.errors import Refusal, UsageError
 from pairbus.gateway.atom.times import duration_ms
-from pairbus.model.access import RIGHTS
+from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import (
     DURATION,
     FLAG,
@@ -56,6 +56,16 @@ class AccessRuleDeclaration:
     rights: tuple[str, ...]
     primary_key: str | None = field(default=None, repr=False)
     secondary_key: str | None = field(default=None, repr=False)
+
+    def check(self) -> None:
+        """Refuse a rule that the namespace would refuse later, while the file and the line are known."""
+        random_key = "x"
+        AccessRule(
+            name=self.name,
+            rights=self.rights,
+            primary_key=self.primary_key or random_key,
+            secondary_key=self.secondary_key or random_key,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,14 +241,14 @@ def _access_rules(item: Located | None, read_secret: ReadSecret) -> tuple[Access
         rights = tuple(_text(right) for right in _list(parts.get("Rights")))
         if not rights or any(right not in RIGHTS for right in rights):
             raise parts.get("Rights", rule).fail(f"Rights is a list of one or more of {', '.join(RIGHTS)}")
-        rules.append(
-            AccessRuleDeclaration(
-                name=_required_text(rule, parts, "Name"),
-                rights=rights,
-                primary_key=_secret(parts, "PrimaryKey", read_secret),
-                secondary_key=_secret(parts, "SecondaryKey", read_secret),
-            )
+        declared = AccessRuleDeclaration(
+            name=_required_text(rule, parts, "Name"),
+            rights=rights,
+            primary_key=_secret(parts, "PrimaryKey", read_secret),
+            secondary_key=_secret(parts, "SecondaryKey", read_secret),
         )
+        _located(rule, declared.check)
+        rules.append(declared)
     return tuple(rules)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import sys
@@ -80,6 +81,11 @@ class Options:
             raise UsageError(
                 f"--ready-file {self.ready_file}: the directory {self.ready_file.parent} does not exist; make it first"
             )
+        if self.ready_file is not None and self.ready_file.is_dir():
+            raise UsageError(f"--ready-file {self.ready_file} is a directory; name a file in it")
+        for name in self.tls_names:
+            if not _HOST_NAME.fullmatch(name) and not _is_address(name):
+                raise UsageError(f"--tls-name {name!r} is neither a host name nor an IP address")
         if self.usage_days < 1:
             raise UsageError(f"--usage-days {self.usage_days}: at least one day of usage files is kept")
         if self.audit_days < 1:
@@ -130,6 +136,18 @@ class ServeSettings:
     connections_max: int | None = option("Connections served at once.  [default: 10000]", minimum=1)
 
 
+_HOST_NAME: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
+"""A name for a certificate: letters, digits, hyphens and dots, perhaps with a wildcard in front."""
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 _SAME: Final = ("store", "tls", "tls_cert", "tls_key", "faults", "audit", "usage_days", "audit_days")
 """Fields that ``Options`` takes over as they are."""
 
@@ -139,7 +157,8 @@ def make_options(given: ServeSettings, environment: Mapping[str, str]) -> Option
     declarations = (
         load_declarations(given.config, environment) if given.config is not None else Declarations()
     )
-    name = given.namespace or declarations.namespace or NAMESPACE_DEFAULT
+    named = given.namespace if given.namespace is not None else declarations.namespace
+    name = named if named is not None else NAMESPACE_DEFAULT
     quotas = declarations.quotas
     limits = Limits()
     if connections := given.connections_max or quotas.get("MaxConnections"):
