@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Consumer:
     """A receiver with credit. ``owner`` is the gateway's link; the engine never looks inside."""
 
-    owner: object
+    owner: object | None  # "object" alone has no form as a field that mypyc can compile
     receives_and_deletes: bool
     credit: int = 0
     is_suspended: bool = False

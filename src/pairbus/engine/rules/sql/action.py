@@ -55,13 +55,15 @@ IDENTIFIERS: Final = frozenset(["messageid", "sessionid", "replytosessionid"])
 
 
 @final
-@dataclass(slots=True, eq=False)
 class SetUser:
     """Give an application property a value. One that exists in another spelling is overwritten."""
 
-    name: str
-    """As the action spells it."""
-    value: object
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: object) -> None:
+        self.name = name
+        """As the action spells it."""
+        self.value = value
 
 
 @final

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from pairbus.engine.rules.sql.declared import parameter_values
@@ -21,13 +20,15 @@ CHARACTERS_PER_OWN_STEP: Final = 16
 
 
 @final
-@dataclass(slots=True, eq=False)
 class Equality:
     """``property = constant``. The constant is neither null nor NaN."""
 
-    is_system: bool
-    name: str
-    constant: object
+    __slots__ = ("constant", "is_system", "name")
+
+    def __init__(self, is_system: bool, name: str, constant: object) -> None:
+        self.is_system = is_system
+        self.name = name
+        self.constant = constant
 
 
 @final

@@ -127,11 +127,13 @@ class Condition(Node):
 
 
 @final
-@dataclass(slots=True, eq=False)
 class Constant(Expression):
     """A literal or a parameter."""
 
-    constant: object
+    __slots__ = ("constant",)
+
+    def __init__(self, constant: object) -> None:
+        self.constant = constant
 
     def value(self, evaluation: Evaluation) -> object:  # noqa: ARG002 - all nodes are asked alike
         return self.constant
