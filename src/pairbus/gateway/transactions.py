@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.amqp.conditions import AmqpError
+from pairbus.amqp.link import Link
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.states import STATE_ACCEPTED, encode_declared, encode_outcome_code, encode_transactional
 from pairbus.amqp.types import Array, Described, Long
@@ -29,7 +30,6 @@ from pairbus.gateway.telemetry.meter import SETTLE
 from pairbus.model.access import LISTEN, SEND
 
 if TYPE_CHECKING:
-    from pairbus.amqp.link import Link
     from pairbus.amqp.message.scan import Scanned
     from pairbus.amqp.states import Outcome
     from pairbus.engine.entity import Entity

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.ports import Journal
 from pairbus.engine.queues.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
 from pairbus.engine.routing import REASON_HOPS
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
@@ -12,7 +13,6 @@ from pairbus.gateway.telemetry.audit_rows import DEAD_LETTERED, FORWARDED
 from pairbus.model.message import NEVER, Message
 
 if TYPE_CHECKING:
-    from pairbus.engine.ports import Journal
     from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.telemetry.audit_rows import AuditRows
 
