@@ -54,7 +54,7 @@ from pairbus.drain.restoring import EXPIRED
 from pairbus.drain.skip_list import SkipList
 from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
 from pairbus.pairing.parking import PATH_CHARACTERS_MAX
-from pairbus.sdk.failures import Failure
+from pairbus.sdk.failures import OF_THE_MESSAGE, Failure
 
 WINDOW: Final = 1_000
 """Messages that one backlog queue may have locked at a time."""
@@ -89,20 +89,6 @@ _NEVER_IN_NAMES: Final = "%@?#*\\"
 program decodes it: ``a%2fb`` would be refused for ever."""
 
 NotFoundPolicy = Literal["dead-letter", "wait"]
-
-_TEMPORARY: Final = frozenset(
-    {
-        Failure.TIMEOUT,
-        Failure.CONNECTION,
-        Failure.INTERNAL,
-        Failure.DISABLED,
-        Failure.QUOTA,
-        Failure.BUSY,
-        Failure.UNAUTHORIZED,
-        Failure.CANCELLED,
-        Failure.CLIENT,
-    }
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -366,8 +352,10 @@ class DrainPlan:
     def send_failed(self, key: str, failure: Failure, why: str, now: int) -> list[DeadLetter]:
         """The batch in flight was refused or had no answer. Returns what to dead-letter because of it."""
         destination = self._destinations[key]
-        is_waiting = failure is Failure.NOT_FOUND and self._not_found == "wait"
-        if failure in _TEMPORARY or is_waiting:
+        is_final = failure in OF_THE_MESSAGE or (
+            failure is Failure.NOT_FOUND and self._not_found == "dead-letter"
+        )
+        if not is_final:
             self.send_cancelled(key)
             self._back_off(destination, failure, now)
             return []

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Final
 
 from pairbus.errors import UsageError
 
-TEXT_SHOWN_MAX: Final = 300
-"""Characters of a foreign text that are shown; the files hold all of it."""
 DURATION_MS_MAX: Final = 10 * 366 * 86_400_000
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
@@ -48,13 +45,3 @@ def duration_text(milliseconds: int) -> str:
 def many(number: int, word: str, plural: str = "") -> str:
     """``1 hour``, ``2 hours``, ``1,000 entities``."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {plural or word + 's'}"
-
-
-def safe_text(value: object) -> str:
-    """Foreign text on one line that can neither forge a line nor change the direction of other text (M8)."""
-    characters = [
-        character if not unicodedata.category(character).startswith("C") else "\ufffd"
-        for character in str(value)
-    ]
-    shown = "".join(characters)
-    return shown if len(shown) <= TEXT_SHOWN_MAX else shown[: TEXT_SHOWN_MAX - 1] + "…"

@@ -21,7 +21,7 @@ from azure.servicebus._transport._pyamqp_transport import _ERROR_CODE_TO_ERROR_M
 
 
 class Failure(Enum):
-    """What kind of no a send met."""
+    """The kind of error that ended a send."""
 
     TIMEOUT = "timeout"
     CONNECTION = "connection refused or lost"
@@ -41,6 +41,9 @@ class Failure(Enum):
 IN_DOUBT: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.CLIENT)
 """After these the message may or may not be stored (P5). The SDK gives a connection that ends under a send as
 ``amqp:client-error`` and whatever broke inside it as "Handler failed", so that an error of no other kind is no answer."""
+
+OF_THE_MESSAGE: Final = (Failure.TOO_LARGE, Failure.INVALID)
+"""The entity refuses this message itself: sending it again cannot help, and it may be dead-lettered. Every other kind may pass."""
 
 # The official SDK gives these as a plain ServiceBusError; the condition tells them apart.
 _INVALID_CONDITIONS: Final = frozenset(

@@ -42,17 +42,11 @@ def test_batches_are_bounded_in_messages_and_bytes() -> None:
 
 @pytest.mark.promise("P38")
 @pytest.mark.parametrize(
+    # Every kind but these: a kind that nobody thought of must not dead-letter a message.
     "failure",
-    [
-        Failure.TIMEOUT,
-        Failure.CONNECTION,
-        Failure.INTERNAL,
-        Failure.DISABLED,
-        Failure.QUOTA,
-        Failure.UNAUTHORIZED,
-    ],
+    [kind for kind in Failure if kind not in (Failure.NOT_FOUND, Failure.TOO_LARGE, Failure.INVALID)],
 )
-def test_what_may_pass_backs_off_and_sets_nothing_aside(failure: Failure) -> None:
+def test_a_failure_that_may_pass_backs_off_and_dead_letters_nothing(failure: Failure) -> None:
     plan = filled()
     now = 0
     pauses = []
@@ -66,7 +60,7 @@ def test_what_may_pass_backs_off_and_sets_nothing_aside(failure: Failure) -> Non
         now = deadline
 
     assert pauses == sorted(pauses)
-    assert pauses[-1] == BACKOFF_MS_MAX
+    assert pauses[-1] >= BACKOFF_MS_MAX  # a busy server asks for longer ones
     assert plan.held("q0") == 3
 
 

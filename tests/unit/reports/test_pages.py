@@ -22,10 +22,10 @@ from pairbus.reports.certificate.value import (
     RowCounts,
     histogram_of,
 )
-from pairbus.reports.text import many, safe_text
+from pairbus.reports.text import many
 from pairbus.reports.views.bill import bill_document, pairing_text
 from pairbus.reports.views.certificate import FATE_TEXTS, certificate_document, hint, sentence
-from pairbus.reports.views.document import Bars, Columns, Piece, ShareBar, Table
+from pairbus.reports.views.document import Bars, Columns, Piece, ShareBar, Table, shown_text
 from pairbus.reports.views.html import page, part
 from pairbus.reports.views.terminal import print_document
 
@@ -168,9 +168,9 @@ def test_a_table_is_not_wider_than_its_head_says() -> None:
     assert '<tr class="alarm"><td class="c">x</td><td class="n">1</td></tr>' in made
 
 
-def test_long_text_is_cut_and_what_acts_is_replaced() -> None:
-    assert len(safe_text("x" * 1_000)) == 300
-    assert safe_text("a\nb\u202ec") == "a\ufffdb\ufffdc"
+def test_long_text_is_cut_and_control_characters_are_shown_as_escapes() -> None:
+    assert len(shown_text("x" * 1_000)) == 300
+    assert shown_text("a\nb\u202ec") == r"a\nb\u202ec"
 
 
 def test_words_agree_with_their_numbers() -> None:

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, TypeAlias
 
+from pairbus.model.text import safe_text
+
 GOOD: Final = "good"
 BAD: Final = "bad"
 UNSURE: Final = "unsure"
+TEXT_SHOWN_MAX: Final = 300
+"""Characters of a foreign text that are shown; the files hold all of it."""
+
+
+def shown_text(value: object) -> str:
+    """Foreign text as a report shows it: on one line, harmless, and not too long."""
+    return safe_text(value, length_max=TEXT_SHOWN_MAX)
 
 
 @dataclass(frozen=True, slots=True)

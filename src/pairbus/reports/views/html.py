@@ -12,7 +12,6 @@ from decimal import Decimal
 from importlib.resources import files
 from typing import Final
 
-from pairbus.reports.text import safe_text
 from pairbus.reports.views.document import (
     BAD,
     GOOD,
@@ -26,6 +25,7 @@ from pairbus.reports.views.document import (
     Section,
     ShareBar,
     Table,
+    shown_text,
 )
 
 SERIES: Final = 9
@@ -37,7 +37,7 @@ COLUMN_PERCENT_MAX: Final = Decimal(7)
 
 def text(value: object) -> str:
     """Foreign text for a page."""
-    return html.escape(safe_text(value), quote=True)
+    return html.escape(shown_text(value), quote=True)
 
 
 def page(document: Document) -> str:

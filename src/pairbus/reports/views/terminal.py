@@ -11,8 +11,18 @@ from rich.text import Text
 from pairbus.reports.bill.estimate import Estimate
 from pairbus.reports.bill.money import shown
 from pairbus.reports.bill.what_if import Replay
-from pairbus.reports.text import many, safe_text
-from pairbus.reports.views.document import Bars, Columns, Document, Notes, Part, Section, ShareBar, Table
+from pairbus.reports.text import many
+from pairbus.reports.views.document import (
+    Bars,
+    Columns,
+    Document,
+    Notes,
+    Part,
+    Section,
+    ShareBar,
+    Table,
+    shown_text,
+)
 
 WIDTH_WITHOUT_TERMINAL = 160
 """Columns for a pipe or file: names stay on one line, so that they can be searched for."""
@@ -36,7 +46,7 @@ def _print(console: Console, section: Section) -> None:
     if not shown:
         return
     console.print()
-    console.print(Text(safe_text(section.title), "bold"))
+    console.print(Text(shown_text(section.title), "bold"))
     if section.note:
         _line(console, section.note)
     for part in shown:
@@ -56,7 +66,7 @@ def _is_empty(part: Part) -> bool:
 
 def _line(console: Console, text: str) -> None:
     if text:
-        console.print(Text(safe_text(text)), soft_wrap=True)
+        console.print(Text(shown_text(text)), soft_wrap=True)
 
 
 def _table(table: Table) -> RichTable:
@@ -66,14 +76,14 @@ def _table(table: Table) -> RichTable:
         is_number = at in table.numeric
         made.add_column(
             name,
-            Text(safe_text(below)),
+            Text(shown_text(below)),
             justify="right" if is_number else "left",
             overflow="fold",
             no_wrap=is_number or at in table.unbroken,
         )
     for row in table.rows:
         style = "bold red" if table.alarm and row[0] == table.alarm else ""
-        made.add_row(*[Text(safe_text(cell)) for cell in row], style=style)
+        made.add_row(*[Text(shown_text(cell)) for cell in row], style=style)
     return made
 
 
