@@ -16,7 +16,9 @@ MODULES = {path.relative_to(SOURCE).as_posix(): path for path in SOURCE.rglob("*
 
 
 def module_of(name: str) -> Path:
-    """The module that a name means: a path below the package, or the end of one that nobody else has."""
+    """The module that a name means: a path of the repository or below the package, or the end of one that is unique."""
+    if (ROOT / name).exists():
+        return ROOT / name
     if name in MODULES:
         return MODULES[name]
     found = [path for relative, path in MODULES.items() if relative.endswith(f"/{name}")]
