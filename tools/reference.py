@@ -23,9 +23,9 @@ FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
 ERRORS_HEAD: Final = """# Errors
 
-All errors raised on purpose derive from `PairbusError`. `pairbus` exports those of the paired client; all of them are in `pairbus.errors`.
-What a program of the official SDK must catch is of the SDK's classes too, so that its `except ServiceBusError` goes on working. The text of
-each error gives the value that was wrong and, where there is one, the way out. Errors can be pickled. This page is written by `tools/reference.py`.
+All errors that PairBus raises on purpose derive from `PairbusError`. `pairbus` exports those of the paired client; `pairbus.errors` contains all of them. Errors that a program of
+the official SDK catches also derive from the SDK's classes, so `except ServiceBusError` still works. The text of each error contains the wrong value and, if possible, what
+to do. Errors can be pickled. `tools/reference.py` writes this page.
 
 | error | is a | meaning |
 |---|---|---|
@@ -34,23 +34,25 @@ each error gives the value that was wrong and, where there is one, the way out. 
 REFUSALS_HEAD: Final = """
 ## Refusals
 
-The broker understood and says no; nothing has changed. On a link the condition travels in the `error` of a rejected disposition or a
+The broker understood the request and refused it. Nothing has changed. On a link the condition is in the `error` of a rejected disposition or a
 detach; on `$management` the number is the status code of the answer.
 
-| refusal | condition | number | trying again can help | meaning |
+| refusal | condition | number | retry can help | meaning |
 |---|---|---|---|---|
 """
 
 COMMANDS_HEAD: Final = """# Commands
 
-Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 could not reach or was refused. Secrets come from the
-environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files (`PAIRBUS_PRIMARY_FILE`, `PAIRBUS_SECONDARY_FILE`). `-h` and `--help` work everywhere; `pairbus --version` prints the
-version. This page is written by `tools/reference.py`.
+`tools/reference.py` writes this page from the help texts. `-h` and `--help` work with every command; `pairbus --version` prints the version.
 
-The **ready file** of `pairbus serve` is one JSON object: `namespace`, `pid`, `amqp` and `http` (`host:port`), `connection_string` (with the
-root key; for loopback with `UseDevelopmentEmulator=true`), `ca_file` (the authority to trust; null with a certificate of your own). It
-appears whole when the namespace serves, with mode 0600. Every broker keeps one as `ready.json` in its data directory, also after it
-has stopped; `--ready-file` names a second one.
+Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 the command could not reach the namespace or was refused.
+
+Connection strings come from the environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files that the environment names (`PAIRBUS_PRIMARY_FILE`,
+`PAIRBUS_SECONDARY_FILE`).
+
+The **ready file** of `pairbus serve` is one JSON object: `namespace`, `pid`, `amqp` and `http` (`host:port`), `connection_string` (with the root key; for loopback with
+`UseDevelopmentEmulator=true`) and `ca_file` (the authority to trust; null if you use your own certificate). The file appears, complete and with mode 0600, when the broker
+serves the namespace. Every broker keeps one as `ready.json` in its data directory, also after it has stopped. `--ready-file` names a second one.
 """
 
 METRICS_HEAD: Final = """# Metrics

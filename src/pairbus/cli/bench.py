@@ -23,8 +23,8 @@ Examples:
 
 \b
 The benchmarks are in the repository, not in the installed package: clone it and run them there.
-Machines differ and are shared: read the ratios between lines of one run.
-Exit codes: 0 measured, 1 a figure is where it cannot be, 2 wrong usage, 3 something it needs is not here.
+Machines differ: compare the ratios between lines of one run, not the numbers.
+Exit codes: 0 measured, 1 a figure is impossible, 2 wrong usage, 3 something it needs is not here.
 """
 BENCHMARKS: Final = {
     "settle": (
@@ -52,7 +52,7 @@ BENCHMARKS: Final = {
 
 @click.group(cls=HelpfulGroup, epilog=EPILOG)
 def bench() -> None:
-    """Measure, each time beside a baseline in the same run. Needs a clone of the repository."""
+    """Run a benchmark and its baseline in the same run. Needs a clone of the repository."""
 
 
 def clone_root() -> Path | None:

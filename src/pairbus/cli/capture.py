@@ -45,17 +45,17 @@ class CaptureFlags:
     path: str = option(
         "Where the files go: a directory, or a URI for Spark.", flag="--to", metavar="DIR", required=True
     )
-    once: bool = option("End when what was there at the start is in the files.", False)
+    once: bool = option("Stop when all messages that were there at the start are in the files.", False)
     browse: bool = option("Leave the messages in the entity.", False)
     compacts: bool = option(
-        "Join the small files of each hour, after capturing or, without ENTITY, alone; beside a capture too.",
+        "Join the small files of each hour: after the capture, or alone without ENTITY. May run during another capture.",
         False,
         flag="--compact",
     )
     checkpoint: str | None = option(
         "Spark's checkpoint.  [default: _checkpoint in the directory]", metavar="DIR"
     )
-    every: str = option("How often to look for more.", "5 seconds")
+    every: str = option("How often to look for new messages.", "5 seconds")
     batch: int = option("Messages per batch.", 10_000, minimum=1, maximum=1_000_000)
     master: str | None = option("A Spark master.  [default: every core of this machine]", metavar="URL")
     settings: tuple[str, ...] = conf_option()
@@ -67,7 +67,8 @@ class CaptureFlags:
     )
     ready_file: str | None = option("A broker's ready file instead of PAIRBUS_PRIMARY.", metavar="FILE")
     ca_file: str | None = option(
-        "An authority to trust besides the public ones.  [default: a local broker's own]", metavar="FILE"
+        "Certificate authority to trust in addition to the public ones.  [default: a local broker's own]",
+        metavar="FILE",
     )
     as_json: bool = json_option("Print one JSON object a line.")
 

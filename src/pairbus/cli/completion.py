@@ -20,7 +20,7 @@ Examples:
   pairbus completion fish > ~/.config/fish/completions/pairbus.fish
 
 \b
-For the shell at hand alone: source <(pairbus completion bash)
+For the current shell only: source <(pairbus completion bash)
 """
 
 

@@ -19,24 +19,24 @@ Examples:
   pairbus demo --json
 
 \b
-Needs nothing and leaves nothing behind: both namespaces live in a temporary directory.
+The demo needs no set-up and leaves nothing behind: both namespaces use a temporary directory.
 Exit codes: 0 the certificate holds, 1 it does not, 2 wrong usage, 3 something did not start.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoFlags:
-    messages: int = option("How many to send.", 1_200, minimum=100, maximum=100_000)
-    seed: int = option("Sizes, batches and sessions come from it.", 7)
+    messages: int = option("Number of messages to send.", 1_200, minimum=100, maximum=100_000)
+    seed: int = option("Seed for sizes, batches and sessions.", 7)
     engine: Literal["spark", "local"] | None = option(
-        "Who drains the backlog.  [default: spark when Spark and Java are there, else local]"
+        "Where the drain runs.  [default: spark when Spark and Java are there, else local]"
     )
     as_json: bool = json_option("Print the result as one JSON object.")
 
 
 @command(DemoFlags, EPILOG)
 def demo(flags: DemoFlags) -> int:
-    """Two namespaces, senders and consumers; the primary is killed and returns; nothing is lost, and that is proved."""
+    """Show an outage live: start a pair, kill the primary, drain the backlog, and prove that nothing is lost."""
     from rich.console import Console
 
     from pairbus.stage.demo.story import DemoOptions, new_scene, run_demo

@@ -35,18 +35,20 @@ Examples:
   pairbus drill --for 30s --failover-interval 3s --json
 
 \b
-The fault strikes the drill's own queue, unless --entity says otherwise, and is switched on with a duration: the primary ends
-it by itself, even if this process dies. Where the primary offers no fault switchboard (`pairbus serve --faults`), as in the cloud,
-auto means manual: the client is switched to the backlog by hand, and everything but the detection is tested. Ctrl-C ends the drill, brings home
-what is parked and tidies up; a second Ctrl-C leaves at once.
+The fault affects only the drill's own queue, or the queues of --entity. It has a duration: the primary ends it by itself, even if
+this process stops. Where the primary offers no fault switchboard (`pairbus serve --faults`), as in the cloud,
+auto means manual: the drill makes the client fail over, and tests everything except the detection. Ctrl-C ends the drill, drains the
+parked messages and cleans up; a second Ctrl-C ends it at once.
 Exit codes: 0 every promise was kept, 1 one was not, 2 wrong usage, 3 could not reach or was refused, 130 ended by Ctrl-C.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrillFlags(DrillSettings, PairFlags):
-    at: str | None = option("Begin when the clock here next shows this.", metavar="HH:MM")
-    ahead: timedelta | None = option("Begin after this long, as 10m.", flag="--in", metavar="TIME")
+    at: str | None = option("Time to begin, on the clock of this machine.", metavar="HH:MM")
+    ahead: timedelta | None = option(
+        "Time to wait before the drill, for example 10m.", flag="--in", metavar="TIME"
+    )
     as_json: bool = json_option("Print the report card as one JSON object.")
 
     def options(self) -> DrillOptions:
@@ -62,7 +64,7 @@ class DrillFlags(DrillSettings, PairFlags):
 
 @command(DrillFlags, EPILOG)
 def drill(flags: DrillFlags) -> int:
-    """Hold a game day: an outage that ends by itself, probes through the paired client, and a report card."""
+    """Test a pair: cause an outage that ends by itself, send probes through the paired client, and print a report card."""
     from rich.console import Console
 
     from pairbus.stage.drill.view import show_card

@@ -18,9 +18,9 @@ from pairbus.errors import PairbusError, UsageError
 COMMANDS: Final = {
     "demo": (
         "demo:demo",
-        "Tell the whole story live: sends, an outage, failover, the way home, bill, proof.",
+        "Show an outage live: failover, backlog, drain, bill and proof.",
     ),
-    "up": ("broker.up:up", "Run a pair on this machine, with the syphon and a page for both."),
+    "up": ("broker.up:up", "Run a pair on this machine, with the syphon and a live page."),
     "serve": ("broker.serve:serve", "Serve one namespace until stopped."),
     "connection-string": (
         "broker.connection_string:connection_string",
@@ -28,12 +28,12 @@ COMMANDS: Final = {
     ),
     "send": ("entities.messages:send", "Send messages to a queue or topic."),
     "receive": ("entities.messages:receive", "Receive messages from a queue or subscription."),
-    "peek": ("entities.messages:peek", "Look at messages without taking them."),
+    "peek": ("entities.messages:peek", "Show messages without receiving them."),
     "entity": (
         "entities.entity:entity",
         "Work on the queues, topics, subscriptions and rules of a namespace.",
     ),
-    "syphon": ("pairing.syphon:syphon", "Bring the messages of the backlog home to the primary."),
+    "syphon": ("pairing.syphon:syphon", "Deliver the messages of the backlog to the primary."),
     "capture": ("capture:capture", "Stream an entity into Parquet files."),
     "backlog": ("pairing.backlog:backlog", "List, inspect, retry or delete messages in the backlog."),
     "explain": (
@@ -45,10 +45,16 @@ COMMANDS: Final = {
         "Check, compact, export, import or repair the data of a stopped namespace.",
     ),
     "completion": ("completion:completion", "Print the script that completes commands in a shell."),
-    "cost": ("reports.cost:cost", "Metering and the bill: estimate, report, what-if."),
-    "reconcile": ("reports.reconcile:reconcile", "Prove what arrived, what is where and what came twice."),
-    "drill": ("drill:drill", "Hold a game day on a pair: an outage that ends by itself, and a report card."),
-    "bench": ("bench:bench", "Measure: settlement, pairing, the broker; each beside a baseline."),
+    "cost": (
+        "reports.cost:cost",
+        "Estimate costs, calculate the bill, and replay usage with other settings.",
+    ),
+    "reconcile": (
+        "reports.reconcile:reconcile",
+        "Prove which messages arrived, which came twice and where the others are.",
+    ),
+    "drill": ("drill:drill", "Test a pair with an outage that ends by itself, and print a report card."),
+    "bench": ("bench:bench", "Run a benchmark and its baseline."),
 }
 """Each command: its module and name in this room, and its line in the list of commands."""
 HELP: Final = ("-h", "--help")

@@ -15,8 +15,12 @@ from pairbus.server.sockets.registry import is_loopback_only
 class UpSettings:
     primary: str = option("The primary's name.", "primary", metavar="NAME")
     secondary: str = option("The secondary's name.", "secondary", metavar="NAME")
-    primary_address: str = option("Port 0: any free.", "127.0.0.1:5672", metavar="HOST:PORT")
-    secondary_address: str = option("Likewise.", "127.0.0.1:5673", metavar="HOST:PORT")
+    primary_address: str = option(
+        "Address of the primary. Port 0 chooses a free port.", "127.0.0.1:5672", metavar="HOST:PORT"
+    )
+    secondary_address: str = option(
+        "Address of the secondary. Port 0 chooses a free port.", "127.0.0.1:5673", metavar="HOST:PORT"
+    )
     page_address: str = option("The page.", "127.0.0.1:5300", flag="--page", metavar="HOST:PORT")
     config: Path | None = option("Entities of the primary, as for serve.")
     queues: int = option("Backlog queues.", 10, minimum=1, maximum=100)
@@ -28,7 +32,11 @@ class UpSettings:
         metavar="SECONDS",
     )
     restart_after: float = option(
-        "How long a namespace that died stays away.", 15.0, minimum=0, maximum=3600, metavar="SECONDS"
+        "Seconds before a namespace that stopped is started again.",
+        15.0,
+        minimum=0,
+        maximum=3600,
+        metavar="SECONDS",
     )
     faults: bool = option("Offer the fault switchboard.", True, flag="--faults/--no-faults")
     audit: bool = option("Write the audit logs of messages, the input of reconcile.", False)

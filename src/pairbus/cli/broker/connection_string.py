@@ -21,7 +21,7 @@ Examples:
   pairbus connection-string --json
 
 \b
-The key opens everything in the namespace: everybody who can read the data directory can print it.
+The key gives all rights on the namespace. Every user who can read the data directory can print it.
 Exit codes: 0 printed, 2 wrong usage, 3 there is no data, or it cannot be read.
 """
 
@@ -31,7 +31,7 @@ class ConnectionStringFlags:
     data: str | None = option(
         "The namespace's data directory.  [default: in the user's data directory]", metavar="DIR"
     )
-    namespace: str = option("Whose connection string, without --data.", "local", metavar="NAME")
+    namespace: str = option("Name of the namespace, if --data is not given.", "local", metavar="NAME")
     as_json: bool = json_option()
 
 

@@ -32,8 +32,8 @@ Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
 
 @dataclass(frozen=True, kw_only=True)
 class ServeFlags(ServeSettings):
-    log_format: Literal["text", "json"] = option("Form of the log lines.", "text")
-    log_level: Literal["debug", "info", "warning", "error"] = option("Least level of the log lines.", "info")
+    log_format: Literal["text", "json"] = option("Format of the log lines.", "text")
+    log_level: Literal["debug", "info", "warning", "error"] = option("Lowest level that is logged.", "info")
 
 
 @command(ServeFlags, EPILOG)

@@ -79,7 +79,7 @@ def store() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    namespace: str = option("Whose data, without --data.", "local", metavar="NAME")
+    namespace: str = option("Name of the namespace, if --data is not given.", "local", metavar="NAME")
     data: str | None = option(
         "The namespace's data directory.  [default: in the user's data directory]", metavar="DIR"
     )
@@ -107,7 +107,7 @@ class RepairFlags(DataFlags):
 
 @command(DataFlags, CHECK_EXAMPLES, group=store)
 def check(flags: DataFlags) -> int:
-    """Verify every frame and say what is there. Changes nothing."""
+    """Verify every frame and show the messages of each entity. Changes nothing."""
     from pairbus.errors import StoreCorrupt
     from pairbus.server.offline.namespace import verify
 
@@ -151,7 +151,7 @@ def _check_lines(directory: Path, report: CheckReport, counts: list[EntityCounts
 
 @command(DataFlags, COMPACT_EXAMPLES, group=store)
 def compact(flags: DataFlags) -> None:
-    """Write what is still true again and give the rest of the space back."""
+    """Write the data that is still needed again and free the rest of the space."""
     from pairbus.server.clock import BrokerClock
     from pairbus.server.offline.namespace import compact as compact_store
 
@@ -206,7 +206,7 @@ def import_store(flags: ImportFlags) -> None:
 
 @command(RepairFlags, REPAIR_EXAMPLES, group=store)
 def repair(flags: RepairFlags) -> int:
-    """Say what is lost at the end of the log; with --accept-loss give it up.
+    """Show what is lost at the end of the log. With --accept-loss give it up.
 
     The end of the log is lost if the newest files were deleted, cut short or overwritten. Restoring a copy is better if there is one:
     lost messages do not come back, and their sequence numbers are given to new messages. Keep a copy of the data directory

@@ -32,8 +32,8 @@ Examples:
   pairbus up --primary-address 127.0.0.1:0 --secondary-address 127.0.0.1:0 --page 127.0.0.1:0 --json
 
 \b
-Sign in to the page with either connection string. The data stay: the next `pairbus up` goes on with them. With --audit
-`pairbus reconcile` can prove afterwards what arrived; with the fault switchboard `pairbus drill` can hold a game day.
+Sign in to the page with either connection string. The data stay: the next `pairbus up` uses them again. With --audit
+`pairbus reconcile` can prove afterwards what arrived; with the fault switchboard `pairbus drill` can test the pair.
 Exit codes: 0 stopped by a signal, 2 wrong usage, 3 an address is taken or a namespace could not start.
 """
 EXIT_REFUSED: Final = 3
@@ -42,14 +42,14 @@ EXIT_REFUSED: Final = 3
 @dataclass(frozen=True, kw_only=True)
 class UpFlags(UpSettings):
     data: str | None = option(
-        "Where the pair keeps its files.  [default: the user's data directory]", metavar="DIR"
+        "Directory for the pair's files.  [default: the user's data directory]", metavar="DIR"
     )
     as_json: bool = json_option("Print one JSON object instead of sentences.")
 
 
 @command(UpFlags, EPILOG)
 def up(flags: UpFlags) -> int:
-    """Run two paired namespaces, the syphon and a page for both, until stopped (SIGTERM or Ctrl-C)."""
+    """Run two paired namespaces, the syphon and a live page, until stopped (SIGTERM or Ctrl-C)."""
     silence_logs("azure", "pairbus")
     options = UpOptions(data=data_directory("up", flags.data).absolute(), **values_of(flags, UpSettings))
     try:

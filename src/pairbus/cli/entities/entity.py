@@ -108,7 +108,7 @@ class CreateFlags(NamespaceFlags):
     )
     filter: str | None = option("A rule's filter.  [default: every message]", metavar="SQL")
     action: str | None = option("A rule's action.", metavar="SQL")
-    if_missing: bool = option("Done if it exists already.", False)
+    if_missing: bool = option("Succeed if it exists already.", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ class UpdateFlags(NamespaceFlags):
 @dataclass(frozen=True, kw_only=True)
 class DeleteFlags(NamespaceFlags):
     path: str = argument()
-    yes: bool = option("Do not ask. Needed where nobody can be asked.", False)
-    if_exists: bool = option("Done if there is none.", False)
+    yes: bool = option("Do not ask. Required without a terminal.", False)
+    if_exists: bool = option("Succeed if it does not exist.", False)
 
 
 @command(
@@ -188,7 +188,7 @@ def create(flags: CreateFlags) -> None:
     UpdateFlags, "\b\nExample:\n  pairbus entity update orders --set status=SendDisabled\n", group=entity
 )
 def update(flags: UpdateFlags) -> None:
-    """Change settings of PATH; what is not named stays. Locks on its messages are lost, as on Service Bus."""
+    """Change settings of PATH. Other settings stay. Locks on its messages are lost, as on Service Bus."""
     target = find_target(flags.path)
     settings = settings_of(flags.pairs)
     if target.kind == "rule":
@@ -203,7 +203,7 @@ def update(flags: UpdateFlags) -> None:
     group=entity,
 )
 def delete(flags: DeleteFlags) -> int:
-    """Delete PATH with everything in it, after a question."""
+    """Delete PATH and everything in it. Asks first."""
     path = flags.path
     target = find_target(path)
     try:

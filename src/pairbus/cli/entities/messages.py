@@ -94,9 +94,9 @@ class SendFlags:
 @dataclass(frozen=True, kw_only=True)
 class ReceiveFlags:
     entity: str = argument()
-    count: int = option("How many at the most.", 1, minimum=1, maximum=COUNT_MAX)
+    count: int = option("Maximum number of messages.", 1, minimum=1, maximum=COUNT_MAX)
     settle: Literal["complete", "abandon", "defer", "dead-letter", "delete", "none"] = option(
-        "What becomes of them; none leaves them locked until their locks end, which counts as a delivery.",
+        "How to settle the messages. none keeps them locked until their locks expire, which counts as a delivery.",
         "complete",
     )
     dead_letter: bool = option("The dead-letter queue of ENTITY.", False)
@@ -109,7 +109,7 @@ class ReceiveFlags:
 @dataclass(frozen=True, kw_only=True)
 class PeekFlags:
     entity: str = argument()
-    count: int = option("How many at the most.", 10, minimum=1, maximum=COUNT_MAX)
+    count: int = option("Maximum number of messages.", 10, minimum=1, maximum=COUNT_MAX)
     from_number: int = option("The first sequence number.", 1, flag="--from")
     dead_letter: bool = option("The dead-letter queue of ENTITY.", False)
     session: str | None = option(
@@ -213,7 +213,7 @@ def receive(flags: ReceiveFlags) -> int:
 
 @command(PeekFlags, PEEK_EXAMPLES)
 def peek(flags: PeekFlags) -> int:
-    """Look at messages without taking them."""
+    """Show messages without receiving them."""
 
     def work() -> int:
         shown, number = 0, flags.from_number

@@ -3,7 +3,7 @@
     @dataclass(frozen=True, kw_only=True)
     class PeekFlags:
         entity: str = argument()
-        count: int = option("How many at the most.", 10, minimum=1)
+        count: int = option("Maximum number of messages.", 10, minimum=1)
         as_json: bool = json_option("Print one JSON object a line.")
 
     @command(PeekFlags, EXAMPLES)

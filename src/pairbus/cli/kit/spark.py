@@ -10,7 +10,7 @@ from pairbus.cli.kit.options import option
 def conf_option() -> Any:
     """The option ``--conf``: settings for Spark."""
     return option(
-        "A Spark setting, as spark.driver.memory=4g; as often as needed.",
+        "A Spark setting, for example spark.driver.memory=4g. May repeat.",
         (),
         flag="--conf",
         metavar="KEY=VALUE",

@@ -88,7 +88,7 @@ def _show(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ListFlags:
-    messages: int = option("Show that many messages of each queue.", 0, minimum=0)
+    messages: int = option("Number of messages to show for each queue.", 0, minimum=0)
     set_aside: bool = option(
         "Show dead-lettered messages and why.  [20 of each queue unless --messages]", False
     )
@@ -123,7 +123,7 @@ class ExplainFlags:
 
 @command(ExplainFlags, f"{EXAMPLE}explain contoso/x-servicebus-transfer/3\n", group=backlog)
 def explain(flags: ExplainFlags) -> int:
-    """Show why messages of QUEUE were dead-lettered: what, expected and found."""
+    """Explain why messages of QUEUE were dead-lettered: the property, its value and what was expected."""
     rows = _with_backlog(
         lambda opened: opened.messages(flags.queue, EXPLAINED_MAX, is_dead=True), flags.queue
     )
@@ -173,7 +173,7 @@ def _nothing(queue: str, reason: str | None, others: dict[str, int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PurgeFlags(RedriveFlags):
-    yes: bool = option("Do it; without this nothing happens.", False)
+    yes: bool = option("Confirm. Without it nothing is deleted.", False)
 
 
 @command(PurgeFlags, f"{EXAMPLE}purge contoso/x-servicebus-transfer/3 --yes\n", group=backlog)
@@ -195,7 +195,7 @@ def purge(flags: PurgeFlags) -> int:
 class DrainFlags:
     queues: tuple[str, ...] = argument(nargs=-1)
     extra: bool = option("Drain the queues beyond the count.", False)
-    ledger: str | None = option("Where to keep what is in doubt.", metavar="DIR")
+    ledger: str | None = option("Directory for the file of sends in doubt.", metavar="DIR")
     primary_aliases: tuple[str, ...] = option(
         "Another address of the primary, for instance where it ran before it moved.",
         (),

@@ -61,18 +61,18 @@ class SyphonFlags(PairFlags):
         flag="--primary-alias",
         metavar="HOST[:PORT]",
     )
-    once: bool = option("End when all that was there at the start is delivered.", False)
+    once: bool = option("Stop when all messages that were in the backlog at the start are delivered.", False)
     order: Literal["relaxed", "session"] = option("Whether the order within a session is kept.", "relaxed")
     queues: int = option("How many backlog queues.", 10, minimum=1)
     extra: bool = option("Drain backlog queues beyond that number too.", False)
     not_found: Literal["dead-letter", "wait"] = option(
-        "What becomes of messages whose destination does not exist.", "dead-letter"
+        "What to do with messages whose destination does not exist.", "dead-letter"
     )
     time_to_live: Literal["freeze", "deduct"] = option(
         "Whether the time in the backlog counts against a message's time to live.", "freeze"
     )
     ledger: str | None = option(
-        "local: where to keep what is in doubt.  [default: the user's data directory]  spark: where to write what was "
+        "local: directory for the file of sends in doubt.  [default: the user's data directory]  spark: where to write what was "
         "moved, a directory here or a URL that executors reach.  [default: a temporary one]",
         metavar="DIR",
     )

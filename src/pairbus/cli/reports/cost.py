@@ -46,7 +46,7 @@ PING_INTERVAL_MS_MIN: Final = 1_000
 
 @click.group(cls=HelpfulGroup, epilog=EPILOG)
 def cost() -> None:
-    """Metering and the bill: estimate, report, what-if."""
+    """Estimate costs, calculate the bill, and replay usage with other settings."""
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -133,10 +133,12 @@ def price_options(command: Any) -> Any:
 @click.option(
     "--messages", type=click.IntRange(0), default=0, show_default=True, help="Messages sent in these days."
 )
-@click.option("--size", type=click.IntRange(0), default=1024, show_default=True, help="Bytes of a message.")
+@click.option(
+    "--size", type=click.IntRange(0), default=1024, show_default=True, help="Size of a message in bytes."
+)
 @click.option(
     "--outage", "outage_ms", metavar="TIME", callback=duration, default="0",
-    help="How long the primary is away in all, as 2h.",
+    help="Total time the primary is unavailable, for example 2h.",
 )  # fmt: skip
 @click.option(
     "--outages", type=click.IntRange(1), default=1, show_default=True, help="Number of outages in that time."
@@ -157,7 +159,13 @@ def price_options(command: Any) -> Any:
 @click.option(
     "--ping-interval", "ping_interval_ms", metavar="TIME", callback=duration, default="1m", show_default=True
 )
-@click.option("--connections", type=click.IntRange(0), default=0, show_default=True, help="Open at once.")
+@click.option(
+    "--connections",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Connections open at the same time.",
+)
 @price_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def estimate(
@@ -258,7 +266,7 @@ class ReportOptions(UsageOptions):
 @cost.command(epilog="\b\nExample:\n  pairbus cost report /var/lib/pairbus/contoso --currency USD\n")
 @usage_options
 @click.option("--data-out", type=click.Choice(["backlog", "all", "none"]), default="backlog", show_default=True,
-              help="Whose receives leave the region.")  # fmt: skip
+              help="Receives that leave the region.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option(
     "--csv", "csv_directory", metavar="DIR", help="Write the table of days, entities and operations as CSV."
@@ -268,7 +276,7 @@ class ReportOptions(UsageOptions):
 )
 @click.option("--html", "html_file", metavar="FILE", help="Write a page with plots.")
 def report(**given: Any) -> int:
-    """The bill from usage LOGs: data directories of brokers, directories of logs, or single files."""
+    """Calculate the bill from usage LOGs: data directories of brokers, directories of logs, or files."""
     return _report(ReportOptions(**given))
 
 
@@ -321,21 +329,26 @@ class WhatIfOptions(UsageOptions):
     "what-if", epilog="\b\nExample:\n  pairbus cost what-if /var/lib/pairbus/contoso --failover-interval 5m\n"
 )
 @usage_options
-@click.option("--failover-interval", metavar="TIME", callback=duration, help="Suppose this one.")
-@click.option("--queues", type=click.IntRange(1), help="Suppose so many backlog queues.")
-@click.option("--ping-interval", metavar="TIME", callback=duration, help="Suppose this one.")
-@click.option("--away", multiple=True, metavar="FROM/TO", help="Suppose the primary away in that time (UTC).")
+@click.option("--failover-interval", metavar="TIME", callback=duration, help="Failover interval to assume.")
+@click.option("--queues", type=click.IntRange(1), help="Number of backlog queues to assume.")
+@click.option("--ping-interval", metavar="TIME", callback=duration, help="Ping interval to assume.")
+@click.option(
+    "--away",
+    multiple=True,
+    metavar="FROM/TO",
+    help="Assume that the primary was unavailable in this time (UTC).",
+)
 @click.option(
     "--recorded-failover-interval", metavar="TIME", callback=duration, default="1m", show_default=True,
-    help="What was in force.",
+    help="Failover interval that was in force.",
 )  # fmt: skip
 @click.option(
     "--recorded-ping-interval", metavar="TIME", callback=duration, default="1m", show_default=True,
-    help="What was in force.",
+    help="Ping interval that was in force.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def what_if(**given: Any) -> None:
-    """Replay recorded usage against other settings: what would have been refused, detoured and billed."""
+    """Replay recorded usage with other settings: how many sends would have failed, how many detoured, and the cost."""
     _what_if(WhatIfOptions(**given))
 
 

@@ -68,20 +68,20 @@ class ReconcileOptions(EngineOptions):
     "--until",
     callback=moment,
     metavar="WHEN",
-    help="Sends from this moment on (UTC) may still be on their way.",
+    help="Ignore sends from this moment on (UTC) if they have not arrived yet.",
 )
-@click.option("--no-body-hash", is_flag=True, help="Compare destination and message id alone.")
+@click.option("--no-body-hash", is_flag=True, help="Compare only destination and message id, not the body.")
 @click.option("--no-order", is_flag=True, help="Do not look for messages that were overtaken.")
 @engine_options
 @click.option(
     "--out",
     metavar="DIR",
-    help="Name every message that is not simply there, as Parquet; and the certificate as JSON.",
+    help="Write the certificate as JSON, and every message that did not simply arrive as Parquet.",
 )
 @click.option("--html", "html_file", metavar="FILE", help="Write a page.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def reconcile(**given: Any) -> int:
-    """Prove what arrived: what was accepted joined with what destinations, backlog and dead-letter queues hold."""
+    """Prove which messages arrived: compare the accepted sends with destinations, backlog and dead-letter queues."""
     return _reconcile(ReconcileOptions(**given))
 
 

@@ -58,7 +58,7 @@ def conf_option(command: Any) -> Any:
         "settings",
         metavar="KEY=VALUE",
         multiple=True,
-        help="A Spark setting, as spark.driver.memory=4g; as often as needed.",
+        help="A Spark setting, for example spark.driver.memory=4g. May repeat.",
     )(command)
 
 

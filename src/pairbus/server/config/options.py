@@ -102,15 +102,15 @@ class ServeSettings:
         "Name of the namespace.  [default: the configuration's, or local]", metavar="NAME"
     )
     data: str | None = option(
-        "Where the namespace keeps its files.  [default: the user's data directory]", metavar="DIR"
+        "Directory for the namespace's files.  [default: the user's data directory]", metavar="DIR"
     )
     amqp: str = option(
-        "The one address: AMQP, TLS, HTTP and WebSocket. Port 0 takes a free one.",
+        "Address for AMQP, TLS, HTTP and WebSocket. Port 0 chooses a free port.",
         AMQP_ADDRESS_DEFAULT,
         metavar="HOST:PORT",
     )
     http: str = option(
-        "A second address for HTTP(S) alone; 'off' for none.", HTTP_ADDRESS_DEFAULT, metavar="HOST:PORT"
+        "A second address, for HTTP(S) only; 'off' for none.", HTTP_ADDRESS_DEFAULT, metavar="HOST:PORT"
     )
     store: str | None = option(
         "memory: to keep nothing.  [default: files in the data directory]", metavar="URL"
@@ -118,14 +118,14 @@ class ServeSettings:
     tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
     tls_key: str | None = option("Its private key (PEM).", metavar="FILE")
     tls_names: tuple[str, ...] = option(
-        "A further name for the own certificate.", (), flag="--tls-name", metavar="NAME"
+        "Another name for the broker's own certificate.", (), flag="--tls-name", metavar="NAME"
     )
-    tls: bool = option("Without TLS only this machine is served.", True, flag="--tls/--no-tls")
+    tls: bool = option("Without TLS the broker serves only this machine.", True, flag="--tls/--no-tls")
     config: str | None = option(
         "Entities, access rules and quotas (JSON; the emulator's format works).", metavar="FILE"
     )
     ready_file: str | None = option(
-        "Written when it serves: one JSON object with addresses and keys.", metavar="FILE"
+        "File to write when the broker is ready: one JSON object with addresses and keys.", metavar="FILE"
     )
     faults: bool = option("Offer the fault switchboard at /$faults.", False)
     audit: bool = option("Write the audit log of messages, the input of reconcile.", False)

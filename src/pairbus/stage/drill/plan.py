@@ -81,21 +81,29 @@ class DrillSettings:
         metavar="PATH",
     )
     may_touch: bool = option(
-        "Yes, consumers of --entity may see probes; yes, bring others' backlog home.", False, flag="--yes"
+        "Confirm that consumers of --entity may receive probes, and that messages of others in the backlog may be drained.",
+        False,
+        flag="--yes",
     )
-    rate: float = option("Probes a second for each entity.", 10.0)
-    failover_interval: timedelta = option("Of the paired client.", timedelta(seconds=10), metavar="TIME")
-    ping_interval: timedelta = option("Of the paired client.", timedelta(seconds=2), metavar="TIME")
+    rate: float = option("Probes per second for each entity.", 10.0)
+    failover_interval: timedelta = option(
+        "Failover interval of the paired client.", timedelta(seconds=10), metavar="TIME"
+    )
+    ping_interval: timedelta = option(
+        "Ping interval of the paired client.", timedelta(seconds=2), metavar="TIME"
+    )
     while_suspect: Literal["wait", "raise"] = option("What sends do until the failover.", "wait")
     timeout: timedelta | None = option(
-        "Of one send.  [default: 5 s beyond the failover interval]", metavar="TIME"
+        "Timeout of one send.  [default: 5 s beyond the failover interval]", metavar="TIME"
     )
     queues: int = option("How many backlog queues.", 10, minimum=1, maximum=100)
     syphon: Literal["own", "running"] = option(
-        "Who brings the probes home: pumps of the drill, or the syphon that runs.", "own"
+        "Who drains the probes: the drill itself, or the syphon that you run.", "own"
     )
-    drain_within: timedelta = option("How long the way home may take.", timedelta(minutes=2), metavar="TIME")
-    slack: timedelta = option("How much later than promised passes.", timedelta(seconds=5), metavar="TIME")
+    drain_within: timedelta = option("How long the drain may take.", timedelta(minutes=2), metavar="TIME")
+    slack: timedelta = option(
+        "Delay beyond the promised time that still passes.", timedelta(seconds=5), metavar="TIME"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
