@@ -26,6 +26,31 @@ WORDS = {
     "reckons": "calculates",
     "reckoned": "calculated",
     "reckoning": "calculation",
+    "hence": "so, therefore",
+    "henceforth": "from then on",
+    "lest": "so that … not",
+    "thereof": "of it, or the noun",
+    "whence": "from which",
+    "wherein": "in which",
+    "whilst": "while",
+    "whosoever": "the noun: the client, the receiver, the caller",
+}
+# In texts that users read: documents, and everything in the room of the commands.
+PHRASES = {
+    "at home": "on this machine, loopback",
+    "bad day": "failure, outage",
+    "bad days": "failures, outages",
+    "bring home": "deliver to the primary, drain",
+    "brings home": "delivers to the primary, drains",
+    "brought home": "delivered to the primary, drained",
+    "for want of": "because there was no",
+    "game day": "drill",
+    "set aside": "dead-letter; for rows: quarantine",
+    "sets aside": "dead-letters",
+    "stand still": "be unavailable, stop",
+    "stands still": "is unavailable, stops",
+    "way home": "drain",
+    "without being told": "by itself, automatically",
 }
 # As a name in the code, alone or as one of the words of a longer name.
 NAMES = {
@@ -34,6 +59,15 @@ NAMES = {
     "speech": "output",
     "album": "the thing that it collects",
     "told": "reported, expected, given",
+    "anew": "again",
+    "news": "events",
+    "reckon": "calculate",
+    "sniff": "detect",
+    "speak": "write",
+    "suppose": "assume",
+    "whoever": "the noun",
+    "witness": "mark",
+    "witnessed": "marked",
 }
 # As the whole name of a class.
 CLASSES = {"Letter": "BacklogMessage"}
@@ -48,6 +82,17 @@ def texts() -> Iterator[Path]:
 def banned_words(text: str) -> set[str]:
     """The banned words in a text, in lower case."""
     return set(re.findall(r"[a-z]+", text.lower())) & WORDS.keys()
+
+
+def user_texts() -> Iterator[Path]:
+    yield from (path for path in texts() if path.suffix == ".md")
+    yield from sorted((SOURCE / "cli").rglob("*.py"))
+
+
+def banned_phrases(text: str) -> set[str]:
+    """The banned phrases in a text, also where a line ends within one. Names such as ``--set-aside`` are none."""
+    line = " ".join(text.lower().split())
+    return {phrase for phrase in PHRASES if re.search(rf"\b{phrase}\b", line)}
 
 
 def banned_names(code: str) -> set[str]:
@@ -73,6 +118,16 @@ def test_no_banned_word_is_used() -> None:
     assert sorted(found) == []
 
 
+def test_no_banned_phrase_is_used_in_texts_for_users() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {phrase} (write: {PHRASES[phrase]})"
+        for path in user_texts()
+        for phrase in banned_phrases(path.read_text())
+    }
+
+    assert sorted(found) == []
+
+
 def test_no_banned_name_is_used() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name}"
@@ -86,6 +141,8 @@ def test_no_banned_name_is_used() -> None:
 def test_banned_words_and_names_are_found() -> None:
     assert banned_words("Written Anew, by whoever asks") == {"anew", "whoever"}
     assert banned_words("renewed") == set()
+    assert banned_phrases("messages are *set\n  aside* on the Way home.") == {"set aside", "way home"}
+    assert banned_phrases("--set-aside, set_aside, offset asides") == set()
     assert banned_names("class SpeechOf:\n    told_at = Letter()\n") == {"speech", "told", "Letter"}
     assert banned_names("shallow = letter\n# told in a comment\n") == set()
 

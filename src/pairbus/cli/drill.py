@@ -1,4 +1,4 @@
-"""``pairbus drill``: a game day on a pair."""
+"""``pairbus drill``: tests a pair with an outage that ends by itself."""
 
 from __future__ import annotations
 
