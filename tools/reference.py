@@ -34,7 +34,7 @@ to do. Errors can be pickled. `tools/reference.py` writes this page.
 REFUSALS_HEAD: Final = """
 ## Refusals
 
-The broker understood the request and refused it. Nothing has changed. On a link the condition is in the `error` of a rejected disposition or a
+A [refusal](../glossary.md#refusal): the broker understood the request and refused it. Nothing has changed. On a link the condition is in the `error` of a rejected disposition or a
 detach; on `$management` the number is the status code of the answer.
 
 | refusal | condition | number | retry can help | meaning |
@@ -50,18 +50,28 @@ Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 the co
 Connection strings come from the environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files that the environment names (`PAIRBUS_PRIMARY_FILE`,
 `PAIRBUS_SECONDARY_FILE`).
 
-The **ready file** of `pairbus serve` is one JSON object: `namespace`, `pid`, `amqp` and `http` (`host:port`), `connection_string` (with the root key; for loopback with
+The [ready file](../glossary.md#ready-file) of `pairbus serve` is one JSON object: `namespace`, `pid`, `amqp` and `http` (`host:port`), `connection_string` (with the root key; for loopback with
 `UseDevelopmentEmulator=true`) and `ca_file` (the authority to trust; null if you use your own certificate). The file appears, complete and with mode 0600, when the broker
 serves the namespace. Every broker keeps one as `ready.json` in its data directory, also after it has stopped. `--ready-file` names a second one.
 """
 
 METRICS_HEAD: Final = """# Metrics
 
-`GET /metrics` on either address, in Prometheus' text format, with a token that holds a right on the namespace. No keys, no tokens and no
-bodies appear in it. This page is written by `tools/reference.py`, from a broker that has just started; some labels appear with traffic.
+`GET /metrics` works on both addresses and needs a token with a right on the [namespace](../glossary.md#namespace). The answer is in Prometheus' text format. It contains no keys, tokens
+or bodies. `tools/reference.py` writes this page from a broker that has just started; some labels appear only with traffic.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
+"""
+
+ERRORS_END: Final = """
+Next: the [options](options.md) of a paired client, and [compatibility](../compatibility.md) with Service Bus.
+"""
+COMMANDS_END: Final = """
+Next: [use the command line](../how-to/use-the-command-line.md), and the [glossary](../glossary.md).
+"""
+METRICS_END: Final = """
+Next: [operations](../operations.md), and the [metrics of a paired client](pairing-metrics.md).
 """
 
 
@@ -75,9 +85,8 @@ def errors_page() -> str:
     kinds = list(dict.fromkeys(kinds))
     plain = [kind for kind in kinds if not issubclass(kind, errors.Refusal) or kind is errors.Refusal]
     refusals = [kind for kind in kinds if issubclass(kind, errors.Refusal) and kind is not errors.Refusal]
-    return (
-        ERRORS_HEAD + "".join(map(_error_line, plain)) + REFUSALS_HEAD + "".join(map(_refusal_line, refusals))
-    )
+    lines = (*map(_error_line, plain), REFUSALS_HEAD, *map(_refusal_line, refusals))
+    return ERRORS_HEAD + "".join(lines) + ERRORS_END
 
 
 def _error_line(kind: type[errors.PairbusError]) -> str:
@@ -97,9 +106,9 @@ def _meaning(kind: type[errors.PairbusError]) -> str:
 
 
 def commands_page() -> str:
-    """All commands, by what they tell of themselves."""
+    """All commands, with their help texts."""
     with click.Context(root, info_name="pairbus") as context:
-        return COMMANDS_HEAD + "".join(_commands_of(root, context, 2))
+        return COMMANDS_HEAD + "".join(_commands_of(root, context, 2)) + COMMANDS_END
 
 
 def _commands_of(group: click.Group, context: click.Context, level: int) -> list[str]:
@@ -156,7 +165,7 @@ def metrics_page() -> str:
         labels = dict.fromkeys(label for sample in samples for label in re.findall(r'(\w+)="', sample))
         quoted = ", ".join(f"`{label}`" for label in labels)
         lines.append(f"| `{name}` | {kind} | {quoted} | {_cell(meanings[name])} |\n")
-    return METRICS_HEAD + "".join(lines)
+    return METRICS_HEAD + "".join(lines) + METRICS_END
 
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
