@@ -333,6 +333,7 @@ def test_an_unknown_rule_and_a_wrong_signature_have_the_same_answer(path: str) -
 
 
 @pytest.mark.promise("M6")
+@pytest.mark.uncompiled
 def test_an_unknown_rule_costs_as_many_comparisons_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = WireBench()
     compared = 0
