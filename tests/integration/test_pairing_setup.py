@@ -237,6 +237,55 @@ def test_cancel_takes_the_one_that_is_meant_though_others_have_its_id(pair: Pair
             assert [str(message) for message in receiver.peek_messages(10)] == ["plain", "first"]
 
 
+@pytest.mark.promise("P24")
+def test_threads_that_cancel_at_once_take_out_every_message_that_is_in_the_backlog(pair: Pair) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+    from datetime import UTC, datetime
+
+    with paired(pair, by_hand(backlog_queue_count=1)) as client, client.get_queue_sender("orders") as sender:
+        client.fail_over("orders")
+        due = datetime.now(UTC) + timedelta(hours=1)
+        handles = sender.schedule_messages([text(number) for number in range(6)], due)
+
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(sender.cancel_scheduled_messages, handles))
+
+        with (
+            pair.secondary.client() as official,
+            official.get_queue_receiver("contoso/x-servicebus-transfer/0") as receiver,
+        ):
+            assert receiver.peek_messages(10) == []
+
+
+def test_a_cancel_ends_in_time_when_the_secondary_is_silent() -> None:
+    from datetime import UTC, datetime
+
+    from azure.servicebus.exceptions import OperationTimeoutError
+
+    with (
+        Pair(Namespace("contoso", queues=["orders"]), Namespace("fabrikam", process=True)) as pair,
+        paired(pair, by_hand(backlog_queue_count=1)) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        client.fail_over("orders")
+        handles = sender.schedule_messages([text(1)], datetime.now(UTC) + timedelta(hours=1))
+        pair.secondary.pause()
+        try:
+            with pytest.raises(OperationTimeoutError, match="could not be taken out"):
+                sender.cancel_scheduled_messages(handles, timeout=1)
+        finally:
+            pair.secondary.resume()
+
+        sender.cancel_scheduled_messages(handles)
+
+
+def test_a_schedule_without_a_time_gives_handles_as_the_official_client_does(pair: Pair) -> None:
+    with paired(pair, by_hand()) as client, client.get_queue_sender("orders") as sender:
+        numbers = sender.schedule_messages(text(1), None)  # type: ignore[arg-type]
+
+        assert [number > 0 for number in numbers] == [True]
+
+
 def test_the_entity_that_is_gone_refuses_until_it_is_back(pair: Pair) -> None:
     from pairbus import EntityGoneError
 

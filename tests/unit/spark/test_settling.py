@@ -36,7 +36,7 @@ def locked(number: int, enqueued_ms: int) -> Any:
         annotations={b"x-opt-enqueued-time": enqueued_ms},
         properties=SimpleNamespace(message_id=f"m{number}".encode()),
     )
-    return SimpleNamespace(sequence_number=number, _raw_amqp_message=raw)
+    return SimpleNamespace(sequence_number=number, raw_amqp_message=raw)
 
 
 async def settled(monkeypatch: pytest.MonkeyPatch, page: list[Any]) -> tuple[FakeReceiver, Any]:

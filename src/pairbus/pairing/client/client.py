@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import random
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -128,6 +129,7 @@ class PairedClient(Generic[Official, Sender]):
         self._is_registered = False
         self._runtime = type(self)._runtime_class()
         self._watched: set[str] = set()
+        self._cancelling: set[str] = set()
         self._state = PairingState(
             name=uuid.uuid4().hex[:12],
             primary=name,
@@ -478,11 +480,31 @@ class PairedClient(Generic[Official, Sender]):
         if drain is not None and await drain.withdraw(handle, seconds):
             return
         try:
-            await cancel_parked(self._runtime, self.secondary, handle, timeout)
+            await self._cancel_in_turn(handle, timeout)
         except ScheduledMessageGoneError:
             # Our own drain may have been about to receive it when it was asked first.
             if drain is None or not await drain.withdraw(handle, seconds):
                 raise
+
+    async def _cancel_in_turn(self, handle: ParkedSchedule, timeout: float | None) -> None:
+        """Callers of one client would lock each other's messages: one at a time looks into a backlog queue."""
+        until = time.monotonic() + (CANCEL_SECONDS if timeout is None else timeout)
+        while True:
+            token = self._runtime.change_token()
+            with self._state.lock:
+                if is_my_turn := handle.queue not in self._cancelling:
+                    self._cancelling.add(handle.queue)
+            left = until - time.monotonic()
+            if is_my_turn or left <= 0:
+                break
+            await self._runtime.wait_for_change(token, left)
+        try:
+            await cancel_parked(self._runtime, self.secondary, handle, max(0.0, left))
+        finally:
+            if is_my_turn:
+                with self._state.lock:
+                    self._cancelling.discard(handle.queue)
+                self._runtime.notify()
 
 
 def _host_of(client: Any) -> str:

@@ -33,6 +33,7 @@ class Send(Attempts):
         begun_ms: When the send began, on the steady clock.
         timeout: Seconds that the caller gives it; None: the default.
         due: When the messages are to be enqueued; None: at once.
+        is_scheduled: Whether the caller schedules the messages, and wants handles. The SDK takes None as a time, too.
     """
 
     flow: SendFlow | None = None
@@ -50,12 +51,15 @@ class Send(Attempts):
         begun_ms: int,
         timeout: float | None,
         due: datetime.datetime | None = None,
+        *,
+        is_scheduled: bool = False,
     ) -> None:
         self.message = message
         self.count = count
         self.timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else max(1, int(timeout * 1000))
         self.deadline_ms = begun_ms + self.timeout_ms
         self.due = due
+        self.is_scheduled = is_scheduled
 
     def originals(self, batch_limit: int) -> list[bytes]:
         """The bytes that the SDK would send, message by message. Raises what the SDK would raise.
@@ -67,7 +71,7 @@ class Send(Attempts):
                 encoded = self._encoded()
             except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
                 raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
-            if self.due is None and isinstance(self.message, list):
+            if not self.is_scheduled and isinstance(self.message, list):
                 size = message_bytes.batch_size(encoded)
                 if size > batch_limit:
                     raise BatchTooLargeError(len(self.message), size, batch_limit)

@@ -124,7 +124,7 @@ class SenderCore:
             return []
         is_single = isinstance(prepared, ServiceBusMessage | AmqpAnnotatedMessage)
         copies = [scheduled_for(single, due) for single in ([prepared] if is_single else prepared)]
-        send = Send(copies, count, self._state.clock(), timeout, due)
+        send = Send(copies, count, self._state.clock(), timeout, due, is_scheduled=True)
         await self._deliver(send)
         if send.handles is not None:
             return send.handles
@@ -225,7 +225,7 @@ class SenderCore:
     def _first_attempt_ms(self, send: Send) -> int:
         """Time of the first attempt when it can be made without asking the flow, which costs a lock; 0: ask the flow."""
         interval_ms = self._state.failover_interval_ms
-        if not self._health.is_healthy or not interval_ms or send.due is not None:
+        if not self._health.is_healthy or not interval_ms or send.is_scheduled:
             return 0
         if interval_ms < send.timeout_ms and self._state.is_paired:
             return first_attempt_ms(send.timeout_ms, interval_ms, holds_while_suspect=self._holds)
@@ -262,7 +262,7 @@ class SenderCore:
             link = self._primary
             if link is None:
                 link = self._primary_link()
-            if send.due is None:
+            if not send.is_scheduled:
                 await link.send(send.message, seconds, cut_seconds)
             else:
                 schedule = link.sender.schedule_messages

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 WATCH_SECONDS: Final = 0.1
+CUT_AGAIN_SECONDS: Final = 0.5
+"""Seconds after which a call that was cut off and goes on is cut off again."""
 """How often the watcher looks for calls that overrun."""
 IDLE_TURNS: Final = 20
 """After so many looks without a call the watcher ends; the next call starts another one."""
@@ -215,9 +217,10 @@ class Limits:
 
     def _look(self, now: float) -> bool:
         """Cut calls that overrun. Returns whether there is anything to watch."""
-        for key, call in list(self._calls.items()):
+        for call in list(self._calls.values()):
             if call.until <= now:
-                self._calls.pop(key, None)
+                # It stays watched: the SDK may try again, and the next connection may be as silent.
+                call.until = now + CUT_AGAIN_SECONDS
                 handlers.cut_socket(call.handler)
         for link in self._watched():
             if link.until <= now:
