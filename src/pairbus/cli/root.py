@@ -60,6 +60,8 @@ COMMANDS: Final = {
 HELP: Final = ("-h", "--help")
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
+EXIT_PIPE: Final = 141
+"""What a shell reports of a program whose reader has gone."""
 
 
 class LazyGroup(HelpfulGroup):
@@ -100,6 +102,10 @@ def main(arguments: list[str] | None = None) -> None:
         code = root.main(args=arguments, prog_name="pairbus", standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(130)
+    except BrokenPipeError:
+        # Nobody reads on, as with `| head`. The answer is not "no", which an exit code of 1 would say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_PIPE)
     except click.exceptions.NoArgsIsHelpError as error:
         # Nothing was typed: that is a question, not a mistake. A group without its command is a mistake.
         is_root = error.ctx.parent is None

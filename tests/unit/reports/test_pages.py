@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from rich.console import Console
 
 from pairbus.reports.bill.catalogue import builtin_tables
 from pairbus.reports.bill.days import Billing
@@ -27,7 +29,7 @@ from pairbus.reports.views.bill import bill_document, pairing_text
 from pairbus.reports.views.certificate import FATE_TEXTS, certificate_document, hint, sentence
 from pairbus.reports.views.document import Bars, Columns, Piece, ShareBar, Table, shown_text
 from pairbus.reports.views.html import page, part
-from pairbus.reports.views.terminal import print_document
+from pairbus.reports.views.terminal import _print_table, print_document
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 HOSTILE = (
@@ -212,3 +214,14 @@ def test_the_screen_shows_what_the_page_shows_and_foreign_text_cannot_act(
         assert shown.startswith(document.sentence)
         assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e]", shown)
         assert "<script>alert(1)</script>" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_no_number_is_cut_on_a_narrow_terminal(columns: int) -> None:
+    head = ("namespace", "from", "to", "parked", "arrived", "lost", "slowest")
+    row = ("contoso", "2026-11-16 02:23:42", "2026-11-16 02:24:53", "1,143", "1,144", "9", "12,345 ms")
+    written = io.StringIO()
+
+    _print_table(Console(file=written, width=columns), Table(head, [row], (3, 4, 5, 6), unbroken=(1, 2)))
+
+    assert all(value in written.getvalue() for value in row[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 from rich.console import Console
@@ -24,15 +25,23 @@ from pairbus.reports.views.document import (
     shown_text,
 )
 
+TEXT_WIDTH_MIN = 12
+"""Columns that a text needs at least; it is folded where it is longer."""
 WIDTH_WITHOUT_TERMINAL = 160
 """Columns for a pipe or file: names stay on one line, so that they can be searched for."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # The library would end the process with 1, which says that something is lost.
+        raise BrokenPipeError
+
+
 def print_document(document: Document) -> None:
     """Print to standard output."""
-    console = Console()
+    console = _Console()
     if not console.is_terminal:
-        console = Console(width=WIDTH_WITHOUT_TERMINAL)
+        console = _Console(width=WIDTH_WITHOUT_TERMINAL)
     for line in (document.sentence, document.detail):
         _line(console, line)
     for section in document.sections:
@@ -52,9 +61,9 @@ def _print(console: Console, section: Section) -> None:
     for part in shown:
         match part:
             case Table():
-                console.print(_table(part))
+                _print_table(console, part)
             case Bars():
-                console.print(_table(Table(("", ""), [(name, value) for name, _, value in part.rows], (1,))))
+                _print_table(console, Table(("", ""), [(name, value) for name, _, value in part.rows], (1,)))
             case Notes():
                 for text in part.texts:
                     _line(console, text)
@@ -69,22 +78,42 @@ def _line(console: Console, text: str) -> None:
         console.print(Text(shown_text(text)), soft_wrap=True)
 
 
-def _table(table: Table) -> RichTable:
-    made = RichTable(show_header=any(table.head), show_footer=bool(table.foot))
+def _print_table(console: Console, table: Table) -> None:
+    """As columns where they fit, else row by row: a number is never cut, for a part of it would be another number."""
     foot = table.foot or [""] * len(table.head)
+    whole = [at in table.numeric or at in table.unbroken for at in range(len(table.head))]
+    widths = [
+        max((len(shown_text(row[at])) for row in (*table.rows, foot)), default=0)
+        if is_whole
+        else TEXT_WIDTH_MIN
+        for at, is_whole in enumerate(whole)
+    ]
+    if sum(widths) + 3 * len(widths) + 1 > console.width:
+        _print_rows(console, table, [*table.rows, *([foot] if table.foot else [])])
+        return
+    made = RichTable(show_header=any(table.head), show_footer=bool(table.foot))
     for at, (name, below) in enumerate(zip(table.head, foot, strict=True)):
-        is_number = at in table.numeric
         made.add_column(
             name,
             Text(shown_text(below)),
-            justify="right" if is_number else "left",
+            justify="right" if at in table.numeric else "left",
             overflow="fold",
-            no_wrap=is_number or at in table.unbroken,
+            min_width=widths[at] if whole[at] else None,
         )
     for row in table.rows:
         style = "bold red" if table.alarm and row[0] == table.alarm else ""
         made.add_row(*[Text(shown_text(cell)) for cell in row], style=style)
-    return made
+    console.print(made)
+
+
+def _print_rows(console: Console, table: Table, rows: Sequence[Sequence[object]]) -> None:
+    for row in rows:
+        for name, cell in zip(table.head, row, strict=True):
+            if shown_text(cell):
+                console.print(
+                    Text(f"  {name}: {shown_text(cell)}" if name else f"  {shown_text(cell)}"), soft_wrap=True
+                )
+        console.print()
 
 
 def estimate_lines(found: Estimate) -> list[str]:
