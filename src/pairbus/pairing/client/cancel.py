@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Runtime
     from pairbus.pairing.scheduled import ParkedSchedule
 
+Withdraw = Callable[[], Awaitable[bool]]
+
 BROWSE_COUNT: Final = 100
 TIMEOUT_SECONDS_DEFAULT: Final = 60.0
 WAIT_SECONDS: Final = 2.0
@@ -24,9 +27,11 @@ HELD_MAX: Final = 5_000
 
 
 async def cancel_parked(
-    runtime: Runtime, secondary: Any, handle: ParkedSchedule, timeout: float | None
+    runtime: Runtime, secondary: Any, handle: ParkedSchedule, timeout: float | None, withdraw: Withdraw
 ) -> None:
     """Remove a parked message.
+
+    ``withdraw``: takes the message from the drain of this client, if that has locked it. True: done.
 
     Raises:
         ScheduledMessageGoneError: It is not in the backlog any more.
@@ -40,7 +45,7 @@ async def cancel_parked(
     try:
         # The SDK opens a link without a limit.
         async with runtime.limit(receiver, max(0.001, until - time.monotonic())), runtime.entered(receiver):
-            is_out = await _remove(runtime, receiver, handle, until)
+            is_out = await _remove(runtime, receiver, handle, until, withdraw)
     except (TimeoutError, ServiceBusError) as error:
         if isinstance(error, SendAvailabilityError) or time.monotonic() < until:
             raise
@@ -60,11 +65,13 @@ def _time_is_up(handle: ParkedSchedule) -> OperationTimeoutError:
     )
 
 
-async def _remove(runtime: Runtime, receiver: Any, handle: ParkedSchedule, until: float) -> bool:
+async def _remove(
+    runtime: Runtime, receiver: Any, handle: ParkedSchedule, until: float, withdraw: Withdraw
+) -> bool:
     """True: the message was removed. False: it is not in the queue."""
     while (found := await _find(runtime, receiver, handle, until)) is not None:
         # Somebody else may hold its lock for a moment, so an attempt that does not meet the message proves nothing.
-        if await _take_out(runtime, receiver, *found, handle, until):
+        if await _take_out(runtime, receiver, *found, handle, until) or await withdraw():
             return True
     return False
 

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
-from pairbus.pairing.client.cancel import cancel_parked
+from pairbus.pairing.client.cancel import Withdraw, cancel_parked
 from pairbus.pairing.client.limits import headroom_of
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.setup import Setup
@@ -475,20 +475,24 @@ class PairedClient(Generic[Official, Sender]):
             await self._drain.stop(seconds)
 
     async def _cancel_parked(self, handle: ParkedSchedule, timeout: float | None) -> None:
-        seconds = timeout or CANCEL_SECONDS
-        drain = self._drain
-        if drain is not None and await drain.withdraw(handle, seconds):
+        seconds = CANCEL_SECONDS if timeout is None else timeout
+
+        async def withdraw() -> bool:
+            drain = self._drain
+            return drain is not None and bool(await drain.withdraw(handle, seconds))
+
+        if await withdraw():
             return
         try:
-            await self._cancel_in_turn(handle, timeout)
+            await self._cancel_in_turn(handle, seconds, withdraw)
         except ScheduledMessageGoneError:
             # Our own drain may have been about to receive it when it was asked first.
-            if drain is None or not await drain.withdraw(handle, seconds):
+            if not await withdraw():
                 raise
 
-    async def _cancel_in_turn(self, handle: ParkedSchedule, timeout: float | None) -> None:
+    async def _cancel_in_turn(self, handle: ParkedSchedule, seconds: float, withdraw: Withdraw) -> None:
         """Callers of one client would lock each other's messages: one at a time looks into a backlog queue."""
-        until = time.monotonic() + (CANCEL_SECONDS if timeout is None else timeout)
+        until = time.monotonic() + seconds
         while True:
             token = self._runtime.change_token()
             with self._state.lock:
@@ -499,7 +503,7 @@ class PairedClient(Generic[Official, Sender]):
                 break
             await self._runtime.wait_for_change(token, left)
         try:
-            await cancel_parked(self._runtime, self.secondary, handle, max(0.0, left))
+            await cancel_parked(self._runtime, self.secondary, handle, max(0.0, left), withdraw)
         finally:
             if is_my_turn:
                 with self._state.lock:
