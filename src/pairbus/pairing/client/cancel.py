@@ -22,6 +22,8 @@ Withdraw = Callable[[], Awaitable[bool]]
 BROWSE_COUNT: Final = 100
 TIMEOUT_SECONDS_DEFAULT: Final = 60.0
 WAIT_SECONDS: Final = 2.0
+AGAIN_SECONDS: Final = 0.5
+"""Seconds between two attempts while somebody else holds the message."""
 HELD_MAX: Final = 5_000
 """Messages ahead of the wanted one that are locked meanwhile. One further back cannot be cancelled in the backlog."""
 
@@ -73,6 +75,8 @@ async def _remove(
         # Somebody else may hold its lock for a moment, so an attempt that does not meet the message proves nothing.
         if await _take_out(runtime, receiver, *found, handle, until) or await withdraw():
             return True
+        # Not at once again: every attempt locks messages that others wait for.
+        await runtime.wait_for_change(runtime.change_token(), AGAIN_SECONDS)
     return False
 
 
