@@ -1,0 +1,132 @@
+"""What the log of a shard needs from a database: frames at consecutive numbers, and a lease on the shard.
+
+Three connections, because they wait independently: the commit thread writes frames, the lease thread renews, a reader reads ahead. Each
+part of the port belongs to one of them and is used by one thread at a time.
+
+Every call either returns, with its effect durable on all copies that the database was told to wait for, or raises:
+
+- ``SequenceTaken``: a frame with this number is there already. Nothing was changed.
+- ``OutcomeUnknown``: the connection was lost, or the database reported something unexpected. The effect may be there, may come to be
+  there, or may not be there. The next call connects again.
+- ``TableFull``: the database has no space. Nothing was changed.
+- ``TableFailed``: the database refused for a reason that a repetition does not mend, such as missing rights or a newer schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pairbus.errors import StorageError
+
+
+class SequenceTaken(StorageError):
+    """A frame with this number is there already."""
+
+
+class OutcomeUnknown(StorageError):
+    """The connection was lost before the answer came."""
+
+
+class TableFull(StorageError):
+    """The database has no space left."""
+
+
+class TableFailed(StorageError):
+    """The database refused, and will refuse again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMark:
+    """Whose frame it is: enough to recognise one's own."""
+
+    epoch: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHead:
+    """A frame as replay reads it: everything but the bytes of messages."""
+
+    sequence: int
+    mark: FrameMark
+    head: bytes
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The shard is ours: frames below ``fence`` are to be replayed, ours begin behind it."""
+
+    epoch: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who owns the shard, by the database's own clock."""
+
+    epoch: int
+    owner: str
+    """The name of the node; empty: nobody, the lease was given back."""
+    address: str
+    """Where the other nodes reach the owner."""
+    remaining_ms: int
+    """Until the lease ends; 0 or less: it has ended."""
+
+
+class FrameWriter(Protocol):
+    """Appends frames. Used by the commit thread."""
+
+    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+        """Add one frame. ``body``: the bytes of messages, one after the other."""
+
+    def mark_of(self, sequence: int) -> FrameMark | None:
+        """The mark of a frame that is visible now; None: there is none. Says nothing about durability: see ``barrier``."""
+
+    def barrier(self) -> None:
+        """Return once everything visible before is durable on all copies: a small commit of its own."""
+
+    def drop_below(self, sequence: int) -> None:
+        """Give back the space of frames below this number, as far as whole ranges allow."""
+
+    def close(self) -> None: ...
+
+
+class FrameReader(Protocol):
+    """Reads frames. Used at the start, then by the thread that reads ahead."""
+
+    def oldest(self) -> int:
+        """The number of the first frame that was not dropped."""
+
+    def heads(self, first: int, end: int) -> Iterator[FrameHead]:
+        """Frames ``first`` up to, not including, ``end``, in order."""
+
+    def bodies(self, sequences: Sequence[int]) -> dict[int, bytes]:
+        """The message bytes of these frames."""
+
+    def close(self) -> None: ...
+
+
+class LeaseTable(Protocol):
+    """Says who owns the shard. Used by the lease thread."""
+
+    def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
+        """Take the shard if its lease has ended or was given back; None: somebody else holds it.
+
+        In one transaction: the epoch grows by one, the lease begins, and an empty frame, the *fence*, is added behind the last frame.
+        From then on the former owner's next commit finds its number taken. Raises SequenceTaken when the former owner was quicker by
+        one frame: try again.
+        """
+
+    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
+        """Let the lease end ``lease_ms`` from now; False: the shard has another epoch."""
+
+    def release(self, epoch: int) -> None:
+        """Give the lease back, so that another node need not wait for its end. Nothing happens if the epoch is another."""
+
+    def look(self) -> Ownership:
+        """Who owns the shard now."""
+
+    def close(self) -> None: ...
