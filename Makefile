@@ -136,7 +136,7 @@ demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the way h
 docs: $(STAMP) ## Write the generated pages, check the documents: links hold, commands run
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/promises.py
-	$(PYTEST) tests/integration/test_docs.py
+	$(PYTEST) tests/integration/package/test_docs.py
 
 site: $(DOCS_STAMP) ## Build the documents as a site into build/site, strictly
 	$(BIN)/python -m mkdocs build --strict

@@ -25,7 +25,7 @@ from pairbus.pairing.statistics import Counters
 from pairbus.spark.drain.driver import SyphonOptions, run_syphon
 from pairbus.spark.session import spark_session
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.spark_kit import parked, send_payloads
+from tests.integration.spark.kit import parked, send_payloads
 
 BACKLOG = [f"primary/x-servicebus-transfer/{index}" for index in range(4)]
 DESTINATIONS = ("a", "b", "c")

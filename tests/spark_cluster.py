@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import pyspark
 
 from pairbus.spark.java import find_java
-from tests.integration.spark_kit import descendants, wait_until, workers_of
+from tests.integration.spark.kit import descendants, wait_until, workers_of
 
 ROOT: Final = Path(__file__).parents[1]
 START_SECONDS_MAX: Final = 90

@@ -27,7 +27,7 @@ import pyarrow.parquet
 
 from pairbus.spark.drain.rows import LOCK_LOST
 from pairbus.testing import Namespace, Pair, Queue
-from tests.integration.spark_kit import look_at, parked, send_payloads
+from tests.integration.spark.kit import look_at, parked, send_payloads
 from tests.spark_cluster import ROOT, SparkCluster, packaged_environment
 
 BACKLOG = [f"primary/x-servicebus-transfer/{index}" for index in range(10)]
@@ -100,7 +100,7 @@ class Drivers:
             "PAIRBUS_SECONDARY": running.secondary.connection_string,
         }
         python = cluster.environment["PYSPARK_PYTHON"]
-        self._command = [python, "-m", "tests.integration.spark_driver", "--master", cluster.url]
+        self._command = [python, "-m", "tests.integration.spark.driver", "--master", cluster.url]
         self._command += [
             "--slice",
             "10",

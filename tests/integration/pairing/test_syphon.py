@@ -1,0 +1,389 @@
+"""The syphon with real brokers: the retired SDK's backlogs, poison, several at once, the command line. P12, P34-P42."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from click.testing import CliRunner
+
+from pairbus import UsageError
+from pairbus.amqp.encode import encode_value
+from pairbus.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Double,
+    Float,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    Uuid,
+)
+from pairbus.cli.root import root
+from pairbus.drain.azure_ports import AzureOutlet
+from pairbus.drain.plan import BacklogMessage
+from pairbus.sdk import message_bytes, sections
+from pairbus.testing import Namespace, Pair, Queue
+from tests.integration.pairing.kit import bodies, by_hand, options, paired, take, text, wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+BACKLOG = "contoso/x-servicebus-transfer/0"
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    queues: list[str | Queue] = ["orders", "events", Queue("sessions", requires_session=True)]
+    with Pair(Namespace("contoso", queues=queues), Namespace("fabrikam")) as started:
+        yield started
+
+
+def send_raw(namespace: Namespace, queue: str, payloads: list[bytes]) -> None:
+    with namespace.client() as client, client.get_queue_sender(queue) as sender:
+        sender.send_messages(message_bytes.batch_of(message_bytes.new_batch(200_000, sender), payloads))
+
+
+def message(body: bytes, properties: list[tuple[str, bytes]], message_id: str = "id-1") -> bytes:
+    head = [sections.encode_text(message_id)] + [sections.NULL] * 12
+    items = [(sections.encode_text(name), value) for name, value in properties]
+    return sections.join(
+        [
+            sections.Section(sections.PROPERTIES, sections.encode_list(head)),
+            sections.Section(sections.APPLICATION_PROPERTIES, sections.encode_map(items)),
+            sections.Section(0x75, b"\xa0" + bytes((len(body),)) + body),
+        ]
+    )
+
+
+@dataclass
+class Told:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def pairbus(pair: Pair, *arguments: str) -> Told:
+    """The command line, without the price of a process."""
+    environment = {
+        "PAIRBUS_PRIMARY": pair.primary.connection_string,
+        "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+    }
+    # Outside of its standalone mode click hands back what the command returned.
+    result = CliRunner().invoke(root, list(arguments), env=environment, standalone_mode=False)
+    code = 2 if isinstance(result.exception, UsageError) else result.exit_code or result.return_value or 0
+    return Told(code, result.stdout, f"{result.stderr}{result.exception!r}")
+
+
+@pytest.mark.promise("P12", "P34")
+def test_backlogs_written_by_the_retired_sdk_are_drained(pair: Pair) -> None:
+    with paired(pair, options(enable_syphon=True)) as client:
+        ticks = b"\x81" + struct.pack(">q", 3_000_000_000)
+        old = message(
+            b"old",
+            [
+                ("mine", b"\x98" + bytes(range(16))),
+                ("x-ms-path", sections.encode_text("sessions")),
+                ("x-ms-sessionid", sections.encode_text("s1")),
+                ("x-ms-timetolive", b"\x00" + sections.encode_symbol("com.microsoft:timespan") + ticks),
+            ],
+        )
+        # A char: the official Python SDK cannot read it, and must not stumble over it on the way.
+        foreign = message(
+            b"c", [("char", b"\x73\x00\x00\x00\x41"), ("x-ms-path", sections.encode_text("events"))]
+        )
+        send_raw(pair.secondary, BACKLOG, [foreign, old])
+        wait_until(lambda: client.statistics().restored == 2, "home")
+
+    with (
+        pair.primary.client() as official,
+        official.get_queue_receiver("sessions", session_id="s1") as receiver,
+    ):
+        (found,) = take(receiver, 1)
+        assert (str(found), found.session_id, found.message_id) == ("old", "s1", "id-1")
+        assert found.time_to_live is not None
+        assert found.time_to_live.total_seconds() == 300
+        assert list(found.application_properties or {}) == [b"mine"]
+
+
+@pytest.mark.promise("P39")
+def test_poison_is_set_aside_with_a_reason_and_the_rest_flows(pair: Pair) -> None:
+    path = ("x-ms-path", sections.encode_text("orders"))
+    batch = [
+        message(b"a", [path], "a"),
+        message(b"lost", [], "lost"),
+        message(b"odd", [path, ("x-ms-timetolive", sections.encode_text("soon"))], "odd"),
+        message(b"nowhere", [("x-ms-path", sections.encode_text("gone"))], "nowhere"),
+        message(b"system", [("x-ms-path", sections.encode_text("orders/$deadletterqueue"))], "system"),
+        message(b"no session", [("x-ms-path", sections.encode_text("sessions"))], "no session"),
+        message(b"b", [path], "b"),
+    ]
+    with paired(pair, options(enable_syphon=True)) as client:
+        send_raw(pair.secondary, BACKLOG, batch)
+        wait_until(lambda: client.statistics().set_aside == 5 and client.statistics().restored == 2, "sorted")
+
+    assert bodies(pair.primary, "orders", 2) == {"a": 1, "b": 1}
+    listed = pairbus(pair, "backlog", "explain", BACKLOG, "--json")
+    reasons = {row["message_id"]: row["reason"] for row in json.loads(listed.stdout)}
+    assert reasons == {
+        "lost": "NotFromPairedNamespace",
+        "odd": "InvalidParkedProperty",
+        "nowhere": "DestinationNotFound",
+        "system": "ForbiddenPath",
+        "no session": "RefusedByDestination",
+    }
+    assert all("expected" in row["description"] for row in json.loads(listed.stdout))
+
+
+def test_set_aside_messages_can_be_sent_round_again_and_removed(pair: Pair) -> None:
+    with paired(pair, options()):
+        pass
+    send_raw(pair.secondary, BACKLOG, [message(b"x", [("x-ms-path", sections.encode_text("later"))])])
+    first = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["set_aside"] == 1
+    none = pairbus(pair, "backlog", "redrive", BACKLOG, "--reason", "Nope")
+    assert none.returncode == 1
+    assert "DestinationNotFound (1)" in none.stderr
+    early = pairbus(pair, "backlog", "redrive", BACKLOG)
+    assert early.returncode == 1
+    assert "the primary has no entity 'later'" in early.stderr
+    pair.primary.create_queue("later")
+    moved = pairbus(pair, "backlog", "redrive", BACKLOG, "--reason", "DestinationNotFound")
+    assert "1 message " in moved.stdout, moved.stderr
+    second = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+
+    assert json.loads(second.stdout)["restored"] == 1
+    assert bodies(pair.primary, "later", 1) == {"x": 1}
+    assert pairbus(pair, "backlog", "purge", BACKLOG).returncode == 2
+    assert pairbus(pair, "backlog", "purge", BACKLOG, "--yes").returncode == 1
+
+
+EVERY_TYPE = {
+    name: encode_value(value)
+    for name, value in {
+        "null": None, "boolean": True, "ubyte": UByte(1), "ushort": UShort(1), "uint": UInt(1), "ulong": ULong(1),
+        "byte": Byte(1), "short": Short(1), "int": Int(1), "long": Long(1), "float": Float(1.5),
+        "double": Double(1.5), "decimal32": Decimal32(bytes(4)), "decimal64": Decimal64(bytes(8)),
+        "decimal128": Decimal128(bytes(16)), "char": Char(65), "timestamp": Timestamp(2**62),
+        "uuid": Uuid(bytes(16)), "binary": b"\xff", "string": "é", "symbol": Symbol("s"),
+        "list": [Char(65), None], "map": {"k": Char(65)}, "array": Array([Int(1)]),
+        "described": Described(Symbol("com.microsoft:timespan"), Long(1)),
+    }.items()
+}  # fmt: skip
+
+
+def test_messages_with_properties_of_every_amqp_type_are_listed_explained_and_drained(pair: Pair) -> None:
+    with paired(pair, options()):
+        pass
+    path = ("x-ms-path", sections.encode_text("orders"))
+    home = [message(b"x", [(name, value), path], name) for name, value in EVERY_TYPE.items()]
+    aside = [message(b"x", [(name, value)], f"{name}-aside") for name, value in EVERY_TYPE.items()]
+    odd = [
+        message(b"x", [path, ("x-ms-sessionid", value)], f"{name}-odd")
+        for name, value in EVERY_TYPE.items()
+        if name != "string"
+    ]
+    send_raw(pair.secondary, BACKLOG, [*home, *aside, *odd])
+
+    listed = pairbus(pair, "backlog", "list", "--messages", "1000", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert len(json.loads(listed.stdout)) == len(home) + len(aside) + len(odd)
+    assert pairbus(pair, "backlog", "list", "--messages", "1000").returncode == 0
+    drained = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+    assert drained.returncode == 0, drained.stderr
+    counted = json.loads(drained.stdout)
+    assert (counted["restored"], counted["set_aside"]) == (len(home), len(aside) + len(odd))
+    explained = pairbus(pair, "backlog", "explain", BACKLOG, "--json")
+    assert explained.returncode == 0, explained.stderr
+    assert {row["reason"] for row in json.loads(explained.stdout)} == {
+        "NotFromPairedNamespace",
+        "InvalidParkedProperty",
+    }
+
+
+def test_a_path_that_no_entity_can_have_is_dead_lettered(pair: Pair) -> None:
+    with paired(pair, options()):
+        pass
+    send_raw(pair.secondary, BACKLOG, [message(b"x", [("x-ms-path", sections.encode_text("a%2fb"))])])
+
+    drained = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
+
+    assert json.loads(drained.stdout)["set_aside"] == 1
+    (row,) = json.loads(pairbus(pair, "backlog", "explain", BACKLOG, "--json").stdout)
+    assert row["reason"] == "ForbiddenPath"
+
+
+def test_a_drain_into_another_primary_of_the_same_name_is_refused_before_a_message_is_touched(
+    pair: Pair,
+) -> None:
+    with paired(pair, by_hand()) as client:
+        client.fail_over("orders")
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(text("mine"))
+    with Namespace("contoso", queues=["orders"]) as other:
+        wrong: Any = SimpleNamespace(primary=other, secondary=pair.secondary)
+        for command in (
+            ["syphon", "--engine", "local", "--once"],
+            ["backlog", "--queues", "1", "drain", "--extra"],
+        ):
+            refused = pairbus(wrong, *command)
+            assert refused.returncode != 0
+            assert "OtherPrimaryError" in refused.stderr
+            assert "--primary-alias" in refused.stderr
+        moved = pairbus(
+            wrong, "syphon", "--engine", "local", "--once", "--json",
+            "--primary-alias", pair.primary.amqp_address,
+        )  # fmt: skip
+        assert json.loads(moved.stdout)["restored"] == 1, moved.stderr
+        assert bodies(other, "orders", 1) == {"mine": 1}
+
+
+@pytest.mark.promise("P37")
+def test_several_syphons_on_the_same_queues_bring_each_message_home_once(pair: Pair) -> None:
+    with paired(pair, by_hand(enable_syphon=True)) as one, paired(pair, by_hand(enable_syphon=True)) as two:
+        one.fail_over("orders")
+        with one.get_queue_sender("orders") as sender, one.get_queue_sender("orders") as other:
+            for number in range(10):
+                sender.send_messages([text(f"{number}-{index}") for index in range(20)])
+                other.send_messages([text(f"o{number}-{index}") for index in range(20)])
+        one.mark_healthy("orders")
+        wait_until(lambda: one.statistics().restored + two.statistics().restored >= 400, "all home")
+
+    found = bodies(pair.primary, "orders", 400)
+    assert len(found) == 400
+    assert set(found.values()) == {1}
+
+
+def test_a_destination_that_is_away_does_not_hold_up_others_and_is_retried_soon(pair: Pair) -> None:
+    with paired(pair, by_hand(enable_syphon=True)) as client:
+        for entity in ("orders", "events"):
+            client.fail_over(entity)
+        pair.primary.faults.refuse("orders")
+        with client.get_queue_sender("orders") as orders, client.get_queue_sender("events") as events:
+            orders.send_messages([text(f"o{number}") for number in range(20)])
+            events.send_messages([text(f"e{number}") for number in range(20)])
+        client.mark_healthy("events")
+        wait_until(lambda: client.statistics().restored == 20, "events flow")
+        pair.primary.faults.clear()
+        client.mark_healthy("orders")
+        wait_until(lambda: client.statistics().restored == 40, "orders follow")
+        assert client.statistics().set_aside == 0
+
+    assert len(bodies(pair.primary, "orders", 20)) == 20
+    assert len(bodies(pair.primary, "events", 20)) == 20
+
+
+async def test_another_message_with_the_same_id_is_no_proof_of_delivery(pair: Pair) -> None:
+    def parked(body: bytes) -> BacklogMessage:
+        payload = message(body, [], "same")
+        return BacklogMessage(BACKLOG, 1, "orders", payload, "same", None, None, 0, in_doubt_since_ms=0)
+
+    async with pair.primary.aio_client() as client:
+        outlet = AzureOutlet(client)
+        await outlet.send("orders", [parked(b"one")])
+
+        one, two = parked(b"one"), parked(b"two")
+        found = await outlet.already_delivered("orders", [one, two, parked(b"one")], frozenset({"same"}))
+        await outlet.close()
+
+    assert found == [one], "another body is no proof, and one message there stands for one in the backlog"
+
+
+def test_extra_queues_are_listed_and_drained_on_request(pair: Pair) -> None:
+    with paired(pair, options(backlog_queue_count=2)):
+        pass
+    extra = "contoso/x-servicebus-transfer/7"
+    pair.secondary.create_queue(extra)
+    send_raw(pair.secondary, extra, [message(b"far", [("x-ms-path", sections.encode_text("orders"))])])
+
+    listed = json.loads(pairbus(pair, "backlog", "--queues", "2", "list", "--json").stdout)
+    assert [(row["name"], row["messages"]) for row in listed if row["is_extra"]] == [(extra, 1)]
+    drained = pairbus(pair, "backlog", "--queues", "2", "drain", "--extra")
+
+    assert "1 message delivered" in drained.stdout, drained.stderr
+    assert bodies(pair.primary, "orders", 1) == {"far": 1}
+
+
+def test_explain_reads_the_journal(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAIRBUS_JOURNAL", str(tmp_path / "journal"))
+    with paired(pair) as client:
+        client.fail_over("orders")
+        client.mark_healthy("orders")
+        assert any("by hand" in line for line in client.explain("orders"))
+
+    told = pairbus(pair, "explain", "Orders")
+
+    assert told.returncode == 0, told.stderr
+    assert "failed over" in told.stdout
+    assert "recovered" in told.stdout
+    assert pairbus(pair, "explain", "nothing").returncode == 1
+
+
+@pytest.mark.promise("P8")
+def test_every_kind_of_property_survives_the_real_detour(pair: Pair) -> None:
+    import datetime
+    import uuid
+
+    properties: dict[Any, Any] = {
+        "text": "é",
+        "int": 5,
+        "long": {"TYPE": "LONG", "VALUE": 2**40},
+        "when": datetime.datetime(2024, 1, 2, 3, 4, 5),
+        "uuid": uuid.uuid4(),
+        "float": 1.5,
+        "X-MS-Path": "mine",
+    }
+    sent = ServiceBusMessage(
+        b"body", application_properties=properties, session_id="s", correlation_id="c", reply_to="r", subject="l",
+        to="t", content_type="text/plain", reply_to_session_id="rs",
+    )  # fmt: skip
+    with paired(pair, by_hand(enable_syphon=True)) as client, client.get_queue_sender("sessions") as sender:
+        sender.send_messages(sent)
+        client.fail_over("sessions")
+        sender.send_messages(sent)
+        assert sent.application_properties == properties, "the caller's object is never changed"
+        client.mark_healthy("sessions")
+        wait_until(lambda: client.statistics().restored == 1, "home")
+
+    with (
+        pair.primary.client() as official,
+        official.get_queue_receiver("sessions", session_id="s") as receiver,
+    ):
+        direct, detoured = take(receiver, 2)
+        for name in (
+            "application_properties",
+            "message_id",
+            "correlation_id",
+            "reply_to",
+            "subject",
+            "to",
+            "content_type",
+        ):
+            assert getattr(direct, name) == getattr(detoured, name), name
+        assert detoured.reply_to_session_id == "rs"
+        assert b"".join(direct.body) == b"".join(detoured.body)

@@ -1,0 +1,168 @@
+"""A syphon in a process of its own that is killed, stopped and misdirected. P35, P36, P41, P44."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pairbus.pairing import parking
+from pairbus.sdk import sections
+from pairbus.sdk.browsing import browse
+from pairbus.testing import Namespace, Pair, Queue
+from tests.integration.pairing.kit import options, paired, wait_until
+from tests.integration.pairing.syphon_process import (
+    SyphonProcess,
+    backlog_queue,
+    fill,
+    wait_for_home,
+    waiting,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+QUEUES = 2
+LOCK_SECONDS = 5
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    # Short locks: what a killed syphon held comes back soon.
+    backlog = [
+        Queue(backlog_queue(index), lock_duration=timedelta(seconds=LOCK_SECONDS)) for index in range(QUEUES)
+    ]
+    with Pair(
+        Namespace("contoso", process=True, queues=["orders", "events"]),
+        Namespace("fabrikam", process=True, queues=backlog),
+    ) as started:
+        yield started
+
+
+def copies(namespace: Namespace, queue: str) -> Counter[str]:
+    """How often each message id is in a queue."""
+    found: Counter[str] = Counter()
+    with namespace.client() as client, client.get_queue_receiver(queue) as receiver:
+        number = 1
+        while page := browse(receiver, number, 250):
+            for payload in page:
+                found[parking.message_id_text(parking.message_id_of(payload))] += 1
+            number = _number(page[-1]) + 1
+    return found
+
+
+def _number(payload: bytes) -> int:
+    items = sections.map_items(sections.find(sections.split(payload), sections.MESSAGE_ANNOTATIONS))
+    return next(
+        sections.long_of(value) or 0
+        for key, value in items
+        if sections.text_of(key) == "x-opt-sequence-number"
+    )
+
+
+@pytest.mark.promise("P35", "P36", "P44")
+def test_a_drain_survives_a_kill_stops_on_request_and_ends_fast(pair: Pair, tmp_path: Path) -> None:
+    count = 1_500
+    fill(pair.secondary, QUEUES, count)
+    with SyphonProcess(pair, tmp_path, "--once") as killed:
+        wait_for_home(pair.primary, "orders", 300)
+        killed.kill()
+    with SyphonProcess(pair, tmp_path) as stopped:
+        wait_for_home(pair.primary, "orders", waiting(pair.primary, "orders") + 1)
+        begun = time.monotonic()
+        stopped.process.send_signal(signal.SIGTERM)
+        assert stopped.wait(60) == 0, stopped.log.read_text()
+        seconds = time.monotonic() - begun
+        assert seconds < 5 + 2, f"{seconds:.1f} s: 5 s and a slow machine's share"
+    with SyphonProcess(pair, tmp_path, "--once") as drain:
+        assert drain.wait(90) == 0, drain.log.read_text()
+
+    found = copies(pair.primary, "orders")
+    assert len(found) == count, "none is lost"
+    assert max(found.values()) <= 2, "P36: one kill, and a stop repeats nothing"
+    twice = sum(1 for times in found.values() if times > 1)
+    assert twice <= 100, f"{twice} came twice: more than the batch whose bytes were still under way"
+    assert waiting(pair.secondary, backlog_queue(0)) == 0
+
+
+@pytest.mark.promise("P44")
+def test_close_ends_a_hosted_syphon_within_seconds_while_it_works_on_what_is_in_doubt(
+    pair: Pair, tmp_path: Path
+) -> None:
+    fill(pair.secondary, QUEUES, 1_000)
+    with (tmp_path / "contoso-0.ledger").open("w") as ledger:
+        for number in range(1_000):
+            queue, position = backlog_queue(number % QUEUES), number // QUEUES + 1
+            ledger.write(json.dumps(["+", queue, position, f"m{number}"]) + "\n")
+    client = paired(pair, options(enable_syphon=True, backlog_queue_count=QUEUES))
+    client.ledger = tmp_path
+    client.pair()
+    wait_until(lambda: client.statistics().restored > 0, "the first is home")
+    begun = time.monotonic()
+    client.close()
+    seconds = time.monotonic() - begun
+
+    assert seconds < 5 + 2, f"{seconds:.1f} s: 5 s and a slow machine's share"
+    assert not [thread for thread in threading.enumerate() if thread.name == "pairbus-syphon"]
+
+
+def test_once_ends_with_a_sentence_when_the_key_is_wrong(pair: Pair, tmp_path: Path) -> None:
+    fill(pair.secondary, QUEUES, 10)
+    wrong = pair.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=AA")
+    with SyphonProcess(pair, tmp_path, "--once", PAIRBUS_PRIMARY=wrong) as drain:
+        assert drain.wait(60) == 3, drain.log.read_text()
+        assert "check the key" in drain.log.read_text()
+
+
+@pytest.mark.slow
+def test_once_ends_with_a_sentence_when_the_primary_is_down(pair: Pair, tmp_path: Path) -> None:
+    fill(pair.secondary, QUEUES, 10)
+    drain = SyphonProcess(pair, tmp_path, "--once")  # started before the kill: it needs the connection string
+    pair.primary.kill()
+    with drain:
+        assert drain.wait(90) == 3, drain.log.read_text()
+    assert "is the namespace running" in drain.log.read_text()
+    assert "still in the backlog" in drain.log.read_text()
+
+
+@pytest.mark.promise("P41")
+@pytest.mark.slow
+def test_a_drain_with_six_kills_keeps_at_least_half_its_speed(pair: Pair, tmp_path: Path) -> None:
+    """Without the start of each process and the one wait for the last locks, which every kill costs whatever it does."""
+    count, kills = 20_000, 6
+    fill(pair.secondary, QUEUES, count, "events", factory="undisturbed")
+    undisturbed = _timed(pair, tmp_path / "one")
+    start = min(_timed(pair, tmp_path / "empty") for _ in range(3))
+    fill(pair.secondary, QUEUES, count)
+    begun = time.monotonic()
+    for kill in range(kills):
+        with SyphonProcess(pair, tmp_path / "two", "--once") as drain:
+            wait_for_home(pair.primary, "orders", count * (kill + 1) // (kills + 1))
+            drain.kill()
+    last = _timed(pair, tmp_path / "two")
+    disturbed = time.monotonic() - begun
+
+    found = copies(pair.primary, "orders")
+    assert len(found) == count
+    speed = count / (undisturbed - start)
+    speed_with_kills = count / (disturbed - (kills + 1) * start - LOCK_SECONDS)
+    told = (
+        f"undisturbed {undisturbed:.1f} s, with {kills} kills {disturbed:.1f} s (the last run {last:.1f} s), start "
+        f"{start:.1f} s: {speed:.0f} and {speed_with_kills:.0f} messages/s, ratio {speed_with_kills / speed:.2f}; "
+        f"{sum(found.values()) - count} copies too many"
+    )
+    print(told)
+    assert speed_with_kills >= speed / 2, told
+
+
+def _timed(pair: Pair, state: Path) -> float:
+    begun = time.monotonic()
+    with SyphonProcess(pair, state, "--once") as drain:
+        assert drain.wait(300) == 0, drain.log.read_text()
+    return time.monotonic() - begun

@@ -1,0 +1,219 @@
+"""Ledgers with everything planted that can become of a message, and what must be found: told by plain counting, without Spark."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+
+from pairbus.reports.certificate.value import BOUNDS_MS
+from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, SCHEMA, write_table
+
+DESTINATIONS = 3
+STEP_MS = 20
+"""Between two sends."""
+DIRECT_MS = 5
+HOME_MS = 3_600_000
+"""How long a message takes that goes straight, and one through the backlog."""
+STRIDE = 7
+"""Between two sequence numbers, so that few messages fill several slices of them."""
+FEW = {
+    "lost": 7, "lost_parked": 4, "altered": 2, "repeated": 40, "absorbed": 6, "dead_lettered": 12, "unexpected": 5,
+    "held": 25, "deferred": 10, "set_aside": 15, "expired": 9,
+}  # fmt: skip
+"""How many messages of each kind are planted."""
+PARKED = ("lost_parked", "held", "deferred", "set_aside", "expired")
+
+Row = tuple[int, str, str, int, str, str, str, str]
+"""Time, kind, entity, sequence number, message id, hash, destination, detail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """The rows of each input, and the answer."""
+
+    rows: dict[str, list[Row]]
+    counts: dict[str, int]
+    names: set[tuple[str, str]]
+    """Fate and message id of every message that is not simply there."""
+    delays: Counter[tuple[int, bool]]
+    reordered: Counter[tuple[int, bool]]
+    outages: int
+
+    def write(self, directory: Path, files: int, chance: random.Random | None) -> list[str]:
+        """As Parquet in so many files for each input, mixed if ``chance`` is given; the arguments of ``pairbus reconcile``."""
+        arguments: list[str] = []
+        for role, rows in self.rows.items():
+            rows = list(rows)
+            if chance is not None:
+                chance.shuffle(rows)
+            for at in range(files):
+                write_table(
+                    directory / role / f"{at}.parquet",
+                    _table(rows[at::files]),
+                    row_group_size=None if chance is None else 20_011,
+                )
+            arguments += [f"--{role}", str(directory / role)]
+        return arguments
+
+
+def plant(count: int, seed: int) -> Planted:
+    """``count`` messages, two outages, and FEW of each kind at places that chance chooses."""
+    chance = random.Random(seed)
+    outages = (
+        range(count // 5, count // 5 + count // 20),
+        range(count * 4 // 5, count * 4 // 5 + count // 20),
+    )
+    parked = {number for outage in outages for number in outage}
+    kinds = _chosen(chance, count, parked)
+    rows: dict[str, list[Row]] = {"sent": [], "received": [], "backlog": [], "dead-letter": []}
+    arrivals: list[tuple[int, int]] = []
+    for number in range(count):
+        kind = kinds.get(number, "")
+        _send(rows, number, kind, number in parked)
+        if kind not in {"lost", "lost_parked", "altered", "dead_lettered", *PARKED}:
+            arrivals.append((_told(number) + (HOME_MS if number in parked else DIRECT_MS), number))
+    arrivals.sort()
+    again = [(at + 1, number) for at, number in arrivals if kinds.get(number) == "repeated"]
+    for place, (at, number) in enumerate([*arrivals, *sorted(again)]):
+        rows["received"].append(_row(at, "sent", _queue(number), number, sequence=place * STRIDE))
+    for at in range(FEW["unexpected"]):
+        rows["received"].append(_row(NOON_MS, "completed", "orders-0", count + at))
+    rows["received"] += [
+        _row(_told(number), "completed", _queue(number), number, sha="f" * 64)
+        for number in kinds
+        if kinds[number] == "altered"
+    ]
+    return Planted(
+        rows,
+        _counts(count, len(arrivals), len(parked)),
+        _names(kinds, count),
+        Counter((bucket(at - _told(number)), number in parked) for at, number in arrivals),
+        _overtaken(arrivals, parked),
+        len(outages),
+    )
+
+
+def bucket(milliseconds: int) -> int:
+    """Which bar of a histogram."""
+    return next((at for at, bound in enumerate(BOUNDS_MS) if milliseconds < bound), len(BOUNDS_MS))
+
+
+def _chosen(chance: random.Random, count: int, parked: set[int]) -> dict[int, str]:
+    direct = chance.sample(
+        sorted(set(range(count)) - parked), sum(FEW[kind] for kind in FEW if kind not in PARKED)
+    )
+    detoured = chance.sample(sorted(parked), sum(FEW[kind] for kind in PARKED))
+    kinds: dict[int, str] = {}
+    for kind, number in FEW.items():
+        if kind != "unexpected":
+            source = detoured if kind in PARKED else direct
+            kinds.update((source.pop(), kind) for _ in range(number))
+    return kinds
+
+
+def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -> None:
+    queue, at = _queue(number), _told(number)
+    if not is_parked:
+        rows["sent"].append(_row(at, "accepted", queue, number))
+        if kind == "absorbed":
+            rows["sent"].append(_row(at + 1, "duplicate", queue, number))
+        if kind == "dead_lettered":
+            rows["dead-letter"].append(
+                _row(at, "held", f"{queue}/$DeadLetterQueue", number, detail="MaxDeliveryCountExceeded")
+            )
+        return
+    rows["sent"].append(_row(at, "sent", BACKLOG_QUEUE, number, destination=queue))
+    if kind == "deferred":
+        # A listing tells what is there; an audit, what came and what left.
+        rows["backlog"].append(_row(at, "deferred", BACKLOG_QUEUE, number, destination=queue))
+        return
+    rows["backlog"].append(_row(at, "sent", BACKLOG_QUEUE, number, destination=queue))
+    left = {"held": "", "set_aside": "DestinationNotFound", "expired": "TTLExpiredException"}.get(kind)
+    if left is None:
+        rows["backlog"].append(_row(at + HOME_MS, "completed", BACKLOG_QUEUE, number, destination=queue))
+    elif left:
+        rows["backlog"].append(
+            _row(at + 9, "dead-lettered", BACKLOG_QUEUE, number, destination=queue, detail=left)
+        )
+
+
+def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
+    lost = FEW["lost"] + FEW["lost_parked"] + FEW["altered"]
+    unexpected = FEW["unexpected"] + FEW["altered"]
+    return {
+        "accepted": count + FEW["absorbed"],
+        "messages": count,
+        "detoured": parked,
+        "arrived": arrived,
+        "in_backlog": FEW["held"] + FEW["deferred"],
+        "set_aside": FEW["set_aside"],
+        "dead_lettered": FEW["dead_lettered"],
+        "expired": FEW["expired"],
+        "in_flight": 0,
+        "lost": lost,
+        "altered": FEW["altered"],
+        "absorbed": FEW["absorbed"],
+        "repeated": FEW["repeated"],
+        "unexpected": unexpected,
+        "received": arrived + FEW["repeated"] + unexpected,
+    }
+
+
+def _names(kinds: dict[int, str], count: int) -> set[tuple[str, str]]:
+    fates = {"lost_parked": "lost", "altered": "lost", "held": "in_backlog", "deferred": "in_backlog"}
+    found = {(fates.get(kind, kind), _id(number)) for number, kind in kinds.items() if kind != "absorbed"}
+    found |= {("unexpected", _id(number)) for number, kind in kinds.items() if kind == "altered"}
+    return found | {("unexpected", _id(count + at)) for at in range(FEW["unexpected"])}
+
+
+def _overtaken(arrivals: Iterable[tuple[int, int]], parked: set[int]) -> Counter[tuple[int, bool]]:
+    latest = dict.fromkeys(range(DESTINATIONS), 0)
+    found: Counter[tuple[int, bool]] = Counter()
+    for _, number in arrivals:
+        lag = latest[number % DESTINATIONS] - _told(number)
+        if lag > 0:
+            found[bucket(lag), number in parked] += 1
+        latest[number % DESTINATIONS] = max(latest[number % DESTINATIONS], _told(number))
+    return found
+
+
+def _told(number: int) -> int:
+    return NOON_MS + number * STEP_MS
+
+
+def _queue(number: int) -> str:
+    return f"orders-{number % DESTINATIONS}"
+
+
+def _id(number: int) -> str:
+    return f"message-{number}"
+
+
+def _row(
+    at: int,
+    kind: str,
+    entity: str,
+    number: int,
+    *,
+    sequence: int = 0,
+    sha: str = "",
+    destination: str = "",
+    detail: str = "",
+) -> Row:
+    return at, kind, entity, sequence, _id(number), sha or f"{number:064x}", destination, detail
+
+
+def _table(rows: Sequence[Row]) -> pyarrow.Table:
+    time, kind, entity, sequence, message_id, sha256, destination, detail = (
+        zip(*rows, strict=True) if rows else ([],) * 8
+    )
+    columns = {
+        "time": time, "namespace": ["contoso"] * len(rows), "kind": kind, "entity": entity, "sequence_number": sequence,
+        "message_id": message_id, "size": sequence, "sha256": sha256, "destination": destination, "detail": detail,
+    }  # fmt: skip
+    return pyarrow.table({name: list(values) for name, values in columns.items()}, schema=SCHEMA)

@@ -1,0 +1,346 @@
+"""The certificate on both engines: planted losses and repeats are found exactly, whatever the layout; bad input is told apart."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+pytest.importorskip("pyspark")
+
+from click.testing import CliRunner, Result
+
+from pairbus.cli.reports.reconcile import reconcile
+from pairbus.errors import UsageError
+from pairbus.reports.certificate.value import FATE_COLUMNS, Certificate
+from pairbus.reports.engines import arrow
+from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, RECEIVED, SENT
+from pairbus.reports.engines.base import ReconciledLedgers
+from pairbus.reports.engines.spark import SparkEngine
+from pairbus.reports.inputs import find_inputs
+from pairbus.reports.views.certificate import certificate_document
+from pairbus.reports.views.html import page
+from pairbus.reports.views.terminal import print_document
+from pairbus.server.logs.message_journal import BLOCK, MAGIC
+from tests.integration.reports.ledger_kit import NOON_MS, SHA, parked, row, write, write_table
+from tests.integration.reports.planted_kit import Planted, bucket, plant
+from tests.integration.spark.kit import small_session
+
+pytestmark = pytest.mark.timeout(900)  # the first test of a process starts Java
+NASTY = '<script>alert(1)</script>"\x1b[31m\u202e\nLOST'
+NASTY_QUEUE = "<img src=x onerror=1>"
+
+
+@pytest.fixture(scope="module", params=["local", "spark"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "spark":
+        small_session()  # one session serves all Spark tests of a process, whichever comes first
+    return str(request.param)
+
+
+def run(engine: str, *arguments: str) -> tuple[int, dict[str, object]]:
+    result = invoke(*arguments, "--engine", engine, "--json")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return result_code(result), found
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(reconcile, list(arguments), standalone_mode=False)
+
+
+def result_code(result: Result) -> int:
+    # Outside of its standalone mode click hands back what the command returned.
+    return int(result.return_value or 0)
+
+
+# -- planted among many -------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("count", [120_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_everything_planted_is_found_exactly_and_in_any_layout(
+    tmp_path: Path, count: int, engine: str
+) -> None:
+    planted = plant(count, seed=7)
+    out = tmp_path / "out"
+
+    code, one = run(engine, *planted.write(tmp_path / "one", 1, None), "--out", str(out))
+    other_code, other = run(engine, *planted.write(tmp_path / "other", 5, random.Random(3)))
+
+    assert code == other_code == 1
+    assert one == other
+    assert {name: one[name] for name in planted.counts} == planted.counts
+    assert_histograms(planted, one)
+    outages = one["outages"]
+    assert isinstance(outages, list)
+    assert [outage["messages"] for outage in outages] == [count // 20] * planted.outages
+    named = pyarrow.parquet.read_table(out / "messages").to_pylist()
+    assert len(named) == len(planted.names)
+    assert {(entry["fate"], entry["message_id"]) for entry in named} == planted.names
+    assert json.loads((out / "certificate.json").read_text()) == one
+
+
+def assert_histograms(planted: Planted, found: Mapping[str, object]) -> None:
+    for name, expected in (("delays", planted.delays), ("reordered", planted.reordered)):
+        bars = found[name]
+        assert isinstance(bars, list)
+        told = {
+            (at, is_detoured): bar["detoured" if is_detoured else "direct"]
+            for at, bar in enumerate(bars)
+            for is_detoured in (False, True)
+        }
+        assert {key: number for key, number in told.items() if number} == dict(expected), name
+
+
+# -- small cases, each with a destination of its own, judged in one run -------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of the messages of each destination, and of all together."""
+
+    fates: Mapping[str, Mapping[str, int]]
+    certificate: Certificate
+    named: list[dict[str, object]]
+
+    def of(self, destination: str, **expected: int) -> None:
+        """Assert the counts of a destination; those that are not given are 0."""
+        found = {name: number for name, number in self.fates[destination].items() if number}
+        assert found == expected, destination
+
+
+def fate_rows() -> tuple[list[dict[str, object]], list[dict[str, object]], list[dict[str, object]]]:
+    received = [
+        row("sent", "direct", sequence_number=1),
+        row("completed", "direct", sequence_number=1),
+        row("sent", "home", sequence_number=2, time=NOON_MS + 7_200_000),
+        row("sent", "twice", sequence_number=3, time=NOON_MS + 7_200_000),
+        row("sent", "twice", sequence_number=4, time=NOON_MS + 7_300_000),
+        row("sent", "stranger", sequence_number=5),
+        row("sent", "dead", sequence_number=6),
+        row("dead-lettered", "dead", sequence_number=6, detail="MaxDeliveryCountExceeded"),
+        row("entity-deleted", "", entity="old", sha256="", sequence_number=0),
+    ]
+    backlog = [parked("sent", name) for name in ("home", "twice", "waiting", "aside", "expired", "gone")]
+    sent = [row("accepted", "direct"), row("accepted", "dead"), *backlog]
+    backlog = backlog + [parked("completed", name) for name in ("home", "twice", "gone")]
+    backlog += [
+        parked("dead-lettered", "aside", detail="DestinationNotFound"),
+        parked("dead-lettered", "expired", detail="TTLExpiredException"),
+    ]
+    return sent, received, backlog
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Answer:
+    work = tmp_path_factory.mktemp("cases")
+    sent, received, backlog = fate_rows()
+    # Both brokers' own audits, given as they are.
+    primary = [row("sent", name, entity="audits") for name in ("direct", "home", "home")]
+    secondary = [parked(kind, "home", destination="Audits") for kind in ("sent", "completed")]
+    sent += [*primary, *secondary]
+    received += primary
+    backlog += secondary
+    # What its sender only knows as sent, and the backlog knows better.
+    sent += [row("accepted", name, entity="unaware") for name in ("parked", "straight")]
+    received += [row("sent", name, entity="unaware") for name in ("parked", "straight")]
+    backlog += [parked(kind, "parked", destination="unaware") for kind in ("sent", "completed")]
+    sent += [row("sent", "", entity="hot")] * 5_000 + [row("sent", "again", entity="hot")] * 3
+    received += [row("received", "", entity="hot")] * 4_999 + [row("received", "again", entity="hot")]
+    places = ["Events/Subscriptions/one", "events/subscriptions/two"]
+    sent += [row("sent", name, entity="events") for name in "ab"]
+    received += [row("received", "a", entity=place) for place in places]
+    received += [row("received", "b", entity=places[0])] * 2
+    sent.append(row("sent", "a", entity="changed"))
+    received.append(row("received", "a", entity="changed", sha256="0" * 64))
+    order = [3, 1, 2, 4]
+    sent += [row("sent", str(number), entity="order", time=NOON_MS + number * 2_000) for number in order]
+    received += [
+        row("sent", str(number), entity="order", time=NOON_MS + 9_000, sequence_number=70_000 * place)
+        for place, number in enumerate(order)
+    ]
+    sent.append(row("sent", NASTY, entity=NASTY_QUEUE))
+    inputs = {
+        role: find_inputs(None, [write(work / f"{role}.parquet", rows)], AUDIT)
+        for role, rows in ((SENT, sent), (RECEIVED, received), (BACKLOG, backlog))
+    }
+    summed = ("accepted", "found", *FATE_COLUMNS)
+    done: ReconciledLedgers
+    if engine == "spark":
+        on_spark = SparkEngine(small_session()).reconcile(inputs, None, with_body=True, with_order=True)
+        messages = on_spark.messages.where("status IS NULL").select("destination", *summed).toArrow()
+        done = on_spark
+    else:
+        here = arrow.reconcile(inputs)
+        messages, done = here.messages, here
+    done.write(str(work / "out"))
+    sums = messages.group_by("destination").aggregate([(name, "sum") for name in summed])
+    fates = {
+        entry["destination"]: {name: int(entry[f"{name}_sum"]) for name in summed}
+        for entry in sums.to_pylist()
+    }
+    named = pyarrow.parquet.read_table(work / "out" / "messages").to_pylist()
+    return Answer(fates, done.certificate, named)
+
+
+def test_every_fate_is_told_and_the_counts_add_up(answer: Answer) -> None:
+    answer.of(
+        "orders", accepted=8, found=6, arrived=4, in_backlog=1, set_aside=1, expired=1, lost=1, repeated=1, unexpected=1
+    )  # fmt: skip
+    told = answer.certificate
+    told.check()
+    assert told.at_destination["dead_there"] == 1
+    lost = {
+        entry["message_id"]
+        for entry in answer.named
+        if (entry["fate"], entry["destination"]) == ("lost", "orders")
+    }
+    assert lost == {"gone"}
+    (outage,) = told.outages
+    assert (outage.messages, outage.fates["arrived"], outage.slowest_ms) == (8, 4, 7_200_000)
+    assert told.rows["received"].other == 1
+    assert told.rows["backlog"].used == len(fate_rows()[2]) + 4
+
+
+def test_brokers_own_audits_serve_as_both_ledgers(answer: Answer) -> None:
+    """What the syphon sent to the primary is not one more accepted message."""
+    answer.of("audits", accepted=2, found=3, arrived=2, repeated=1)
+
+
+def test_the_backlog_tells_of_detours_that_senders_do_not_know_of(answer: Answer) -> None:
+    answer.of("unaware", accepted=2, found=2, arrived=2)
+    # Six of the first case, one of the second, one of this.
+    assert answer.certificate.detoured == 8
+    assert sum(bar.detoured for bar in answer.certificate.delays) == 4
+
+
+def test_messages_without_an_id_are_counted_and_a_hot_key_is_no_trouble(answer: Answer) -> None:
+    answer.of("hot", accepted=5_003, found=5_000, arrived=5_000, lost=1, absorbed=2)
+
+
+def test_deliveries_by_several_subscriptions_are_one_arrival(answer: Answer) -> None:
+    answer.of("events", accepted=2, found=3, arrived=2, repeated=1)
+
+
+def test_a_changed_body_is_a_loss_and_said_to_be_one_of_that_kind(answer: Answer) -> None:
+    answer.of("changed", accepted=1, found=1, lost=1, unexpected=1)
+    assert answer.certificate.altered == 1
+
+
+@pytest.mark.promise("P15")
+def test_overtaken_messages_are_counted(answer: Answer) -> None:
+    answer.of("order", accepted=4, found=4, arrived=4)
+    assert answer.certificate.reordered is not None
+    assert [bar.direct for bar in answer.certificate.reordered] == [0, 0, 2]
+    assert bucket(4_000) == 2
+
+
+@pytest.mark.promise("M8")
+def test_foreign_text_is_inert_on_the_page_and_the_screen(
+    answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = certificate_document(answer.certificate)
+    made = page(document)
+    print_document(document)
+    screen = capsys.readouterr().out.splitlines()
+    for markup in ("<script", "<img", "\x1b", "\u202e"):
+        assert markup not in made
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;" in made
+    assert "&lt;img src=x onerror=1&gt;" in made
+    assert "default-src 'none'" in made
+    assert not [line for line in screen if any(sign in line for sign in ("\x1b", "\u202e"))]
+    assert [line for line in screen if "onerror" in line]
+
+
+# -- inputs -------------------------------------------------------------------------------------------
+
+
+def test_sends_after_the_cut_off_may_be_on_their_way_and_bodies_need_not_be_compared(
+    tmp_path: Path, engine: str
+) -> None:
+    sent = write(
+        tmp_path / "sent.parquet", [row("sent", "early"), row("sent", "late", time=NOON_MS + 60_000)]
+    )
+    received = write(tmp_path / "received.parquet", [row("received", "early", sha256="0" * 64)])
+    code, found = run(engine, "--sent", sent, "--received", received, "--until", "2026-11-15T12:00:30", "--no-body-hash", "--no-order"
+    )  # fmt: skip
+    assert code == 0
+    assert (found["arrived"], found["in_flight"], found["lost"], found["reordered"]) == (1, 1, 0, None)
+
+
+def test_empty_ledgers_prove_that_nothing_was_to_be_lost(tmp_path: Path, engine: str) -> None:
+    sent, received = write(tmp_path / "sent.parquet", []), write(tmp_path / "received.parquet", [])
+    code, found = run(engine, "--sent", sent, "--received", received)
+    assert code == 0
+    assert (found["accepted"], found["lost"], found["verdict"]) == (0, 0, "holds")
+
+
+@pytest.mark.promise("D5")
+def test_rows_that_cannot_be_read_leave_it_unproven(tmp_path: Path, engine: str) -> None:
+    good = json.dumps({**row("sent", "a"), "time": "2026-11-15T12:00:00Z"})
+    bad = [
+        "{not json",
+        json.dumps({**row("sent", "b"), "time": "yesterday"}),
+        json.dumps({**row("sung", "c")}),
+        json.dumps({**row("sent", "d"), "sha256": "12"}),
+    ]
+    (tmp_path / "sent.jsonl").write_text("\n".join([good, *bad]) + "\n")
+    received = write(tmp_path / "received.parquet", [row("received", "a")])
+    code, found = run(
+        engine, "--sent", str(tmp_path / "sent.jsonl"), "--received", received, "--out", str(tmp_path / "out")
+    )
+    assert code == 2
+    assert found["verdict"] == "unproven"
+    assert found["rows"]["sent"] == {"read": 5, "used": 1, "other": 0, "quarantined": 4}  # type: ignore[index]
+    kept = pyarrow.parquet.read_table(tmp_path / "out" / "quarantine").to_pylist()
+    assert len(kept) == 4
+    assert "{not json" in {entry["raw"] for entry in kept}
+
+
+def test_what_is_no_ledger_is_refused_with_its_name(tmp_path: Path, engine: str) -> None:
+    received = write(tmp_path / "received.parquet", [])
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    write_table(tmp_path / "other.parquet", pyarrow.table({"x": [1]}))
+    (tmp_path / "nothing").mkdir()
+    for name, told in (
+        ("broken.parquet", "cannot be read"),
+        ("other.parquet", "no column 'message_id'"),
+        ("nothing", "holds no audit log"),
+        ("absent", "no such file"),
+    ):
+        result = invoke("--sent", str(tmp_path / name), "--received", received, "--engine", engine)
+        assert isinstance(result.exception, UsageError), name
+        assert told in str(result.exception)
+        assert name in str(result.exception)
+
+
+@pytest.mark.promise("D8")
+def test_a_part_given_twice_counts_once_and_an_open_journal_is_read_and_told(
+    tmp_path: Path, engine: str
+) -> None:
+    part = "hour=2026-11-15T12/part-0000000000000001-life.parquet"
+    older = write(tmp_path / "copy" / part, [row("sent", "a")])
+    newer = write(tmp_path / "log" / part, [row("sent", "a"), row("sent", "b")])
+    fields = [NOON_MS, "sent", "orders", 1, "c", 4, SHA, "", ""]
+    lines = json.dumps(fields).encode() + b"\n"
+    block = BLOCK.pack(MAGIC, 1, len(lines), zlib.crc32(lines)) + lines
+    (tmp_path / "data" / "messages-audit").mkdir(parents=True)
+    # The last block was not written to its end.
+    journal = tmp_path / "data" / "messages-audit" / "journal-0000000000000001-life.log"
+    journal.write_bytes(block + block[:30])
+    received = write(tmp_path / "received.parquet", [row("received", name) for name in "ab"])
+    data = str(tmp_path / "data")
+    code, found = run(engine, "--sent", older, "--sent", newer, "--sent", newer, "--sent", data, "--received", received, "--received", data
+    )  # fmt: skip
+    assert code == 0
+    assert (found["accepted"], found["arrived"], found["repeated_parts"]) == (3, 3, 1)
+    assert found["open_journals"] == 1
