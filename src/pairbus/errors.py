@@ -16,7 +16,7 @@ out too. ``pairbus`` exports all that a program needs.
     │   ├── NotSupported · OperationTimedOut · MalformedMessage
     │   ├── UnknownTransaction · TransactionRolledBack · TransactionTimedOut
     │   └── ServerBusy                       retryable
-    ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed · StoreFull
+    ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed (StoreFenced) · StoreFull
     ├── BrokerNotReady                       a broker that was started did not come up, or ended
     ├── ManagementFailed                     a management request was refused or not answered
     └── PairingError                         two namespaces as one
@@ -344,6 +344,10 @@ class StoreCorrupt(StorageError):
 
 class StoreFailed(StorageError):
     """A write or sync failed: nothing is acknowledged any more until the store is opened again."""
+
+
+class StoreFenced(StoreFailed):
+    """Another node owns the shard now: this one may say and write nothing any more."""
 
 
 class StoreFull(StorageError):
