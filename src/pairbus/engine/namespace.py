@@ -93,6 +93,11 @@ class Namespace:
         """All entities of a kind, by name."""
         return [self._entities[path] for path in sorted(self._entities) if self._entities[path].kind == kind]
 
+    def paths(self) -> Iterator[str]:
+        """The paths of all entities, in no order."""
+        for entity in self._entities.values():
+            yield entity.path
+
     def all_queues(self) -> Iterator[Queue]:
         """Every place that may hold messages."""
         yield from self.context.queues.values()

@@ -31,7 +31,7 @@ from pairbus.gateway.links import ReceiveLink, SendLink
 from pairbus.gateway.outgoing import Deliveries, review_windows
 from pairbus.gateway.telemetry.counters import Counters
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, Metric, render
-from pairbus.gateway.telemetry.meter import MANAGEMENT, Meter
+from pairbus.gateway.telemetry.meter import MANAGEMENT, PRIMARY, Meter, stage_of
 from pairbus.gateway.telemetry.metrics import broker_metrics
 from pairbus.gateway.telemetry.tracking import Tracker
 from pairbus.model.access import MANAGE
@@ -290,7 +290,17 @@ class Broker:
         if response.status < 400:
             entity = self.namespace.find(route.entity_path) or before
             self.meter.tally("" if entity is None else entity.path, MANAGEMENT).add(0)
+            self.meter.own_stage = self._own_stage()
         return response
+
+    def _own_stage(self) -> str:
+        """What requests about the whole namespace belong to."""
+        stage = PRIMARY
+        for path in self.namespace.paths():
+            stage = stage_of(path)
+            if stage == PRIMARY:
+                break
+        return stage
 
     def _busy(self, now: int) -> HttpResponse:
         text = f"<Error><Code>503</Code><Detail>{self.tracker.describe(_BUSY, '', now)}</Detail></Error>"

@@ -30,6 +30,7 @@ class Kind(Enum):
     FAILED_OVER = "pairing.failed_over"
     PING_SENT = "pairing.ping_sent"
     PING_ANSWERED = "pairing.ping_answered"
+    PING_FAILED = "pairing.ping_failed"
     REFUSED = "pairing.refused"
     RECOVERED = "pairing.recovered"
     QUEUE_EVICTED = "pairing.queue_evicted"
@@ -54,6 +55,7 @@ _LEVELS: Final = {
     Kind.FAULTED: logging.ERROR,
     Kind.PING_SENT: logging.DEBUG,
     Kind.PING_ANSWERED: logging.DEBUG,
+    Kind.PING_FAILED: logging.DEBUG,
 }
 
 

@@ -93,7 +93,7 @@ def operations(broker: Broker) -> dict[str, object]:
     for tally in broker.meter.tallies():
         units = tally.total_units + tally.units
         if units:
-            stage = stages[tally.stage]
+            stage = stages[broker.meter.stage(tally)]
             stage[tally.operation] = stage.get(tally.operation, 0) + units
     return {name: {"units": sum(stage.values()), "by_operation": stage} for name, stage in stages.items()}
 

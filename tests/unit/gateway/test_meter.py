@@ -15,12 +15,15 @@ from pairbus.gateway.telemetry.meter import IDLE_MINUTES_MAX, MINUTE_MS, UNIT_BY
 from pairbus.gateway.telemetry.metrics import ENTITIES_LABELLED_MAX, THE_REST, broker_metrics
 from pairbus.model.access import RIGHTS, AccessRule
 from pairbus.model.entity import QUEUE, Settings
+from pairbus.sdk.credentials import sas_token
 from pairbus.storage.memory import MemoryStore
 from tests.simulation.wire import BATCH_FORMAT, ClientConnection
+from tests.unit.gateway.atom_bench import queue_entry
 
 START = 1_700_000_000_000 - 1_700_000_000_000 % MINUTE_MS
 RULE = "RootManageSharedAccessKey"
 KEY = "a2V5"
+BACKLOG_QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 class Bench:
@@ -167,6 +170,78 @@ def test_places_that_are_gone_are_forgotten() -> None:
 
     assert [tally.path for tally in bench.broker.meter.tallies() if tally.path == "orders"] == []
     assert bench.counts()["send"] == 1  # what it did is told all the same
+
+
+def test_the_totals_of_places_that_are_gone_stay() -> None:
+    bench = Bench()
+    create(bench, BACKLOG_QUEUE)
+    session = bench.client.session()
+    for path, count in (("orders", 3), (BACKLOG_QUEUE, 2)):
+        sender = session.sender(path)
+        for _ in range(count):
+            sender.send(message(UNIT_BYTES))
+        bench.exchange()
+    before = totals(bench)
+    assert sum(before.values()) == 10
+
+    for path in ("orders", BACKLOG_QUEUE):
+        entity = bench.broker.namespace.find(path)
+        assert entity is not None
+        bench.broker.namespace.delete(entity, bench.now)
+        bench.exchange()
+        bench.now += MINUTE_MS
+        bench.exchange()
+        assert totals(bench) == before
+    samples = {metric.name: metric for metric in broker_metrics(bench.broker)}
+    assert sum(sample.value for sample in samples["pairbus_operation_units_total"].samples) == 10
+
+
+def test_work_on_a_whole_namespace_belongs_to_the_backlog_where_there_is_nothing_else() -> None:
+    bench = Bench()
+
+    def stages() -> set[str]:
+        manage(bench, "GET", "$Resources/queues")
+        return {row.stage for row in bench.broker.meter.take(bench.now) if not row.path}
+
+    assert stages() == {"primary"}
+    manage(bench, "PUT", BACKLOG_QUEUE)
+    assert stages() == {"primary"}
+    manage(bench, "DELETE", "orders")
+    assert stages() == {"backlog"}
+    manage(bench, "PUT", "orders")
+    assert stages() == {"primary"}
+
+
+def test_the_list_that_finds_no_backlog_queue_is_booked_on_the_backlog_once_there_are_some() -> None:
+    bench = Bench()
+    manage(bench, "DELETE", "orders")
+    bench.broker.meter.take(bench.now)
+
+    manage(bench, "GET", "$Resources/queues")
+    manage(bench, "PUT", BACKLOG_QUEUE)
+
+    rows = [row for row in bench.broker.meter.take(bench.now) if row.operation == "management"]
+    assert [(row.path, row.stage) for row in rows] == [("", "backlog"), (BACKLOG_QUEUE, "backlog")]
+
+
+def manage(bench: Bench, method: str, path: str) -> None:
+    token = sas_token("http://localhost", RULE, KEY, bench.now // 1000 + 60)
+    body = queue_entry() if method == "PUT" else b""
+    request = HttpRequest(method, f"/{path}?api-version=2021-05", {"authorization": token}, body, "", False)
+    assert bench.broker.http(request, bench.now).status < 300
+
+
+def create(bench: Bench, path: str) -> None:
+    bench.broker.namespace.create(QUEUE, path, Settings(), bench.now)
+
+
+def totals(bench: Bench) -> dict[tuple[str, str], int]:
+    """What the cost meter of the page shows."""
+    shown: dict[tuple[str, str], int] = {}
+    for tally in bench.broker.meter.tallies():
+        key = (bench.broker.meter.stage(tally), tally.operation)
+        shown[key] = shown.get(key, 0) + tally.total_units + tally.units
+    return {key: units for key, units in shown.items() if units}
 
 
 # --- what is counted ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.sdk.admin import NoManageRight, aio_admin_client
-from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeClient, Stage, refuse, silence, text
+from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeClient, Stage, accept, refuse, silence, text
 
 REFUSED = sdk.ServiceBusConnectionError()
 
@@ -276,6 +276,26 @@ def test_one_ping_per_interval_and_one_in_flight_also_when_none_is_answered(stag
         before = client.statistics().pings
         await asyncio.sleep(600)
         assert client.statistics().pings - before == 20
+        await client.close()
+
+    stage.play(act)
+
+
+def test_a_ping_that_failed_is_not_called_answered(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        bench.primary.answer = refuse(REFUSED)
+        await client.get_queue_sender("orders").send_messages(text(1))
+        await asyncio.sleep(25)
+        kinds = [event.kind for event in client.events()]
+        assert Kind.PING_FAILED in kinds
+        assert Kind.PING_ANSWERED not in kinds
+        bench.primary.answer = accept
+        await asyncio.sleep(25)
+
+        assert client.events()[-1].kind is Kind.RECOVERED
+        assert client.events()[-2].kind is Kind.PING_ANSWERED
         await client.close()
 
     stage.play(act)

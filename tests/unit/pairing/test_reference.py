@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 
 import pairbus
 import pairbus.aio
-from pairbus.pairing.events import Kind
+from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.statistics import Counters, Statistics, Tally, metric_name, prometheus, snapshot
 
@@ -24,6 +26,31 @@ def test_every_event_is_in_the_reference() -> None:
     page = (REFERENCE / "events.md").read_text()
 
     assert [kind.value for kind in Kind if f"`{kind.value}`" not in page] == []
+
+
+def test_every_attribute_of_an_event_is_in_the_reference() -> None:
+    page = (REFERENCE / "events.md").read_text()
+    source = Path(pairbus.__file__).parent
+    emits = [
+        call.group(1)
+        for file in (*(source / "pairing").rglob("*.py"), *(source / "drain").rglob("*.py"))
+        for call in re.finditer(r"\.emit\((.*?)\n? *\)\n", file.read_text(), re.DOTALL)
+    ]
+    data = {name for call in emits for name in re.findall(r"(\w+)=(?!=)", call)} - {"is_loud"}
+
+    assert data >= {"queues", "messages", "before", "after"}
+    names = {*(item.name for item in fields(Event)), *data}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_durations_in_the_reference_are_what_a_program_writes() -> None:
+    page = (REFERENCE / "options.md").read_text()
+    for item in fields(SendAvailabilityOptions):
+        if isinstance(item.default, timedelta):
+            row = next(line for line in page.splitlines()[::-1] if line.startswith(f"| `{item.name}` |"))
+            written = re.findall(r"`(timedelta\([^`]*\))`", row)
+            assert eval(written[0], {"timedelta": timedelta}) == item.default, row  # noqa: S307 - our own page
+            assert len(written) >= 3, row  # and the range
 
 
 def test_every_metric_is_in_the_reference_and_exported() -> None:

@@ -14,6 +14,7 @@ from pairbus.model.entity import QUEUE, Settings
 from pairbus.pairing.parking import Passport, park
 from pairbus.sdk.credentials import sas_token
 from pairbus.web.messages import BODY_BYTES_SHOWN_MAX, BODY_BYTES_WHOLE_MAX, PAGE_MAX, shown_parts
+from pairbus.web.queries import operations
 from tests.unit.web.page_kit import KEYS, NOW, Bench
 
 API = "/$page/api"
@@ -88,6 +89,22 @@ def test_sends_and_receives_are_counted_for_rates(bench: Bench) -> None:
     assert row(bench, "orders")["sent"] == 3
     assert row(bench, "events")["sent"] == 2
     assert row(bench, "events/Subscriptions/all")["sent"] == 2
+
+
+def test_the_cost_meter_keeps_what_deleted_entities_were_billed(bench: Bench) -> None:
+    bench.sign_in().post(f"{API}/send", {"path": "orders", "count": 3})
+    before = operations(bench.broker)
+    entity = bench.broker.namespace.find("orders")
+    assert entity is not None
+
+    bench.broker.namespace.delete(entity, bench.now)
+    bench.now += 60_000
+    bench.broker.pump(bench.now)
+    bench.now += 60_000
+    bench.broker.pump(bench.now)
+
+    assert bench.broker.meter.tallies()
+    assert operations(bench.broker) == before
 
 
 def test_peeking_pages_through_everything_once_and_changes_nothing(bench: Bench) -> None:

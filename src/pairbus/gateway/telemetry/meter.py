@@ -44,6 +44,8 @@ CONNECTIONS: Final = "connections"
 
 PRIMARY: Final = "primary"
 BACKLOG: Final = "backlog"
+GONE: Final = "/gone"
+"""The path under which the totals of deleted entities go on; no entity can have it."""
 _BACKLOG_PATH: Final = re.compile(
     r"[^/]+/x-servicebus-transfer/[0-9]+(?:/\$Transfer)?(?:/\$DeadLetterQueue)?", re.IGNORECASE
 )
@@ -121,10 +123,22 @@ class UsageRow:
 class Meter:
     """All tallies of a namespace, and the rows that wait to be written."""
 
-    __slots__ = ("_changed", "_connections", "_peak", "_rows", "_tallies", "minute", "minute_ends")
+    __slots__ = (
+        "_changed",
+        "_connections",
+        "_deleted",
+        "_peak",
+        "_rows",
+        "_tallies",
+        "minute",
+        "minute_ends",
+        "own_stage",
+    )
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, str], Tally] = {}
+        self._deleted: dict[tuple[str, str], Tally] = {}
+        """What places that are gone had counted, by stage and operation."""
         self._changed: list[Tally] = []
         self._rows: list[UsageRow] = []
         self._connections = 0
@@ -132,6 +146,8 @@ class Meter:
         self.minute = 0
         self.minute_ends = 0
         """Who lets in an instant at or after this calls ``roll`` first."""
+        self.own_stage = PRIMARY
+        """Of operations on the namespace as a whole: ``BACKLOG`` in a namespace that has backlog queues and nothing else."""
 
     def tally(self, path: str, operation: str) -> Tally:
         """The tally of one place and operation; keep it where it is used often."""
@@ -141,8 +157,12 @@ class Meter:
         return tally
 
     def tallies(self) -> list[Tally]:
-        """Every tally, for metrics."""
-        return list(self._tallies.values())
+        """Every tally, for metrics; those of places that are gone are added up under ``GONE``."""
+        return [*self._tallies.values(), *self._deleted.values()]
+
+    def stage(self, tally: Tally) -> str:
+        """What the operations of a tally belong to."""
+        return tally.stage if tally.path else self.own_stage
 
     def peeked(self, path: str, messages: list[Message]) -> None:
         """One peek, however many messages it showed."""
@@ -182,16 +202,29 @@ class Meter:
         return taken
 
     def forget(self, paths: set[str]) -> None:
-        """Drop the tallies of places that are gone and have said all they had to say."""
+        """Drop the tallies of places that are gone and have said all they had to say. Their totals stay: they were billed."""
         for key in [key for key, tally in self._tallies.items() if key[0] in paths and not tally.count]:
-            del self._tallies[key]
+            tally = self._tallies.pop(key)
+            total = self._deleted.get((tally.stage, tally.operation))
+            if total is None:
+                total = self._deleted[(tally.stage, tally.operation)] = Tally(GONE, tally.operation, [])
+                total.stage = tally.stage
+            total.total += tally.total
+            total.total_size += tally.total_size
+            total.total_units += tally.total_units
 
     def _collect(self) -> None:
         rows, minute = self._rows, self.minute
         for tally in self._changed:
             rows.append(
                 UsageRow(
-                    minute, tally.path, tally.operation, tally.stage, tally.count, tally.size, tally.units
+                    minute,
+                    tally.path,
+                    tally.operation,
+                    self.stage(tally),
+                    tally.count,
+                    tally.size,
+                    tally.units,
                 )
             )
             tally.total += tally.count
@@ -203,7 +236,7 @@ class Meter:
 
     def _tell_connections(self, minute: int) -> None:
         if self._peak:
-            self._rows.append(UsageRow(minute, "", CONNECTIONS, PRIMARY, 0, 0, 0, self._peak))
+            self._rows.append(UsageRow(minute, "", CONNECTIONS, self.own_stage, 0, 0, 0, self._peak))
 
 
 class SendTallies:

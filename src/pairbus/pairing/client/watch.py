@@ -104,5 +104,5 @@ async def _ping(client: PairedClient[Any, Any], health: EntityHealth) -> None:
             is_gone = classify(error) is Failure.NOT_FOUND
             changes = health.ping_failed(now, text, entity_is_gone=is_gone, error=error)
         state.note(health, f"ping: {text}")
-        state.emit(Kind.PING_ANSWERED, health.path, text, is_good=error is None)
+        state.emit(Kind.PING_ANSWERED if error is None else Kind.PING_FAILED, health.path, text)
         state.apply(health, changes)

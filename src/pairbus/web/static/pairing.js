@@ -27,6 +27,7 @@ const KINDS = new Map(Object.entries({
   failed_over: ["detour", "Failed over"],
   ping_sent: ["ping", "Ping"],
   ping_answered: ["ping", "Ping answered"],
+  ping_failed: ["failed", "Ping failed"],
   refused: ["failed", "Refused"],
   recovered: ["healthy", "Recovered"],
   queue_evicted: ["warning", "Queue out of rotation"],
@@ -67,7 +68,7 @@ function nextOf(row, passed) {
 
 function healthTable() {
   const body = h("tbody");
-  const none = h("div", { class: "empty" }, icon("info"), h("h2", {}, "No sends through the pair yet"), h("p", {}, "An entity appears here with its first send. Programs of your own join when they run with ", h("code", {}, "PAIRBUS_JOURNAL"), " set as ", h("code", {}, "pairbus up"), " prints it."));
+  const none = h("div", { class: "empty" }, icon("info"), h("h2", {}, "No open client has sent through the pair"), h("p", {}, "An entity appears here with its first send, and stays until the programs that sent to it close their clients. Programs of your own join when they run with ", h("code", {}, "PAIRBUS_JOURNAL"), " set as ", h("code", {}, "pairbus up"), " prints it."));
   const element = h("div", {}, none, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Health of each entity" }, h("table", { class: "health" }, h("caption", { class: "unseen" }, "Health of each entity"), h("thead", {}, h("tr", {}, ["Entity", "Health", "For", "Next", "Parked", "Pings", "Why"].map((name) => h("th", { scope: "col", class: ["Parked", "Pings"].includes(name) ? "number" : "" }, name)))), body)));
   function update(rows, passed) {
     none.hidden = rows.length > 0;

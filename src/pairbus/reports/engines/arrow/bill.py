@@ -386,9 +386,8 @@ def recorded_usage(
     for part in events(wanted, Quarantine()):
         idle += _sum(part.filter(_is(part, EMPTY_RECEIVE, BACKLOG))["units"])
         pings += _sum(part.filter(pc.equal(part["operation"], PING))["units"])
-        backlog = (
-            part.filter(pc.equal(part["stage"], BACKLOG)).group_by(["namespace", "entity"]).aggregate([])
-        )
+        is_queue = pc.and_(pc.equal(part["stage"], BACKLOG), pc.not_equal(part["entity"], ""))
+        backlog = part.filter(is_queue).group_by(["namespace", "entity"]).aggregate([])
         queues.update((row["namespace"], re.sub(r"/\$.*$", "", row["entity"])) for row in backlog.to_pylist())
         _add_months(months, part, unbilled)
         away = part.filter(pc.and_(_is(part, SEND, BACKLOG), pc.greater(part["count"], 0)))

@@ -30,7 +30,8 @@ def recorded_usage(counted: DataFrame, unbilled: Sequence[str], early_ms: int) -
     operation, stage = f.col("operation"), f.col("stage")
     idle = (operation == EMPTY_RECEIVE) & (stage == BACKLOG)
     queue = f.when(
-        stage == BACKLOG, f.concat_ws("\n", "namespace", f.regexp_replace("entity", r"/\$.*$", ""))
+        (stage == BACKLOG) & (f.col("entity") != ""),
+        f.concat_ws("\n", "namespace", f.regexp_replace("entity", r"/\$.*$", "")),
     )
     billed = f.sum(f.when(operation.isin(*unbilled), 0).otherwise(f.col("units"))).alias("operations")
     row = counted.agg(
