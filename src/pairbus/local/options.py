@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pairbus.errors import UsageError
 from pairbus.model.flags import option
+from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, FAILOVER_INTERVAL_DEFAULT
 from pairbus.server.config.addresses import parse_address
 from pairbus.server.sockets.registry import is_loopback_only
 
@@ -23,10 +24,10 @@ class UpSettings:
     )
     page_address: str = option("The page.", "127.0.0.1:5300", flag="--page", metavar="HOST:PORT")
     config: Path | None = option("Entities of the primary, as for serve.")
-    queues: int = option("Backlog queues.", 10, minimum=1, maximum=100)
+    queues: int = option("Backlog queues.", BACKLOG_QUEUE_COUNT_DEFAULT, minimum=1, maximum=100)
     failover_interval: float = option(
         "How long sends must fail before they go to the backlog.",
-        10.0,
+        FAILOVER_INTERVAL_DEFAULT.total_seconds(),
         minimum=0,
         maximum=3600,
         metavar="SECONDS",

@@ -122,6 +122,7 @@ def test_bills_of_whole_damaged_and_impossible_logs_are_the_same(spark: SparkEng
     lines = [
         USAGE_ROW, USAGE_ROW, {**USAGE_ROW, "count": 3, "units": 3}, {**USAGE_ROW, "part": None}, {**USAGE_ROW, "part": "two"},
         {**USAGE_ROW, "entity": "=cmd()\n,\"ä"}, {**USAGE_ROW, "stage": "backlog", "entity": "q/$DeadLetterQueue"},
+        {**USAGE_ROW, "stage": "backlog", "operation": "management", "entity": ""},
         {**USAGE_ROW, "count": -1}, {**USAGE_ROW, "count": 10**15 + 1, "units": 10**15 + 1}, {**USAGE_ROW, "count": 2**63},
         {**USAGE_ROW, "connection_peak": 2**31}, {**USAGE_ROW, "count": "1"}, {**USAGE_ROW, "units": 1.0}, {**USAGE_ROW, "units": None},
         {**USAGE_ROW, "entity": 5}, {**USAGE_ROW, "namespace": None}, {**USAGE_ROW, "operation": "sing"}, {**USAGE_ROW, "stage": "moon"},

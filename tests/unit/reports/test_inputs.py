@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,10 +14,12 @@ pytest.importorskip("pyspark")
 
 from pairbus.errors import UsageError
 from pairbus.reports.bill.days import DAYS_MAX
+from pairbus.reports.engines import arrow
 from pairbus.reports.engines.audit_log import AUDIT
-from pairbus.reports.engines.usage_log import AHEAD_MAX, EARLIEST, USAGE
+from pairbus.reports.engines.usage_log import AHEAD_MAX, EARLIEST, USAGE, usage_range
 from pairbus.reports.inputs import find_inputs
 
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
 HOUR_MS = 3_600_000
 LAST_HOUR_MS = 253_402_297_200_000
 """The last hour of the calendar, 9999-12-31T23."""
@@ -87,3 +90,18 @@ def test_rows_that_count_never_span_more_days_than_a_bill_may_have() -> None:
     """A row of a clock that was not set is set apart alone; it must not make the whole bill impossible."""
     for now in (datetime(2026, 11, 15, tzinfo=UTC), datetime(2034, 1, 1, tzinfo=UTC)):
         assert (now + AHEAD_MAX - EARLIEST).days <= DAYS_MAX
+
+
+def test_requests_about_a_whole_secondary_are_no_further_backlog_queue(tmp_path: Path) -> None:
+    row = {
+        "bucket": "2026-11-15T10:00:00Z", "namespace": "contoso", "operation": "management", "stage": "backlog",
+        "count": 1, "bytes": 0, "units": 1, "connection_peak": 0, "part": "one",
+    }  # fmt: skip
+    entities = ("", "p/x-servicebus-transfer/0", "p/x-servicebus-transfer/0/$DeadLetterQueue")
+    log = tmp_path / "usage.jsonl"
+    log.write_text("\n".join(json.dumps({**row, "entity": entity}) for entity in entities))
+    inputs = find_inputs(None, [str(log)], USAGE)
+
+    recorded, _ = arrow.recorded_usage(usage_range(inputs, None, None, NOW), (), 0, (), 0)
+
+    assert recorded.queues == 1

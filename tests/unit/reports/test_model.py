@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairbus.cli.reports.cost import cost
 from pairbus.errors import UsageError
+from pairbus.local.options import UpSettings
+from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
 from pairbus.reports.bill import model
 from pairbus.reports.bill.estimate import Scenario, estimate
 from pairbus.reports.bill.money import (
@@ -20,7 +23,9 @@ from pairbus.reports.bill.money import (
     shown,
     total,
 )
+from pairbus.reports.bill.what_if import Settings
 from pairbus.reports.text import duration_ms, duration_text
+from pairbus.stage.drill.plan import DrillSettings
 
 
 def test_ten_queues_idle_make_40_receives_an_hour_960_a_day_28800_in_30_days() -> None:
@@ -62,6 +67,7 @@ def test_sends_within_the_failover_interval_are_refused_and_not_detoured() -> No
             messages=86_400,
             outage_ms=2 * model.HOUR_MS,
             failover_interval_ms=60_000,
+            while_suspect="raise",
             size=100_000,
         )
     )
@@ -71,6 +77,36 @@ def test_sends_within_the_failover_interval_are_refused_and_not_detoured() -> No
     assert told.value("operations of direct messages") == (86_400 - 7_200) * 2 * 2
     assert told.value("operations of detoured messages") == 7_140 * 4 * 2
     assert told.value("pings") == 1 + 119
+
+
+def test_by_default_sends_wait_for_the_failover_and_none_is_refused() -> None:
+    told = estimate(Scenario(days=1, messages=86_400, outage_ms=2 * model.HOUR_MS))
+
+    assert told.value("sends refused before failover") == 0
+    assert told.value("messages through the backlog") == 7_200
+    assert "5s" in next(
+        figure.why for figure in told.figures if figure.name == "sends refused before failover"
+    )
+
+
+def test_every_default_is_that_of_the_paired_client() -> None:
+    options = SendAvailabilityOptions()
+    failover, ping = options.failover_interval, options.ping_primary_interval
+    defaults = {
+        option.name: option.default for command in cost.commands.values() for option in command.params
+    }
+    scenario = Scenario()
+
+    assert (scenario.failover_interval_ms, scenario.while_suspect) == (milliseconds(failover), "wait")
+    assert (scenario.ping_interval_ms, scenario.queues) == (milliseconds(ping), options.backlog_queue_count)
+    assert Settings().failover_interval_ms == milliseconds(failover)
+    for name, value in (("failover_interval_ms", failover), ("ping_interval_ms", ping)):
+        assert duration_ms(str(defaults[name])) == milliseconds(value), name
+    assert duration_ms(str(defaults["recorded_failover_interval"])) == milliseconds(failover)
+    assert defaults["while_suspect"] == options.while_suspect
+    assert UpSettings().failover_interval == failover.total_seconds()
+    assert DrillSettings().failover_interval == failover
+    assert UpSettings().queues == DrillSettings().queues == options.backlog_queue_count
 
 
 @pytest.mark.parametrize("purposes", [model.PAIRING_PURPOSES])

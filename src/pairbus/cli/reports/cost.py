@@ -21,6 +21,11 @@ from pairbus.cli.reports.engine import (
     write_page,
 )
 from pairbus.errors import UsageError
+from pairbus.pairing.options import (
+    BACKLOG_QUEUE_COUNT_DEFAULT,
+    FAILOVER_INTERVAL_DEFAULT,
+    PING_INTERVAL_DEFAULT,
+)
 
 if TYPE_CHECKING:
     from pairbus.reports.bill.days import Pricing
@@ -42,6 +47,8 @@ CURRENCY_DEFAULT: Final = "USD"
 EXIT_INCOMPLETE: Final = 1
 USAGE_ROLE: Final = "usage"
 PING_INTERVAL_MS_MIN: Final = 1_000
+FAILOVER: Final = f"{FAILOVER_INTERVAL_DEFAULT.total_seconds():g}s"
+PINGS: Final = f"{PING_INTERVAL_DEFAULT.total_seconds() / 60:g}m"
 
 
 @click.group(cls=HelpfulGroup, epilog=EPILOG)
@@ -125,7 +132,13 @@ def price_options(command: Any) -> Any:
 
 
 @cost.command(epilog="\b\nExample:\n  pairbus cost estimate --queues 10 --days 30\n")
-@click.option("--queues", type=click.IntRange(0), default=10, show_default=True, help="Backlog queues.")
+@click.option(
+    "--queues",
+    type=click.IntRange(0),
+    default=BACKLOG_QUEUE_COUNT_DEFAULT,
+    show_default=True,
+    help="Backlog queues.",
+)
 @click.option(
     "--syphons", type=click.IntRange(0), default=1, show_default=True, help="Processes that run a syphon."
 )
@@ -149,16 +162,16 @@ def price_options(command: Any) -> Any:
 )
 @click.option("--clients", type=click.IntRange(1), default=1, show_default=True, help="Processes that send.")
 @click.option(
-    "--failover-interval",
-    "failover_interval_ms",
-    metavar="TIME",
-    callback=duration,
-    default="1m",
-    show_default=True,
-)
+    "--failover-interval", "failover_interval_ms", metavar="TIME", callback=duration, default=FAILOVER, show_default=True,
+    help="Failover interval of the paired clients.",
+)  # fmt: skip
 @click.option(
-    "--ping-interval", "ping_interval_ms", metavar="TIME", callback=duration, default="1m", show_default=True
-)
+    "--while-suspect", type=click.Choice(("wait", "raise")), default="wait", show_default=True, help="What sends do until the failover.",
+)  # fmt: skip
+@click.option(
+    "--ping-interval", "ping_interval_ms", metavar="TIME", callback=duration, default=PINGS, show_default=True,
+    help="Ping interval of the paired clients.",
+)  # fmt: skip
 @click.option(
     "--connections",
     type=click.IntRange(0),
@@ -175,7 +188,7 @@ def estimate(
     region: str | None,
     currency: str | None,
     as_json: bool,
-    **scenario: int,
+    **scenario: Any,
 ) -> None:
     """Estimate what pairing will cost. Every figure shows how it was calculated."""
     from pairbus.reports.bill.estimate import Scenario
@@ -339,11 +352,11 @@ class WhatIfOptions(UsageOptions):
     help="Assume that the primary was unavailable in this time (UTC).",
 )
 @click.option(
-    "--recorded-failover-interval", metavar="TIME", callback=duration, default="1m", show_default=True,
+    "--recorded-failover-interval", metavar="TIME", callback=duration, default=FAILOVER, show_default=True,
     help="Failover interval that was in force.",
 )  # fmt: skip
 @click.option(
-    "--recorded-ping-interval", metavar="TIME", callback=duration, default="1m", show_default=True,
+    "--recorded-ping-interval", metavar="TIME", callback=duration, default=PINGS, show_default=True,
     help="Ping interval that was in force.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from typing import Final, Literal
 
 from pairbus.errors import UsageError
+from pairbus.pairing.options import (
+    BACKLOG_QUEUE_COUNT_DEFAULT,
+    FAILOVER_INTERVAL_DEFAULT,
+    PING_INTERVAL_DEFAULT,
+    milliseconds,
+)
 from pairbus.reports.bill.model import (
     DAY_MS,
     DETOUR_OPERATIONS,
@@ -31,7 +37,7 @@ RATE_PLACES: Final = 1_000
 class Scenario:
     """What is to be expected in some days."""
 
-    queues: int = 10
+    queues: int = BACKLOG_QUEUE_COUNT_DEFAULT
     syphons: int = 1
     days: int = 30
     messages: int = 0
@@ -47,8 +53,10 @@ class Scenario:
     """Primary entities that are sent to, each pinged while it is away."""
     clients: int = 1
     """Processes that send; each pings for itself."""
-    failover_interval_ms: int = 60_000
-    ping_interval_ms: int = 60_000
+    failover_interval_ms: int = milliseconds(FAILOVER_INTERVAL_DEFAULT)
+    while_suspect: Literal["wait", "raise"] = "wait"
+    """What a send does until the failover."""
+    ping_interval_ms: int = milliseconds(PING_INTERVAL_DEFAULT)
     connections: int = 0
 
     def __post_init__(self) -> None:
@@ -192,7 +200,8 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
     waiting = min(each, scenario.failover_interval_ms)
     away = each - waiting
     sent, formula = _sends_while_away(scenario)
-    refused = sent * waiting // each if each else 0
+    raises = scenario.while_suspect == "raise"
+    refused = sent * waiting // each if each and raises else 0
     pinged = (
         scenario.clients * scenario.outages * pings(scenario.entities, away, scenario.ping_interval_ms)
         if away
@@ -209,7 +218,9 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
         Figure(
             "sends refused before failover",
             refused,
-            f"{sent:,} × {duration_text(waiting)} of {duration_text(each)}: until the failover interval is over a send fails",
+            f"{sent:,} × {duration_text(waiting)} of {duration_text(each)}: until the failover interval is over a send fails"
+            if raises
+            else f"none: a send waits until the failover interval of {duration_text(waiting)} is over, and goes to the backlog",
         ),
         Figure("messages through the backlog", sent - refused, f"{sent:,} − {refused:,}"),
     ]

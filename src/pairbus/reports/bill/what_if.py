@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pairbus.errors import UsageError
+from pairbus.pairing.options import FAILOVER_INTERVAL_DEFAULT, PING_INTERVAL_DEFAULT, milliseconds
 from pairbus.reports.bill.model import MINUTE_MS, pings
 from pairbus.reports.text import duration_text, many
 
@@ -87,8 +88,8 @@ class Recorded:
 class Settings:
     """The settings that were in force."""
 
-    failover_interval_ms: int = 60_000
-    ping_interval_ms: int = 60_000
+    failover_interval_ms: int = milliseconds(FAILOVER_INTERVAL_DEFAULT)
+    ping_interval_ms: int = milliseconds(PING_INTERVAL_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

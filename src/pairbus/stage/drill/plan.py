@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from pairbus.errors import UsageError
 from pairbus.model.flags import option
+from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, FAILOVER_INTERVAL_DEFAULT
 
 LASTS_MIN: Final = timedelta(seconds=1)
 LASTS_MAX: Final = timedelta(hours=1)
@@ -87,7 +88,7 @@ class DrillSettings:
     )
     rate: float = option("Probes per second for each entity.", 10.0)
     failover_interval: timedelta = option(
-        "Failover interval of the paired client.", timedelta(seconds=10), metavar="TIME"
+        "Failover interval of the paired client.", FAILOVER_INTERVAL_DEFAULT, metavar="TIME"
     )
     ping_interval: timedelta = option(
         "Ping interval of the paired client.", timedelta(seconds=2), metavar="TIME"
@@ -96,7 +97,7 @@ class DrillSettings:
     timeout: timedelta | None = option(
         "Timeout of one send.  [default: 5 s beyond the failover interval]", metavar="TIME"
     )
-    queues: int = option("How many backlog queues.", 10, minimum=1, maximum=100)
+    queues: int = option("How many backlog queues.", BACKLOG_QUEUE_COUNT_DEFAULT, minimum=1, maximum=100)
     syphon: Literal["own", "running"] = option(
         "Who drains the probes: the drill itself, or the syphon that you run.", "own"
     )

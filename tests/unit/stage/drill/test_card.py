@@ -15,7 +15,9 @@ from pairbus.stage.drill.card import Card, Course, Facts, judge
 from pairbus.stage.drill.plan import OUTAGES, DrillOptions
 
 BEGUN, ENDED = 10_000, 70_000
-OPTIONS = DrillOptions(primary="p", secondary="s", slack=timedelta(seconds=1))
+OPTIONS = DrillOptions(
+    primary="p", secondary="s", slack=timedelta(seconds=1), failover_interval=timedelta(seconds=10)
+)
 GOOD = Course("q", suspect_ms=10_100, failed_over_ms=20_100, recovered_ms=71_500, failovers=1, pings=26)
 
 
