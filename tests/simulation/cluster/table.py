@@ -1,0 +1,225 @@
+"""The log table of a shard in a simulated database: see ``storage.table.ports``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, cast
+
+from pairbus.storage.table.ports import (
+    Acquired,
+    FrameHead,
+    FrameMark,
+    Ownership,
+    SequenceTaken,
+    TableFull,
+)
+from tests.simulation.cluster.database import (
+    SHARD_ROW,
+    Change,
+    Client,
+    Database,
+    Dropped,
+    Frame,
+    Key,
+    Nothing,
+    ShardRow,
+    State,
+    Work,
+)
+from tests.simulation.cluster.virtual_time import Machine, VirtualTime
+
+PAGE_FRAMES: Final = 50
+"""How many heads one read brings."""
+
+
+class SimulatedTable:
+    """A shard's table as one machine sees it. Each part has a connection of its own.
+
+    Args:
+        is_cut_off: Whether the machine cannot reach the database now.
+    """
+
+    def __init__(
+        self, database: Database, machine: Machine, is_cut_off: Callable[[], bool] | None = None
+    ) -> None:
+        self._database = database
+        self._machine = machine
+        self._is_cut_off = is_cut_off or _never
+
+    def writer(self) -> SimulatedWriter:
+        return SimulatedWriter(self._database, Client(self._machine, self._is_cut_off))
+
+    def reader(self) -> SimulatedReader:
+        return SimulatedReader(self._database, Client(self._machine, self._is_cut_off))
+
+    def lease(self) -> SimulatedLease:
+        return SimulatedLease(self._database, Client(self._machine, self._is_cut_off))
+
+
+class _Part:
+    def __init__(self, database: Database, client: Client) -> None:
+        self.database = database
+        self.client = client
+
+    def _call(self, work: Callable[[State], Work]) -> object:
+        return self.database.call(self.client, work)
+
+    def close(self) -> None:
+        if self.client.connection is not None:
+            self.client.connection.lose()
+
+
+class SimulatedWriter(_Part):
+    """See ``ports.FrameWriter``."""
+
+    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+        frame = Frame(sequence, mark, bytes(head), b"".join(body))
+        capacity = self.database.faults.capacity_bytes
+
+        def work(state: State) -> Work:
+            yield frame_key(sequence)
+            if sequence in state.frames or sequence < state.dropped:
+                raise SequenceTaken(f"frame {sequence} is there already")
+            if state.used_bytes() + len(frame.head) + len(frame.body) > capacity:
+                raise TableFull("the database has no space left")
+            return None, [frame]
+
+        self._call(work)
+
+    def mark_of(self, sequence: int) -> FrameMark | None:
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            frame = state.frames.get(sequence)
+            return None if frame is None else frame.mark, _nothing()
+
+        return cast("FrameMark | None", self._call(work))
+
+    def barrier(self) -> None:
+        def work(_state: State) -> Work:
+            yield from ()  # it needs no lock
+            return None, [Nothing()]
+
+        self._call(work)
+
+    def drop_below(self, sequence: int) -> None:
+        size = self.database.faults.range_frames
+
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            below = sequence // size * size
+            return None, [Dropped(below)] if below > state.dropped else _nothing()
+
+        self._call(work)
+
+
+class SimulatedReader(_Part):
+    """See ``ports.FrameReader``."""
+
+    def oldest(self) -> int:
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            return min(state.frames, default=state.last + 1), _nothing()
+
+        return cast("int", self._call(work))
+
+    def heads(self, first: int, end: int) -> Iterator[FrameHead]:
+        while first < end:
+            page = self._page(first, end)
+            yield from page
+            if len(page) < PAGE_FRAMES:
+                return
+            first = page[-1].sequence + 1
+
+    def _page(self, first: int, end: int) -> list[FrameHead]:
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            numbers = sorted(one for one in state.frames if first <= one < end)[:PAGE_FRAMES]
+            return [state.frames[one].as_head() for one in numbers], _nothing()
+
+        return cast("list[FrameHead]", self._call(work))
+
+    def bodies(self, sequences: Sequence[int]) -> dict[int, bytes]:
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            return {one: state.frames[one].body for one in sequences if one in state.frames}, _nothing()
+
+        return cast("dict[int, bytes]", self._call(work))
+
+
+class SimulatedLease(_Part):
+    """See ``ports.LeaseTable``."""
+
+    has_fence = True
+    """False plants a bug: a new owner adds no fence frame."""
+
+    def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
+        database = self.database
+        has_fence = self.has_fence
+
+        def work(state: State) -> Work:
+            yield SHARD_ROW
+            row = state.row
+            if row.owner and row.until > database.now():
+                return None, []
+            changed = ShardRow(row.epoch + 1, owner, address, database.now() + lease_ms)
+            last = state.last
+            if not has_fence:
+                return Acquired(changed.epoch, last), [changed]
+            yield frame_key(last + 1)
+            if last + 1 in state.frames:
+                raise SequenceTaken(f"frame {last + 1} is there already")
+            fence = Frame(last + 1, FrameMark(changed.epoch, 0), b"", b"")
+            return Acquired(changed.epoch, last + 1), [changed, fence]
+
+        return cast("Acquired | None", self._call(work))
+
+    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
+        database = self.database
+
+        def work(state: State) -> Work:
+            yield SHARD_ROW
+            row = state.row
+            if row.epoch != epoch:
+                return False, []
+            return True, [ShardRow(epoch, row.owner, address, database.now() + lease_ms)]
+
+        return cast("bool", self._call(work))
+
+    def release(self, epoch: int) -> None:
+        def work(state: State) -> Work:
+            yield SHARD_ROW
+            row = state.row
+            if row.epoch != epoch:
+                return None, []
+            return None, [ShardRow(epoch, "", "", 0)]
+
+        self._call(work)
+
+    def look(self) -> Ownership:
+        database = self.database
+
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            row = state.row
+            return Ownership(row.epoch, row.owner, row.address, row.until - database.now()), _nothing()
+
+        return cast("Ownership", self._call(work))
+
+
+def frame_key(sequence: int) -> Key:
+    return ("frame", sequence)
+
+
+def quiet_table(seed: int = 0) -> SimulatedTable:
+    """A table in a world of its own in which nothing goes wrong: its calls let time pass and return."""
+    time = VirtualTime()
+    return SimulatedTable(Database(time, random.Random(seed)), Machine(time))
+
+
+def _nothing() -> list[Change]:
+    return []
+
+
+def _never() -> bool:
+    return False
