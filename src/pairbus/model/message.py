@@ -12,6 +12,8 @@ ACTIVE: Final = 0
 """Message states, numbered as ``x-opt-message-state`` numbers them on the wire."""
 DEFERRED: Final = 1
 SCHEDULED: Final = 2
+STATE_NAMES: Final = ("active", "deferred", "scheduled")
+"""What users read, by the number of the state."""
 
 HEADER_BYTES_MAX: Final = 65_536
 """Bytes of a message beside its body: annotations, properties and application properties, as they are encoded."""

@@ -10,7 +10,7 @@ from pairbus.engine.queues import browse
 from pairbus.errors import InvalidParkedPropertyError, ProtocolError
 from pairbus.gateway.outgoing import encode_delivery
 from pairbus.gateway.telemetry.meter import BACKLOG, stage_of
-from pairbus.model.message import ACTIVE, DEFERRED
+from pairbus.model.message_row import PAGE_ROW, property_values, stored_values
 from pairbus.pairing import parking
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ BODY_BYTES_WHOLE_MAX: Final = 1_048_576
 """Of one message, when somebody wants to see all of it."""
 TEXT_CHARACTERS_MAX: Final = 2_048
 PROPERTIES_SHOWN_MAX: Final = 100
-_STATES: Final = {ACTIVE: "active", DEFERRED: "deferred"}
 
 
 def page_of(
@@ -64,22 +63,15 @@ def _row(
 ) -> dict[str, object]:
     blob = broker.journal.read(message.location, message.size)
     payload = b"".join(encode_delivery(queue, message, blob, 0, b""))
-    extra = message.extra
-    row: dict[str, object] = {
-        "sequence_number": message.sequence_number,
-        "enqueued_at": message.enqueued_at,
-        "expires_at": message.expires_at or None,
-        "scheduled_at": (extra.scheduled_at or None) if extra is not None else None,
-        "state": _STATES.get(message.state, "scheduled"),
-        "is_locked": bool(message.lock_token),
-        "delivery_count": message.delivery_count,
-        "size": message.size,
-        "dead_letter_reason": _short(extra.dead_letter_reason) if extra is not None else None,
-        "dead_letter_description": _short(extra.dead_letter_description) if extra is not None else None,
-        "dead_letter_source": extra.dead_letter_source if extra is not None else None,
+    facts = stored_values(PAGE_ROW, message)
+    return {
+        **{
+            name: value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) else value
+            for name, value in facts.items()
+        },
         "original": _original(payload, now, limit) if is_backlog else None,
+        **shown_parts(payload, limit),
     }
-    return row | shown_parts(payload, limit)
 
 
 def _original(payload: bytes, now: int, limit: int) -> dict[str, object]:
@@ -104,16 +96,9 @@ def shown_parts(payload: bytes, limit: int = BODY_BYTES_SHOWN_MAX) -> dict[str, 
         decoded = decode_message(payload)
     except ProtocolError as error:
         return {"unreadable": str(error), "body": _body(payload, "bytes", limit), "properties": []}
-    properties = decoded.properties
     users = list(decoded.application_properties.items())
     return {
-        "message_id": _text(properties.message_id),
-        "session_id": _short(properties.group_id),
-        "correlation_id": _text(properties.correlation_id),
-        "subject": _short(properties.subject),
-        "content_type": _short(properties.content_type),
-        "to": _short(properties.to),
-        "reply_to": _short(properties.reply_to),
+        **property_values(PAGE_ROW, decoded.properties, _text),
         "properties": [
             {"name": name[:TEXT_CHARACTERS_MAX], "value": _text(value), "type": _type(value)}
             for name, value in users[:PROPERTIES_SHOWN_MAX]
@@ -149,10 +134,6 @@ def _body(body: bytes, kind: str, limit: int) -> dict[str, object]:
         "hex": shown.hex(),
         "is_cut": len(body) > len(shown),
     }
-
-
-def _short(text: str | None) -> str | None:
-    return None if text is None else text[:TEXT_CHARACTERS_MAX]
 
 
 def _text(value: object, limit: int = TEXT_CHARACTERS_MAX) -> str | None:

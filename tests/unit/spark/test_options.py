@@ -9,8 +9,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pairbus.errors import UsageError
+from pairbus.model.message_row import SENT_NAMES
 from pairbus.spark.connector.options import COLUMNS, Access, parse_sink, parse_source
-from pairbus.spark.connector.schema import FIELDS, SENT_FIELDS
+from pairbus.spark.connector.schema import FIELDS
 from pairbus.spark.connector.source import ServiceBusDataSource
 
 CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
@@ -110,7 +111,7 @@ def test_columns_are_found_in_any_letter_case() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("dropped", SENT_FIELDS)
+@pytest.mark.parametrize("dropped", SENT_NAMES)
 def test_raw_without_a_column_of_the_message_is_refused_before_any_task_runs(dropped: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_sink(BASE, [name for name in FIELDS if name != dropped])

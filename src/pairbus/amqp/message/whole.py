@@ -66,9 +66,7 @@ class Properties:
     correlation_id_raw: bytes = b""
 
 
-define(
-    Properties,
-    PROPERTIES,
+_PROPERTY_FIELDS: Final = (
     Field("message_id", ANY),
     Field("user_id", BINARY),
     Field("to", TEXT),
@@ -83,6 +81,9 @@ define(
     Field("group_sequence", UINT),
     Field("reply_to_group_id", TEXT),
 )
+define(Properties, PROPERTIES, *_PROPERTY_FIELDS)
+PROPERTY_FIELDS: Final = tuple(item.name for item in _PROPERTY_FIELDS)
+"""The names of the section's fields, in the order of the wire."""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from pairbus.cli.kit.namespace import DEAD_LETTER, connection_of, find_target, s
 from pairbus.cli.kit.options import argument, command, json_option, option, values_of
 from pairbus.cli.kit.output import show, silence_logs
 from pairbus.errors import UsageError
+from pairbus.model.message_row import COMMAND_ROW
 from pairbus.model.text import safe_text
 from pairbus.model.typed_text import property_of
 
@@ -336,16 +337,10 @@ def _show(message: ServiceBusReceivedMessage, as_json: bool) -> None:
 def _row(message: ServiceBusReceivedMessage) -> dict[str, object]:
     properties = message.application_properties or {}
     return {
-        "sequence_number": message.sequence_number,
-        "message_id": message.message_id,
-        "session_id": message.session_id,
-        "subject": message.subject,
-        "content_type": message.content_type,
+        **{
+            name: getattr(message, column.received) for name, column in COMMAND_ROW.items() if column.received
+        },
         "state": message.state.name.lower(),
-        "delivery_count": message.delivery_count,
-        "enqueued_time": message.enqueued_time_utc,
-        "dead_letter_reason": message.dead_letter_reason,
-        "dead_letter_description": message.dead_letter_error_description,
         "properties": {str(_text(name)): _text(value) for name, value in properties.items()},
         **_body_of(message),
     }

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.view import PropertiesView
 from pairbus.amqp.types import Uuid
+from pairbus.model.message_row import types
 from pairbus.server.files import FILE_MODE, sync_directory
 from pairbus.server.logs.parquet import HOUR_MS, hour_name, write_part
 
@@ -36,10 +37,7 @@ TYPES: Final = {
     "time": "timestamp",
     "namespace": "text",
     "kind": "text",
-    "entity": "text",
-    "sequence_number": "int64",
-    "message_id": "text",
-    "size": "int64",
+    **types(("entity", "sequence_number", "message_id", "size")),
     "sha256": "text",
     "destination": "text",
     "detail": "text",

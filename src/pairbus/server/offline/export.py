@@ -15,7 +15,7 @@ from pairbus.amqp.message.whole import DecodedMessage, decode_message
 from pairbus.amqp.types import Timestamp
 from pairbus.engine.records import DuplicateSeen, EntityPut, SequenceAdvanced, SessionStateSet
 from pairbus.errors import ProtocolError, StoreFull
-from pairbus.model.message import NEVER, Extra
+from pairbus.model.message_row import EXPORT_ROW, property_values, stored_values
 from pairbus.server.offline.files import (
     ENTITIES,
     ENTITY_TYPES,
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pairbus.engine.records import Record
     from pairbus.model.message import Message
 
-STATES: Final = ("active", "deferred", "scheduled")
-"""Names of ``Message.state``, by number."""
 SUB_QUEUES: Final = ("", "dead-letter", "transfer-dead-letter")
 """Names of the places of an entity, by the last two bits of a queue id."""
 PROGRESS_EVERY: Final = 500
@@ -100,28 +98,14 @@ def _write_messages(found: Opened, target: Path, progress: Progress) -> int:
 
 def message_row(path: str, queue: Queue, message: Message, blob: bytes) -> dict[str, Any]:
     """One stored message as a row."""
-    extra = message.extra or Extra()
     raw = payload_of(blob)
     return {
         "entity": path,
         "sub_queue": SUB_QUEUES[queue.queue_id & 3],
-        "sequence_number": message.sequence_number,
-        "state": STATES[message.state],
-        "enqueued_time": message.enqueued_at,
-        "expires_at": _instant(message.expires_at),
-        "scheduled_time": _instant(extra.scheduled_at),
-        "delivery_count": message.delivery_count,
-        "session_id": message.session_id,
-        "dead_letter_reason": extra.dead_letter_reason,
-        "dead_letter_description": extra.dead_letter_description,
-        "dead_letter_source": extra.dead_letter_source,
-        "enqueue_sequence_number": extra.enqueue_sequence_number,
-        "hops": extra.hops,
-        "time_to_live_ms": extra.ttl_ms,
-        "changed_properties": extra.changed_properties,
+        **_content(raw),
+        **stored_values(EXPORT_ROW, message),
         "raw": raw,
         "stored": None if _stored_form(raw) == blob else blob,
-        **_content(raw),
     }
 
 
@@ -132,23 +116,15 @@ def _stored_form(raw: bytes) -> bytes:
         return b""
 
 
-def _instant(at: int) -> int | None:
-    return None if at == NEVER else at
-
-
 def _content(raw: bytes) -> dict[str, Any]:
     """What the sender put into a message. Bytes that are no sound message stay in the column ``raw`` alone."""
     try:
         message = decode_message(raw)
     except (ProtocolError, ValueError):
         return {}
-    properties = message.properties
     kind, body = _body(message)
     return {
-        "message_id": _text(properties.message_id),
-        "correlation_id": _text(properties.correlation_id),
-        "subject": properties.subject,
-        "content_type": properties.content_type,
+        **property_values(EXPORT_ROW, message.properties, _text),
         "properties": json.dumps(
             {name: plain(value) for name, value in message.application_properties.items()}
         ),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import StoreUnavailable, UsageError
+from pairbus.model.message_row import EXPORT_ROW, PROPERTIES, TEXT
 from pairbus.server.files import DIRECTORY_MODE, FILE_MODE, sync_directory, write_whole
 
 if TYPE_CHECKING:
@@ -31,33 +32,8 @@ BYTES_PER_GROUP_MAX: Final = 32 << 20
 BYTES_PER_FILE_MAX: Final = 512 << 20
 
 MESSAGE_TYPES: Final = {
-    "entity": "text",
-    "sub_queue": "text",
-    "sequence_number": "int64",
-    "state": "text",
-    "enqueued_time": "timestamp",
-    "expires_at": "timestamp",
-    "scheduled_time": "timestamp",
-    "delivery_count": "int64",
-    "session_id": "text",
-    "message_id": "text",
-    "correlation_id": "text",
-    "subject": "text",
-    "content_type": "text",
-    "properties": "text",
-    "body_type": "text",
-    "body": "binary",
-    "dead_letter_reason": "text",
-    "dead_letter_description": "text",
-    "dead_letter_source": "text",
-    "enqueue_sequence_number": "int64",
-    "hops": "int64",
-    "time_to_live_ms": "int64",
-    "changed_properties": "binary",
-    "raw": "binary",
-    "stored": "binary",
+    name: TEXT if column.type == PROPERTIES else column.type for name, column in EXPORT_ROW.items()
 }
-"""``raw``: the sender's bytes. ``stored``: the stored form, only where it cannot be recomputed from ``raw``."""
 ENTITY_TYPES: Final = {
     "entity": "text",
     "kind": "text",

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pairbus.amqp.message.scan import scan
 from pairbus.engine.records import EntityPut, MessageStored, queue_id_of
 from pairbus.errors import StoreFull, StoreUnavailable
-from pairbus.model.message import NEVER, Extra, Message
+from pairbus.model.message import NEVER, STATE_NAMES, Extra, Message
+from pairbus.model.message_row import EXPORT_ROW, restore_extra
 from pairbus.model.names import canonical
 from pairbus.server.assemble import STORE_DIRECTORY
 from pairbus.server.files import sync_directory
-from pairbus.server.offline.export import STATES, SUB_QUEUES
+from pairbus.server.offline.export import SUB_QUEUES
 from pairbus.server.offline.files import (
     MESSAGE_TYPES,
     MESSAGES,
@@ -125,17 +126,9 @@ def _message_of(row: dict[str, Any], size: int) -> Message:
     message = Message(
         row["sequence_number"], row["enqueued_time"], row["expires_at"] or NEVER, size, row["session_id"]
     )
-    message.state = STATES.index(row["state"])
+    message.state = STATE_NAMES.index(row["state"])
     message.delivery_count = row["delivery_count"]
-    extra = Extra()
-    extra.dead_letter_reason = row["dead_letter_reason"]
-    extra.dead_letter_description = row["dead_letter_description"]
-    extra.dead_letter_source = row["dead_letter_source"]
-    extra.changed_properties = row["changed_properties"]
-    extra.scheduled_at = row["scheduled_time"] or NEVER
-    extra.enqueue_sequence_number = row["enqueue_sequence_number"]
-    extra.hops = row["hops"]
-    extra.ttl_ms = row["time_to_live_ms"]
+    extra = restore_extra(EXPORT_ROW, row)
     if encode_extra(extra) != encode_extra(Extra()):
         message.extra = extra
     return message

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pairbus.errors import UsageError
+from pairbus.model.message_row import BINARY, INT64, SINK_NAMES, TEXT, TIMESTAMP
+from pairbus.model.message_row import types as column_types
 from pairbus.spark.connector.schema import judge_fields_beside_raw
 
 MESSAGES_PER_TRIGGER: Final = 10_000
@@ -16,39 +18,21 @@ BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
 BATCH_SIZE: Final = 100
 IN_FLIGHT: Final = 4
 
-COLUMNS: Final = {
-    "bodyColumn": "body",
-    "bodyTypeColumn": "body_type",
-    "messageIdColumn": "message_id",
-    "sessionIdColumn": "session_id",
-    "correlationIdColumn": "correlation_id",
-    "subjectColumn": "subject",
-    "contentTypeColumn": "content_type",
-    "toColumn": "to",
-    "replyToColumn": "reply_to",
-    "replyToSessionIdColumn": "reply_to_session_id",
-    "partitionKeyColumn": "partition_key",
-    "applicationPropertiesColumn": "application_properties",
-    "timeToLiveColumn": "time_to_live_ms",
-    "scheduledEnqueueTimeColumn": "scheduled_enqueue_time",
-    "rawColumn": "raw",
-    "pathColumn": "path",
-    "sequenceNumberColumn": "sequence_number",
-    "entityColumn": "entity",
-    "enqueuedTimeColumn": "enqueued_time",
-}
+
+def _column_option(name: str) -> str:
+    first, *rest = name.removesuffix("_ms").split("_")
+    return first + "".join(word.capitalize() for word in rest) + "Column"
+
+
+COLUMNS: Final = {_column_option(name): name for name in SINK_NAMES}
 """Options of the sink that say in which column a field is, and the column's usual name."""
-_WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
-_TIMES: Final = frozenset({"timestamp"})
-_COLUMN_TYPES: Final[dict[str, frozenset[str]]] = {
-    "body": frozenset({"string", "binary"}),
-    "raw": frozenset({"binary"}),
-    "time_to_live_ms": _WHOLE,
-    "sequence_number": _WHOLE,
-    "scheduled_enqueue_time": _TIMES,
-    "enqueued_time": _TIMES,
+_TYPES_ALLOWED: Final = {
+    TEXT: ("string",),
+    INT64: ("bigint", "int", "smallint", "tinyint"),
+    TIMESTAMP: ("timestamp",),
+    BINARY: ("binary",),
 }
-"""The Spark types that a column of the sink may have; every other field is a string."""
+"""The Spark types that a column of the sink may have, by the column's own; a body may be a string too."""
 PROPERTY_TYPES: Final = {
     "string": "string",
     "tinyint": "byte",
@@ -375,10 +359,12 @@ def _judge_types(mapped: Mapping[str, str], types: Mapping[str, str]) -> str:
     """Refuse columns whose type no message can have; returns the AMQP type of plain application properties."""
     for name, column in mapped.items():
         kind = types.get(column, "void")
-        allowed = _COLUMN_TYPES.get(name, frozenset({"string"}))
-        if name != "application_properties" and kind != "void" and kind not in allowed:
+        if name == "application_properties" or kind == "void":
+            continue
+        allowed = ("binary", "string") if name == "body" else _TYPES_ALLOWED[column_types((name,))[name]]
+        if kind not in allowed:
             raise UsageError(
-                f"column {column} is {kind}: expected {' or '.join(sorted(allowed))} for {name}. Cast the column, or leave "
+                f"column {column} is {kind}: expected {' or '.join(allowed)} for {name}. Cast the column, or leave "
                 "it out"
             )
     column = mapped.get("application_properties", "")

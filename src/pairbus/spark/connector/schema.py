@@ -7,57 +7,41 @@ import struct
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 from pairbus.amqp import types
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_value
 from pairbus.amqp.message.layout import DATA, SEQUENCE, VALUE
-from pairbus.amqp.message.whole import DecodedMessage, decode_message
+from pairbus.amqp.message.whole import PROPERTY_FIELDS, DecodedMessage, decode_message
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.errors import PairbusError, RemoteProtocolError, UsageError
+from pairbus.model.message import ACTIVE, STATE_NAMES
+from pairbus.model.message_row import (
+    BINARY,
+    INT64,
+    PROPERTIES,
+    SENT_NAMES,
+    SPARK_ROW,
+    TEXT,
+    TIMESTAMP,
+    property_values,
+)
 from pairbus.sdk import sections as amqp
 
-SCHEMA: Final = (
-    "body binary, body_type string, message_id string, session_id string, correlation_id string, subject string, "
-    "content_type string, to string, reply_to string, reply_to_session_id string, partition_key string, "
-    "application_properties map<string, struct<type: string, value: string>>, raw binary, time_to_live_ms long, "
-    "delivery_count long, sequence_number long, enqueued_time timestamp, scheduled_enqueue_time timestamp, "
-    "expires_at timestamp, state string, dead_letter_reason string, dead_letter_description string, entity string"
-)
+_SPARK_TYPES: Final = {
+    TEXT: "string",
+    INT64: "long",
+    TIMESTAMP: "timestamp",
+    BINARY: "binary",
+    PROPERTIES: "map<string, struct<type: string, value: string>>",
+}
+FIELDS: Final = tuple(SPARK_ROW)
+"""The columns of the schema, in order."""
+SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES[column.type]}" for name, column in SPARK_ROW.items())
 SCHEMA_WITHOUT_RAW: Final = SCHEMA.replace(" raw binary,", "")
 """The schema unless the option ``includeRaw`` asks for the encoded original."""
-FIELDS: Final = (
-    "body",
-    "body_type",
-    "message_id",
-    "session_id",
-    "correlation_id",
-    "subject",
-    "content_type",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-    "partition_key",
-    "application_properties",
-    "raw",
-    "time_to_live_ms",
-    "delivery_count",
-    "sequence_number",
-    "enqueued_time",
-    "scheduled_enqueue_time",
-    "expires_at",
-    "state",
-    "dead_letter_reason",
-    "dead_letter_description",
-    "entity",
-)
-"""The columns of the schema, in order."""
-SENT_FIELDS: Final = (*FIELDS[:12], "time_to_live_ms", "scheduled_enqueue_time")
-"""The fields that a message is made of; the others are the broker's."""
-STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
-DEAD_LETTER_REASON: Final = "DeadLetterReason"
-DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_MAX: Final = 253_402_300_799_000
 """From the year 1 to the last second of the year 9999: Spark's timestamps end there for most readers."""
@@ -104,39 +88,26 @@ OTHER: Final = "encoded"
 def row_of(payload: bytes, entity: str, *, has_raw: bool = True) -> tuple[Any, ...]:
     """A browsed message as a row, values in the order of ``FIELDS``; ``raw`` is None unless it is asked for."""
     message = decode_message(payload)
-    properties = message.properties
-    annotations = message.message_annotations
+    annotations, applications = message.message_annotations, message.application_properties
+    values: dict[str, Any] = property_values(SPARK_ROW, message.properties, _text)
+    for name, symbol, read in _ANNOTATED:
+        values[name] = read(annotations.get(symbol))
+    for name, mark in _MARKED.items():
+        values[name] = _text(applications.get(mark))
+    values["body_type"], values["body"] = _body(message)
+    values["application_properties"] = _typed_properties(payload)
+    values["raw"] = original_of(payload) if has_raw else None
+    values["state"] = _state(annotations)
     life = message.header[2] if len(message.header) > 2 else None
+    values["time_to_live_ms"] = life if isinstance(life, int) else None
     deliveries = message.header[4] if len(message.header) > 4 else None
-    enqueued = _moment_ms(annotations.get(Symbol("x-opt-enqueued-time")))
-    body_type, body = _body(message)
-    expires = enqueued + life if enqueued is not None and isinstance(life, int) else None
-    applications = message.application_properties
-    return (
-        body,
-        body_type,
-        _text(properties.message_id),
-        properties.group_id,
-        _text(properties.correlation_id),
-        properties.subject,
-        properties.content_type,
-        properties.to,
-        properties.reply_to,
-        properties.reply_to_group_id,
-        _text(annotations.get(Symbol("x-opt-partition-key"))),
-        _typed_properties(payload),
-        original_of(payload) if has_raw else None,
-        life if isinstance(life, int) else None,
-        deliveries if isinstance(deliveries, int) else 0,
-        annotations.get(Symbol("x-opt-sequence-number")),
-        _moment(enqueued),
-        _moment(_moment_ms(annotations.get(Symbol("x-opt-scheduled-enqueue-time")))),
-        _moment(expires),
-        STATES.get(_int(annotations.get(Symbol("x-opt-message-state"))), "active"),
-        _text(applications.get(DEAD_LETTER_REASON)),
-        _text(applications.get(DEAD_LETTER_DESCRIPTION)),
-        entity,
+    values["delivery_count"] = deliveries if isinstance(deliveries, int) else 0
+    enqueued = _moment_ms(annotations.get(_ENQUEUED))
+    values["expires_at"] = (
+        _moment(enqueued + life) if enqueued is not None and isinstance(life, int) else None
     )
+    values["entity"] = entity
+    return _in_order(values)
 
 
 def original_of(payload: bytes) -> bytes:
@@ -150,8 +121,7 @@ def original_of(payload: bytes) -> bytes:
         rest = [item for item in items if amqp.text_of(item[0]) not in _BROKERS_OWN]
         parts = amqp.replace(parts, code, amqp.encode_map(rest) if rest else None)
     items = amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
-    marks = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
-    rest = [item for item in items if amqp.text_of(item[0]) not in marks]
+    rest = [item for item in items if amqp.text_of(item[0]) not in _MARKED.values()]
     if len(rest) != len(items):
         parts = amqp.replace(parts, amqp.APPLICATION_PROPERTIES, amqp.encode_map(rest) if rest else None)
     return amqp.join(parts)
@@ -169,7 +139,7 @@ def _typed_properties(payload: bytes) -> dict[str, tuple[str, str | None]]:
     found: dict[str, tuple[str, str | None]] = {}
     for key, value in amqp.map_items(amqp.find(amqp.split(payload), amqp.APPLICATION_PROPERTIES)):
         name = amqp.text_of(key)
-        if name is not None and name not in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
+        if name is not None and name not in _MARKED.values():
             found[name] = _typed(value)
     return found
 
@@ -200,8 +170,13 @@ def _text(value: object) -> str | None:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def _int(value: object) -> int:
-    return value if isinstance(value, int) else 0
+def _state(annotations: Mapping[object, object]) -> str:
+    number = annotations.get(Symbol("x-opt-message-state"))
+    return (
+        STATE_NAMES[number]
+        if isinstance(number, int) and 0 <= number < len(STATE_NAMES)
+        else STATE_NAMES[ACTIVE]
+    )
 
 
 def _moment_ms(value: object) -> int | None:
@@ -211,6 +186,24 @@ def _moment_ms(value: object) -> int | None:
 def _moment(ms: int | None) -> datetime | None:
     """A time as Spark takes it; what lies beyond its calendar is only in ``raw``."""
     return None if ms is None or not TIME_MS_MIN <= ms <= TIME_MS_MAX else _EPOCH + timedelta(milliseconds=ms)
+
+
+_READ: Final[dict[str, Callable[[object], Any]]] = {
+    TEXT: _text,
+    INT64: lambda value: value,
+    TIMESTAMP: lambda value: _moment(_moment_ms(value)),
+}
+_ANNOTATED: Final = [
+    (name, Symbol(column.annotation), _READ[column.type])
+    for name, column in SPARK_ROW.items()
+    if column.annotation and name != "state"
+]
+_MARKED: Final = {name: column.application for name, column in SPARK_ROW.items() if column.application}
+_ENQUEUED: Final = Symbol(SPARK_ROW["enqueued_time"].annotation)
+_PROPERTY_INDEX: Final = {
+    name: PROPERTY_FIELDS.index(column.properties) for name, column in SPARK_ROW.items() if column.properties
+}
+_in_order: Final[Callable[[dict[str, Any]], tuple[Any, ...]]] = itemgetter(*FIELDS)
 
 
 # --- a row as a message ---------------------------------------------------------------------------
@@ -270,7 +263,7 @@ def payload_of(
     judge_fields_beside_raw(row)
     original = bytes(raw)
     shown = _shown(original)
-    if all(field not in row or _says_same(row, shown, field, property_type) for field in SENT_FIELDS):
+    if all(field not in row or _says_same(row, shown, field, property_type) for field in SENT_NAMES):
         return _with_id(original, source_id)
     return _built(row, _string(row, "message_id") or source_id or new_id, property_type)
 
@@ -281,8 +274,8 @@ def judge_fields_beside_raw(fields: Collection[str]) -> None:
     Raises:
         UsageError: A field is missing; the text names the missing ones.
     """
-    missing = [field for field in SENT_FIELDS if field not in fields]
-    if missing and len(missing) < len(SENT_FIELDS):
+    missing = [field for field in SENT_NAMES if field not in fields]
+    if missing and len(missing) < len(SENT_NAMES):
         raise UsageError(
             f"raw holds the whole message, but there is no column for {', '.join(missing)}: .drop('raw') to send what the "
             "other columns say, or select raw alone (with path or sequence_number, if needed) for an exact copy"
@@ -320,18 +313,9 @@ def _properties(values: Any, property_type: str) -> list[tuple[str, bytes]]:
 
 def _built(row: Mapping[str, Any], message_id: str, property_type: str) -> bytes:
     """The message that the columns say."""
-    properties: list[object] = [None] * 13
-    for field, index in (
-        ("to", 2),
-        ("subject", 3),
-        ("reply_to", 4),
-        ("correlation_id", 5),
-        ("content_type", 6),
-    ):
-        properties[index] = _string(row, field)
-    properties[0] = message_id or None
-    properties[10] = _string(row, "session_id")
-    properties[12] = _string(row, "reply_to_session_id")
+    properties: list[object] = [None] * len(PROPERTY_FIELDS)
+    for name, index in _PROPERTY_INDEX.items():
+        properties[index] = (message_id or None) if name == "message_id" else _string(row, name)
     parts = []
     life = row.get("time_to_live_ms")
     if life is not None:
