@@ -11,12 +11,13 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pairbus.errors import PairbusError, UsageError
 from pairbus.spark.connector.options import parse_sink, parse_source
 from pairbus.spark.connector.reader import ServiceBusReader, ServiceBusStreamReader
 from pairbus.spark.connector.sink import ServiceBusWriter
+from pairbus.spark.connector.source import ServiceBusDataSource
 from pairbus.testing import Namespace
 from tests.integration.spark.kit import look_at
 
@@ -101,6 +102,33 @@ def test_a_topic_that_is_given_as_a_queue_is_told(ns: Namespace, work: object, r
         UsageError, match="option queue is 'events', which is a topic .* topic and subscription"
     ):
         work(connection, "events")
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "told"),
+    [
+        ("queue", "events", "topic"),
+        ("topic", "orders", "queue"),
+        ("queue", "orders", ""),
+        ("topic", "events", ""),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_sink_tells_an_entity_of_the_other_kind_before_anything_is_sent(
+    ns: Namespace, option: str, path: str, told: str, is_stream: bool
+) -> None:
+    source = ServiceBusDataSource({"connectionString": ns.connection_string, option: path})
+    rows = StructType([StructField("body", BinaryType())])
+    make = source.streamWriter if is_stream else source.writer
+
+    if not told:
+        make(rows, overwrite=False)
+        return
+    with pytest.raises(
+        UsageError,
+        match=f"option {option} is '{path}', which is a {told} in .* give the option {told} instead",
+    ):
+        make(rows, overwrite=False)
 
 
 @pytest.mark.parametrize("queue", ["orders", "topic-steps"])

@@ -55,8 +55,9 @@ def test_names_are_read_in_any_letter_case() -> None:
         ({"maxBytesPerTrigger": "64m"}, ("maxBytesPerTrigger", "'64m'", "whole number")),
         ({"startingSequence": "latest"}, ("startingSequence", "'latest'", "earliest", "mode browse")),
         ({"startingSequence": "7"}, ("startingSequence", "'7'", "earliest", "mode browse")),
-        ({"batchSize": "5"}, ("batchsize", "unknown to the source")),
+        ({"batchSize": "5"}, ("'batchSize'", "unknown to the source")),
         ({"path": "x"}, ("'path'", "unknown")),
+        ({"startingsequense": "7"}, ("'startingsequense'", "did you mean startingSequence?")),
     ],
 )
 def test_a_bad_option_of_the_source_is_named_with_what_is_allowed(
@@ -69,7 +70,7 @@ def test_a_bad_option_of_the_source_is_named_with_what_is_allowed(
 
 
 def test_a_batch_does_not_consume() -> None:
-    with pytest.raises(UsageError, match="mode is 'consume': expected one of browse"):
+    with pytest.raises(UsageError, match="mode is 'consume': a batch read leaves .* Use readStream"):
         parse_source({**BASE, "mode": "consume"}, is_stream=False)
 
 
@@ -84,7 +85,7 @@ def test_a_batch_does_not_consume() -> None:
         ({}, ["text"], ("bodyColumn", "text")),
         ({"queue": ""}, ["body"], ("queue", "topic", "path")),
         ({"topic": "t"}, ["body"], ("queue", "topic")),
-        ({"maxMessagesPerTrigger": "5"}, ["body"], ("maxmessagespertrigger", "unknown to the sink")),
+        ({"maxMessagesPerTrigger": "5"}, ["body"], ("maxMessagesPerTrigger", "unknown to the sink")),
         ({"rawColumn": "b", "bodyColumn": "b"}, ["b"], ("column b", "raw", "two columns")),
         ({}, ["body", "Subject", "SUBJECT"], ("'Subject'", "'SUBJECT'", "letter case", "rename or drop")),
         ({}, ["body", "body"], ("two columns 'body' and 'body'",)),
@@ -118,7 +119,20 @@ def test_raw_without_a_column_of_the_message_is_refused_before_any_task_runs(dro
 
     assert f"no column for {dropped}:" in str(caught.value)
     assert parse_sink(BASE, ["raw", "sequence_number", "entity", "enqueued_time", "state"]).columns["raw"]
-    assert parse_sink(BASE, [*FIELDS, "more"]).columns["raw"]
+    assert parse_sink(BASE, list(FIELDS)).columns["raw"]
+
+
+def test_a_column_that_the_sink_does_not_know_is_refused_before_any_task_runs() -> None:
+    """A mistyped column used to be dropped, and the messages went without it."""
+    with pytest.raises(UsageError) as caught:
+        parse_sink(BASE, ["body", "MessageID", "sesion_id"])
+
+    text = str(caught.value)
+    assert "does not know the columns MessageID, sesion_id: expected application_properties, body, " in text
+    assert ".drop('MessageID', 'sesion_id')" in text
+    assert "sequence_number, session_id, state, subject" in text
+    columns = ["BODY", "mine", "State", "dead_letter_reason"]
+    assert parse_sink({**BASE, "messageIdColumn": "Mine"}, columns).columns["message_id"] == "mine"
 
 
 def test_a_sink_may_take_the_destination_from_a_column() -> None:
@@ -258,4 +272,13 @@ def test_overwrite_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r'mode\("overwrite"\) cannot be used.*mode\("append"\)'):
         ServiceBusDataSource(BASE).writer(rows, overwrite=True)
-    ServiceBusDataSource(BASE).writer(rows, overwrite=False)
+
+
+def test_a_variable_that_is_not_set_is_told_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORDERS_KEY", raising=False)
+    source = ServiceBusDataSource({"credentialEnv": "ORDERS_KEY", "queue": "orders"})
+
+    with pytest.raises(UsageError, match="the environment variable ORDERS_KEY is not set"):
+        source.schema()
+    monkeypatch.setenv("ORDERS_KEY", CONNECTION)
+    assert "body binary" in source.schema()

@@ -326,7 +326,7 @@ def test_a_quarantined_row_is_json_whatever_its_numbers_are(tmp_path: Path) -> N
         raise AssertionError(text)
 
     write(
-        [Row(Body=b"x", Message_Id="m", Subject=5, x=float("nan"), y=[float("inf"), 0.5])],
+        [Row(Body=b"x", Message_Id="m", Subject=5, state=float("nan"), expires_at=[float("inf"), 0.5])],
         onError="quarantine",
         quarantinePath=str(tmp_path),
     )
@@ -334,4 +334,4 @@ def test_a_quarantined_row_is_json_whatever_its_numbers_are(tmp_path: Path) -> N
     (reason, row, raw) = _quarantined(tmp_path)["m"]
     assert "subject is a int" in reason
     kept = json.loads(row, parse_constant=refuse)
-    assert (kept["x"], kept["y"], raw) == ("nan", ["inf", 0.5], b"x")
+    assert (kept["state"], kept["expires_at"], raw) == ("nan", ["inf", 0.5], b"x")

@@ -1,7 +1,7 @@
-"""Refuses a topic that is given as a queue.
+"""Refuses a topic that is given as a queue, and in the sink also a queue that is given as a topic.
 
 Browsing a topic is no error: it shows the messages that are scheduled there, and none otherwise. A read of it would look
-like a read of an empty queue.
+like a read of an empty queue. A sink sends to either in the same way, so only the management API can tell there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.servicebus.aio import ServiceBusClient
@@ -23,7 +23,7 @@ from pairbus.sdk.failures import Failure, classify
 if TYPE_CHECKING:
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-    from pairbus.spark.connector.options import SourceOptions
+    from pairbus.spark.connector.options import Access, SinkOptions, SourceOptions
 
 MANAGEMENT_SECONDS: Final = 5.0
 """How long the management API may take to tell something about an entity. Afterwards it counts as not known."""
@@ -32,21 +32,21 @@ _UNKNOWN: Final = (AzureError, ServiceBusError, TimeoutError, OSError, ValueErro
 
 
 @asynccontextmanager
-async def management_of(options: SourceOptions) -> AsyncIterator[ServiceBusAdministrationClient | None]:
+async def management_of(access: Access) -> AsyncIterator[ServiceBusAdministrationClient | None]:
     """The management API of the namespace; None when the credential is of no use to it."""
     from pairbus.sdk.admin import NoManageRight, aio_admin_client
     from pairbus.sdk.connection_string import parse_connection_string
     from pairbus.sdk.trust import bundle_of
 
-    text = options.access.connection_string()
+    text = access.connection_string()
     with ExitStack() as files:
-        bundle = files.enter_context(bundle_of(options.access.authorities))
+        bundle = files.enter_context(bundle_of(access.authorities))
         settings: dict[str, Any] = {"connection_verify": bundle} if bundle else {}
         settings |= {"retry_total": 0, "connection_timeout": MANAGEMENT_SECONDS}
         host = parse_connection_string(text, "given").host
         async with (
             asyncio.timeout(MANAGEMENT_SECONDS),
-            ServiceBusClient.from_connection_string(**options.access.connection()) as client,
+            ServiceBusClient.from_connection_string(**access.connection()) as client,
         ):
             try:
                 management = aio_admin_client(client, settings, host)
@@ -65,7 +65,7 @@ def refuse_topic(options: SourceOptions) -> None:
     """
     if not options.queue or options.sub_queue == "transferdeadletter":
         return  # a topic has a transfer dead-letter queue of its own
-    is_topic = asyncio.run(_is_managed_topic(options))
+    is_topic = asyncio.run(_is_managed(options.access, options.queue, "topic"))
     if is_topic is None:
         is_topic = asyncio.run(_is_refused_as_topic(options))
     if is_topic:
@@ -75,15 +75,29 @@ def refuse_topic(options: SourceOptions) -> None:
         )
 
 
-async def _is_managed_topic(options: SourceOptions) -> bool | None:
-    """What the management API tells; None when it cannot be asked."""
+def refuse_other_kind(options: SinkOptions) -> None:
+    """Make sure that the option ``queue`` names no topic and ``topic`` no queue, as far as the key lets it be seen.
+
+    Raises:
+        UsageError: It does.
+    """
+    other = "topic" if options.kind == "queue" else "queue"
+    if options.kind and asyncio.run(_is_managed(options.access, options.path, other)):
+        raise UsageError(
+            f"option {options.kind} is {options.path!r}, which is a {other} in the namespace {options.access.host()}: give the "
+            f"option {other} instead"
+        )
+
+
+async def _is_managed(access: Access, path: str, kind: Literal["queue", "topic"]) -> bool | None:
+    """Whether the management API knows an entity of this kind; None when it cannot be asked."""
     try:
-        async with management_of(options) as management:
+        async with management_of(access) as management:
             if management is None:
                 return None
-            await management.get_topic(options.queue)
+            await (management.get_topic(path) if kind == "topic" else management.get_queue(path))
     except (ResourceNotFoundError, AttributeError):
-        return False  # the official client fails with the second when the name is that of a queue
+        return False  # the official client fails with the second when the name is that of the other kind
     except _UNKNOWN:
         return None
     return True

@@ -58,7 +58,7 @@ def created_ms(options: SourceOptions) -> int | None:
 
 
 async def _created_ms(options: SourceOptions) -> int | None:
-    async with management_of(options) as management:
+    async with management_of(options.access) as management:
         if management is None:
             return None
         properties: Any = (

@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from pairbus.errors import UsageError
 from pairbus.model.message_row import BINARY, INT64, SINK_NAMES, TEXT, TIMESTAMP
 from pairbus.model.message_row import types as column_types
-from pairbus.spark.connector.schema import judge_fields_beside_raw
+from pairbus.spark.connector.schema import FIELDS, judge_fields_beside_raw
 
 MESSAGES_PER_TRIGGER: Final = 10_000
 BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
@@ -61,6 +62,7 @@ _SOURCE: Final = (
     "includeRaw",
 )
 _SINK: Final = (*_COMMON, *COLUMNS, "batchSize", "inFlight", "onError", "quarantinePath")
+_SPELLED: Final = {name.lower(): name for name in (*_SOURCE, *_SINK)}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger"})
 
 
@@ -158,6 +160,8 @@ class SinkOptions:
     access: Access
     path: str = ""
     """Empty: each row says it in its column."""
+    kind: Literal["", "queue", "topic"] = ""
+    """The option that named it."""
     columns: dict[str, str] = field(default_factory=dict)
     """Column by field name."""
     batch_size: int = BATCH_SIZE
@@ -176,8 +180,12 @@ class _Given:
         names = {name.lower() for name in known}
         for name in self._values:
             if name not in names and name not in _SPARKS_OWN:
+                # Spark hands names over in small letters.
+                spelled = _SPELLED.get(name, name)
+                near = get_close_matches(name, names, 1)
+                hint = f"did you mean {_SPELLED[near[0]]}? " if near else ""
                 raise UsageError(
-                    f"option {name!r} is unknown to the {what}: expected one of {', '.join(known)}"
+                    f"option {spelled!r} is unknown to the {what}: {hint}expected one of {', '.join(known)}"
                 )
 
     def text(self, name: str) -> str:
@@ -244,8 +252,12 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> Sourc
         raise UsageError(
             "give the option queue, or the options topic and subscription: exactly one entity is read"
         )
-    modes = ("browse",) if is_stream is False else ("browse", "consume")
-    mode = given.choice("mode", modes, "consume" if is_stream else "browse")
+    mode = given.choice("mode", ("browse", "consume"), "consume" if is_stream else "browse")
+    if mode == "consume" and is_stream is False:
+        raise UsageError(
+            "option mode is 'consume': a batch read leaves every message where it is. Use readStream (with "
+            "trigger(availableNow=True) it ends by itself), or mode browse"
+        )
     starting = given.text("startingSequence").lower() or "earliest"
     if starting not in ("earliest", "latest") and not starting.isdecimal():
         raise UsageError(f"option startingSequence is {starting!r}: expected earliest, latest or a number")
@@ -321,6 +333,7 @@ def parse_sink(
     return SinkOptions(
         access=access,
         path=path,
+        kind="queue" if queue else "topic" if topic else "",
         columns=mapped,
         batch_size=given.number("batchSize", 1, 4_500, BATCH_SIZE),
         in_flight=given.number("inFlight", 1, 100, IN_FLIGHT),
@@ -348,6 +361,14 @@ def _mapped(given: _Given, columns: list[str]) -> dict[str, str]:
             raise UsageError(f"option {option} is {name!r}: expected one of the columns {_shown(columns)}")
         if found is not None:
             mapped[usual] = found
+    known = {name.lower() for name in (*FIELDS, *COLUMNS.values(), *mapped.values())}
+    unknown = [column for name, column in by_name.items() if name not in known]
+    if unknown and ("body" in mapped or "raw" in mapped):
+        raise UsageError(
+            f"the sink does not know the column{'s' * (len(unknown) > 1)} {_shown(unknown)}: expected "
+            f"{', '.join(sorted({*FIELDS, *COLUMNS.values()}))}. Rename a column that is to be sent, or name it in an option such as "
+            f"subjectColumn; .drop({', '.join(map(repr, unknown))}) leaves it out"
+        )
     return mapped
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
 from pairbus.errors import UsageError
-from pairbus.spark.connector.options import parse_sink, parse_source
+from pairbus.spark.connector.options import SinkOptions, parse_sink, parse_source
 from pairbus.spark.connector.schema import SCHEMA, SCHEMA_WITHOUT_RAW
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class ServiceBusDataSource(DataSource):
 
     def schema(self) -> str:
         """One schema for every entity. Spark asks for it at ``load()``, so that is where a bad option fails."""
-        return SCHEMA if parse_source(self.options, is_stream=None).has_raw else SCHEMA_WITHOUT_RAW
+        options = parse_source(self.options, is_stream=None)
+        options.access.connection_string()  # a variable that is not set fails here too
+        return SCHEMA if options.has_raw else SCHEMA_WITHOUT_RAW
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pairbus.spark.connector.reader import ServiceBusReader
@@ -52,7 +55,7 @@ class ServiceBusDataSource(DataSource):
                 'mode("overwrite") cannot be used with format("servicebus"): messages that were sent before stay where they '
                 'are. Use mode("append")'
             )
-        return ServiceBusWriter(parse_sink(self.options, schema.names, _types(schema)))
+        return ServiceBusWriter(_sink_options(self.options, schema))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
@@ -62,8 +65,14 @@ class ServiceBusDataSource(DataSource):
         """Send the rows of a stream."""
         from pairbus.spark.connector.sink import ServiceBusStreamWriter
 
-        return ServiceBusStreamWriter(parse_sink(self.options, schema.names, _types(schema)))
+        return ServiceBusStreamWriter(_sink_options(self.options, schema))
 
 
-def _types(schema: StructType) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in schema.fields}
+def _sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+    """The options of a writer, checked on the driver: before any task sends anything."""
+    from pairbus.spark.connector.entity_kind import refuse_other_kind
+
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    parsed = parse_sink(options, schema.names, types)
+    refuse_other_kind(parsed)
+    return parsed
