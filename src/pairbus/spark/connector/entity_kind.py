@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.servicebus.aio import ServiceBusClient
@@ -81,15 +81,17 @@ def refuse_other_kind(options: SinkOptions) -> None:
     Raises:
         UsageError: It does.
     """
+    if not options.kind:
+        return
     other = "topic" if options.kind == "queue" else "queue"
-    if options.kind and asyncio.run(_is_managed(options.access, options.path, other)):
+    if asyncio.run(_is_managed(options.access, options.path, other)):
         raise UsageError(
             f"option {options.kind} is {options.path!r}, which is a {other} in the namespace {options.access.host()}: give the "
             f"option {other} instead"
         )
 
 
-async def _is_managed(access: Access, path: str, kind: Literal["queue", "topic"]) -> bool | None:
+async def _is_managed(access: Access, path: str, kind: str) -> bool | None:
     """Whether the management API knows an entity of this kind; None when it cannot be asked."""
     try:
         async with management_of(access) as management:

@@ -361,8 +361,8 @@ def _mapped(given: _Given, columns: list[str]) -> dict[str, str]:
             raise UsageError(f"option {option} is {name!r}: expected one of the columns {_shown(columns)}")
         if found is not None:
             mapped[usual] = found
-    known = {name.lower() for name in (*FIELDS, *COLUMNS.values(), *mapped.values())}
-    unknown = [column for name, column in by_name.items() if name not in known]
+    usable = {name.lower() for name in (*FIELDS, *COLUMNS.values(), *mapped.values())}
+    unknown = [column for name, column in by_name.items() if name not in usable]
     if unknown and ("body" in mapped or "raw" in mapped):
         raise UsageError(
             f"the sink does not know the column{'s' * (len(unknown) > 1)} {_shown(unknown)}: expected "
