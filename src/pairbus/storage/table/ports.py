@@ -80,7 +80,7 @@ class FrameWriter(Protocol):
     """Appends frames. Used by the commit thread."""
 
     def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
-        """Add one frame. ``body``: the bytes of messages, one after the other."""
+        """Add one frame. ``body``: the bytes of messages, one after the other. A number that was dropped is taken too."""
 
     def mark_of(self, sequence: int) -> FrameMark | None:
         """The mark of a frame that is visible now; None: there is none. Says nothing about durability: see ``barrier``."""
@@ -89,7 +89,13 @@ class FrameWriter(Protocol):
         """Return once everything visible before is durable on all copies: a small commit of its own."""
 
     def drop_below(self, sequence: int) -> None:
-        """Give back the space of frames below this number, as far as whole ranges allow."""
+        """Give back the space of frames below this number, as far as whole ranges allow, oldest first."""
+
+    def hold_reserve(self, size: int) -> bool:
+        """Hold so much space that can be given up when the database is full, or a step towards it; whether all of it is held now.
+
+        0: give it up.
+        """
 
     def close(self) -> None: ...
 
@@ -98,7 +104,7 @@ class FrameReader(Protocol):
     """Reads frames. Used at the start, then by the thread that reads ahead."""
 
     def oldest(self) -> int:
-        """The number of the first frame that was not dropped."""
+        """The number of the first frame that was not dropped; 1 if there is none yet."""
 
     def heads(self, first: int, end: int) -> Iterator[FrameHead]:
         """Frames ``first`` up to, not including, ``end``, in order."""
@@ -121,7 +127,7 @@ class LeaseTable(Protocol):
         """
 
     def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
-        """Let the lease end ``lease_ms`` from now; False: the shard has another epoch."""
+        """Let the lease end ``lease_ms`` from now; False: the shard has another epoch, or the lease was given back."""
 
     def release(self, epoch: int) -> None:
         """Give the lease back, so that another node need not wait for its end. Nothing happens if the epoch is another."""

@@ -1,0 +1,207 @@
+"""One connection to the database: how it is made, when it is made again, and what an error means for its caller.
+
+Rule 1: every statement is a transaction of its own, sent in one piece. A node that is paused between two statements holds no lock.
+Rule 2: no timeout and no cancel ever ends a statement of a durable connection. PostgreSQL answers a commit whose wait for the standby was
+        cancelled with success and a warning: what was written may then be on one disk alone.
+Rule 3: so a warning there means that the outcome is unknown.
+Rule 4: whatever names a connection in an error names hosts and database only: the rest of a URL may hold a password.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from pairbus.errors import UsageError
+from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFailed, TableFull
+
+CONNECT_SECONDS_MAX: Final = 5
+"""For each host of the list."""
+TCP_USER_TIMEOUT_MS: Final = 10_000
+"""After so long without an acknowledgement of what was sent the connection is lost."""
+KEEPALIVE_IDLE_SECONDS: Final = 5
+KEEPALIVE_INTERVAL_SECONDS: Final = 2
+KEEPALIVE_COUNT: Final = 3
+ERROR_CHARACTERS_MAX: Final = 300
+
+_DEFAULTS: Final[dict[str, object]] = {
+    # Of a list of hosts the one that takes writes: a standby, or a primary that was demoted, is passed over.
+    "target_session_attrs": "read-write",
+    "connect_timeout": CONNECT_SECONDS_MAX,
+    "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
+    "keepalives": 1,
+    "keepalives_idle": KEEPALIVE_IDLE_SECONDS,
+    "keepalives_interval": KEEPALIVE_INTERVAL_SECONDS,
+    "keepalives_count": KEEPALIVE_COUNT,
+}
+# A role or a database may set these; what we rely on is said here. `transaction_timeout` came with PostgreSQL 17.
+_SESSION: Final = b"""
+select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') <> 'remote_apply';
+select set_config('client_min_messages', 'warning', false);
+select set_config(name, '0', false) from pg_settings
+  where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
+                 'idle_in_transaction_session_timeout');
+"""
+
+_UNIQUE: Final = b"23505"
+_DISK_FULL: Final = b"53100"
+_PASSING_CLASSES: Final = (b"08", b"40", b"53", b"57", b"58")
+"""Classes of SQLSTATE that may be gone at the next try: the connection, a deadlock, resources, a restart, the system."""
+_READ_ONLY: Final = b"25006"
+"""A primary that was demoted: the next connection finds the new one."""
+_NO_PARTITION: Final = b"23514"
+DROPPED: Final = "PB001"
+"""Our own: a range that is to be written was dropped."""
+_DROPPED: Final = DROPPED.encode()
+_LOCK_TIMED_OUT: Final = b"55P03"
+
+
+class Address:
+    """Where the database is.
+
+    Args:
+        url: ``postgresql://user:password@host[,host…]/database?…``, as libpq takes it.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            found = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            # Its text repeats the part that it did not understand, which may be the password.
+            raise UsageError(
+                "--store postgresql:… cannot be understood: the form is postgresql://user@host[,host…]/database, with special "
+                "characters of a password as %xx"
+            ) from None
+        self._settings: dict[str, Any] = {**_DEFAULTS, **found}
+        host = str(found.get("host") or found.get("hostaddr") or "localhost")
+        self._shown = f"database {found.get('dbname') or found.get('user') or ''!r} on {host}"
+
+    def __str__(self) -> str:
+        """For people: hosts and database, nothing else."""
+        return self._shown
+
+    def __repr__(self) -> str:
+        return f"Address({self._shown})"
+
+    def connect(self, purpose: str) -> psycopg.Connection[Any]:
+        """A new connection. Raises OutcomeUnknown."""
+        settings = {"application_name": f"pairbus-{purpose}", **self._settings}
+        try:
+            connection = psycopg.connect(autocommit=True, **settings)
+        except psycopg.Error as error:
+            raise OutcomeUnknown(f"{self} cannot be reached: {_brief(error)}") from None
+        return connection
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:ERROR_CHARACTERS_MAX] or type(error).__name__
+
+
+class Session:
+    """A connection that is made when it is needed and made again after it was lost. Used by one thread at a time.
+
+    Args:
+        address: Where.
+        purpose: Shown as the name of the application in the database's own views.
+    """
+
+    def __init__(self, address: Address, purpose: str) -> None:
+        self.address = address
+        self._purpose = purpose
+        self._connection: psycopg.Connection[Any] | None = None
+        self._warning = ""
+        self._prepared: set[bytes] = set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._is_closed = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        self._prepared.clear()
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+    def _wire(self) -> pq.abc.PGconn:
+        """The connection as libpq has it: its calls give the interpreter free while they wait."""
+        if self._is_closed:
+            raise TableFailed(f"the connection to {self.address} is closed")
+        connection = self._connection
+        if connection is None:
+            connection = self.address.connect(self._purpose)
+            self._connection = connection
+            connection.pgconn.notice_handler = self._warned
+            self._warning = ""
+            self._check(connection.pgconn.exec_(_SESSION), "could not be set up")
+        return connection.pgconn
+
+    def _warned(self, notice: pq.abc.PGresult) -> None:
+        self._warning = notice.error_message.decode(errors="replace").strip() or "a warning without text"
+
+    def run(self, script: str) -> pq.abc.PGresult:
+        """Send statements without parameters, as one transaction. Returns the last result."""
+        wire = self._wire()
+        self._warning = ""
+        return self._check(wire.exec_(script.encode()), "")
+
+    def execute(
+        self, name: bytes, statement: bytes, types: Sequence[int], values: Sequence[bytes]
+    ) -> pq.abc.PGresult:
+        """Send one statement, prepared under a name, with values and results in binary form.
+
+        Raises SequenceTaken, OutcomeUnknown, TableFull or TableFailed.
+        """
+        wire = self._wire()
+        if name not in self._prepared:
+            self._check(wire.prepare(name, statement, types), "")
+            self._prepared.add(name)
+        self._warning = ""
+        return self._check(wire.exec_prepared(name, values, (1,) * len(values), 1), "")
+
+    def _check(self, result: pq.abc.PGresult, what: str) -> pq.abc.PGresult:
+        status = result.status
+        if status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+            raise self._refused(result, what)
+        if self._warning:
+            warning = self._warning
+            self._hang_up()
+            raise OutcomeUnknown(f"{self.address} warned, so its answer proves nothing: {warning}")
+        return result
+
+    def _refused(
+        self, result: pq.abc.PGresult, what: str
+    ) -> SequenceTaken | OutcomeUnknown | TableFull | TableFailed | LockTimedOut:
+        state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+        text = " ".join(result.error_message.decode(errors="replace").split())[:ERROR_CHARACTERS_MAX]
+        lost = self._connection is None or self._connection.pgconn.status == pq.ConnStatus.BAD
+        if not lost:
+            if state in (_UNIQUE, _DROPPED):
+                return SequenceTaken(text)
+            if state == _NO_PARTITION:
+                return NoRange(text)
+            if state == _DISK_FULL:
+                return TableFull(f"{self.address} has no space left: {text}")
+            if state == _LOCK_TIMED_OUT:
+                return LockTimedOut(text)
+        if lost or not state or state == _READ_ONLY or state.startswith(_PASSING_CLASSES):
+            self._hang_up()
+            return OutcomeUnknown(f"the connection to {self.address} was lost: {text}")
+        if what:
+            self._hang_up()
+        return TableFailed(f"{self.address} {what or 'refused'}: {text} (SQLSTATE {state.decode()})")
+
+
+class LockTimedOut(TableFailed):
+    """Somebody else uses a table that was to be dropped; nothing was changed."""
+
+
+class NoRange(TableFailed):
+    """The frame's range is not there: not made yet, or dropped."""

@@ -1,0 +1,61 @@
+"""A namespace's shard in a PostgreSQL database: gives out the connections that its parts use."""
+
+from __future__ import annotations
+
+from pairbus.storage.postgres.connection import Address, Session
+from pairbus.storage.postgres.lease import PostgresLease
+from pairbus.storage.postgres.reader import PostgresReader
+from pairbus.storage.postgres.schema import RANGE_FRAMES, ensure, shard_of
+from pairbus.storage.postgres.settings import PostgresSettings
+from pairbus.storage.postgres.writer import PostgresWriter
+
+
+class Database:
+    """Call ``prepare`` first.
+
+    Args:
+        url: ``postgresql://user@host[,host…]/database``.
+        namespace: Whose shard.
+        range_frames: Frames in each range of a new shard.
+    """
+
+    def __init__(self, url: str, namespace: str, *, range_frames: int = RANGE_FRAMES) -> None:
+        self.address = Address(url)
+        self.namespace = namespace
+        self._range_frames = range_frames
+        self._shard = 0
+
+    def __str__(self) -> str:
+        """Hosts and database, without anything secret."""
+        return str(self.address)
+
+    def prepare(self) -> None:
+        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown or TableFailed."""
+        session = Session(self.address, "setup")
+        try:
+            ensure(session)
+            self._shard, self._range_frames = shard_of(session, self.namespace, self._range_frames)
+        finally:
+            session.close()
+
+    @property
+    def shard(self) -> int:
+        assert self._shard, "the database is prepared first"
+        return self._shard
+
+    @property
+    def range_frames(self) -> int:
+        """Frames that are given back together."""
+        return self._range_frames
+
+    def writer(self) -> PostgresWriter:
+        return PostgresWriter(self.address, self.shard, self._range_frames)
+
+    def reader(self) -> PostgresReader:
+        return PostgresReader(self.address, self.shard)
+
+    def lease(self) -> PostgresLease:
+        return PostgresLease(self.address, self.shard, self._range_frames)
+
+    def settings(self) -> PostgresSettings:
+        return PostgresSettings(self.address, self.shard)

@@ -1,0 +1,87 @@
+"""Says who owns a shard: see ``storage.table.ports.LeaseTable``. Used by the lease thread.
+
+Each call is one statement, so a node that is paused in the middle of a call holds no lock on the shard's row. The lease begins
+and ends by the database's clock; no other clock is compared with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.storage.postgres.binary import INT4, INT8, TEXT, int4, int8, number, text
+from pairbus.storage.postgres.connection import NoRange, Session
+from pairbus.storage.postgres.schema import make_range
+from pairbus.storage.table.ports import Acquired, Ownership, SequenceTaken, TableFailed
+
+if TYPE_CHECKING:
+    from pairbus.storage.postgres.connection import Address
+
+_LATER: Final = b"clock_timestamp() + $%d * interval '1 millisecond'"
+# The statement sees the frames as they were when it began. If the owner adds one meanwhile, the fence finds its number taken, and
+# everything is undone. So max(seq) need not be locked.
+_ACQUIRE: Final = (
+    b"with taken as (update pairbus_shard set epoch = epoch + 1, owner = $2, address = $3, until = "
+    + _LATER % 4
+    + b" where shard = $1 and (owner = '' or until <= clock_timestamp()) returning epoch), "
+    b"fence as (insert into pairbus_frame (shard, seq, epoch, crc, head, body) "
+    b"select $1, 1 + coalesce((select seq from pairbus_frame where shard = $1 order by seq desc limit 1), 0), epoch, 0, '', '' "
+    b"from taken returning epoch, seq) select epoch, seq from fence"
+)
+_RENEW: Final = (
+    b"update pairbus_shard set address = $3, until = "
+    + _LATER % 4
+    + b" where shard = $1 and epoch = $2 and owner <> '' returning epoch"
+)
+_RELEASE: Final = (
+    b"update pairbus_shard set owner = '', address = '', until = 'epoch' where shard = $1 and epoch = $2"
+)
+_LOOK: Final = (
+    b"select epoch, owner, address, "
+    b"greatest(floor(extract(epoch from until - clock_timestamp()) * 1000), -1)::bigint from pairbus_shard where shard = $1"
+)
+_LAST: Final = b"select seq from pairbus_frame where shard = $1 order by seq desc limit 1"
+
+
+class PostgresLease:
+    """See ``storage.table.ports.LeaseTable``."""
+
+    def __init__(self, address: Address, shard: int, range_frames: int) -> None:
+        self._session = Session(address, "lease")
+        self._shard = shard
+        self._shard_value = int4(shard)
+        self._range_frames = range_frames
+
+    def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
+        if not owner:
+            raise TableFailed("a node that takes a shard needs a name")
+        values = (self._shard_value, owner.encode(), address.encode(), int8(lease_ms))
+        try:
+            found = self._session.execute(b"acquire", _ACQUIRE, (INT4, TEXT, TEXT, INT8), values)
+        except NoRange as error:
+            # The fence would be the first frame of a range that nobody has made yet.
+            self._make_next_range()
+            raise SequenceTaken("the range of the next frame was made just now: try again") from error
+        return Acquired(number(found, 0, 0), number(found, 0, 1)) if found.ntuples else None
+
+    def _make_next_range(self) -> None:
+        found = self._session.execute(b"last", _LAST, (INT4,), (self._shard_value,))
+        following = 1 + (number(found, 0, 0) if found.ntuples else 0)
+        make_range(self._session, self._shard, following // self._range_frames, self._range_frames)
+
+    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
+        values = (self._shard_value, int8(epoch), address.encode(), int8(lease_ms))
+        return bool(self._session.execute(b"renew", _RENEW, (INT4, INT8, TEXT, INT8), values).ntuples)
+
+    def release(self, epoch: int) -> None:
+        self._session.execute(b"release", _RELEASE, (INT4, INT8), (self._shard_value, int8(epoch)))
+
+    def look(self) -> Ownership:
+        found = self._session.execute(b"look", _LOOK, (INT4,), (self._shard_value,))
+        if not found.ntuples:
+            raise TableFailed(f"shard {self._shard} is gone from {self._session.address}")
+        return Ownership(
+            number(found, 0, 0), text(found, 0, 1), text(found, 0, 2), max(0, number(found, 0, 3))
+        )
+
+    def close(self) -> None:
+        self._session.close()

@@ -1,0 +1,142 @@
+"""The tables: made at the first start, migrated by later versions, refused if a newer PairBus made them.
+
+    pairbus_schema    version
+    pairbus_shard     shard, name, epoch, owner, address, until, frames in a range    one row for each shard: who may write and speak
+    pairbus_frame     shard, seq, epoch, crc, head, body                              the log: one row for each commit
+    pairbus_setting   shard, name, value                                              what all nodes of a shard share: certificates, keys
+    pairbus_barrier   shard, passed                                                   written to learn that everything before is durable
+
+    pairbus_reserve_<shard>   filling    space that is given up when the database is full; made by the writer
+
+``pairbus_frame`` is partitioned by shard, and below it by ranges of ``seq``, the segments of the log: space is given back by dropping
+whole ranges. The range of a number follows from the number alone, so that two nodes can never write one number into two ranges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.storage.postgres.binary import INT8, TEXT, int8, number
+from pairbus.storage.postgres.connection import DROPPED
+from pairbus.storage.table.ports import TableFailed
+
+if TYPE_CHECKING:
+    from pairbus.storage.postgres.connection import Session
+
+VERSION: Final = 1
+RANGE_FRAMES: Final = 8192
+"""Frames in a range of a new shard."""
+_LOCK: Final = 0x7061_6972_6275_73
+"""The advisory lock that nodes starting at the same time take in turn."""
+_GUARD: Final = f"""
+set local lock_timeout = '60s';
+select pg_advisory_xact_lock({_LOCK});
+set local lock_timeout = 0;
+"""
+
+_TABLES: Final = """
+create table if not exists pairbus_schema (version int not null);
+create table if not exists pairbus_shard (
+  shard int generated always as identity primary key, name text unique not null, epoch bigint not null default 0,
+  owner text not null default '', address text not null default '', until timestamptz not null default 'epoch',
+  range_frames bigint not null);
+create table if not exists pairbus_frame (
+  shard int not null, seq bigint not null, epoch bigint not null, crc bigint not null, head bytea not null, body bytea not null,
+  primary key (shard, seq)) partition by list (shard);
+alter table pairbus_frame alter column head set storage external, alter column body set storage external;
+create table if not exists pairbus_setting (
+  shard int not null references pairbus_shard, name text not null, value bytea not null, primary key (shard, name));
+create table if not exists pairbus_barrier (shard int primary key references pairbus_shard, passed bigint not null);
+insert into pairbus_schema select 1 where not exists (select from pairbus_schema);
+"""
+
+MIGRATIONS: Final[dict[int, str]] = {}
+"""Version to the statements that lead to the next one; they run under the lock, in one transaction with the new number."""
+
+
+def found_version(session: Session) -> int | None:
+    """The version of the tables; None: there are none."""
+    result = session.run("select to_regclass('pairbus_schema') is not null")
+    if result.get_value(0, 0) != b"t":
+        return None
+    result = session.run("select max(version)::text from pairbus_schema")
+    value = result.get_value(0, 0)
+    return None if value is None else int(value)
+
+
+def ensure(session: Session) -> None:
+    """See to it that the tables are there, in this version. Nodes that start together agree. Raises TableFailed."""
+    version = found_version(session)
+    if version is None:
+        session.run(_GUARD + _TABLES)
+        version = found_version(session)
+    while version is not None and version < VERSION:
+        # Guarded by the number: the second of two nodes finds nothing to update, and its transaction changes nothing.
+        _migrate(session, version)
+        version = found_version(session)
+    if version is None or version > VERSION:
+        raise TableFailed(
+            f"the tables in {session.address} have version {version}, and this PairBus knows {VERSION}: use the PairBus "
+            "that made them, or a newer one"
+        )
+
+
+def _migrate(session: Session, version: int) -> None:
+    session.run(
+        f"{_GUARD}\ndo $pairbus$ begin\n"
+        f"if (select max(version) from pairbus_schema) = {version} then\n"
+        f"{MIGRATIONS[version]}\nupdate pairbus_schema set version = {version + 1};\nend if;\nend $pairbus$;"
+    )
+
+
+def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES) -> tuple[int, int]:
+    """The number of a namespace's shard and the frames in each of its ranges; the shard is made if it is not there."""
+    name = namespace.encode()
+    select = b"select shard, range_frames from pairbus_shard where name = $1"
+    found = session.execute(b"shard", select, (TEXT,), (name,))
+    if not found.ntuples:
+        session.execute(
+            b"new_shard",
+            b"insert into pairbus_shard (name, range_frames) values ($1, $2) on conflict do nothing",
+            (TEXT, INT8),
+            (name, int8(range_frames)),
+        )
+        found = session.execute(b"shard", select, (TEXT,), (name,))
+    shard, frames = number(found, 0, 0), number(found, 0, 1)
+    session.run(
+        f"{_GUARD}create table if not exists pairbus_frame_{shard} partition of pairbus_frame for values in ({shard}) "
+        "partition by range (seq)"
+    )
+    return shard, frames
+
+
+def range_name(shard: int, place: int) -> str:
+    """The table of one range."""
+    return f"pairbus_frame_{shard}_{place}"
+
+
+def make_range(session: Session, shard: int, place: int, range_frames: int) -> None:
+    """See to it that a range can be written. Raises SequenceTaken if it was dropped: its frames were written long ago.
+
+    Attaching a table, unlike making it in place, waits for no reader. The lock lets nodes make and drop ranges one after the other.
+    """
+    parent = f"pairbus_frame_{shard}"
+    name = range_name(shard, place)
+    # Frames are written once and dropped together, so there is nothing to vacuum until their transaction numbers age.
+    session.run(
+        f"""do $pairbus$ begin
+        if to_regclass('{name}') is null then
+          lock table {parent} in share update exclusive mode;
+          if to_regclass('{name}') is null then
+            if exists (select from pg_inherits join pg_class on pg_class.oid = inhrelid
+                       where inhparent = '{parent}'::regclass and substring(relname from '_([0-9]+)$')::bigint > {place}) then
+              raise exception 'range {place} was dropped' using errcode = '{DROPPED}';
+            end if;
+            create table {name} (like {parent} including all) with (toast_tuple_target = 8160,
+              autovacuum_enabled = false, toast.autovacuum_enabled = false);
+            alter table {parent} attach partition {name}
+              for values from ({place * range_frames}) to ({(place + 1) * range_frames});
+          end if;
+        end if;
+        end $pairbus$"""
+    )

@@ -1,0 +1,289 @@
+"""The log table in PostgreSQL: what the contract of the port cannot say of every table."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pairbus.errors import UsageError
+from pairbus.storage.postgres import schema
+from pairbus.storage.postgres.connection import Address, Session
+from pairbus.storage.postgres.database import Database
+from pairbus.storage.postgres.opening import is_database, open_database
+from pairbus.storage.table.ports import FrameMark, OutcomeUnknown, SequenceTaken, TableFailed, TableFull
+from tests.contract.table_kinds import new_name
+from tests.postgres_kit import PostgresServer, own_server, shared_server
+
+MARK = FrameMark(1, 5)
+WAIT_SECONDS_MAX = 60
+
+
+@pytest.fixture(scope="module")
+def server() -> PostgresServer:
+    return shared_server()
+
+
+@pytest.fixture
+def database(server: PostgresServer) -> Database:
+    """An empty database with one shard that was taken."""
+    made = Database(server.new_database(new_name("db")), "contoso", range_frames=8)
+    made.prepare()
+    take(made)
+    return made
+
+
+def take(database: Database) -> None:
+    lease = database.lease()
+    for _ in range(2):
+        try:
+            assert lease.acquire("a", "", 60_000) is not None
+            break
+        except SequenceTaken:
+            continue
+    lease.close()
+
+
+@pytest.fixture
+def writer(database: Database) -> Iterator[Any]:
+    made = database.writer()
+    yield made
+    made.close()
+
+
+def run(database: Database, statement: str) -> list[tuple[Any, ...]]:
+    with database.address.connect("test") as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description is not None else []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    event = threading.Event()
+    for _ in range(WAIT_SECONDS_MAX * 100):
+        if condition():
+            return
+        event.wait(0.01)
+    raise AssertionError("it did not come to pass")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_start_together_agree_on_tables_and_shards(server: PostgresServer) -> None:
+    url = server.new_database(new_name("together"))
+
+    def start(number: int) -> tuple[str, int]:
+        name = f"namespace-{number % 2}"
+        database = open_database(url, name)
+        return name, database.shard
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(start, range(8)))
+    assert len(found) == 2
+    assert {name for name, _ in found} == {"namespace-0", "namespace-1"}
+    assert len({shard for _, shard in found}) == 2
+    assert open_database(url, "namespace-1").shard in {shard for _, shard in found}
+
+
+def test_tables_of_a_newer_version_are_refused_and_left_alone(database: Database) -> None:
+    run(database, "update pairbus_schema set version = 99")
+    with pytest.raises(TableFailed, match="version 99"):
+        database.prepare()
+    assert run(database, "select version from pairbus_schema") == [(99,)]
+
+
+def test_tables_of_an_older_version_are_migrated_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setitem(
+        schema.MIGRATIONS, schema.VERSION - 1, "alter table pairbus_shard add column added int default 7;"
+    )
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: database.prepare(), range(4)))
+    assert run(database, "select version from pairbus_schema") == [(schema.VERSION,)]
+    assert run(database, "select added from pairbus_shard") == [(7,)]
+
+
+def test_rights_that_are_missing_are_told_once_and_for_all(server: PostgresServer) -> None:
+    server.new_database("closed")
+    server.run("create role stranger login")
+    server.run("revoke create on schema public from public", "closed")
+    url = server.url("closed").replace("pairbus@", "stranger@")
+    with pytest.raises(TableFailed, match="permission denied"):
+        open_database(url, "contoso")
+
+
+# -- outcomes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S5")
+def test_a_lost_connection_leaves_the_outcome_unknown_and_the_next_call_connects(
+    database: Database, writer: Any
+) -> None:
+    writer.insert(2, MARK, b"", [])
+    kill = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'pairbus-commit' and datname = current_database()"
+    assert run(database, kill) == [(True,)]
+    with pytest.raises(OutcomeUnknown):
+        writer.insert(3, MARK, b"", [])
+    try:
+        writer.insert(3, MARK, b"", [])
+    except SequenceTaken:
+        assert writer.mark_of(3) == MARK
+
+
+@pytest.mark.promise("S5", "S7")
+def test_a_commit_whose_wait_for_the_standby_is_cancelled_proves_nothing() -> None:
+    """PostgreSQL answers such a commit with success and a warning."""
+    with own_server() as server:
+        database = open_database(server.url(), "contoso")
+        take(database)
+        writer = database.writer()
+        writer.insert(2, MARK, b"", [])
+        server.wait_for_copies("ANY 1 (nobody)")
+        with ThreadPoolExecutor(1) as pool:
+            committed = pool.submit(writer.insert, 3, MARK, b"", [])
+            waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+            until(lambda: len(server.run(waiting)) == 1)
+            server.run(f"select pg_cancel_backend({server.run(waiting)[0][0]})")
+            with pytest.raises(OutcomeUnknown, match="warned"):
+                committed.result(WAIT_SECONDS_MAX)
+            assert writer.mark_of(3) == MARK  # seen, and on one disk alone
+            barrier = pool.submit(writer.barrier)
+            until(lambda: len(server.run(waiting)) == 1)
+            assert not barrier.done()
+            server.wait_for_copies("")
+            barrier.result(WAIT_SECONDS_MAX)
+        writer.close()
+
+
+@pytest.mark.promise("S3", "S5", "S8")
+def test_a_killed_primary_is_followed_to_its_standby() -> None:
+    with own_server() as primary:
+        standby = primary.add_standby()
+        try:
+            database = open_database(primary.url("postgres", standby), "contoso")
+            take(database)
+            writer, reader = database.writer(), database.reader()
+            for sequence in range(2, 20):
+                writer.insert(sequence, MARK, b"%d" % sequence, [b"body"])
+            primary.kill()
+            with pytest.raises(OutcomeUnknown):
+                writer.insert(20, MARK, b"20", [b"body"])
+            standby.promote()
+            writer.insert(20, MARK, b"20", [b"body"])
+            assert [frame.sequence for frame in reader.heads(1, 99)] == list(range(1, 21))
+            writer.close()
+            reader.close()
+        finally:
+            standby.dispose()
+
+
+def test_a_database_without_space_changes_nothing_and_says_so(database: Database, writer: Any) -> None:
+    writer.insert(2, MARK, b"", [])
+    run(
+        database,
+        "create function full_disk() returns trigger language plpgsql as $$ begin raise exception 'no space' using errcode = '53100'; end $$",
+    )
+    run(
+        database,
+        "create trigger full_disk before insert on pairbus_frame for each row execute function full_disk()",
+    )
+    with pytest.raises(TableFull):
+        writer.insert(3, MARK, b"", [])
+    assert writer.mark_of(3) is None
+    run(database, "drop trigger full_disk on pairbus_frame")
+    writer.insert(3, MARK, b"", [])
+
+
+def test_a_primary_that_was_demoted_is_left_for_the_new_one(database: Database, writer: Any) -> None:
+    writer.insert(2, MARK, b"", [])
+    name = database.namespace  # only to say that nothing else is changed
+    run(
+        database,
+        "do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$",
+    )
+    writer.close()
+    again = database.writer()
+    with pytest.raises(OutcomeUnknown):
+        again.insert(3, MARK, b"", [])
+    assert database.namespace == name
+    again.close()
+
+
+def test_no_timeout_of_a_role_reaches_the_connections(database: Database) -> None:
+    run(
+        database,
+        "do $$ begin execute format('alter database %I set statement_timeout = 1234', current_database()); "
+        "execute format('alter database %I set synchronous_commit = off', current_database()); end $$",
+    )
+    session = Session(database.address, "test")
+    for name, value in (("statement_timeout", b"0"), ("lock_timeout", b"0"), ("synchronous_commit", b"on")):
+        assert session.run(f"show {name}").get_value(0, 0) == value
+    session.close()
+
+
+def test_a_reader_that_stays_does_not_hold_up_commits(database: Database, writer: Any) -> None:
+    """A backup holds a lock on every table for as long as it runs."""
+    for sequence in range(2, 20):
+        writer.insert(sequence, MARK, b"", [])
+    with database.address.connect("test") as backup:
+        backup.autocommit = False
+        backup.execute(b"select count(*) from pairbus_frame")
+        writer.drop_below(16)
+        for sequence in range(20, 60):
+            writer.insert(sequence, MARK, b"", [])
+        backup.rollback()
+    reader = database.reader()
+    assert reader.oldest() == 1
+    writer.drop_below(16)
+    assert reader.oldest() == 16
+    reader.close()
+
+
+def test_a_reserve_is_held_step_by_step_and_given_up_at_once(database: Database, writer: Any) -> None:
+    assert not writer.hold_reserve(6 << 20)
+    assert writer.hold_reserve(6 << 20)
+    assert writer.hold_reserve(6 << 20)
+    size = f"select pg_total_relation_size('pairbus_reserve_{database.shard}')"
+    assert run(database, size)[0][0] >= 6 << 20
+    assert not writer.hold_reserve(0)
+    assert run(database, f"select to_regclass('pairbus_reserve_{database.shard}')") == [(None,)]
+
+
+# -- settings, addresses -----------------------------------------------------------------------------------------
+
+
+def test_all_nodes_get_the_setting_of_the_first(database: Database) -> None:
+    one, other = database.settings(), database.settings()
+    assert one.get("authority") is None
+    assert one.settle("authority", b"first\x00") == b"first\x00"
+    assert other.settle("authority", b"second") == b"first\x00"
+    other.put("authority", b"third")
+    assert one.get("authority") == b"third"
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:geheim%zz@h/db", "postgresql://me:geheim@127.0.0.1:1/db?connect_timeout=2"]
+)
+def test_a_password_is_in_no_error_and_no_name(url: str) -> None:
+    with pytest.raises((UsageError, OutcomeUnknown)) as caught:
+        open_database(url, "contoso")
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "geheim" not in str(error)
+        error = error.__cause__
+    if "%zz" not in url:
+        assert "geheim" not in f"{Address(url)} {Address(url)!r}"
+
+
+def test_a_store_in_a_database_is_known_by_its_scheme() -> None:
+    assert is_database("postgresql://h/db")
+    assert is_database("postgres://h/db")
+    assert not is_database("memory:")
+    assert not is_database("./postgresql")
