@@ -15,6 +15,9 @@ So under load the broker alternates between two things: the disk syncs one batch
 
 Back-pressure: when more than ``uncommitted_bytes_max`` waits for the disk no socket is read, until half of it is durable.
 
+Silence: a node of a cluster may speak only while its lease lasts. Outside it (``may_speak``) nothing is delivered, sealed or written; what
+was applied and what was committed waits, and goes on with the first turn after the lease was renewed (S4).
+
 Failure: an exception out of the broker, or a failed commit, ends the server (``fail``). Memory may be half changed or ahead of the
 disk; a restart that replays the log is not.
 """
@@ -79,6 +82,8 @@ class Driver:
         outputs: Takes the output that waits in all connections and logs.
         set_reading: Called with False to stop reading every socket, with True to go on.
         failed: Called once, when a commit failed or the broker broke; no output is written from then on.
+        may_speak: Whether output may be written now; None: always. Who makes it True again calls ``wake``.
+        commits_inline: Whether a quick commit may be performed in the event loop; not if the store waits for a network.
     """
 
     def __init__(
@@ -92,6 +97,8 @@ class Driver:
         failed: Callable[[Exception], None],
         uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
         name: str = "pairbus",
+        may_speak: Callable[[], bool] | None = None,
+        commits_inline: bool = True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._broker = broker
@@ -102,7 +109,11 @@ class Driver:
         self._queue = CommitQueue(outputs, store.seal, store.staged_bytes)
         self._thread = CommitThread(store, self._commit_ended, f"{name}-commit")
         self._inline_policy = InlineCommitPolicy()
+        self._commits_inline = commits_inline
         self._is_committing_inline = False
+        self._may_speak = may_speak
+        self._held: list[PendingOutput] = []
+        """Output whose commit has ended and that waits for ``may_speak``."""
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._turn_asked = False
         self._is_reading = True
@@ -153,7 +164,7 @@ class Driver:
             self._loop.call_soon(self._turn)
 
     def wake(self) -> None:
-        """Look at the clock again. May be called from any thread: a test has moved its clock."""
+        """Look at the clock and the lease again. May be called from any thread: one of the two has moved."""
         self._loop.call_soon_threadsafe(self.ask_turn)
 
     def fail(self, error: Exception) -> None:
@@ -195,7 +206,7 @@ class Driver:
 
     def _turn(self) -> None:
         self._turn_asked = False
-        if self._is_stopped:
+        if self._is_stopped or not (self._may_speak is None or self._may_speak()):
             return
         self._turns += 1
         now = self.now()
@@ -213,21 +224,33 @@ class Driver:
             self.fail(error)
 
     def _proceed(self, outputs: list[PendingOutput]) -> None:
+        if self._held:
+            outputs, self._held = self._held + outputs, []
         commit, outputs = self._queue.proceed(outputs)
         if (
             commit is not None
+            and self._commits_inline
             and not self._is_committing_inline
             and self._inline_policy.should_commit_inline(commit)
         ):
-            _write(outputs)
+            self._write(outputs)
             self._commit_inline(commit)
             return
         if commit is not None:
             # The disk gets its next work before the output of the last commit is written: neither waits for the other.
             self._thread.submit(commit)
-        _write(outputs)
-        if not self._queue.is_busy and not self._turn_asked:
+        self._write(outputs)
+        if not self._queue.is_busy and not self._turn_asked and not self._held:
             self._idle.set()
+
+    def _write(self, outputs: list[PendingOutput]) -> None:
+        may_speak = self._may_speak
+        for place, output in enumerate(outputs):
+            # Asked before each socket: this process may have been paused a moment ago, for longer than its lease.
+            if may_speak is not None and not may_speak():
+                self._held += outputs[place:]
+                return
+            output.sink.write(output.chunks, output.closes)
 
     def _commit_inline(self, commit: Commit) -> None:
         # What follows from its output, if anything, goes to the thread: so this never nests.
@@ -260,8 +283,11 @@ class Driver:
             return
         self._count(commit)
         try:
-            self._proceed(outputs)
-            self._arm(self.now())
+            if self._may_speak is None or self._may_speak():
+                self._proceed(outputs)
+                self._arm(self.now())
+            else:
+                self._held += outputs
         except Exception as error:
             logger.exception("the broker broke", extra={"event": "server.broke"})
             self.fail(error)
@@ -300,7 +326,7 @@ class Driver:
         if self._is_stopped or self.is_failed:
             return
         pause = HOUSEKEEPING_SECONDS
-        if self._is_reading:
+        if self._is_reading and (self._may_speak is None or self._may_speak()):
             try:
                 records = self._store.restate(RESTATE_RECORDS_MAX)
                 now = self.now()
@@ -316,8 +342,3 @@ class Driver:
             # Also without records: the last segment of a round is given back with the next batch.
             self.ask_turn()
         self._housekeeper = self._loop.call_later(pause, self._housekeep)
-
-
-def _write(outputs: list[PendingOutput]) -> None:
-    for output in outputs:
-        output.sink.write(output.chunks, output.closes)
