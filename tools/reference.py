@@ -17,6 +17,7 @@ from pairbus import errors
 from pairbus.cli.root import root
 from pairbus.local.management import ManagementClient
 from pairbus.pairing import errors as pairing_errors
+from pairbus.spark.connector.options import OPTIONS, Option
 from pairbus.testing import Namespace
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -64,11 +65,23 @@ or bodies. `tools/reference.py` writes this page from a broker that has just sta
 |---|---|---|---|
 """
 
+SPARK_HEAD: Final = """# Options of `format("servicebus")`
+
+Letter case does not matter in names. A wrong name or value fails before any message is read or sent, and the error says what is allowed.
+`tools/reference.py` writes this page.
+
+| option | of | values | default | meaning |
+|---|---|---|---|---|
+"""
+
 ERRORS_END: Final = """
 Next: the [options](options.md) of a paired client, and [compatibility](../compatibility.md) with Service Bus.
 """
 COMMANDS_END: Final = """
 Next: [use the command line](../how-to/use-the-command-line.md), and the [glossary](../glossary.md).
+"""
+SPARK_END: Final = """
+Next: [Spark pipelines](../how-to/spark.md).
 """
 METRICS_END: Final = """
 Next: [operations](../operations.md), and the [metrics of a paired client](pairing-metrics.md).
@@ -168,10 +181,31 @@ def metrics_page() -> str:
     return METRICS_HEAD + "".join(lines) + METRICS_END
 
 
+def spark_options_page() -> str:
+    """All options of the Spark source and sink, by the table that reads them."""
+    return SPARK_HEAD + "".join(map(_spark_option, OPTIONS)) + SPARK_END
+
+
+def _spark_option(option: Option) -> str:
+    values = ", ".join(f"`{choice}`" for choice in option.choices) or "text"
+    if option.range != (0, 0):
+        values = f"{option.range[0]:,} to {option.range[1]:,}"
+    default = f"`{option.default}`" if isinstance(option.default, str) else f"{option.default:,}"
+    cells = (
+        f"`{option.name}`",
+        ", ".join(option.sides),
+        values,
+        default if option.default else "",
+        option.help,
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "errors.md": errors_page,
     "commands.md": commands_page,
     "metrics.md": metrics_page,
+    "spark-options.md": spark_options_page,
 }
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def _capture(
 ) -> None:
     from pairbus.spark.capture.stream import run_capture
 
-    def tell(captured: Captured) -> None:
+    def on_progress(captured: Captured) -> None:
         if as_json:
             click.echo(json.dumps({"messages": captured.messages, "batches": captured.batches}))
         elif sys.stderr.isatty():
@@ -130,7 +130,7 @@ def _capture(
                 f"\r{captured.messages:,} messages in {captured.batches:,} batches", err=True, nl=False
             )
 
-    done = run_capture(options, spark, stop=stop, tell=tell, warn=_warn)
+    done = run_capture(options, spark, stop=stop, on_progress=on_progress, on_warning=_warn)
     if not as_json and sys.stderr.isatty():
         click.echo("", err=True)
     show(

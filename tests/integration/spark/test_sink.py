@@ -180,7 +180,7 @@ def test_a_poisoned_row_is_quarantined_with_its_reason_and_the_rest_is_sent(
     assert "not found" in bad["p1"]
     assert "too large" in bad["p2"]
     assert "path is None" in bad["p3"]
-    with pytest.raises(PySparkException, match="entity not found.*onError=quarantine would set it aside"):
+    with pytest.raises(PySparkException, match="entity not found.*onError=quarantine it is kept"):
         bus.save(table.where("id = 'p1'"), **columns)
 
 

@@ -102,7 +102,7 @@ def test_another_consumer_is_told_of_once_each_time_it_is_found() -> None:
 
     assert told == [
         "another consumer holds messages of orders that are in the files already",
-        "another consumer took 3 messages of orders: they may miss in the files",
+        "another consumer took 3 messages of orders: they may be missing in the files",
         "another consumer holds messages of orders that are in the files already",
     ]
 

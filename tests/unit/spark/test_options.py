@@ -10,7 +10,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pairbus.errors import UsageError
 from pairbus.model.message_row import SENT_NAMES
-from pairbus.spark.connector.options import COLUMNS, Access, parse_sink, parse_source
+from pairbus.spark.connector.access import Access
+from pairbus.spark.connector.options import COLUMNS, OPTIONS, parse_sink, parse_source
 from pairbus.spark.connector.schema import FIELDS
 from pairbus.spark.connector.source import ServiceBusDataSource
 
@@ -23,6 +24,18 @@ def test_a_source_has_the_documented_defaults() -> None:
 
     assert (stream.mode, batch.mode) == ("consume", "browse")
     assert (stream.messages_max, stream.bytes_max, stream.starting) == (10_000, 64 * 1024 * 1024, "earliest")
+
+
+def test_every_option_has_a_help_text_and_a_default_that_it_allows() -> None:
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+    for option in OPTIONS:
+        assert option.help
+        assert option.sides
+        assert not (option.choices and option.default) or option.default in option.choices
+        if option.range != (0, 0):
+            low, high = option.range
+            assert low < high
+            assert not option.default or low <= int(option.default) <= high
 
 
 def test_names_are_read_in_any_letter_case() -> None:
@@ -55,7 +68,9 @@ def test_names_are_read_in_any_letter_case() -> None:
         ({"maxBytesPerTrigger": "64m"}, ("maxBytesPerTrigger", "'64m'", "whole number")),
         ({"startingSequence": "latest"}, ("startingSequence", "'latest'", "earliest", "mode browse")),
         ({"startingSequence": "7"}, ("startingSequence", "'7'", "earliest", "mode browse")),
-        ({"batchSize": "5"}, ("'batchSize'", "unknown to the source")),
+        ({"batchsize": "5"}, ("'batchSize'", "unknown to the source")),
+        ({"startingSequence": "Soon"}, ("startingSequence", "'Soon'")),
+        ({"Que": "orders"}, ("'Que'", "unknown to the source")),
         ({"path": "x"}, ("'path'", "unknown")),
         ({"startingsequense": "7"}, ("'startingsequense'", "did you mean startingSequence?")),
     ],

@@ -99,7 +99,7 @@ CREATED: dict[int, FakeEntity] = {}
 @pytest.fixture(autouse=True)
 def _no_pause_and_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(reader, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(reader, "UNAVAILABLE_SECONDS", 0.0)
     monkeypatch.setattr(reader, "LAG_SECONDS", 0.0)
     monkeypatch.setattr(identity, "created_ms", lambda options: CREATED[id(options)].created_ms)
 

@@ -141,7 +141,9 @@ def test_a_poisoned_row_fails_the_task_or_is_kept_with_its_reason(tmp_path: Path
     REFUSED["m1"] = MessageSizeExceededError(message="256 KB is the limit")
     rows = [Row(body=b"x", message_id=f"m{n}", subject=None if n else 5) for n in range(4)]
 
-    with pytest.raises(UsageError, match="subject is a int: expected a string; onError=quarantine"):
+    with pytest.raises(
+        UsageError, match="subject is a int: expected a string; with the option onError=quarantine"
+    ):
         write(rows)
     SENT.clear()
     sent = write(rows, onError="quarantine", quarantinePath=str(tmp_path))

@@ -23,6 +23,7 @@ from pairbus.spark.connector.entity import Entity
 from pairbus.spark.connector.identity import CheckpointMismatch
 from pairbus.spark.connector.offsets import Offset, size_of
 from pairbus.spark.connector.options import parse_source
+from pairbus.spark.filesystem import filesystem_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,17 +70,17 @@ def run_capture(
     spark: SparkSession,
     *,
     stop: threading.Event | None = None,
-    tell: Callable[[Captured], None] = lambda captured: None,  # noqa: ARG005 - nobody watches unless told
-    warn: Callable[[str], None] = lambda text: None,  # noqa: ARG005 - as above
+    on_progress: Callable[[Captured], None] = lambda captured: None,  # noqa: ARG005 - optional
+    on_warning: Callable[[str], None] = lambda text: None,  # noqa: ARG005 - optional
 ) -> Captured:
     """Capture until everything is there (``once``) or until stopped.
 
     Args:
         options: What to capture, and where to.
         spark: The session to use.
-        stop: Set from elsewhere, ends it after the batch at hand.
-        tell: Called after each batch.
-        warn: Called when something is wrong with the entity: it has another consumer.
+        stop: An event that ends the capture after the current batch.
+        on_progress: Called after each batch.
+        on_warning: Called when the entity has another consumer.
     """
     # The files keep each message whole.
     source = {"includeRaw": "true", **options.source}
@@ -89,23 +90,24 @@ def run_capture(
     directory = local_directory(spark, options.path)
     if directory is not None:
         remove_leftovers(directory)
-    written = _Written(options, directory, tell)
+    writer = _BatchWriter(options, directory, on_progress)
     stream = spark.readStream.format("servicebus").options(**source).load()
-    writer = stream.writeStream.foreachBatch(written.write).option(
-        "checkpointLocation", options.checkpoint_location
-    )
+    trigger: dict[str, Any] = {"availableNow": True} if options.once else {"processingTime": options.trigger}
     query = (
-        writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
-    ).start()
+        stream.writeStream.foreachBatch(writer.write)
+        .option("checkpointLocation", options.checkpoint_location)
+        .trigger(**trigger)
+        .start()
+    )
     try:
-        _wait(query, stop, _Warnings(warn))
+        _wait(query, stop, _Warnings(on_warning))
     finally:
         query.stop()
     # The query may have ended between its last commit and the next look at the entity.
     owed = settle(options.checkpoint_location, options.source)
     if owed and options.once:
-        warn(f"{owed} messages are in the files and still in the entity: another consumer holds them")
-    return written.captured
+        on_warning(f"{owed} messages are in the files and still in the entity: another consumer holds them")
+    return writer.captured
 
 
 def _wait(query: StreamingQuery, stop: threading.Event, warnings: _Warnings) -> None:
@@ -116,7 +118,7 @@ def _wait(query: StreamingQuery, stop: threading.Event, warnings: _Warnings) -> 
 
 
 class _Warnings:
-    """Says once when the source finds another consumer of its entity."""
+    """Warns once when the source finds another consumer of its entity."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -124,7 +126,7 @@ class _Warnings:
         self._was_owed = False
 
     def look(self, progress: Any) -> None:
-        """Find out from a query's progress, where the source reports it."""
+        """Read a query's progress, in which the source reports other consumers."""
         if progress is None:
             return
         for source in json.loads(progress.json)["sources"]:
@@ -135,7 +137,7 @@ class _Warnings:
             if report["taken"] > self._taken:
                 self._taken = report["taken"]
                 self._warn(
-                    f"another consumer took {self._taken} messages of {report['entity']}: they may miss in the files"
+                    f"another consumer took {self._taken} messages of {report['entity']}: they may be missing in the files"
                 )
             if report["owed"] and not self._was_owed:
                 self._warn(
@@ -144,15 +146,15 @@ class _Warnings:
             self._was_owed = report["owed"] > 0
 
 
-class _Written:
+class _BatchWriter:
     """Writes batches and counts them."""
 
     def __init__(
-        self, options: CaptureOptions, directory: Path | None, tell: Callable[[Captured], None]
+        self, options: CaptureOptions, directory: Path | None, on_progress: Callable[[Captured], None]
     ) -> None:
         self._options = options
         self._directory = directory
-        self._tell = tell
+        self._on_progress = on_progress
         self.captured = Captured(0, 0, options.path)
 
     def write(self, rows: DataFrame, number: int) -> None:
@@ -179,15 +181,15 @@ class _Written:
         with nullcontext() if self._directory is None else exclusive(self._directory):
             batch.parquet(self._options.path)
         messages = int(seen.get["messages"])
-        # A batch without messages only tells the progress what could not be settled.
+        # A batch without messages only reports what could not be settled.
         self.captured = Captured(
             self.captured.messages + messages, self.captured.batches + bool(messages), self._options.path
         )
-        self._tell(self.captured)
+        self._on_progress(self.captured)
 
 
 def settle(checkpoint: str, source: dict[str, str]) -> int:
-    """Settle what the last committed batch of an ended query left in its entity. Returns how many numbers are owed.
+    """Settle what the last committed batch of an ended query left in its entity. Returns how many messages could not be settled.
 
     A running query does this by itself each time it looks for more.
 
@@ -221,32 +223,15 @@ def settle(checkpoint: str, source: dict[str, str]) -> int:
 
 def _last_committed(checkpoint: str) -> dict[str, Any] | None:
     """The offset of the last batch whose commit is in the checkpoint."""
-    names = _list(checkpoint, "commits")
-    numbers = [int(name) for name in names if name.isdecimal()]
+    from pyarrow.fs import FileSelector
+
+    system, path = filesystem_of(checkpoint)
+    found = system.get_file_info(FileSelector(f"{path}/commits", allow_not_found=True))
+    numbers = [int(file.base_name) for file in found if file.base_name.isdecimal()]
     if not numbers:
         return None
+    with system.open_input_stream(f"{path}/offsets/{max(numbers)}") as file:
+        lines = bytes(file.read()).decode().splitlines()
     # A version, Spark's own settings, then one line per source: ours is the only one.
-    lines = _read(checkpoint, f"offsets/{max(numbers)}").splitlines()
     value = json.loads(lines[2])
     return value if isinstance(value, dict) else None
-
-
-def _list(checkpoint: str, folder: str) -> list[str]:
-    if "://" not in checkpoint:
-        directory = Path(checkpoint) / folder
-        return [file.name for file in directory.iterdir()] if directory.is_dir() else []
-    from pyarrow import fs
-
-    system, path = fs.FileSystem.from_uri(checkpoint)
-    found = system.get_file_info(fs.FileSelector(f"{path}/{folder}", allow_not_found=True))
-    return [info.base_name for info in found]
-
-
-def _read(checkpoint: str, name: str) -> str:
-    if "://" not in checkpoint:
-        return (Path(checkpoint) / name).read_text(encoding="utf-8")
-    from pyarrow import fs
-
-    system, path = fs.FileSystem.from_uri(checkpoint)
-    with system.open_input_stream(f"{path}/{name}") as file:
-        return bytes(file.read()).decode()

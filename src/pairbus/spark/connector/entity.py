@@ -19,7 +19,7 @@ from pairbus.errors import UsageError
 from pairbus.sdk import browsing, handlers, links
 from pairbus.sdk import settling as sdk_settling
 from pairbus.sdk.failures import Failure, classify
-from pairbus.spark.connector.access_errors import lasting_refusal
+from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.entity_kind import refuse_topic
 from pairbus.spark.connector.offsets import Run, mark_of, numbers_of, runs_of
 
@@ -36,7 +36,7 @@ RETRY_BACKOFF_SECONDS: Final = 0.8
 SETTLE_PAGE: Final = 500
 SETTLE_WAIT_SECONDS: Final = 1.0
 SETTLE_EMPTY_MAX: Final = 2
-"""After so many looks that bring nothing, the rest is owed: somebody else holds it."""
+"""After this many receives without a message the rest stays unsettled: another consumer holds it."""
 SETTLE_SECONDS_MAX: Final = 600.0
 OTHERS_MAX: Final = 5_000
 """Messages in front of the wanted ones that are held back meanwhile, so that the queue's head moves on."""
@@ -62,15 +62,15 @@ class Settlement:
     """What became of numbers that were to be settled."""
 
     owed: tuple[Run, ...] = ()
-    """There, but held by somebody else."""
+    """There, but locked by another consumer."""
     missing: tuple[Run, ...] = ()
-    """No longer there: settled before, expired, or taken by somebody else."""
+    """No longer there: settled before, expired, or taken by another consumer."""
     foreign: tuple[int, ...] = ()
     """Numbers whose messages are not the ones that the batch read. They were not completed."""
 
 
 class Entity:
-    """A lazily opened way to one entity. Never pickled: each process opens its own."""
+    """One entity, connected to at the first use. Never pickled: each process opens its own."""
 
     def __init__(self, options: SourceOptions, *, is_task: bool = False) -> None:
         self._options = options
@@ -80,7 +80,7 @@ class Entity:
         self._receiver: ServiceBusReceiver | None = None
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
         for thing in (self._receiver, self._client):
             if thing is not None:
                 with suppress(Exception):
@@ -265,7 +265,7 @@ async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequenc
             if session is not None:
                 by_session[session] = by_session.get(session, 0) + 1
         for session, count in by_session.items():
-            with suppress(ServiceBusError):  # somebody holds the session: its messages stay owed
+            with suppress(ServiceBusError):  # another consumer holds the session: its messages stay unsettled
                 async with links.at_once(receiver_of(client, options, session_id=session)) as receiver:
                     await _complete(receiver, settling, count)
 

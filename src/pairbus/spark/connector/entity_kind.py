@@ -23,7 +23,8 @@ from pairbus.sdk.failures import Failure, classify
 if TYPE_CHECKING:
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-    from pairbus.spark.connector.options import Access, SinkOptions, SourceOptions
+    from pairbus.spark.connector.access import Access
+    from pairbus.spark.connector.options import SinkOptions, SourceOptions
 
 MANAGEMENT_SECONDS: Final = 5.0
 """How long the management API may take to tell something about an entity. Afterwards it counts as not known."""

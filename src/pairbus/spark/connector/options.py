@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pairbus.errors import UsageError
 from pairbus.model.message_row import BINARY, INT64, SINK_NAMES, TEXT, TIMESTAMP
 from pairbus.model.message_row import types as column_types
+from pairbus.spark.connector.access import Access, parse_access
 from pairbus.spark.connector.schema import FIELDS, judge_fields_beside_raw
 
-MESSAGES_PER_TRIGGER: Final = 10_000
-BYTES_PER_TRIGGER: Final = 64 * 1024 * 1024
-BATCH_SIZE: Final = 100
-IN_FLIGHT: Final = 4
+Side = Literal["source", "sink"]
+_BOTH: Final[tuple[Side, ...]] = ("source", "sink")
+_SOURCE: Final[tuple[Side, ...]] = ("source",)
+_SINK: Final[tuple[Side, ...]] = ("sink",)
+_BOOLEANS: Final = ("true", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: as a user writes it, what it means, and which values it may have. An option without range or choices is text."""
+
+    name: str
+    help: str
+    sides: tuple[Side, ...] = _BOTH
+    default: str | int = ""
+    choices: tuple[str, ...] = ()
+    range: tuple[int, int] = (0, 0)
 
 
 def _column_option(name: str) -> str:
@@ -27,6 +40,83 @@ def _column_option(name: str) -> str:
 
 COLUMNS: Final = {_column_option(name): name for name in SINK_NAMES}
 """Options of the sink that say in which column a field is, and the column's usual name."""
+OPTIONS: Final = (
+    Option("connectionString", "the namespace and its key"),
+    Option("namespace", "host of the namespace, when `credentialEnv` gives only the key"),
+    Option(
+        "credentialEnv",
+        "environment variable with the connection string or key, read by the driver and each worker",
+    ),
+    Option("caFile", "a certificate authority to trust besides the public ones (PEM); the driver reads it"),
+    Option("queue", "the queue to read or to send to"),
+    Option("topic", "the topic to send to, or the topic of the subscription to read"),
+    Option("subscription", "the subscription to read", _SOURCE),
+    Option(
+        "subQueue",
+        "the sub-queue to read instead of the entity",
+        _SOURCE,
+        choices=("deadletter", "transferdeadletter"),
+    ),
+    Option(
+        "mode",
+        "`browse` leaves the messages; `consume`, for streams, takes them after their batch is committed. Default: "
+        "`browse` for a batch, `consume` for a stream",
+        _SOURCE,
+        choices=("browse", "consume"),
+    ),
+    Option(
+        "maxMessagesPerTrigger", "messages in one batch of a stream", _SOURCE, 10_000, range=(1, 1_000_000)
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "bytes in one batch of a stream, plus one message",
+        _SOURCE,
+        64 << 20,
+        range=(1, 2**40),
+    ),
+    Option(
+        "partitions",
+        "tasks for one batch. Default: the cores of the driver's machine",
+        _SOURCE,
+        range=(1, 10_000),
+    ),
+    Option(
+        "startingSequence",
+        "where a browsing read begins: `earliest`, `latest` or a number",
+        _SOURCE,
+        "earliest",
+    ),
+    Option(
+        "failOnDataLoss",
+        "whether a query ends when its checkpoint belongs to another entity; or else reads this one from its first message",
+        _SOURCE,
+        "true",
+        _BOOLEANS,
+    ),
+    Option(
+        "includeRaw",
+        "adds the column `raw`: the message as its sender encoded it",
+        _SOURCE,
+        "false",
+        _BOOLEANS,
+    ),
+    *(
+        Option(option, f"the column that holds `{column}`", _SINK, column)
+        for option, column in COLUMNS.items()
+    ),
+    Option("batchSize", "messages in one send", _SINK, 100, range=(1, 4_500)),
+    Option("inFlight", "sends at a time in each task", _SINK, 4, range=(1, 100)),
+    Option(
+        "onError",
+        "what to do with a row that cannot be sent: fail the task, or keep the row in `quarantinePath`",
+        _SINK,
+        "fail",
+        ("fail", "quarantine"),
+    ),
+    Option("quarantinePath", "directory for rows that cannot be sent, with `onError=quarantine`", _SINK),
+)
+"""Every option of ``format("servicebus")``. ``docs/reference/spark-options.md`` is written from it."""
+
 _TYPES_ALLOWED: Final = {
     TEXT: ("string",),
     INT64: ("bigint", "int", "smallint", "tinyint"),
@@ -48,82 +138,7 @@ PROPERTY_TYPES: Final = {
 }
 """The AMQP type of application properties in a column ``map<string, …>`` of plain values, by Spark's type."""
 _PROPERTY_STRUCT: Final = "struct<type:string,value:string>"
-_COMMON: Final = ("connectionString", "namespace", "credentialEnv", "caFile", "queue", "topic")
-_SOURCE: Final = (
-    *_COMMON,
-    "subscription",
-    "subQueue",
-    "mode",
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "partitions",
-    "startingSequence",
-    "failOnDataLoss",
-    "includeRaw",
-)
-_SINK: Final = (*_COMMON, *COLUMNS, "batchSize", "inFlight", "onError", "quarantinePath")
-_SPELLED: Final = {name.lower(): name for name in (*_SOURCE, *_SINK)}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger"})
-
-
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ENTITY_PATH: Final = re.compile(r"(?:^|;)\s*entitypath\s*=\s*([^;]+)", re.IGNORECASE)
-_ENDPOINT: Final = re.compile(r"(?:^|;)\s*endpoint\s*=\s*(?:\w+://)?([^;/]*)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How a process gets to the namespace. With ``environment`` the secret is in no plan and no checkpoint at all."""
-
-    text: str = field(default="", repr=False)
-    environment: str = ""
-    namespace: str = ""
-    authorities: str = field(default="", repr=False)
-    """Certificates to trust besides the public ones; the text travels with the job, so executors need no file."""
-
-    def connection_string(self, variables: Mapping[str, str] | None = None) -> str:
-        """The connection string, looked up in the process that needs it. Raises UsageError."""
-        if not self.environment:
-            return self.text
-        found = (os.environ if variables is None else variables).get(self.environment, "")
-        if not found:
-            raise UsageError(
-                f"credentialEnv: the environment variable {self.environment} is not set in this process; on a "
-                f"cluster set spark.executorEnv.{self.environment} or the workers' own environment"
-            )
-        endpoint = _ENDPOINT.search(found)
-        if endpoint is None and not self.namespace:
-            raise UsageError(
-                f"credentialEnv: {self.environment} holds a key without an Endpoint: give the option namespace too"
-            )
-        if endpoint is None:
-            return f"Endpoint=sb://{self.namespace}/;{found}"
-        if self.namespace and endpoint[1].lower() != self.namespace.lower():
-            raise UsageError(
-                f"option namespace is {self.namespace!r}, but {self.environment} holds the connection string of "
-                f"{endpoint[1]!r}: give the same, or leave namespace out"
-            )
-        return found
-
-    def entity_path(self) -> str:
-        """The entity that the connection string is limited to (``EntityPath``); empty when it is not, or not known here."""
-        found = _ENTITY_PATH.search(self.text or os.environ.get(self.environment, ""))
-        return found[1].strip() if found is not None else ""
-
-    def host(self) -> str:
-        """Host and port of the namespace, in the form that a checkpoint keeps. Raises UsageError."""
-        from pairbus.sdk.connection_string import normal_host, parse_connection_string
-
-        parts = parse_connection_string(self.connection_string(), "given")
-        return normal_host(parts.host, is_emulator=parts.is_emulator)
-
-    def connection(self) -> dict[str, Any]:
-        """What the official client needs to know: the connection string, its port over TLS, whom to trust."""
-        from pairbus.sdk.trust import reaching, trusting
-
-        text = self.connection_string()
-        trust = {"ssl_context": trusting(self.authorities)} if self.authorities else {}
-        return {"conn_str": text, **reaching(text), **trust}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +151,8 @@ class SourceOptions:
     subscription: str = ""
     sub_queue: str = ""
     mode: Literal["browse", "consume"] = "browse"
-    messages_max: int = MESSAGES_PER_TRIGGER
-    bytes_max: int = BYTES_PER_TRIGGER
+    messages_max: int
+    bytes_max: int
     partitions: int = 1
     starting: str = "earliest"
     is_loss_fatal: bool = True
@@ -164,8 +179,8 @@ class SinkOptions:
     """The option that named it."""
     columns: dict[str, str] = field(default_factory=dict)
     """Column by field name."""
-    batch_size: int = BATCH_SIZE
-    in_flight: int = IN_FLIGHT
+    batch_size: int
+    in_flight: int
     property_type: str = ""
     """The AMQP type of application properties that are plain values; empty: they are strings or structs."""
     quarantine: str = ""
@@ -175,73 +190,50 @@ class SinkOptions:
 class _Given:
     """The options of one reader or writer, as Spark hands them over."""
 
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+    def __init__(self, options: Mapping[str, str], side: Literal["source", "sink"]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        names = {name.lower() for name in known}
-        for name in self._values:
-            if name not in names and name not in _SPARKS_OWN:
-                # Spark hands names over in small letters.
-                spelled = _SPELLED.get(name, name)
-                near = get_close_matches(name, names, 1)
-                hint = f"did you mean {_SPELLED[near[0]]}? " if near else ""
-                raise UsageError(
-                    f"option {spelled!r} is unknown to the {what}: {hint}expected one of {', '.join(known)}"
-                )
+        known = {option.name.lower(): option for option in OPTIONS if side in option.sides}
+        for name in options:
+            if name.lower() not in known and name.lower() not in _SPARKS_OWN:
+                # Spark may have changed the letter case.
+                shown = next((option.name for option in OPTIONS if option.name.lower() == name.lower()), name)
+                near = get_close_matches(name.lower(), known, 1)
+                hint = f"did you mean {known[near[0]].name}? " if near else ""
+                names = ", ".join(option.name for option in known.values())
+                raise UsageError(f"option {shown!r} is unknown to the {side}: {hint}expected one of {names}")
+        self._known = known
 
     def text(self, name: str) -> str:
         return (self._values.get(name.lower()) or "").strip()
 
-    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        value = self.text(name).lower() or default
-        if value not in allowed:
-            raise UsageError(f"option {name} is {self.text(name)!r}: expected one of {', '.join(allowed)}")
+    def choice(self, name: str, default: str = "") -> str:
+        option = self._known[name.lower()]
+        value = self.text(name).lower() or default or str(option.default)
+        if value not in option.choices and value != option.default:
+            raise UsageError(
+                f"option {name} is {self.text(name)!r}: expected one of {', '.join(option.choices)}"
+            )
         return value
 
-    def number(self, name: str, low: int, high: int, default: int) -> int:
-        text = self.text(name)
+    def number(self, name: str, default: int = 0) -> int:
+        option, text = self._known[name.lower()], self.text(name)
         if not text:
-            return default
+            return default or int(option.default)
+        low, high = option.range
         if not text.isdecimal() or not low <= int(text) <= high:
             raise UsageError(f"option {name} is {text!r}: expected a whole number from {low} to {high}")
         return int(text)
 
-    def flag(self, name: str, *, default: bool) -> bool:
-        return self.choice(name, ("true", "false"), "true" if default else "false") == "true"
+    def flag(self, name: str) -> bool:
+        return self.choice(name) == "true"
 
     def access(self) -> Access:
-        text, environment, namespace, ca_file = (
-            self.text(n) for n in ("connectionString", "credentialEnv", "namespace", "caFile")
-        )
-        if bool(text) == bool(environment):
-            raise UsageError("give one of the options connectionString and credentialEnv (with namespace)")
-        if text and not _ENDPOINT.search(text):
-            raise UsageError("option connectionString is no connection string: expected Endpoint=sb://…;…")
-        if text and namespace:
-            raise UsageError(
-                "option namespace goes with credentialEnv: connectionString names the namespace itself"
-            )
-        if environment and not _VARIABLE.fullmatch(environment):
-            # Not shown: it may be the secret itself.
-            raise UsageError("option credentialEnv is no name: expected that of an environment variable")
-        host = namespace.partition("://")[2] or namespace
-        return Access(text, environment, host.strip("/"), _authorities(ca_file))
-
-
-def _authorities(ca_file: str) -> str:
-    if not ca_file:
-        return ""
-    # With the official client behind it, which Spark's search for formats has no use for.
-    from pairbus.sdk.trust import read_authorities
-
-    try:
-        return read_authorities([ca_file])
-    except UsageError as error:
-        raise UsageError(f"option caFile: {error}") from None
+        return parse_access(*map(self.text, ("connectionString", "credentialEnv", "namespace", "caFile")))
 
 
 def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> SourceOptions:
     """The options of a reader; ``is_stream`` is None when it is not known yet. Raises UsageError."""
-    given = _Given(options, _SOURCE, "source")
+    given = _Given(options, "source")
     access = given.access()
     queue, topic, subscription = (given.text(name) for name in ("queue", "topic", "subscription"))
     if given.text("subscription"):
@@ -252,18 +244,19 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> Sourc
         raise UsageError(
             "give the option queue, or the options topic and subscription: exactly one entity is read"
         )
-    mode = given.choice("mode", ("browse", "consume"), "consume" if is_stream else "browse")
+    mode = given.choice("mode", "consume" if is_stream else "browse")
     if mode == "consume" and is_stream is False:
         raise UsageError(
             "option mode is 'consume': a batch read leaves every message where it is. Use readStream (with "
             "trigger(availableNow=True) it ends by itself), or mode browse"
         )
-    starting = given.text("startingSequence").lower() or "earliest"
+    shown = given.text("startingSequence") or "earliest"
+    starting = shown.lower()
     if starting not in ("earliest", "latest") and not starting.isdecimal():
-        raise UsageError(f"option startingSequence is {starting!r}: expected earliest, latest or a number")
+        raise UsageError(f"option startingSequence is {shown!r}: expected earliest, latest or a number")
     if mode == "consume" and starting != "earliest":
         raise UsageError(
-            f"option startingSequence is {starting!r}: expected earliest with mode consume, which takes messages from "
+            f"option startingSequence is {shown!r}: expected earliest with mode consume, which takes messages from "
             "the head on; mode browse begins anywhere"
         )
     return SourceOptions(
@@ -271,14 +264,14 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool | None) -> Sourc
         queue=queue,
         topic=topic,
         subscription=subscription,
-        sub_queue=given.choice("subQueue", ("", "deadletter", "transferdeadletter"), ""),
+        sub_queue=given.choice("subQueue"),
         mode="consume" if mode == "consume" else "browse",
-        messages_max=given.number("maxMessagesPerTrigger", 1, 1_000_000, MESSAGES_PER_TRIGGER),
-        bytes_max=given.number("maxBytesPerTrigger", 1, 2**40, BYTES_PER_TRIGGER),
-        partitions=given.number("partitions", 1, 10_000, os.cpu_count() or 1),
+        messages_max=given.number("maxMessagesPerTrigger"),
+        bytes_max=given.number("maxBytesPerTrigger"),
+        partitions=given.number("partitions", os.cpu_count() or 1),
         starting=starting,
-        is_loss_fatal=given.flag("failOnDataLoss", default=True),
-        has_raw=given.flag("includeRaw", default=False),
+        is_loss_fatal=given.flag("failOnDataLoss"),
+        has_raw=given.flag("includeRaw"),
     )
 
 
@@ -304,7 +297,7 @@ def parse_sink(
         types: Spark's type of each column, where it is known: a column that no row could be sent with is refused here,
             before any task sends a part of its rows.
     """
-    given = _Given(options, _SINK, "sink")
+    given = _Given(options, "sink")
     access = given.access()
     queue, topic = given.text("queue"), given.text("topic")
     mapped = _mapped(given, columns)
@@ -326,7 +319,7 @@ def parse_sink(
         raise UsageError(f"bodyColumn: expected a column body or raw, found {_shown(columns)}")
     if "raw" in mapped:
         judge_fields_beside_raw(mapped)
-    on_error = given.choice("onError", ("fail", "quarantine"), "fail")
+    on_error = given.choice("onError")
     quarantine = given.text("quarantinePath")
     if (on_error == "quarantine") != bool(quarantine):
         raise UsageError("option onError=quarantine needs the option quarantinePath, and the other way round")
@@ -335,8 +328,8 @@ def parse_sink(
         path=path,
         kind="queue" if queue else "topic" if topic else "",
         columns=mapped,
-        batch_size=given.number("batchSize", 1, 4_500, BATCH_SIZE),
-        in_flight=given.number("inFlight", 1, 100, IN_FLIGHT),
+        batch_size=given.number("batchSize"),
+        in_flight=given.number("inFlight"),
         property_type=_judge_types(mapped, types or {}),
         quarantine=quarantine,
     )

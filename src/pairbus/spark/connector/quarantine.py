@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from pairbus.spark.filesystem import filesystem_of
+
 SUFFIX: Final = ".parquet"
 
 
@@ -29,7 +31,7 @@ def quarantine(
         partition: Which part of a batch job it is: two parts may hold equal rows.
     """
     import pyarrow
-    from pyarrow import fs, parquet
+    from pyarrow import parquet
 
     # In an order of their own: rows come in any order when a task is run again.
     kept = sorted(
@@ -48,10 +50,7 @@ def quarantine(
             "raw": pyarrow.array([_binary(row) for *_, row in kept], pyarrow.binary()),
         }
     )
-    if "://" in directory:
-        system, path = fs.FileSystem.from_uri(directory)
-    else:
-        system, path = fs.LocalFileSystem(), directory
+    system, path = filesystem_of(directory)
     system.create_dir(path, recursive=True)
     # Readers pass over names that begin with a dot; two copies of a task write one each, the last to move it wins.
     draft = f"{path}/.quarantine-{name}-{uuid.uuid4().hex}"

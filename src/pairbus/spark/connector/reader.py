@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pairbus.errors import UsageError
 from pairbus.sdk.failures import Failure, classify
 from pairbus.spark.connector import identity
-from pairbus.spark.connector.access_errors import lasting_refusal
+from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.entity import Browsed, Entity, is_same
 from pairbus.spark.connector.identity import CheckpointMismatch
 from pairbus.spark.connector.offsets import (
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH: Final = 1_000
 BYTES_PER_BATCH: Final = 8 * 1024 * 1024
-"""Towards Java rows go in pieces of at most so much, whatever the size of bodies."""
+"""Rows go to Java in pieces of at most this many rows and bytes."""
 IDLE_SECONDS: Final = 1.0
 """An empty entity is asked at most so often, whatever the trigger."""
-AWAY_SECONDS: Final = 5.0
-"""How long a namespace that is away is left in peace before it is asked again."""
+UNAVAILABLE_SECONDS: Final = 5.0
+"""How long after a failure an unavailable namespace is asked again."""
 SWEEP_SECONDS: Final = 60.0
 """How often a consuming stream looks at its entity from the first message on. In between it looks only behind the last
 number it has read, and would not see a message that became visible later under a lower number."""
 LAG_SECONDS: Final = 10.0
 """How often the highest number of the entity is looked up for the query's progress: that takes a few dozen requests."""
 CLOCKS_APART_MS: Final = 60_000
-"""A message that was to expire within this has expired: clocks of two machines differ."""
-_AWAY: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY, Failure.CLIENT)
+"""A message that expires within this time counts as expired: clocks of two machines differ."""
+_UNAVAILABLE: Final = (Failure.TIMEOUT, Failure.CONNECTION, Failure.INTERNAL, Failure.BUSY, Failure.CLIENT)
 
 logger = logging.getLogger("pairbus.spark")
 
@@ -187,7 +187,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     id are compared with what the batch read.
 
     The entity must have no other consumer in ``consume`` mode: what another one holds cannot be settled, and what it
-    takes may miss in a batch. The source says so, in its log and in the query's progress (``latestOffset``: ``owed``
+    takes may be missing in a batch. The source reports it, in its log and in the query's progress (``latestOffset``: ``owed``
     and ``taken``). Settling happens when Spark asks for the next batch, and by ``pairbus.spark.settle`` for the last
     batch of a query that was stopped: never in ``commit``, which comes late or not at all.
     """
@@ -254,22 +254,22 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 begin = self._forget(given, mismatch)
                 planned = self._plan(begin)
         except ServiceBusError as error:
-            # Spark ends a query at any error here. Without an end to reach, one that waits is the better one.
+            # Spark ends a query at any error here. A query without an end should wait instead.
             refusal = lasting_refusal(error, self._options.access.host(), self._options.entity, "listen")
             if refusal is not None:
                 raise refusal from error
-            if self._target is not None or classify(error) not in _AWAY:
+            if self._target is not None or classify(error) not in _UNAVAILABLE:
                 raise
-            logger.warning("%s: the namespace is away: %s", self._options.entity, type(error).__name__)
+            logger.warning("%s: the namespace is unavailable: %s", self._options.entity, type(error).__name__)
             self._close()
-            self._idle_until = time.monotonic() + AWAY_SECONDS
+            self._idle_until = time.monotonic() + UNAVAILABLE_SECONDS
             return start
         if not planned:
             self._idle_until = time.monotonic() + IDLE_SECONDS
             is_shown = not begin.runs and self._owed == begin.marked()
             if self._target is None or not self._owed or is_shown:
                 return start
-            # The last progress of the query must show what could not be settled: one more batch, without rows, tells.
+            # The last progress of the query must show what could not be settled, so there is one more batch, without rows.
         self._planned = self._end(begin, planned)
         return self._planned.as_json()
 
@@ -437,8 +437,8 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 f"{entity}: another consumer holds {count} messages that are committed here: end it, then start again"
             )
         logger.warning(
-            "%s: another consumer holds %d messages that are committed here (first: %d); they are settled when it lets "
-            "go. The entity must have no other consumer in consume mode",
+            "%s: another consumer holds %d messages that are committed here (first: %d); they are settled when it releases "
+            "them. The entity must have no other consumer in consume mode",
             entity,
             count,
             min(self._owed),
@@ -454,13 +454,13 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._highest = self._open().highest(max(sequence, self._highest)) or sequence
 
     def _look_for_others(self, missing: tuple[Run, ...]) -> None:
-        """What this process planned and did not settle, and what did not expire, somebody else has taken."""
+        """Count the planned messages that are gone, not settled here and not expired: another consumer took them."""
         soon = int(time.time() * 1000) + CLOCKS_APART_MS
         taken = [number for number in numbers_of(missing) if self._expires.get(number, soon + 1) > soon]
         if taken:
             self._taken += len(taken)
             logger.warning(
-                "%s: another consumer took %d messages of a batch (first: %d); they may miss in what was written. The "
+                "%s: another consumer took %d messages of a batch (first: %d); they may be missing in what was written. The "
                 "entity must have no other consumer in consume mode",
                 self._options.entity,
                 len(taken),

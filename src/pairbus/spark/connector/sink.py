@@ -22,7 +22,7 @@ from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.links import SendersAtOnce
-from pairbus.spark.connector.access_errors import lasting_refusal
+from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.quarantine import as_json, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.connector.spill import Record, Spill
@@ -41,7 +41,7 @@ PAUSE_SECONDS_MAX: Final = 10.0
 COUNTED_MAX: Final = 200_000
 """Rows without a message id whose content a task remembers, some tens of megabytes."""
 QUARANTINED_MAX: Final = 100_000
-"""A task with more poisoned rows than this fails: something else is wrong."""
+"""A task with more refused rows than this fails: something else is wrong."""
 _TEMPORARY: Final = (
     Failure.TIMEOUT,
     Failure.CONNECTION,
@@ -59,11 +59,11 @@ class Sent(WriterCommitMessage):
 
 
 @dataclass(slots=True)
-class _Parcel:
-    """A row on its way."""
+class _Outgoing:
+    """A row and the message that is made of it."""
 
     row: dict[str, Any]
-    letter: BacklogMessage
+    message: BacklogMessage
 
 
 class _Sending:
@@ -98,52 +98,54 @@ class _Sending:
         with Spill() as spill:
             is_last = False
             while not is_last:
-                parcels, is_last = self._take(rows)
-                parcels.sort(
-                    key=lambda parcel: (parcel.letter.session_id or "", parcel.letter.sequence_number)
+                messages, is_last = self._take(rows)
+                messages.sort(
+                    key=lambda outgoing: (outgoing.message.session_id or "", outgoing.message.sequence_number)
                 )
                 if not is_last or not spill.is_empty:
-                    spill.add(_record(parcel) for parcel in parcels if parcel.letter.session_id is not None)
-                    parcels = [parcel for parcel in parcels if parcel.letter.session_id is None]
-                await self._send_chunk(outlets, parcels)
-            for chunk in _chunks(map(_parcel, spill.merged())):
+                    spill.add(
+                        _record(outgoing) for outgoing in messages if outgoing.message.session_id is not None
+                    )
+                    messages = [outgoing for outgoing in messages if outgoing.message.session_id is None]
+                await self._send_chunk(outlets, messages)
+            for chunk in _chunks(map(_outgoing, spill.merged())):
                 await self._send_chunk(outlets, chunk)
 
-    def _take(self, rows: Iterator[Row]) -> tuple[list[_Parcel], bool]:
+    def _take(self, rows: Iterator[Row]) -> tuple[list[_Outgoing], bool]:
         """The next rows as messages, as many as fit in memory, and whether they are the last."""
-        parcels: list[_Parcel] = []
+        messages: list[_Outgoing] = []
         size = 0
         for row in rows:
-            parcel = self._parcel(row.asDict(recursive=True))
-            if parcel is not None:
-                parcels.append(parcel)
-                size += len(parcel.letter.payload)
-                if len(parcels) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-                    return parcels, False
-        return parcels, True
+            outgoing = self._outgoing(row.asDict(recursive=True))
+            if outgoing is not None:
+                messages.append(outgoing)
+                size += len(outgoing.message.payload)
+                if len(messages) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+                    return messages, False
+        return messages, True
 
-    async def _judged(self, outlet: AzureOutlet, parcels: list[_Parcel]) -> list[_Parcel]:
-        """Refuse what no destination would take, before anything is sent.
+    async def _judged(self, outlet: AzureOutlet, messages: list[_Outgoing]) -> list[_Outgoing]:
+        """Refuse what no destination accepts, before anything is sent.
 
         A task that fails half-way is run again and sends its first rows once more, so a row that is too large, or whose
         destination does not exist, must show up first.
         """
-        taken: list[_Parcel] = []
-        for parcel in parcels:
-            path = parcel.letter.path
+        taken: list[_Outgoing] = []
+        for outgoing in messages:
+            path = outgoing.message.path
             largest = self._largest.get(entity_key(path))
             if largest is None:
                 largest = self._largest[entity_key(path)] = await self._ask_largest(outlet, path)
-            size = len(parcel.letter.payload)
+            size = len(outgoing.message.payload)
             if isinstance(largest, str):
-                self._refuse(parcel.row, largest)
+                self._refuse(outgoing.row, largest)
             elif largest and size > largest:
                 self._refuse(
-                    parcel.row,
+                    outgoing.row,
                     f"{Failure.TOO_LARGE.value}: the message has {size:,} bytes, and {path} takes {largest:,} at the most",
                 )
             else:
-                taken.append(parcel)
+                taken.append(outgoing)
         return taken
 
     async def _ask_largest(self, outlet: AzureOutlet, path: str) -> int | str:
@@ -156,7 +158,7 @@ class _Sending:
             failure = classify(error)
             if failure is Failure.UNAUTHORIZED:
                 raise self._refusal(error, path) from error
-            # A destination that is away may be back when the message is sent.
+            # A destination that is unavailable may be back when the message is sent.
             is_missing = failure is Failure.NOT_FOUND
             return (
                 f"{failure.value}: there is no queue or topic {path!r} in the namespace" if is_missing else 0
@@ -165,15 +167,15 @@ class _Sending:
     def _refusal(self, error: BaseException, path: str) -> BaseException:
         return lasting_refusal(error, self._options.access.host(), path, "send") or error
 
-    async def _send_chunk(self, outlets: list[AzureOutlet], parcels: list[_Parcel]) -> None:
-        parcels = await self._judged(outlets[0], parcels)
-        lanes: list[dict[str, list[_Parcel]]] = [{} for _ in outlets]
-        for index, parcel in enumerate(parcels):
-            session = parcel.letter.session_id
+    async def _send_chunk(self, outlets: list[AzureOutlet], messages: list[_Outgoing]) -> None:
+        messages = await self._judged(outlets[0], messages)
+        lanes: list[dict[str, list[_Outgoing]]] = [{} for _ in outlets]
+        for index, outgoing in enumerate(messages):
+            session = outgoing.message.session_id
             number = (
                 zlib.crc32(session.encode()) if session is not None else index // self._options.batch_size
             )
-            lanes[number % len(lanes)].setdefault(entity_key(parcel.letter.path), []).append(parcel)
+            lanes[number % len(lanes)].setdefault(entity_key(outgoing.message.path), []).append(outgoing)
         tasks = [
             asyncio.ensure_future(self._send_lane(outlet, lane))
             for outlet, lane in zip(outlets, lanes, strict=True)
@@ -186,7 +188,7 @@ class _Sending:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _parcel(self, row: dict[str, Any]) -> _Parcel | None:
+    def _outgoing(self, row: dict[str, Any]) -> _Outgoing | None:
         columns = self._options.columns
         fields = {field: row.get(column) for field, column in columns.items()}
         try:
@@ -203,7 +205,9 @@ class _Sending:
             self._refuse(row, str(error))
             return None
         order = number if isinstance(number, int) else 0
-        return _Parcel(row, BacklogMessage("", order, path.strip("/"), payload, message_id, session, key, 0))
+        return _Outgoing(
+            row, BacklogMessage("", order, path.strip("/"), payload, message_id, session, key, 0)
+        )
 
     def _payload(self, fields: dict[str, Any]) -> bytes:
         """The message of a row. A row without an id gets one that is the same whenever its task is run again."""
@@ -226,32 +230,34 @@ class _Sending:
 
     def _refuse(self, row: dict[str, Any], reason: str) -> None:
         if not self._options.quarantine:
-            raise UsageError(f"a row cannot be sent: {reason}; onError=quarantine would set it aside")
+            raise UsageError(
+                f"a row cannot be sent: {reason}; with the option onError=quarantine it is kept in quarantinePath and the others are sent"
+            )
         self._refused.append((row, reason))
         if len(self._refused) > QUARANTINED_MAX:
             raise UsageError(
                 f"more than {QUARANTINED_MAX} rows of one task cannot be sent; the last: {reason}"
             )
 
-    async def _send_lane(self, outlet: AzureOutlet, lane: dict[str, list[_Parcel]]) -> None:
-        for parcels in lane.values():
+    async def _send_lane(self, outlet: AzureOutlet, lane: dict[str, list[_Outgoing]]) -> None:
+        for messages in lane.values():
             start = 0
-            while start < len(parcels):
+            while start < len(messages):
                 stop = start + 1
-                size = len(parcels[start].letter.payload)
-                while stop < len(parcels) and stop - start < self._options.batch_size:
-                    size += len(parcels[stop].letter.payload)
+                size = len(messages[start].message.payload)
+                while stop < len(messages) and stop - start < self._options.batch_size:
+                    size += len(messages[stop].message.payload)
                     if size > BATCH_BYTES:
                         break
                     stop += 1
-                await self._send_batch(outlet, parcels[start:stop])
+                await self._send_batch(outlet, messages[start:stop])
                 start = stop
 
-    async def _send_batch(self, outlet: AzureOutlet, batch: list[_Parcel]) -> None:
+    async def _send_batch(self, outlet: AzureOutlet, batch: list[_Outgoing]) -> None:
         pause = PAUSE_SECONDS_MIN
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                await outlet.send(batch[0].letter.path, [parcel.letter for parcel in batch])
+                await outlet.send(batch[0].message.path, [outgoing.message for outgoing in batch])
             except Exception as error:
                 failure = classify(error)
                 if failure in _TEMPORARY and attempt < ATTEMPTS:
@@ -259,7 +265,7 @@ class _Sending:
                     pause = min(pause * 2, PAUSE_SECONDS_MAX)
                     continue
                 if failure is Failure.UNAUTHORIZED:
-                    raise self._refusal(error, batch[0].letter.path) from error
+                    raise self._refusal(error, batch[0].message.path) from error
                 if failure in _TEMPORARY or failure is Failure.CANCELLED:
                     raise
                 await self._isolate(outlet, batch, f"{failure.value}: {error}")
@@ -267,13 +273,13 @@ class _Sending:
             self._sent += len(batch)
             return
 
-    async def _isolate(self, outlet: AzureOutlet, batch: list[_Parcel], reason: str) -> None:
-        """One of them is poison; one by one they tell which."""
+    async def _isolate(self, outlet: AzureOutlet, batch: list[_Outgoing], reason: str) -> None:
+        """Send one by one: one of the messages is refused, and nothing says which."""
         if len(batch) == 1:
             self._refuse(batch[0].row, reason)
             return
-        for parcel in batch:
-            await self._send_batch(outlet, [parcel])
+        for outgoing in batch:
+            await self._send_batch(outlet, [outgoing])
 
 
 class _NewIds:
@@ -314,12 +320,12 @@ def _task() -> tuple[str, int]:
     return ("" if query is None or number is None else f"{query}-{number}-{part}"), part
 
 
-def _chunks(parcels: Iterable[_Parcel]) -> Iterator[list[_Parcel]]:
-    chunk: list[_Parcel] = []
+def _chunks(messages: Iterable[_Outgoing]) -> Iterator[list[_Outgoing]]:
+    chunk: list[_Outgoing] = []
     size = 0
-    for parcel in parcels:
-        chunk.append(parcel)
-        size += len(parcel.letter.payload)
+    for outgoing in messages:
+        chunk.append(outgoing)
+        size += len(outgoing.message.payload)
         if len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
             yield chunk
             chunk, size = [], 0
@@ -327,15 +333,15 @@ def _chunks(parcels: Iterable[_Parcel]) -> Iterator[list[_Parcel]]:
         yield chunk
 
 
-def _record(parcel: _Parcel) -> Record:
-    letter = parcel.letter
-    head = json.dumps([letter.path, letter.message_id, letter.partition_key, as_json(parcel.row)])
-    return Record(letter.session_id or "", letter.sequence_number, head, letter.payload)
+def _record(outgoing: _Outgoing) -> Record:
+    message = outgoing.message
+    head = json.dumps([message.path, message.message_id, message.partition_key, as_json(outgoing.row)])
+    return Record(message.session_id or "", message.sequence_number, head, message.payload)
 
 
-def _parcel(record: Record) -> _Parcel:
+def _outgoing(record: Record) -> _Outgoing:
     path, message_id, key, row = json.loads(record.head)
-    return _Parcel(
+    return _Outgoing(
         row, BacklogMessage("", record.number, path, record.body, message_id, record.session, key, 0)
     )
 
