@@ -121,8 +121,12 @@ def encode(record: Record) -> bytes:
     return encode_rare(record)
 
 
-def decode(buffer: bytes, start: int, end: int, base: int) -> list[Record]:
-    """The records between two offsets of a buffer. ``base`` + offset is the location of the byte at that offset."""
+def decode(buffer: bytes, start: int, end: int, base: int, body: int = -1) -> list[Record]:
+    """The records between two offsets of a buffer. ``base`` + offset is the location of the byte at that offset.
+
+    With ``body`` the blobs are not in the buffer: they lie one after the other from ``base`` + ``body`` on. There a blob takes at
+    least one byte, so that no two have the same location.
+    """
     records: list[Record] = []
     add = records.append
     offset = start
@@ -149,12 +153,16 @@ def decode(buffer: bytes, start: int, end: int, base: int) -> list[Record]:
                 offset += STORED_HEAD_BYTES
                 key = _decode_variable(buffer, offset, flags, message) if flags else b""
                 offset += variable
-                message.location = base + offset
+                if body < 0:
+                    message.location = base + offset
+                    offset += size
+                else:
+                    message.location = base + body
+                    body += size or 1
                 if state:
                     message.state = state
                 if delivery_count:
                     message.delivery_count = delivery_count
-                offset += size
                 add(MessageStored(queue_id, message, None, key))
             elif kind == MESSAGE_REMOVED:
                 _, version, count, queue_id = REMOVED_HEAD.unpack_from(buffer, offset)

@@ -1,7 +1,4 @@
-"""Message bytes in memory: the most recent ones, and blocks of what was read from disk. Bounded (B62). Owner's thread.
-
-What is staged and not yet durable is always here, for nothing else has it.
-"""
+"""Message bytes in memory: the most recent ones, and blocks of what was read from disk. Bounded (B62). Owner's thread."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreCorrupt, StoreFailed
 from pairbus.storage.log.segment import OFFSET_BITS, OFFSET_MASK, segment_name
+from pairbus.storage.recent import RecentBlobs
 
 if TYPE_CHECKING:
     from pairbus.storage.files import FileSystem
@@ -23,7 +21,7 @@ HANDLES_MAX: Final = 64
 """Old segments held open for reading."""
 
 
-class BlobCache:
+class BlobCache(RecentBlobs):
     """Reads blobs.
 
     Args:
@@ -32,10 +30,8 @@ class BlobCache:
     """
 
     def __init__(self, files: FileSystem, cache_bytes: int) -> None:
+        super().__init__(cache_bytes // 2)
         self._files = files
-        self._recent: dict[int, bytes] = {}
-        self.recent_bytes = 0
-        self.recent_bytes_max = cache_bytes // 2
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
         self._blocks_max = max(BLOCKS_MIN, cache_bytes // 2 // BLOCK_BYTES)
         self._handles: OrderedDict[int, int] = OrderedDict()
@@ -45,31 +41,6 @@ class BlobCache:
     @property
     def cached_bytes(self) -> int:
         return self.recent_bytes + sum(map(len, self._blocks.values()))
-
-    def add(self, location: int, blob: bytes, durable: int) -> None:
-        """Keep a blob that was just staged; ``durable`` is the location up to which all is on disk."""
-        self._recent[location] = blob
-        self.recent_bytes += len(blob)
-        if self.recent_bytes > self.recent_bytes_max:
-            self._evict(durable)
-
-    def forget(self, location: int) -> None:
-        """Drop a blob that will not be read again."""
-        blob = self._recent.pop(location, None)
-        if blob is not None:
-            self.recent_bytes -= len(blob)
-
-    def _evict(self, durable: int) -> None:
-        # By a quarter at once: taking the first key of a dict again and again would walk over the holes each time.
-        surplus = self.recent_bytes - self.recent_bytes_max * 3 // 4
-        gone: list[int] = []
-        for location, blob in self._recent.items():
-            if surplus <= 0 or location >= durable:
-                break
-            gone.append(location)
-            surplus -= len(blob)
-        for location in gone:
-            self.forget(location)
 
     def read(self, location: int, size: int, durable: int) -> bytes:
         """The blob at a location, from memory or disk."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pairbus.errors import StoreCorrupt, StoreFailed
+from pairbus.storage.accounts import RESTATABLE
 from pairbus.storage.codec import decode
-from pairbus.storage.log.accounts import RESTATABLE
 from pairbus.storage.log.frame import HEADER_BYTES, read_frame, read_header
 from pairbus.storage.log.segment import (
     OFFSET_BITS,
@@ -18,8 +18,8 @@ from pairbus.storage.log.segment import (
 
 if TYPE_CHECKING:
     from pairbus.engine.records import Record
+    from pairbus.storage.accounts import SegmentAccount
     from pairbus.storage.files import FileSystem
-    from pairbus.storage.log.accounts import SegmentAccount
 
 
 def restatable(files: FileSystem, account: SegmentAccount, void: set[tuple[int, int]]) -> Iterator[Record]:

@@ -26,7 +26,7 @@ the file and costs one plain sync. A used segment whose records no longer matter
 
 How space comes back
 
-Segments go strictly oldest first (``accounts``). The store counts what lives in each. When the oldest one holds mostly garbage, its
+Segments go strictly oldest first (``storage.accounts``). The store counts what lives in each. When the oldest one holds mostly garbage, its
 records are read back in small steps (``restate``), and the engine appends those that are still true again. Then nothing in the segment
 matters, and the next frame says so in its header: it names the oldest segment that still does.
 
@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
 from pairbus.errors import StoreUnavailable, UsageError
+from pairbus.storage.accounts import ENTITY_SHIFT, SegmentAccount, SegmentAccounts
 from pairbus.storage.codec import (
     REMOVED_HEAD_BYTES,
     REMOVED_NUMBER_BYTES,
@@ -59,7 +60,6 @@ from pairbus.storage.codec_rare import encode_rare
 from pairbus.storage.files import UNFINISHED_SUFFIX, FileSystem, RealFileSystem, write_all
 from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log import recovery
-from pairbus.storage.log.accounts import ENTITY_SHIFT, SegmentAccount, SegmentAccounts
 from pairbus.storage.log.cache import BlobCache
 from pairbus.storage.log.frame import HEADER_BYTES, MARKER_BYTES, MORE
 from pairbus.storage.log.free_space import FreeSpace
@@ -108,7 +108,7 @@ class LogStore:
         self._pool = SegmentPool(files, segment_bytes, found.tail.number + 1, make_marker, is_background)
         self._free_space = FreeSpace(files, self._pool, segment_bytes, reserve_bytes)
         self._cache = BlobCache(files, cache_bytes)
-        self._accounts = SegmentAccounts()
+        self._accounts = SegmentAccounts(OFFSET_BITS)
         self._is_accounted = False
         self._writer: LogWriter | None = None
         self._staging = Staging()

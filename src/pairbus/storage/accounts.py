@@ -26,7 +26,6 @@ from pairbus.engine.records import (
     SessionStateSet,
 )
 from pairbus.storage.codec import STORED_HEAD_BYTES
-from pairbus.storage.log.segment import OFFSET_BITS
 
 AUDIT: Final = 0
 """Stands for the message audit among the queue ids of ``high``; no queue has the id 0."""
@@ -66,9 +65,14 @@ class SegmentAccount:
 
 
 class SegmentAccounts:
-    """The accounts of all segments that matter, oldest first."""
+    """The accounts of all segments that matter, oldest first.
 
-    def __init__(self) -> None:
+    Args:
+        offset_bits: A location without these bits is the number of its segment.
+    """
+
+    def __init__(self, offset_bits: int) -> None:
+        self._offset_bits = offset_bits
         self.by_number: dict[int, SegmentAccount] = {}
         self.live_bytes = 0
         self.proven_bytes = 0
@@ -112,7 +116,7 @@ class SegmentAccounts:
 
     def add_live(self, queue_id: int, location: int, size: int) -> None:
         """A message lies at a location."""
-        account = self.by_number.get(location >> OFFSET_BITS)
+        account = self.by_number.get(location >> self._offset_bits)
         if account is not None:
             entity_id = queue_id >> ENTITY_SHIFT
             size += STORED_HEAD_BYTES

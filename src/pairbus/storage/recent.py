@@ -1,0 +1,41 @@
+"""The message bytes that were stored last. Bounded (B62). Owner's thread."""
+
+from __future__ import annotations
+
+
+class RecentBlobs:
+    """Blobs by their location. What is staged and not yet durable is always here, for nothing else has it.
+
+    Args:
+        recent_bytes_max: Bound of what is kept beyond that.
+    """
+
+    def __init__(self, recent_bytes_max: int) -> None:
+        self._recent: dict[int, bytes] = {}
+        self.recent_bytes = 0
+        self.recent_bytes_max = recent_bytes_max
+
+    def add(self, location: int, blob: bytes, durable: int) -> None:
+        """Keep a blob that was just staged; ``durable`` is the location up to which all is durable."""
+        self._recent[location] = blob
+        self.recent_bytes += len(blob)
+        if self.recent_bytes > self.recent_bytes_max:
+            self._evict(durable)
+
+    def forget(self, location: int) -> None:
+        """Drop a blob that will not be read again."""
+        blob = self._recent.pop(location, None)
+        if blob is not None:
+            self.recent_bytes -= len(blob)
+
+    def _evict(self, durable: int) -> None:
+        # By a quarter at once: taking the first key of a dict again and again would walk over the holes each time.
+        surplus = self.recent_bytes - self.recent_bytes_max * 3 // 4
+        gone: list[int] = []
+        for location, blob in self._recent.items():
+            if surplus <= 0 or location >= durable:
+                break
+            gone.append(location)
+            surplus -= len(blob)
+        for location in gone:
+            self.forget(location)
