@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pairbus.storage.postgres.connection import Address, Session
 from pairbus.storage.postgres.lease import PostgresLease
+from pairbus.storage.postgres.nodes import PostgresNodes
 from pairbus.storage.postgres.reader import PostgresReader
 from pairbus.storage.postgres.schema import RANGE_FRAMES, ensure, shard_of
 from pairbus.storage.postgres.settings import PostgresSettings
@@ -56,6 +57,9 @@ class Database:
 
     def lease(self) -> PostgresLease:
         return PostgresLease(self.address, self.shard, self._range_frames)
+
+    def nodes(self) -> PostgresNodes:
+        return PostgresNodes(self.address, self.shard)
 
     def settings(self) -> PostgresSettings:
         return PostgresSettings(self.address, self.shard)

@@ -4,6 +4,7 @@
     pairbus_shard     shard, name, epoch, owner, address, until, frames in a range    one row for each shard: who may write and speak
     pairbus_frame     shard, seq, epoch, crc, head, body                              the log: one row for each commit
     pairbus_setting   shard, name, value                                              what all nodes of a shard share: certificates, keys
+    pairbus_node      shard, node, address, names, state, version, asked, seen        the nodes that serve a shard
     pairbus_barrier   shard, passed                                                   written to learn that everything before is durable
 
     pairbus_reserve_<shard>   filling    space that is given up when the database is full; made by the writer
@@ -46,6 +47,9 @@ create table if not exists pairbus_frame (
 alter table pairbus_frame alter column head set storage external, alter column body set storage external;
 create table if not exists pairbus_setting (
   shard int not null references pairbus_shard, name text not null, value bytea not null, primary key (shard, name));
+create table if not exists pairbus_node (
+  shard int not null references pairbus_shard, node text not null, address text not null, names text not null, state text not null,
+  version text not null, asked text not null default '', seen timestamptz not null, primary key (shard, node));
 create table if not exists pairbus_barrier (shard int primary key references pairbus_shard, passed bigint not null);
 insert into pairbus_schema select 1 where not exists (select from pairbus_schema);
 """

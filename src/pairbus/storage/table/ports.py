@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pairbus.errors import StorageError
 
@@ -134,5 +134,51 @@ class LeaseTable(Protocol):
 
     def look(self) -> Ownership:
         """Who owns the shard now."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEntry:
+    """One node of a cluster, as it last reported itself."""
+
+    node: str
+    address: str
+    """Where other nodes reach it."""
+    names: tuple[str, ...] = ()
+    """Host names by which clients reach it: the certificate of whichever node is the owner holds them all."""
+    state: str
+    version: str
+    asked: str = ""
+    """What an operator asked of it: one of ``REQUESTS``."""
+    age_ms: int = 0
+    """Since its last report, by the database's clock."""
+
+
+REQUEST_NONE: Final = ""
+REQUEST_MOVE: Final = "move"
+"""Give the shard to another node, once."""
+REQUEST_DRAIN: Final = "drain"
+"""Give the shard up and do not take it until the request is taken back."""
+REQUESTS: Final = (REQUEST_NONE, REQUEST_MOVE, REQUEST_DRAIN)
+
+
+class NodeTable(Protocol):
+    """The nodes that serve a shard, and what an operator asks of them. Used by the lease thread and by the command line."""
+
+    def report(self, entry: NodeEntry) -> str:
+        """Set what is known of a node, but for ``asked``. Returns what is asked of it."""
+
+    def nodes(self) -> list[NodeEntry]:
+        """All nodes that ever reported, by name, and were not forgotten."""
+
+    def ask(self, node: str, request: str) -> bool:
+        """Ask something of a node, or take it back; False: there is no such node."""
+
+    def answered(self, node: str, request: str) -> None:
+        """The node has done what was asked: the request is gone, unless another one came meanwhile."""
+
+    def forget(self, node: str) -> bool:
+        """Remove a node that is gone for good; False: there is none of this name."""
 
     def close(self) -> None: ...

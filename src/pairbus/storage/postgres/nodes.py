@@ -1,0 +1,69 @@
+"""The nodes that serve a shard: see ``storage.table.ports.NodeTable``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.storage.postgres.binary import INT4, TEXT, int4, number, text
+from pairbus.storage.postgres.connection import Session
+from pairbus.storage.table.ports import NodeEntry
+
+if TYPE_CHECKING:
+    from pairbus.storage.postgres.connection import Address
+
+_REPORT: Final = (
+    b"insert into pairbus_node (shard, node, address, names, state, version, seen) "
+    b"values ($1, $2, $3, $4, $5, $6, clock_timestamp()) on conflict (shard, node) do update set address = excluded.address, "
+    b"names = excluded.names, state = excluded.state, version = excluded.version, seen = excluded.seen returning asked"
+)
+_NODES: Final = (
+    b"select node, address, names, state, version, asked, "
+    b"greatest(floor(extract(epoch from clock_timestamp() - seen) * 1000), 0)::bigint "
+    b"from pairbus_node where shard = $1 order by node"
+)
+_ASK: Final = b"update pairbus_node set asked = $3 where shard = $1 and node = $2 returning node"
+_ANSWERED: Final = b"update pairbus_node set asked = '' where shard = $1 and node = $2 and asked = $3"
+_FORGET: Final = b"delete from pairbus_node where shard = $1 and node = $2 returning node"
+
+
+class PostgresNodes:
+    """See ``storage.table.ports.NodeTable``."""
+
+    def __init__(self, address: Address, shard: int) -> None:
+        self._session = Session(address, "nodes")
+        self._shard = int4(shard)
+
+    def report(self, entry: NodeEntry) -> str:
+        given = (entry.node, entry.address, " ".join(entry.names), entry.state, entry.version)
+        values = (self._shard, *(value.encode() for value in given))
+        return text(self._session.execute(b"report", _REPORT, (INT4, *(TEXT,) * 5), values), 0, 0)
+
+    def nodes(self) -> list[NodeEntry]:
+        found = self._session.execute(b"nodes", _NODES, (INT4,), (self._shard,))
+        return [
+            NodeEntry(
+                node=text(found, row, 0),
+                address=text(found, row, 1),
+                names=tuple(text(found, row, 2).split()),
+                state=text(found, row, 3),
+                version=text(found, row, 4),
+                asked=text(found, row, 5),
+                age_ms=number(found, row, 6),
+            )
+            for row in range(found.ntuples)
+        ]
+
+    def ask(self, node: str, request: str) -> bool:
+        values = (self._shard, node.encode(), request.encode())
+        return bool(self._session.execute(b"ask", _ASK, (INT4, TEXT, TEXT), values).ntuples)
+
+    def answered(self, node: str, request: str) -> None:
+        values = (self._shard, node.encode(), request.encode())
+        self._session.execute(b"answered", _ANSWERED, (INT4, TEXT, TEXT), values)
+
+    def forget(self, node: str) -> bool:
+        values = (self._shard, node.encode())
+        return bool(self._session.execute(b"forget", _FORGET, (INT4, TEXT), values).ntuples)
+
+    def close(self) -> None:
+        self._session.close()
