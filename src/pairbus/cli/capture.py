@@ -14,8 +14,7 @@ import click
 from pairbus.cli.kit.namespace import connection_of, find_target, split_sub_queue
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, stop_on_signals
-from pairbus.cli.kit.spark import conf_option
-from pairbus.cli.reports.spark_report import closing_spark, spark_errors, spark_settings
+from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:

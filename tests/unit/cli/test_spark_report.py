@@ -10,6 +10,7 @@ import click
 import pytest
 
 from pairbus.cli.capture import capture
+from pairbus.cli.kit.spark import java_ended, own_error, spark_errors, spark_settings
 from pairbus.cli.pairing.syphon import syphon
 from pairbus.cli.reports import spark_report
 from pairbus.cli.reports.cost import cost
@@ -20,11 +21,7 @@ from pairbus.cli.reports.spark_report import (
     MEMORY_MB_MIN,
     check_master,
     driver_memory,
-    java_ended,
-    own_error,
     plain,
-    spark_errors,
-    spark_settings,
 )
 from pairbus.errors import PairbusError, UsageError
 

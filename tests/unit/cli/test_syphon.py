@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pairbus.cli import root as roots
 from pairbus.cli.kit.output import status
-from pairbus.cli.reports.spark_report import spark_settings
+from pairbus.cli.kit.spark import spark_settings
 from pairbus.errors import UsageError
 
 

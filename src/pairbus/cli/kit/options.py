@@ -82,7 +82,8 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
         return click.Argument([one.name], **settings)
     flag = settings.pop("flag") or "--" + one.name.replace("_", "-")
     settings["default"] = None if is_many else _default(one.default)
-    settings["show_default"] = one.default not in (None, False, "", ()) or "/" in flag
+    is_shown = one.default is not False and one.default not in (None, "", ())
+    settings["show_default"] = is_shown or "/" in flag
     settings["multiple"] = is_many
     minimum, maximum = settings.pop("minimum", None), settings.pop("maximum", None)
     parse: Parse | None = settings.pop("parse", None) or (_length if hint is timedelta else None)

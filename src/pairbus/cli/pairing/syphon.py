@@ -16,8 +16,7 @@ import click
 from pairbus.cli.kit.options import command, json_option, option, values_of
 from pairbus.cli.kit.output import status, stop_on_signals
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
-from pairbus.cli.kit.spark import conf_option
-from pairbus.cli.reports.spark_report import closing_spark, spark_errors, spark_settings
+from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:

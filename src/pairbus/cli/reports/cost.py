@@ -6,20 +6,14 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from pairbus.cli.kit.group import HelpfulGroup
-from pairbus.cli.reports.engine import (
-    EngineOptions,
-    check_outputs,
-    computing,
-    engine_options,
-    instant,
-    moment,
-    write_page,
-)
+from pairbus.cli.kit.options import argument, command, json_option, option, values_of
+from pairbus.cli.kit.output import show
+from pairbus.cli.reports.engine import EngineFlags, check_outputs, computing, instant, moment, write_page
 from pairbus.errors import UsageError
 from pairbus.pairing.options import (
     BACKLOG_QUEUE_COUNT_DEFAULT,
@@ -56,27 +50,31 @@ def cost() -> None:
     """Estimate costs, calculate the bill, and replay usage with other settings."""
 
 
-def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Milliseconds of a length of time, as 90s, 15m, 2h."""
+def duration(text: str) -> int:
+    """Milliseconds of a length of time, as 90s, 15m, 2h. Raises UsageError."""
     from pairbus.reports.text import duration_ms
 
-    try:
-        return None if value is None else duration_ms(value)
-    except UsageError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+    return duration_ms(text)
+
+
+def duration_option(help: str, default: str | None = None, *, flag: str = "") -> Any:
+    """An option whose value is a length of time."""
+    return option(help, default, flag=flag, metavar="TIME", parse=duration)
 
 
 # -- prices -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class PriceOptions:
+class PriceFlags:
     """Which price table."""
 
-    prices: str | None
-    tier: str
-    region: str | None
-    currency: str | None
+    prices: str | None = option(
+        "A price file; docs/reference/prices.md.  [default: the built-in tables]", metavar="FILE"
+    )
+    tier: str = option("Service tier in the price table.", "standard")
+    region: str | None = option("Region of the price table.")
+    currency: str | None = option("Currency of the price table, where more than one fits.")
 
     @property
     def wanted_currency(self) -> str | None:
@@ -110,99 +108,54 @@ def _today() -> Any:
     return utc(BrokerClock()()).date()
 
 
-def price_options(command: Any) -> Any:
-    """The options of ``PriceOptions``."""
-    for option in (
-        click.option("--currency", help="Currency of the price table, where more than one fits."),
-        click.option("--region", help="Region of the price table."),
-        click.option(
-            "--tier", default="standard", show_default=True, help="Service tier in the price table."
-        ),
-        click.option(
-            "--prices",
-            metavar="FILE",
-            help="A price file; docs/reference/prices.md.  [default: the built-in tables]",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 # -- estimate -----------------------------------------------------------------------------------------
 
 
-@cost.command(epilog="\b\nExample:\n  pairbus cost estimate --queues 10 --days 30\n")
-@click.option(
-    "--queues",
-    type=click.IntRange(0),
-    default=BACKLOG_QUEUE_COUNT_DEFAULT,
-    show_default=True,
-    help="Backlog queues.",
-)
-@click.option(
-    "--syphons", type=click.IntRange(0), default=1, show_default=True, help="Processes that run a syphon."
-)
-@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True)
-@click.option(
-    "--messages", type=click.IntRange(0), default=0, show_default=True, help="Messages sent in these days."
-)
-@click.option(
-    "--size", type=click.IntRange(0), default=1024, show_default=True, help="Size of a message in bytes."
-)
-@click.option(
-    "--outage", "outage_ms", metavar="TIME", callback=duration, default="0",
-    help="Total time the primary is unavailable, for example 2h.",
-)  # fmt: skip
-@click.option(
-    "--outages", type=click.IntRange(1), default=1, show_default=True, help="Number of outages in that time."
-)
-@click.option("--rate", metavar="N", help="Sends per second during an outage.  [default: as at other times]")
-@click.option(
-    "--entities", type=click.IntRange(1), default=1, show_default=True, help="Entities that are sent to."
-)
-@click.option("--clients", type=click.IntRange(1), default=1, show_default=True, help="Processes that send.")
-@click.option(
-    "--failover-interval", "failover_interval_ms", metavar="TIME", callback=duration, default=FAILOVER, show_default=True,
-    help="Failover interval of the paired clients.",
-)  # fmt: skip
-@click.option(
-    "--while-suspect", type=click.Choice(("wait", "raise")), default="wait", show_default=True, help="What sends do until the failover.",
-)  # fmt: skip
-@click.option(
-    "--ping-interval", "ping_interval_ms", metavar="TIME", callback=duration, default=PINGS, show_default=True,
-    help="Ping interval of the paired clients.",
-)  # fmt: skip
-@click.option(
-    "--connections",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Connections open at the same time.",
-)
-@price_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def estimate(
-    rate: str | None,
-    prices: str | None,
-    tier: str,
-    region: str | None,
-    currency: str | None,
-    as_json: bool,
-    **scenario: Any,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ScenarioFlags:
+    queues: int = option("Backlog queues.", BACKLOG_QUEUE_COUNT_DEFAULT, minimum=0)
+    syphons: int = option("Processes that run a syphon.", 1, minimum=0)
+    days: int = option("Days that are counted.", 30, minimum=1, maximum=3660)
+    messages: int = option("Messages sent in these days.", 0, minimum=0)
+    size: int = option("Size of a message in bytes.", 1024, minimum=0)
+    outage_ms: int = duration_option(
+        "Total time the primary is unavailable, for example 2h.", "0s", flag="--outage"
+    )
+    outages: int = option("Number of outages in that time.", 1, minimum=1)
+    entities: int = option("Entities that are sent to.", 1, minimum=1)
+    clients: int = option("Processes that send.", 1, minimum=1)
+    failover_interval_ms: int = duration_option(
+        "Failover interval of the paired clients.", FAILOVER, flag="--failover-interval"
+    )
+    while_suspect: Literal["wait", "raise"] = option("What sends do until the failover.", "wait")
+    ping_interval_ms: int = duration_option(
+        "Ping interval of the paired clients.", PINGS, flag="--ping-interval"
+    )
+    connections: int = option("Connections open at the same time.", 0, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateFlags(ScenarioFlags, PriceFlags):
+    rate: str | None = option("Sends per second during an outage.  [default: as at other times]", metavar="N")
+    as_json: bool = json_option("One JSON object.")
+
+
+@command(EstimateFlags, "\b\nExample:\n  pairbus cost estimate --queues 10 --days 30\n", group=cost)
+def estimate(options: EstimateFlags) -> None:
     """Estimate what pairing will cost. Every figure shows how it was calculated."""
     from pairbus.reports.bill.estimate import Scenario
     from pairbus.reports.bill.estimate import estimate as calculate
     from pairbus.reports.views.json import estimate_json
     from pairbus.reports.views.terminal import estimate_lines
 
-    pricing = PriceOptions(prices=prices, tier=tier, region=region, currency=currency).pricing()
-    table = pricing.table(_today())
-    found = calculate(Scenario(rate_per_1000s=_rate(rate), **scenario), table)
-    if as_json:
-        click.echo(json.dumps({**estimate_json(found), "price_source": table.described}))
-    else:
-        click.echo("\n".join([*estimate_lines(found), f"Prices: {table.described}"]))
+    table = options.pricing().table(_today())
+    scenario = Scenario(rate_per_1000s=_rate(options.rate), **values_of(options, ScenarioFlags))
+    found = calculate(scenario, table)
+    show(
+        {**estimate_json(found), "price_source": table.described},
+        options.as_json,
+        [*estimate_lines(found), f"Prices: {table.described}"],
+    )
 
 
 def _rate(text: str | None) -> int | None:
@@ -225,13 +178,17 @@ def _rate(text: str | None) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsageOptions(EngineOptions, PriceOptions):
+class UsageFlags(EngineFlags, PriceFlags):
     """Which usage, at which prices."""
 
-    logs: tuple[str, ...]
-    start: datetime | None
-    end: datetime | None
-    count_settlements: bool
+    logs: tuple[str, ...] = argument(nargs=-1, required=True, metavar="LOG…")
+    start: datetime | None = option(
+        "Usage from this moment on (UTC).", flag="--from", metavar="WHEN", parse=moment
+    )
+    end: datetime | None = option(
+        "Usage before this moment (UTC).", flag="--to", metavar="WHEN", parse=moment
+    )
+    count_settlements: bool = option("Bill completing and abandoning as operations too.", False)
 
     @property
     def unbilled(self) -> tuple[str, ...]:
@@ -248,52 +205,24 @@ class UsageOptions(EngineOptions, PriceOptions):
             )
 
 
-def usage_options(command: Any) -> Any:
-    """The options of ``UsageOptions``."""
-    command = price_options(command)
-    for option in (
-        click.option(
-            "--count-settlements", is_flag=True, help="Bill completing and abandoning as operations too."
-        ),
-        click.option("--to", "end", metavar="WHEN", callback=moment, help="Usage before this moment (UTC)."),
-        click.option(
-            "--from", "start", metavar="WHEN", callback=moment, help="Usage from this moment on (UTC)."
-        ),
-        engine_options,
-    ):
-        command = option(command)
-    return click.argument("logs", nargs=-1, required=True, metavar="LOG…")(command)
-
-
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(UsageOptions):
-    """What ``cost report`` was given."""
+class ReportFlags(UsageFlags):
+    data_out: Literal["backlog", "all", "none"] = option("Receives that leave the region.", "backlog")
+    as_json: bool = json_option("One JSON object.")
+    csv_directory: str | None = option(
+        "Write the table of days, entities and operations as CSV.", flag="--csv", metavar="DIR"
+    )
+    parquet_directory: str | None = option(
+        "Write it as Parquet, with the quarantined rows.", flag="--parquet", metavar="DIR"
+    )
+    html_file: str | None = option("Write a page with plots.", flag="--html", metavar="FILE")
 
-    data_out: str
-    as_json: bool
-    csv_directory: str | None
-    parquet_directory: str | None
-    html_file: str | None
 
-
-@cost.command(epilog="\b\nExample:\n  pairbus cost report /var/lib/pairbus/contoso --currency USD\n")
-@usage_options
-@click.option("--data-out", type=click.Choice(["backlog", "all", "none"]), default="backlog", show_default=True,
-              help="Receives that leave the region.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option(
-    "--csv", "csv_directory", metavar="DIR", help="Write the table of days, entities and operations as CSV."
+@command(
+    ReportFlags, "\b\nExample:\n  pairbus cost report /var/lib/pairbus/contoso --currency USD\n", group=cost
 )
-@click.option(
-    "--parquet", "parquet_directory", metavar="DIR", help="Write it as Parquet, with the quarantined rows."
-)
-@click.option("--html", "html_file", metavar="FILE", help="Write a page with plots.")
-def report(**given: Any) -> int:
+def report(options: ReportFlags) -> int:
     """Calculate the bill from usage LOGs: data directories of brokers, directories of logs, or files."""
-    return _report(ReportOptions(**given))
-
-
-def _report(options: ReportOptions) -> int:
     from pairbus.reports.engines.usage_log import USAGE, usage_range
     from pairbus.reports.views.bill import bill_document
     from pairbus.reports.views.html import page
@@ -326,46 +255,26 @@ def _report(options: ReportOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhatIfOptions(UsageOptions):
-    """What ``cost what-if`` was given."""
+class WhatIfFlags(UsageFlags):
+    failover_interval: int | None = duration_option("Failover interval to assume.")
+    queues: int | None = option("Number of backlog queues to assume.", minimum=1)
+    ping_interval: int | None = duration_option("Ping interval to assume.")
+    away: tuple[str, ...] = option(
+        "Assume that the primary was unavailable in this time (UTC).", (), metavar="FROM/TO"
+    )
+    recorded_failover_interval: int = duration_option("Failover interval that was in force.", FAILOVER)
+    recorded_ping_interval: int = duration_option("Ping interval that was in force.", PINGS)
+    as_json: bool = json_option("One JSON object.")
 
-    failover_interval: int | None
-    queues: int | None
-    ping_interval: int | None
-    away: tuple[str, ...]
-    recorded_failover_interval: int
-    recorded_ping_interval: int
-    as_json: bool
 
-
-@cost.command(
-    "what-if", epilog="\b\nExample:\n  pairbus cost what-if /var/lib/pairbus/contoso --failover-interval 5m\n"
+@command(
+    WhatIfFlags,
+    "\b\nExample:\n  pairbus cost what-if /var/lib/pairbus/contoso --failover-interval 5m\n",
+    name="what-if",
+    group=cost,
 )
-@usage_options
-@click.option("--failover-interval", metavar="TIME", callback=duration, help="Failover interval to assume.")
-@click.option("--queues", type=click.IntRange(1), help="Number of backlog queues to assume.")
-@click.option("--ping-interval", metavar="TIME", callback=duration, help="Ping interval to assume.")
-@click.option(
-    "--away",
-    multiple=True,
-    metavar="FROM/TO",
-    help="Assume that the primary was unavailable in this time (UTC).",
-)
-@click.option(
-    "--recorded-failover-interval", metavar="TIME", callback=duration, default=FAILOVER, show_default=True,
-    help="Failover interval that was in force.",
-)  # fmt: skip
-@click.option(
-    "--recorded-ping-interval", metavar="TIME", callback=duration, default=PINGS, show_default=True,
-    help="Ping interval that was in force.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def what_if(**given: Any) -> None:
+def what_if(options: WhatIfFlags) -> None:
     """Replay recorded usage with other settings: how many sends would have failed, how many detoured, and the cost."""
-    _what_if(WhatIfOptions(**given))
-
-
-def _what_if(options: WhatIfOptions) -> None:
     from pairbus.reports.bill.days import operations_amount
     from pairbus.reports.bill.what_if import Change, Replay, Settings, replay
     from pairbus.reports.engines.usage_log import USAGE, usage_range
@@ -395,10 +304,7 @@ def _what_if(options: WhatIfOptions) -> None:
     )
     found: Replay = replay(recorded, settings, change)
     amounts = operations_amount(recorded, pricing, found.operations)
-    if options.as_json:
-        click.echo(json.dumps(replay_json(found, *amounts)))
-    else:
-        click.echo("\n".join(replay_lines(found, *amounts)))
+    show(replay_json(found, *amounts), options.as_json, replay_lines(found, *amounts))
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-import click
-
-from pairbus.cli.reports.spark_report import conf_option, reporting, spark_settings, watched
+from pairbus.cli.kit.options import option
+from pairbus.cli.kit.spark import conf_option, spark_settings
+from pairbus.cli.reports.spark_report import reporting, watched
 from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,29 +22,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class EngineFlags:
     """Where a report is computed."""
 
-    engine: str
-    master: str | None
-    settings: tuple[str, ...]
-
-
-def engine_options(command: Any) -> Any:
-    """The options of ``EngineOptions``."""
-    for option in (
-        conf_option,
-        click.option("--master", metavar="URL", help="The Spark master.  [default: this machine]"),
-        click.option(
-            "--engine",
-            type=click.Choice(["auto", "local", "spark"]),
-            default="auto",
-            show_default=True,
-            help="Compute in this process (local) or on Spark. auto: local while the logs are small, else Spark.",
-        ),
-    ):
-        command = option(command)
-    return command
+    engine: Literal["auto", "local", "spark"] = option(
+        "Compute in this process (local) or on Spark. auto: local while the logs are small, else Spark.",
+        "auto",
+    )
+    master: str | None = option("The Spark master.  [default: this machine]", metavar="URL")
+    settings: tuple[str, ...] = conf_option()
 
 
 def instant(text: str) -> datetime:
@@ -53,14 +39,12 @@ def instant(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """A moment in UTC, as 2026-11-15 or 2026-11-15T10:00."""
+def moment(text: str) -> datetime:
+    """A moment in UTC, as 2026-11-15 or 2026-11-15T10:00. Raises UsageError."""
     try:
-        return None if value is None else instant(value)
+        return instant(text)
     except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is no moment: write 2026-11-15 or 2026-11-15T10:00", ctx, param
-        ) from None
+        raise UsageError(f"{text!r} is no moment: write 2026-11-15 or 2026-11-15T10:00") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +57,7 @@ class Computing:
 
 @contextmanager
 def computing(
-    name: str, what: str, options: EngineOptions, locations: Mapping[str, Sequence[str]], wanted: Wanted
+    name: str, what: str, options: EngineFlags, locations: Mapping[str, Sequence[str]], wanted: Wanted
 ) -> Iterator[Computing]:
     """Find the files of every role and the engine for them. People see ``what`` while it runs.
 

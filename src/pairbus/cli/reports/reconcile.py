@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from pairbus.cli.reports.engine import (
-    EngineOptions,
-    check_outputs,
-    computing,
-    engine_options,
-    moment,
-    write_page,
-)
+from pairbus.cli.kit.options import command, json_option, option
+from pairbus.cli.reports.engine import EngineFlags, check_outputs, computing, moment, write_page
 
 EXIT_LOSS: Final = 1
 EXIT_UNPROVEN: Final = 2
@@ -32,60 +26,36 @@ or gave up.
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconcileOptions(EngineOptions):
-    """What the command line gave."""
+class ReconcileFlags(EngineFlags):
+    sent: tuple[str, ...] = option(
+        "What was confirmed to senders: audit files or directories. May repeat.",
+        (),
+        metavar="PATH",
+        required=True,
+    )
+    received: tuple[str, ...] = option(
+        "What destinations recorded. May repeat.", (), metavar="PATH", required=True
+    )
+    backlog: tuple[str, ...] = option(
+        "What is still in the backlog: its audit, or a listing.", (), metavar="PATH"
+    )
+    dead_letter: tuple[str, ...] = option("What is in dead-letter queues: a listing.", (), metavar="PATH")
+    until: datetime | None = option(
+        "Ignore sends from this moment on (UTC) if they have not arrived yet.", metavar="WHEN", parse=moment
+    )
+    no_body_hash: bool = option("Compare only destination and message id, not the body.", False)
+    no_order: bool = option("Do not look for messages that were overtaken.", False)
+    out: str | None = option(
+        "Write the certificate as JSON, and every message that did not simply arrive as Parquet.",
+        metavar="DIR",
+    )
+    html_file: str | None = option("Write a page.", flag="--html", metavar="FILE")
+    as_json: bool = json_option("One JSON object.")
 
-    sent: tuple[str, ...]
-    received: tuple[str, ...]
-    backlog: tuple[str, ...]
-    dead_letter: tuple[str, ...]
-    until: datetime | None
-    no_body_hash: bool
-    no_order: bool
-    out: str | None
-    html_file: str | None
-    as_json: bool
 
-
-@click.command(epilog=EPILOG)
-@click.option(
-    "--sent",
-    multiple=True,
-    required=True,
-    metavar="PATH",
-    help="What was confirmed to senders: audit files or directories. May repeat.",
-)
-@click.option(
-    "--received", multiple=True, required=True, metavar="PATH", help="What destinations recorded. May repeat."
-)
-@click.option(
-    "--backlog", multiple=True, metavar="PATH", help="What is still in the backlog: its audit, or a listing."
-)
-@click.option(
-    "--dead-letter", multiple=True, metavar="PATH", help="What is in dead-letter queues: a listing."
-)
-@click.option(
-    "--until",
-    callback=moment,
-    metavar="WHEN",
-    help="Ignore sends from this moment on (UTC) if they have not arrived yet.",
-)
-@click.option("--no-body-hash", is_flag=True, help="Compare only destination and message id, not the body.")
-@click.option("--no-order", is_flag=True, help="Do not look for messages that were overtaken.")
-@engine_options
-@click.option(
-    "--out",
-    metavar="DIR",
-    help="Write the certificate as JSON, and every message that did not simply arrive as Parquet.",
-)
-@click.option("--html", "html_file", metavar="FILE", help="Write a page.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def reconcile(**given: Any) -> int:
+@command(ReconcileFlags, EPILOG)
+def reconcile(options: ReconcileFlags) -> int:
     """Prove which messages arrived: compare the accepted sends with destinations, backlog and dead-letter queues."""
-    return _reconcile(ReconcileOptions(**given))
-
-
-def _reconcile(options: ReconcileOptions) -> int:
     from pairbus.reports.certificate.value import HOLDS, LOSS
     from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, DEAD_LETTER, RECEIVED, SENT, check_whole
     from pairbus.reports.views.certificate import certificate_document

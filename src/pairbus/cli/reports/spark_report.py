@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import click
 
 from pairbus.cli.kit.errors import one_line
+from pairbus.cli.kit.spark import spark_errors
 from pairbus.errors import PairbusError, UsageError
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ CONNECT_SECONDS: Final = 10.0
 STANDALONE: Final = "spark://"
 _MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://[^:,]+.*:\d+|yarn|k8s://.+")
 _FILE: Final = re.compile(r"(?:reading file|Error reading|read file)[^\n]{0,40}?((?:file:)?/[^\s,\"'\[\]]+)")
-JAVA_END_SECONDS: Final = 2.0
-_OWN: Final = re.compile(r"^[ \t]*pairbus\.[\w.]*?(\w+): (.+)$", re.MULTILINE)
-"""The last line of a Python traceback with an error of ours. Spark passes errors of its workers on as such text."""
-_USAGE: Final = frozenset({"UsageError", "CheckpointMismatch"})
 _NO_SPACE: Final = "No space left on device"
 _NO_MEMORY: Final = ("OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 
@@ -49,94 +45,6 @@ def driver_memory() -> str:
     """A quarter of the machine's memory, as Java writes it."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     return f"{min(MEMORY_MB_MAX, max(MEMORY_MB_MIN, whole // MEMORY_SHARE))}m"
-
-
-def conf_option(command: Any) -> Any:
-    """The option ``--conf``: settings for Spark."""
-    return click.option(
-        "--conf",
-        "settings",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="A Spark setting, for example spark.driver.memory=4g. May repeat.",
-    )(command)
-
-
-def spark_settings(given: Iterable[str]) -> dict[str, str]:
-    """The settings that ``--conf`` gave.
-
-    Raises:
-        UsageError: One is not of the form spark.KEY=VALUE.
-    """
-    settings: dict[str, str] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise UsageError(f"--conf is {key!r}: expected spark.KEY=VALUE")
-        settings[key] = value
-    return settings
-
-
-@contextmanager
-def spark_errors() -> Iterator[None]:
-    """Turn errors of Spark and of its Java process into one line.
-
-    Raises:
-        PairbusError: Java ended, or a task gave up with an error of ours.
-    """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    from pairbus.spark.session import java_exit
-
-    try:
-        yield
-    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
-        code = java_exit(JAVA_END_SECONDS)
-        if code is not None:
-            raise PairbusError(java_ended(code)) from None
-        own = own_error(str(error))
-        if own is None:
-            raise
-        raise own from None
-
-
-@contextmanager
-def closing_spark(spark: SparkSession) -> Iterator[None]:
-    """Stop a session at the end."""
-    try:
-        yield
-    finally:
-        spark.stop()
-
-
-def java_ended(code: int) -> str:
-    """One line for a Java process that ended before its work was done."""
-    how = (
-        f"was killed by signal {-code} ({_signal_name(-code)})"
-        if code < 0
-        else f"ended with exit code {code}"
-    )
-    return (
-        f"the Java process that Spark runs in {how}: if the machine ran out of memory, give it less "
-        "(--conf spark.driver.memory=1g); then run the command again"
-    )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
-
-
-def own_error(text: str) -> PairbusError | None:
-    """The error of ours that a worker raised, from Spark's long text about it; None when there is none."""
-    found = _OWN.findall(text)
-    if not found:
-        return None
-    name, line = found[-1]
-    return (UsageError if name in _USAGE else PairbusError)(line.strip())
 
 
 @contextmanager
@@ -161,7 +69,7 @@ def reporting(
             memory=driver_memory(),
             settings={**(SETTINGS if is_local else {}), **(settings or {})},
         )
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
