@@ -5,15 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.gateway.telemetry.meter import BACKLOG, PING, PRIMARY, RECEIVE, SCHEDULE, SEND, stage_of
-from pairbus.model.entity import FOREVER_MS, KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
+from pairbus.model.entity import DURATION, FOREVER_MS, KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC, settings_of
 from pairbus.web.sessions import rights_of
 
 if TYPE_CHECKING:
     from pairbus.engine.entity import Entity
     from pairbus.gateway.access import Grant
     from pairbus.gateway.broker import Broker
-    from pairbus.model.entity import Settings
+    from pairbus.model.entity import Setting, Settings
 
+_TITLES: Final = {
+    "status": "Status",
+    "lock_duration_ms": "Lock duration",
+    "max_delivery_count": "Max delivery count",
+    "requires_session": "Requires session",
+    "dead_letter_on_expiration": "Dead-letter on expiration",
+    "forward_to": "Forward to",
+    "forward_dead_letters_to": "Forward dead letters to",
+    "default_ttl_ms": "Default time to live",
+    "duplicate_window_ms": "Duplicate detection",
+    "max_size_mb": "Max size",
+    "max_message_kb": "Max message size",
+    "auto_delete_on_idle_ms": "Delete when idle",
+    "access_rules": "Access rules",
+    "user_metadata": "Metadata",
+}
+"""The settings that the page shows, those first that explain most."""
+_UNITS: Final = {"mb": "MB", "kb": "KB"}
 ENTITIES_SHOWN_MAX: Final = 1_000
 """Entities in one overview; the page says when there are more."""
 DEAD_LETTER_SUFFIX: Final = "/$DeadLetterQueue"
@@ -114,31 +132,22 @@ def entity_view(
 
 
 def _settings(kind: int, settings: Settings) -> list[dict[str, object]]:
-    """Settings as a person reads them, those first that explain most."""
-    rows: list[tuple[str, object]] = [("Status", settings.status)]
-    if kind != TOPIC:
-        rows += [
-            ("Lock duration", _duration(settings.lock_duration_ms)),
-            ("Max delivery count", settings.max_delivery_count),
-            ("Requires session", settings.requires_session),
-            ("Dead-letter on expiration", settings.dead_letter_on_expiration),
-            ("Forward to", settings.forward_to),
-            ("Forward dead letters to", settings.forward_dead_letters_to),
-        ]
-    rows.append(("Default time to live", _duration(settings.default_ttl_ms)))
-    if kind != SUBSCRIPTION:
-        window = _duration(settings.duplicate_window_ms) if settings.requires_duplicate_detection else None
-        rows += [
-            ("Duplicate detection", window),
-            ("Max size", f"{settings.max_size_mb:,} MB"),
-            ("Max message size", f"{settings.max_message_kb:,} KB"),
-        ]
-    rows += [
-        ("Delete when idle", _duration(settings.auto_delete_on_idle_ms)),
-        ("Access rules", len(settings.access_rules)),
-        ("Metadata", settings.user_metadata),
-    ]
-    return [{"name": name, "value": value} for name, value in rows]
+    """The settings that an entity of this kind has, as a person reads them."""
+    known = {one.field: one for one in settings_of(kind)}
+    shown = {field: title for field, title in _TITLES.items() if field in known or field == "access_rules"}
+    return [{"name": title, "value": _value(known.get(field), settings)} for field, title in shown.items()]
+
+
+def _value(setting: Setting | None, settings: Settings) -> object:
+    if setting is None:
+        return len(settings.access_rules)
+    if setting.field == "duplicate_window_ms" and not settings.requires_duplicate_detection:
+        return None
+    value = getattr(settings, setting.field)
+    if setting.holds == DURATION:
+        return _duration(value)
+    unit = _UNITS.get(setting.field.rpartition("_")[2])
+    return f"{value:,} {unit}" if unit else value
 
 
 def _duration(milliseconds: int) -> str | None:

@@ -10,11 +10,11 @@ import pytest
 
 from pairbus.amqp.types import Int, Timestamp, Uuid
 from pairbus.gateway.http import HttpRequest
-from pairbus.model.entity import QUEUE, Settings
+from pairbus.model.entity import QUEUE, SETTINGS, SUBSCRIPTION, TOPIC, Settings, settings_of
 from pairbus.pairing.parking import Passport, park
 from pairbus.sdk.credentials import sas_token
 from pairbus.web.messages import BODY_BYTES_SHOWN_MAX, BODY_BYTES_WHOLE_MAX, PAGE_MAX, shown_parts
-from pairbus.web.queries import operations
+from pairbus.web.queries import _TITLES, _settings, operations
 from tests.unit.web.page_kit import KEYS, NOW, Bench
 
 API = "/$page/api"
@@ -215,6 +215,15 @@ def test_settings_are_written_for_people(bench: Bench) -> None:
     assert values["Lock duration"] == "1 min"
     assert values["Default time to live"] is None
     assert values["Max size"] == "1,024 MB"
+
+
+@pytest.mark.parametrize("kind", [QUEUE, TOPIC, SUBSCRIPTION])
+def test_the_page_shows_the_settings_that_a_kind_of_entity_has(kind: int) -> None:
+    fields = {one.field for one in settings_of(kind)}
+    shown = [one["name"] for one in _settings(kind, Settings())]
+
+    assert shown == [title for field, title in _TITLES.items() if field in {*fields, "access_rules"}]
+    assert set(_TITLES) < {one.field for one in SETTINGS} | {"access_rules"}
 
 
 @pytest.mark.promise("M12")
