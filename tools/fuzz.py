@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pairbus.amqp import decode, encode, performatives
+from pairbus.amqp import decode, encode
 from pairbus.amqp.message.scan import scan, split_batch
+from pairbus.amqp.transport import performatives
 from pairbus.amqp.types import Symbol
 from pairbus.engine.rules.sql.action import compile_action
 from pairbus.engine.rules.sql.filter import compile_filter

@@ -22,12 +22,13 @@ from typing import Any, Final
 
 import pairbus.amqp
 from pairbus.amqp.decode import decode_value, skip_value
-from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
 from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
 from pairbus.amqp.message.scan import scan, split_batch
 from pairbus.amqp.message.view import PropertiesView
 from pairbus.amqp.message.whole import decode_message, encode_message
-from pairbus.amqp.performatives import (
+from pairbus.amqp.states import STATE_ACCEPTED, encode_modified, encode_transactional
+from pairbus.amqp.transport.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
+from pairbus.amqp.transport.performatives import (
     Attach,
     Begin,
     Close,
@@ -41,8 +42,7 @@ from pairbus.amqp.performatives import (
     Target,
     Transfer,
 )
-from pairbus.amqp.sasl import SaslInit
-from pairbus.amqp.states import STATE_ACCEPTED, encode_modified, encode_transactional
+from pairbus.amqp.transport.sasl import SaslInit
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, Uuid
 from pairbus.errors import RemoteProtocolError
 from tests.simulation.wire import encode_batch

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp import fast
 from pairbus.amqp.encode import FALSE, NULL, TRUE, encode_binary, encode_list, encode_uint, encode_value
-from pairbus.amqp.performatives import Flow
 from pairbus.amqp.states import STATE_ACCEPTED, STATE_RELEASED, Outcome
+from pairbus.amqp.transport import fast
+from pairbus.amqp.transport.performatives import Flow
 from pairbus.amqp.types import UByte
 from pairbus.errors import RemoteProtocolError
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.amqp.connection import ALL_WORK
-from pairbus.amqp.framing import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, amqp_frame
 from pairbus.amqp.message.whole import encode_message
-from pairbus.amqp.performatives import (
+from pairbus.amqp.states import STATE_ACCEPTED, STATE_RELEASED, encode_modified
+from pairbus.amqp.transport.connection import ALL_WORK
+from pairbus.amqp.transport.framing import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, amqp_frame
+from pairbus.amqp.transport.performatives import (
     Attach,
     Begin,
     Close,
@@ -25,8 +26,7 @@ from pairbus.amqp.performatives import (
     Target,
     Transfer,
 )
-from pairbus.amqp.sasl import SaslInit
-from pairbus.amqp.states import STATE_ACCEPTED, STATE_RELEASED, encode_modified
+from pairbus.amqp.transport.sasl import SaslInit
 from tests.unit.amqp.peers import Wire
 
 LOGIN = SASL_HEADER + SaslInit("ANONYMOUS", b"", "host").frame() + AMQP_HEADER

@@ -19,7 +19,17 @@ from typing import Final
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_binary, encode_described
-from pairbus.amqp.framing import (
+from pairbus.amqp.message.layout import DATA
+from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_message
+from pairbus.amqp.states import (
+    DECLARED_CODE,
+    STATE_ACCEPTED,
+    STATE_RELEASED,
+    Outcome,
+    encode_modified,
+    encode_rejected,
+)
+from pairbus.amqp.transport.framing import (
     AMQP_FRAME,
     AMQP_HEADER,
     EMPTY_FRAME,
@@ -29,9 +39,7 @@ from pairbus.amqp.framing import (
     SASL_HEADER,
     amqp_frame,
 )
-from pairbus.amqp.message.layout import DATA
-from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_message
-from pairbus.amqp.performatives import (
+from pairbus.amqp.transport.performatives import (
     Attach,
     Begin,
     Close,
@@ -47,15 +55,7 @@ from pairbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
-from pairbus.amqp.sasl import OUTCOME_OK, SASL_MECHANISMS, SASL_OUTCOME, SaslInit
-from pairbus.amqp.states import (
-    DECLARED_CODE,
-    STATE_ACCEPTED,
-    STATE_RELEASED,
-    Outcome,
-    encode_modified,
-    encode_rejected,
-)
+from pairbus.amqp.transport.sasl import OUTCOME_OK, SASL_MECHANISMS, SASL_OUTCOME, SaslInit
 from pairbus.amqp.types import Described
 from pairbus.errors import LocalProtocolError
 

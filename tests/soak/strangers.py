@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pairbus.amqp.framing import amqp_frame
+from pairbus.amqp.transport.framing import amqp_frame
 from pairbus.testing import Namespace
 from tests.simulation.wire import ClientConnection
 from tests.soak.scale import key_of, resident_mib

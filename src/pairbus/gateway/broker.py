@@ -12,7 +12,7 @@ import json
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.connection import ConnectionSettings
+from pairbus.amqp.transport.connection import ConnectionSettings
 from pairbus.engine.namespace import Namespace
 from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import Access
@@ -39,7 +39,7 @@ from pairbus.model.access import MANAGE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pairbus.amqp.session import Session
+    from pairbus.amqp.transport.session import Session
     from pairbus.engine.ports import Journal
     from pairbus.gateway.telemetry.audit_rows import AuditRows
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.connection import ALL_WORK, Connection
-from pairbus.amqp.performatives import Coordinator as CoordinatorTarget
+from pairbus.amqp.transport.connection import ALL_WORK, Connection
+from pairbus.amqp.transport.performatives import Coordinator as CoordinatorTarget
 from pairbus.amqp.types import text_of
 from pairbus.engine.records import TRANSFER_DEAD_LETTER
 from pairbus.errors import ArgumentError, MessageTooLarge, NotAllowed, NotSupported, Refusal, Unauthorized
@@ -41,9 +41,9 @@ from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
-    from pairbus.amqp.link import Link
-    from pairbus.amqp.session import Session
     from pairbus.amqp.states import Outcome
+    from pairbus.amqp.transport.link import Link
+    from pairbus.amqp.transport.session import Session
     from pairbus.engine.entity import Entity
     from pairbus.gateway.broker import Broker
     from pairbus.gateway.transactions import Transaction

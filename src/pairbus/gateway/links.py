@@ -8,7 +8,7 @@ from pairbus.engine.queues.consumer import Consumer
 from pairbus.gateway.telemetry import meter
 
 if TYPE_CHECKING:
-    from pairbus.amqp.link import Link
+    from pairbus.amqp.transport.link import Link
     from pairbus.engine.entity import Entity
     from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.addressing import Address

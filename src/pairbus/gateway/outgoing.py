@@ -21,9 +21,9 @@ from pairbus.model.access import LISTEN
 from pairbus.model.message import ACTIVE, SCHEDULED
 
 if TYPE_CHECKING:
-    from pairbus.amqp.link import Link
-    from pairbus.amqp.session import Session
     from pairbus.amqp.states import Outcome
+    from pairbus.amqp.transport.link import Link
+    from pairbus.amqp.transport.session import Session
     from pairbus.engine.entity import Entity
     from pairbus.engine.queues.queue import Queue
     from pairbus.gateway.broker import Broker

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.link import Link
 from pairbus.amqp.message.whole import decode_message
 from pairbus.amqp.states import STATE_ACCEPTED, encode_declared, encode_outcome_code, encode_transactional
+from pairbus.amqp.transport.link import Link
 from pairbus.amqp.types import Array, Described, Long
 from pairbus.errors import (
     ArgumentError,

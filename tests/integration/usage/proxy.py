@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from pairbus.amqp.decode import skip_value
-from pairbus.amqp.framing import AMQP_FRAME, FRAME_HEADER, HEADER_SIZE
 from pairbus.amqp.message.whole import DecodedMessage, decode_message
-from pairbus.amqp.performatives import (
+from pairbus.amqp.states import ACCEPTED_CODE, Outcome
+from pairbus.amqp.transport.framing import AMQP_FRAME, FRAME_HEADER, HEADER_SIZE
+from pairbus.amqp.transport.performatives import (
     Attach,
     Detach,
     Disposition,
@@ -26,7 +27,6 @@ from pairbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
-from pairbus.amqp.states import ACCEPTED_CODE, Outcome
 
 Counts = dict[tuple[int, str, str], tuple[int, int, int]]
 """(minute, entity, operation) to (count, bytes, units)."""

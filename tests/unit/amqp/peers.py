@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.connection import Connection, ConnectionSettings
-from pairbus.amqp.framing import AMQP_HEADER, FRAME_HEADER, SASL_HEADER, amqp_frame
-from pairbus.amqp.link import Link
-from pairbus.amqp.performatives import (
+from pairbus.amqp.states import STATE_ACCEPTED, Outcome
+from pairbus.amqp.transport.connection import Connection, ConnectionSettings
+from pairbus.amqp.transport.framing import AMQP_HEADER, FRAME_HEADER, SASL_HEADER, amqp_frame
+from pairbus.amqp.transport.link import Link
+from pairbus.amqp.transport.performatives import (
     Attach,
     Begin,
     Close,
@@ -21,9 +22,8 @@ from pairbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
-from pairbus.amqp.sasl import SaslInit
-from pairbus.amqp.session import Session
-from pairbus.amqp.states import STATE_ACCEPTED, Outcome
+from pairbus.amqp.transport.sasl import SaslInit
+from pairbus.amqp.transport.session import Session
 
 
 class Recorder:

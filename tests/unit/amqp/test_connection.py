@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.connection import CLOSE_WAIT_MS, ConnectionSettings
 from pairbus.amqp.encode import encode_value
-from pairbus.amqp.framing import EMPTY_FRAME, amqp_frame, sasl_frame
-from pairbus.amqp.performatives import Attach, Begin, Close, End, Flow, Open
+from pairbus.amqp.transport.connection import CLOSE_WAIT_MS, ConnectionSettings
+from pairbus.amqp.transport.framing import EMPTY_FRAME, amqp_frame, sasl_frame
+from pairbus.amqp.transport.performatives import Attach, Begin, Close, End, Flow, Open
 from pairbus.amqp.types import Described, Symbol, ULong
 from tests.unit.amqp.peers import Wire
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.connection import ConnectionSettings
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_value
-from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame, sasl_frame
-from pairbus.amqp.performatives import Begin, Open
-from pairbus.amqp.sasl import SaslInit
+from pairbus.amqp.transport.connection import ConnectionSettings
+from pairbus.amqp.transport.framing import AMQP_HEADER, SASL_HEADER, amqp_frame, sasl_frame
+from pairbus.amqp.transport.performatives import Begin, Open
+from pairbus.amqp.transport.sasl import SaslInit
 from pairbus.amqp.types import Described, Symbol, ULong
 from tests.unit.amqp.peers import Wire
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.connection import ConnectionSettings
-from pairbus.amqp.performatives import (
+from pairbus.amqp.transport.connection import ConnectionSettings
+from pairbus.amqp.transport.performatives import (
     Attach,
     Coordinator,
     Detach,

@@ -6,7 +6,8 @@ import pytest
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.encode import encode_described, encode_value
-from pairbus.amqp.performatives import (
+from pairbus.amqp.states import STATE_RELEASED
+from pairbus.amqp.transport.performatives import (
     Attach,
     Begin,
     Close,
@@ -22,7 +23,6 @@ from pairbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
-from pairbus.amqp.states import STATE_RELEASED
 from pairbus.amqp.types import Array, Described, Symbol, UInt
 from pairbus.errors import RemoteProtocolError
 

@@ -11,10 +11,10 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.framing import FRAME_HEADER
 from pairbus.amqp.message.delivery import delivery_parts
 from pairbus.amqp.message.scan import scan
 from pairbus.amqp.message.view import PropertiesView
+from pairbus.amqp.transport.framing import FRAME_HEADER
 from tests.unit.amqp.peers import Wire
 
 TOKEN = bytes(range(16))

@@ -5,20 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.connection import ConnectionSettings
-from pairbus.amqp.framing import EMPTY_FRAME, amqp_frame
-from pairbus.amqp.performatives import (
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Source,
-    Target,
-    Transfer,
-)
-from pairbus.amqp.session import IDLE_STEPS_MAX
 from pairbus.amqp.states import (
     ACCEPTED_CODE,
     MODIFIED_CODE,
@@ -30,6 +16,20 @@ from pairbus.amqp.states import (
     encode_rejected,
     encode_transactional,
 )
+from pairbus.amqp.transport.connection import ConnectionSettings
+from pairbus.amqp.transport.framing import EMPTY_FRAME, amqp_frame
+from pairbus.amqp.transport.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Source,
+    Target,
+    Transfer,
+)
+from pairbus.amqp.transport.session import IDLE_STEPS_MAX
 from tests.unit.amqp.peers import Wire
 
 TOKEN = bytes(range(16))

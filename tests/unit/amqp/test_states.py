@@ -8,7 +8,6 @@ from pairbus.amqp.conditions import DESCRIPTION_CHARACTERS_MAX, AmqpError
 from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_described, encode_list, encode_value
 from pairbus.amqp.message.whole import decode_message, encode_message
-from pairbus.amqp.performatives import Transfer
 from pairbus.amqp.states import (
     ACCEPTED,
     ACCEPTED_CODE,
@@ -28,6 +27,7 @@ from pairbus.amqp.states import (
     error_from,
     outcome_from,
 )
+from pairbus.amqp.transport.performatives import Transfer
 from pairbus.amqp.types import Described, Symbol
 from pairbus.errors import RemoteProtocolError
 from tests.unit.amqp.peers import Wire

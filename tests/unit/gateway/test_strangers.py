@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from pairbus.amqp.connection import Connection
 from pairbus.amqp.encode import encode_described, encode_list, encode_map, encode_value
-from pairbus.amqp.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
-from pairbus.amqp.link import Link
 from pairbus.amqp.message.whole import decode_message, encode_message
-from pairbus.amqp.performatives import ATTACH, BEGIN, CLOSE, FLOW, OPEN
-from pairbus.amqp.sasl import SaslInit
-from pairbus.amqp.session import Session
+from pairbus.amqp.transport.connection import Connection
+from pairbus.amqp.transport.framing import AMQP_HEADER, SASL_HEADER, amqp_frame
+from pairbus.amqp.transport.link import Link
+from pairbus.amqp.transport.performatives import ATTACH, BEGIN, CLOSE, FLOW, OPEN
+from pairbus.amqp.transport.sasl import SaslInit
+from pairbus.amqp.transport.session import Session
 from pairbus.amqp.types import Described, Symbol, UInt, ULong
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.errors import RemoteProtocolError

@@ -9,9 +9,9 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from pairbus.amqp.encode import encode_described, encode_list, encode_value
-from pairbus.amqp.framing import amqp_frame
-from pairbus.amqp.link import Link
-from pairbus.amqp.performatives import DETACH
+from pairbus.amqp.transport.framing import amqp_frame
+from pairbus.amqp.transport.link import Link
+from pairbus.amqp.transport.performatives import DETACH
 from pairbus.amqp.types import UInt
 from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest, HttpResponse

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.link import Link
 from pairbus.amqp.message.whole import decode_message, encode_message
 from pairbus.amqp.states import ACCEPTED, ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, encode_declared
+from pairbus.amqp.transport.link import Link
 from pairbus.amqp.types import Described, Int
 from pairbus.errors import LocalProtocolError
 from tests.simulation.wire import BATCH_FORMAT, ClientConnection, declared_txn_id, encode_batch

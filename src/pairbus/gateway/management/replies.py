@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.gateway.links import Replies
 
 if TYPE_CHECKING:
-    from pairbus.amqp.link import Link
+    from pairbus.amqp.transport.link import Link
     from pairbus.gateway.connection import GatewayConnection
 
 

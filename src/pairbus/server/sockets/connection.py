@@ -16,7 +16,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
-from pairbus.amqp.framing import SASL_HEADER
+from pairbus.amqp.transport.framing import SASL_HEADER
 from pairbus.errors import RemoteProtocolError
 from pairbus.server.committer import PendingOutput
 from pairbus.server.config.addresses import format_address, is_loopback

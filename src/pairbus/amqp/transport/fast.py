@@ -12,7 +12,8 @@ import struct
 from typing import Final
 
 from pairbus.amqp.encode import FALSE, TRUE, encode_described, encode_list, encode_uint
-from pairbus.amqp.performatives import (
+from pairbus.amqp.states import ACCEPTED, STATE_ACCEPTED, Outcome
+from pairbus.amqp.transport.performatives import (
     DISPOSITION,
     FLOW,
     FLOW_FIELDS,
@@ -23,7 +24,6 @@ from pairbus.amqp.performatives import (
     decode_items,
     read_performative,
 )
-from pairbus.amqp.states import ACCEPTED, STATE_ACCEPTED, Outcome
 
 TransferRead = tuple[int, int, bytes, int, bool, bool, bool, Outcome | None, int]
 """handle, delivery-id or -1, tag, message-format, settled, more, aborted, state, where the payload starts."""

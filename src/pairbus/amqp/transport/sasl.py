@@ -15,7 +15,7 @@ from pairbus.amqp.encode import (
     encode_symbols,
     encode_value,
 )
-from pairbus.amqp.framing import sasl_frame
+from pairbus.amqp.transport.framing import sasl_frame
 from pairbus.amqp.types import Described, UByte
 from pairbus.errors import RemoteProtocolError
 

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.fast import (
+from pairbus.amqp.states import Outcome
+from pairbus.amqp.transport.fast import (
     LOCKED_TRANSFER,
     LOCKED_TRANSFER_SIZE,
     SETTLED_TAIL,
     UNSETTLED_TAIL,
     transfer_head,
 )
-from pairbus.amqp.framing import FRAME_HEADER_SIZE, amqp_frame
-from pairbus.amqp.performatives import (
+from pairbus.amqp.transport.framing import FRAME_HEADER_SIZE, amqp_frame
+from pairbus.amqp.transport.performatives import (
     Attach,
     Detach,
     Flow,
@@ -29,12 +30,11 @@ from pairbus.amqp.performatives import (
     answered_source,
     answered_target,
 )
-from pairbus.amqp.states import Outcome
 from pairbus.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from pairbus.amqp.connection import Connection
-    from pairbus.amqp.session import Session
+    from pairbus.amqp.transport.connection import Connection
+    from pairbus.amqp.transport.session import Session
 
 PENDING: Final = 0
 ATTACHED: Final = 1

@@ -16,10 +16,6 @@ from pairbus.amqp.conditions import (
     UNATTACHED_HANDLE,
     AmqpError,
 )
-from pairbus.amqp.fast import accepted_range, read_disposition, read_transfer, settled_disposition
-from pairbus.amqp.framing import FRAME_HEADER_SIZE, amqp_frame
-from pairbus.amqp.link import DETACH_SENT, SERIAL, SERIAL_HALF, Link
-from pairbus.amqp.performatives import Attach, Begin, Detach, End, Flow
 from pairbus.amqp.states import (
     ACCEPTED_CODE,
     RECEIVED_CODE,
@@ -28,10 +24,14 @@ from pairbus.amqp.states import (
     encode_outcome_code,
     encode_rejected,
 )
+from pairbus.amqp.transport.fast import accepted_range, read_disposition, read_transfer, settled_disposition
+from pairbus.amqp.transport.framing import FRAME_HEADER_SIZE, amqp_frame
+from pairbus.amqp.transport.link import DETACH_SENT, SERIAL, SERIAL_HALF, Link
+from pairbus.amqp.transport.performatives import Attach, Begin, Detach, End, Flow
 from pairbus.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
-    from pairbus.amqp.connection import Connection
+    from pairbus.amqp.transport.connection import Connection
 
 OUTGOING_WINDOW: Final = 5000
 """What we announce; nothing of ours is bounded by it but credit."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pairbus.amqp.conditions import AmqpError
-from pairbus.amqp.sasl import MECHANISMS
 from pairbus.amqp.states import Outcome
+from pairbus.amqp.transport.sasl import MECHANISMS
 
 if TYPE_CHECKING:
-    from pairbus.amqp.connection import Connection
-    from pairbus.amqp.link import Link
-    from pairbus.amqp.session import Session
+    from pairbus.amqp.transport.connection import Connection
+    from pairbus.amqp.transport.link import Link
+    from pairbus.amqp.transport.session import Session
 
 
 class Handler(Protocol):

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.amqp.conditions import FRAMING_ERROR
-from pairbus.amqp.framing import AMQP_HEADER, FRAME_HEADER, HEADER_SIZE, SASL_FRAME, SASL_HEADER
-from pairbus.amqp.handler import ConnectionSettings, Handler
-from pairbus.amqp.sasl import (
+from pairbus.amqp.transport.framing import AMQP_HEADER, FRAME_HEADER, HEADER_SIZE, SASL_FRAME, SASL_HEADER
+from pairbus.amqp.transport.handler import ConnectionSettings, Handler
+from pairbus.amqp.transport.sasl import (
     OUTCOME_AUTH,
     OUTCOME_OK,
     PLAIN,

@@ -20,8 +20,8 @@ from pairbus.amqp.conditions import (
     RESOURCE_LIMIT_EXCEEDED,
     AmqpError,
 )
-from pairbus.amqp.fast import read_flow
-from pairbus.amqp.framing import (
+from pairbus.amqp.transport.fast import read_flow
+from pairbus.amqp.transport.framing import (
     AMQP_FRAME,
     EMPTY_FRAME,
     FRAME_HEADER,
@@ -30,9 +30,9 @@ from pairbus.amqp.framing import (
     MIN_MAX_FRAME_SIZE,
     amqp_frame,
 )
-from pairbus.amqp.handler import NO_HANDLER, ConnectionSettings, Handler
-from pairbus.amqp.handshake import Handshake
-from pairbus.amqp.performatives import (
+from pairbus.amqp.transport.handler import NO_HANDLER, ConnectionSettings, Handler
+from pairbus.amqp.transport.handshake import Handshake
+from pairbus.amqp.transport.performatives import (
     ALL_FIELDS,
     ATTACH,
     ATTACH_VALUES_MAX,
@@ -57,7 +57,7 @@ from pairbus.amqp.performatives import (
     descriptor_code,
     read_performative,
 )
-from pairbus.amqp.session import FIRST_TRANSFER_ID, OUTGOING_WINDOW, Session
+from pairbus.amqp.transport.session import FIRST_TRANSFER_ID, OUTGOING_WINDOW, Session
 from pairbus.errors import RemoteProtocolError
 
 __all__ = ["Connection", "ConnectionSettings", "Handler"]
