@@ -8,6 +8,9 @@ from typing import Protocol
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryDisk, MemoryStore
 from pairbus.storage.ports import Store
+from pairbus.storage.table.ports import SequenceTaken
+from pairbus.storage.table.store import TableStore
+from tests.contract.table_kinds import LogTable
 from tests.simulation.disk import SimulatedDisk
 
 
@@ -74,3 +77,47 @@ class SimulatedKind:
 
     def tear_down(self) -> None:
         pass
+
+
+class TableKind:
+    """The log over a table, with units and ranges so small that everything rolls."""
+
+    def __init__(self, table: LogTable, *, is_background: bool = True) -> None:
+        self.table = table
+        self._is_background = is_background
+        self._lease = table.lease()
+        self._epoch = 0
+        self.opened: list[TableStore] = []
+
+    def open(self) -> Store:
+        """As the next owner: the former one's lease is given back first, as if it had ended."""
+        self._lease.release(self._epoch)
+        found = None
+        while found is None:
+            try:
+                found = self._lease.acquire("node", "", 600_000)
+                assert found is not None
+            except SequenceTaken:
+                continue
+        self._epoch = found.epoch
+        store = TableStore(
+            self.table.writer(),
+            self.table.reader(),
+            epoch=found.epoch,
+            fence=found.fence,
+            reserve_bytes=0,
+            unit_bits=3,
+            garbage_bytes_min=8192,
+            cache_bytes=64 * 1024,
+            is_background=self._is_background,
+        )
+        self.opened.append(store)
+        return store
+
+    def kill(self, store: Store) -> None:
+        pass  # it may go on for a while; the next owner's fence keeps it out
+
+    def tear_down(self) -> None:
+        for store in self.opened:
+            store.close()
+        self._lease.close()

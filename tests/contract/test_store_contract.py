@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,21 +26,28 @@ from pairbus.errors import UsageError
 from pairbus.model.message import DEFERRED, Extra, Message
 from pairbus.storage.codec import encode
 from pairbus.storage.ports import Batch, Store
-from tests.contract.store_kinds import LogKind, MemoryKind, SimulatedKind, StoreKind
+from tests.contract.store_kinds import LogKind, MemoryKind, SimulatedKind, StoreKind, TableKind
+from tests.contract.table_kinds import TABLE_KINDS
 
 QUEUE = 4
 
 
-@pytest.fixture(params=["memory", "log", "simulated"])
+@pytest.fixture(params=["memory", "log", "simulated", *(f"{name}-table" for name in sorted(TABLE_KINDS))])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreKind]:
     makers: dict[str, Callable[[], StoreKind]] = {
         "memory": MemoryKind,
         "log": lambda: LogKind(tmp_path),
         "simulated": SimulatedKind,
+        **{f"{name}-table": partial(_over, name) for name in TABLE_KINDS},
     }
     made = makers[request.param]()
     yield made
     made.tear_down()
+
+
+def _over(name: str) -> StoreKind:
+    # Simulated tables know no threads.
+    return TableKind(TABLE_KINDS[name](), is_background=name == "postgres")
 
 
 def ready(kind: StoreKind) -> Store:

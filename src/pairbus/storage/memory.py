@@ -37,6 +37,8 @@ class MemoryStore:
         bytes_max: Bytes it takes before ``has_room`` is False; None: no limit.
     """
 
+    read_ahead = None
+
     def __init__(self, disk: MemoryDisk | None = None, *, bytes_max: int | None = None) -> None:
         self.disk = MemoryDisk() if disk is None else disk
         self._bytes_max = bytes_max

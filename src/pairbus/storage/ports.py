@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pairbus.engine.records import Record
 
@@ -39,12 +39,32 @@ class StoreStatistics:
     """The disk gave no more space when last asked; sends are refused (B12)."""
 
 
+class ReadAhead(Protocol):
+    """Brings message bytes that are not on this machine, while the owner does something else. Owner's thread."""
+
+    def is_at_hand(self, location: int) -> bool:
+        """Whether ``read`` answers at once."""
+
+    def fetch(self, locations: Iterable[int], tag: int) -> None:
+        """Bring these blobs; ``take_fetched`` names the tag when one of them has come."""
+
+    def take_fetched(self) -> set[int]:
+        """The tags for which something has come since last asked."""
+
+    def on_fetched(self, call: Callable[[], None]) -> None:
+        """Have a function called, by another thread, when something has come."""
+
+
 class Store(Protocol):
     """One namespace's records. Staging is done by the one thread that owns the engine, committing by another.
 
     Life: ``replay`` to its end, then ``live``, then ``append``/``seal`` by the owner and ``commit`` by the
     committer, then ``close``.
     """
+
+    @property
+    def read_ahead(self) -> ReadAhead | None:
+        """How blobs are asked for before they are read; None: all are on this machine, and a commit waits for its disk alone."""
 
     def replay(self) -> Iterator[Record]:
         """Every durable record, in order. Drops a torn tail that was never acknowledged; raises StoreCorrupt

@@ -22,6 +22,9 @@ class RecentBlobs:
         if self.recent_bytes > self.recent_bytes_max:
             self._evict(durable)
 
+    def get(self, location: int) -> bytes | None:
+        return self._recent.get(location)
+
     def forget(self, location: int) -> None:
         """Drop a blob that will not be read again."""
         blob = self._recent.pop(location, None)

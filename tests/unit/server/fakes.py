@@ -22,6 +22,8 @@ ECHO_BYTES_MAX = 1000
 class FakeStore:
     """Records are strings; ``synced`` holds the durable ones. Close ``gate`` to make commits wait."""
 
+    read_ahead = None
+
     def __init__(self) -> None:
         self.staged: list[str] = []
         self.synced: list[str] = []

@@ -29,7 +29,7 @@ from pairbus.server.logs.parquet import HOUR_MS, remove_hours_before, remove_unf
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.audit_rows import AuditRow, AuditRows
-    from pairbus.storage.ports import Batch, Store, StoreStatistics
+    from pairbus.storage.ports import Batch, ReadAhead, Store, StoreStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +193,10 @@ class AuditedStore:
         self._audit_rows = audit_rows
         self._audit = audit
         self._number = durable_number
+
+    @property
+    def read_ahead(self) -> ReadAhead | None:
+        return self._inner.read_ahead
 
     def replay(self) -> Iterator[Record]:
         return self._inner.replay()

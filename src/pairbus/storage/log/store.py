@@ -89,6 +89,8 @@ RESERVE_BYTES: Final = 8 << 20
 class LogStore:
     """See ``ports.Store``. Made by ``open``."""
 
+    read_ahead = None
+
     def __init__(
         self,
         files: FileSystem,

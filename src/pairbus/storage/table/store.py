@@ -1,0 +1,437 @@
+"""The store over a log table: one log, one row for every commit.
+
+What is in the table
+
+    frame 41   epoch 6   head | body
+    frame 42   epoch 7   (the fence of a new owner)
+    frame 43   epoch 7   head | body
+
+A frame holds the records of one commit (``frame``): the head all of them without the bytes of messages, the body those bytes. The number
+of a frame can be given once. That is the whole protection against a second owner: the node that takes the shard puts a fence at the next
+number, and a former owner that still writes finds its number taken.
+
+How a record gets there
+
+1. The engine calls ``append``. The record is encoded and staged (``staging``). Its location, the frame's number and the offset in its
+   body, is known now, for nobody else writes.
+2. The event loop calls ``seal``, which closes the frame and gives it away as a batch. The next one is filled while that is committed.
+3. The commit thread calls ``commit``. The appender (``appender``) inserts the frame and decides what an answer, or none, means.
+
+How a message's bytes come back: what is staged or was stored lately is in memory (``storage.recent``); the rest comes by the reading
+thread (``bodies``), which the engine asks ahead of need (``is_at_hand``, ``fetch``).
+
+How space comes back: as in the log on disk (``storage.accounts``), by units of frames instead of segments, oldest first. The frame that
+makes old ones superfluous names the oldest that still matters; they are dropped after its commit.
+
+How a new owner learns what there is: it reads all heads up to its fence (``replay``) and verifies each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from pairbus.engine.records import MessageRemoved, MessageStored, Record
+from pairbus.errors import StoreFailed, StoreUnavailable, UsageError
+from pairbus.storage.accounts import SegmentAccount, SegmentAccounts
+from pairbus.storage.codec import decode, encode_stored
+from pairbus.storage.codec_rare import encode_rare
+from pairbus.storage.ports import StoreStatistics
+from pairbus.storage.recent import RecentBlobs
+from pairbus.storage.table.appender import Appender
+from pairbus.storage.table.bodies import Bodies, BodyTable
+from pairbus.storage.table.frame import (
+    BODY_BYTES_MAX,
+    MORE,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    PREAMBLE,
+    Frame,
+    body_checksum,
+    damaged,
+)
+from pairbus.storage.table.ports import OutcomeUnknown, TableFailed
+from pairbus.storage.table.replay import complete
+from pairbus.storage.table.restating import Round
+from pairbus.storage.table.staging import TableStaging
+
+if TYPE_CHECKING:
+    from pairbus.storage.ports import Batch, ReadAhead
+    from pairbus.storage.table.ports import FrameReader, FrameWriter
+
+UNIT_BITS: Final = 10
+"""Frames are accounted for in units of 1024."""
+CACHE_BYTES: Final = 64 << 20
+RESERVE_BYTES: Final = 32 << 20
+"""Room that sends leave to settlements (B12). What is staged when the database turns out to be full must fit too."""
+GARBAGE_BYTES_MIN: Final = 16 << 20
+"""Less garbage than this is not worth the work."""
+RESTATE_BYTES_MAX: Final = 1 << 20
+"""Bytes of messages that are moved in one step of housekeeping, but for a single longer one: clients wait meanwhile (B63)."""
+
+
+class TableBatch:
+    """What one commit makes durable."""
+
+    __slots__ = ("drop_below", "frames")
+
+    def __init__(self, frames: list[Frame], drop_below: int) -> None:
+        self.frames = frames
+        self.drop_below = drop_below
+        """Frames below this number do not matter once the batch is durable."""
+
+
+class TableStore:
+    """See ``storage.ports.Store``. Made by the node that has just acquired the shard.
+
+    Args:
+        writer: Appends frames; used by the commit thread.
+        reader: Reads frames; used during replay, then by the reading thread.
+        epoch: Of this owner.
+        fence: The frame that begins this owner's epoch: what lies before is replayed, our frames begin behind.
+        may_retry: Whether a commit whose outcome is unknown may still be repeated: False once the lease is over.
+        pause: Waits for so many seconds; of the commit thread and the reading thread.
+        cache_bytes: Bound of the message bytes in memory.
+        reserve_bytes: Space held in the database for settlements.
+        bytes_max: Quota of the shard; None: as much as the database has.
+        unit_bits: Frames in a unit of accounting, as a power of two.
+        garbage_bytes_min: Less garbage is left alone.
+        is_background: Whether a thread reads; without it the caller reads, for tests and tools.
+        name: For the thread.
+    """
+
+    def __init__(
+        self,
+        writer: FrameWriter,
+        reader: FrameReader,
+        *,
+        epoch: int,
+        fence: int,
+        may_retry: Callable[[], bool] | None = None,
+        pause: Callable[[float], None] = time.sleep,
+        cache_bytes: int = CACHE_BYTES,
+        reserve_bytes: int = RESERVE_BYTES,
+        bytes_max: int | None = None,
+        unit_bits: int = UNIT_BITS,
+        garbage_bytes_min: int = GARBAGE_BYTES_MIN,
+        is_background: bool = True,
+        name: str = "pairbus",
+    ) -> None:
+        self._epoch = epoch
+        self._fence = fence
+        self._may_retry = may_retry or _always
+        self._pause = pause
+        self._unit_bits = unit_bits
+        self._reserve_bytes = reserve_bytes
+        self._bytes_max = bytes_max
+        self._garbage_bytes_min = garbage_bytes_min
+        self._reader = reader
+        self._appender = Appender(
+            writer, epoch, may_retry=self._may_retry, pause=pause, reserve_bytes=reserve_bytes
+        )
+        self._recent = RecentBlobs(cache_bytes // 2)
+        self._table = BodyTable(unit_bits)
+        self._bodies = Bodies(
+            reader, self._table, cache_bytes // 2, pause=pause, is_background=is_background, name=name
+        )
+        self._accounts = SegmentAccounts(OFFSET_BITS + unit_bits)
+        self._account = SegmentAccount(0)
+        """The account of the unit in use."""
+        self._staging = TableStaging(fence + 1)
+        self._durable = (fence + 1) << OFFSET_BITS
+        """The location up to which all is durable; written by the commit thread."""
+        self._oldest = 1
+        self._sealed_oldest = 1
+        self._void: set[int] = set()
+        self._round: Round | None = None
+        self._is_replayed = False
+        self._is_restating = False
+        self._is_accounted = False
+        self._is_closed = False
+        self._commits = 0
+        self._commit_ms = 0.0
+        self._hits = self._misses = 0
+
+    @property
+    def read_ahead(self) -> ReadAhead:
+        return self
+
+    # -- recovery ----------------------------------------------------------------------------------------------
+
+    def replay(self) -> Iterator[Record]:
+        if self._is_replayed:
+            raise UsageError("a store is replayed once; open it again")
+        self._is_replayed = True
+        accounts = self._accounts
+        account: SegmentAccount | None = None
+        is_empty = True
+        first = 0
+        try:
+            for frame in complete(self._reader, self._epoch, self._fence, self._lost_in_replay, self._void):
+                unit = frame.sequence >> self._unit_bits
+                first = first or frame.sequence
+                if account is None or account.number < unit:
+                    account = self._begin_unit(account, unit)
+                account.file_bytes += len(frame.head) + frame.body_bytes
+                if not frame.head:
+                    continue
+                self._table.set(frame.sequence, frame.body_bytes, body_checksum(frame.mark))
+                base = frame.sequence << OFFSET_BITS
+                for record in decode(frame.head, PREAMBLE.size, len(frame.head), base, 0):
+                    if not isinstance(record, MessageRemoved):
+                        accounts.note(account, record)
+                        is_empty = False
+                    yield record
+        except TableFailed as error:
+            raise StoreUnavailable(f"the log cannot be read: {error}") from error
+        assert account is not None, "the log ends with a fence"
+        following = (self._fence + 1) >> self._unit_bits
+        self._account = account if account.number == following else self._begin_unit(account, following)
+        self._oldest = self._sealed_oldest = first
+        try:
+            self._appender.begin(first)
+        except StoreFailed as error:
+            raise StoreUnavailable(str(error)) from error
+        self._bodies.start()
+        # Nothing is given back before the owner has called ``live``; an empty log holds nothing that lives.
+        self._is_accounted = is_empty
+
+    def _begin_unit(self, former: SegmentAccount | None, unit: int) -> SegmentAccount:
+        if former is not None:
+            self._accounts.end(former, former.file_bytes)
+        return self._accounts.begin(unit)
+
+    def _lost_in_replay(self, error: OutcomeUnknown) -> None:
+        if not self._may_retry():
+            raise StoreUnavailable(f"the log cannot be read, and the lease is over: {error}") from error
+        self._pause(0.1)
+
+    def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
+        add = self._accounts.add_live
+        for queue_id, location, size in messages:
+            add(queue_id, location, size)
+        self._is_accounted = True
+
+    # -- staging -----------------------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> None:
+        if not self._is_replayed:
+            raise UsageError("the store must be replayed to its end before anything is appended")
+        if isinstance(record, MessageStored):
+            self._append_stored(record)
+        elif isinstance(record, MessageRemoved):
+            self._staging.add_removal(record.queue_id, record.sequence_number)
+            if record.location:
+                self._accounts.end_live(record.queue_id, record.location, record.size)
+                self._recent.forget(record.location)
+        else:
+            data = encode_rare(record)
+            staging = self._staging
+            staging.close_run()
+            staging.add(data)
+            self._accounts.note(self._account, record)
+            if self._is_restating:
+                self._account.proven_bytes += len(data)
+                self._accounts.proven_bytes += len(data)
+
+    def _append_stored(self, record: MessageStored) -> None:
+        message = record.message
+        blob = record.blob
+        if blob is None:
+            raise UsageError(f"message {message.sequence_number} comes without its blob; read it first")
+        size = len(blob)
+        head = encode_stored(record, size)
+        staging = self._staging
+        if staging.run_queue_id >= 0:
+            staging.close_run()
+        if staging.body_bytes + size > BODY_BYTES_MAX and staging.has_records:
+            if size > OFFSET_MASK:
+                raise UsageError(f"a message of {size} bytes is too long for any frame")
+            self._next_frame(MORE, self._sealed_oldest)
+        queue_id = record.queue_id
+        accounts = self._accounts
+        if message.location:
+            self._recent.forget(message.location)
+            accounts.end_live(queue_id, message.location, size)
+        location = staging.base + staging.body_bytes
+        staging.records.append(head)
+        staging.head_bytes += len(head)
+        # No two messages have the same location, so an empty one takes a byte.
+        staging.blobs.append(blob or b"\x00")
+        staging.body_bytes += size or 1
+        message.location = location
+        accounts.add_live(queue_id, location, size)
+        accounts.note(self._account, record)
+        self._recent.add(location, blob, self._durable)
+
+    def _next_frame(self, flags: int, oldest: int) -> None:
+        """Close the open frame and account for it."""
+        staging = self._staging
+        unit = staging.sequence >> self._unit_bits
+        account = self._account
+        staging.close_run()
+        account.file_bytes += staging.head_bytes + staging.body_bytes + PREAMBLE.size
+        staging.close_frame(flags, oldest)
+        if staging.sequence >> self._unit_bits != unit:
+            self._account = self._begin_unit(account, unit + 1)
+
+    def staged_bytes(self) -> int:
+        return self._staging.staged_bytes()
+
+    def seal(self) -> TableBatch | None:
+        staging = self._staging
+        if staging.has_records:
+            self._retire_dead()
+        elif self._oldest == self._sealed_oldest:
+            return None
+        # Else the frame only says that old ones may go.
+        self._next_frame(0, self._oldest)
+        self._sealed_oldest = self._oldest
+        self._is_restating = False
+        return TableBatch(staging.take_frames(), self._sealed_oldest)
+
+    # -- commit thread -----------------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch) -> None:
+        if not isinstance(batch, TableBatch):
+            raise UsageError("this batch is not of this store")
+        started = time.perf_counter()
+        for frame in batch.frames:
+            mark = frame.marked(self._epoch)
+            self._table.set(frame.sequence, frame.body_bytes, body_checksum(mark))
+            self._appender.append(frame)
+            self._durable = (frame.sequence + 1) << OFFSET_BITS
+        self._commits += 1
+        self._commit_ms = (time.perf_counter() - started) * 1000
+        self._appender.drop_below(batch.drop_below)
+
+    # -- room --------------------------------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        if self._appender.is_full:
+            return False
+        return self._bytes_max is None or self._used_bytes() + size + self._reserve_bytes <= self._bytes_max
+
+    def _used_bytes(self) -> int:
+        staging = self._staging
+        return self._accounts.used_bytes + self._account.file_bytes + staging.head_bytes + staging.body_bytes
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, location: int, size: int) -> bytes:
+        blob = self._recent.get(location)
+        if blob is not None:
+            self._hits += 1
+            return blob
+        sequence = location >> OFFSET_BITS
+        body = self._bodies.get(sequence)
+        if body is None:
+            self._misses += 1
+            body = self._bodies.wait(sequence)
+        else:
+            self._hits += 1
+        offset = location & OFFSET_MASK
+        blob = body[offset : offset + size]
+        if len(blob) != size:
+            raise damaged(sequence, f"its body has no {size} bytes at offset {offset}")
+        return blob
+
+    def is_at_hand(self, location: int) -> bool:
+        return self._recent.get(location) is not None or self._bodies.has(location >> OFFSET_BITS)
+
+    def fetch(self, locations: Iterable[int], tag: int) -> None:
+        self._bodies.ask({location >> OFFSET_BITS: None for location in locations}, tag)
+
+    def take_fetched(self) -> set[int]:
+        return self._bodies.take_arrived()
+
+    def on_fetched(self, call: Callable[[], None]) -> None:
+        self._bodies.on_arrival = call
+
+    # -- housekeeping ------------------------------------------------------------------------------------------
+
+    def restate(self, limit: int) -> list[Record]:
+        if not self._is_accounted:
+            return []
+        while True:
+            if self._round is not None:
+                records = self._round.take(limit, RESTATE_BYTES_MAX)
+                if records or not self._round.is_over:
+                    self._is_restating = self._is_restating or bool(records)
+                    return records
+                self._round = None
+                self._retire()
+            self._retire_dead()
+            if not self._should_restate():
+                return []
+            oldest = self._accounts.oldest()
+            first = max(self._oldest, oldest.number << self._unit_bits)
+            self._round = Round(
+                self._bodies, oldest, first, (oldest.number + 1) << self._unit_bits, self._void
+            )
+
+    def _should_restate(self) -> bool:
+        oldest = self._accounts.oldest()
+        # What is not durable yet cannot be read back.
+        if oldest.number >= self._durable >> (OFFSET_BITS + self._unit_bits):
+            return False
+        accounts = self._accounts
+        used = self._used_bytes()
+        garbage = used - accounts.live_bytes - accounts.proven_bytes
+        kept = oldest.live_bytes() + oldest.proven_bytes
+        is_short = not self.has_room(0)
+        # On a full database any gain counts.
+        is_worth_it = (garbage > self._garbage_bytes_min and 2 * garbage > used) or (
+            is_short and 2 * kept < oldest.used_bytes
+        )
+        return is_worth_it and (not is_short or 2 * kept < self._reserve_bytes)
+
+    def _retire_dead(self) -> None:
+        while (
+            self._is_accounted
+            and (oldest := self._accounts.oldest()) is not self._account
+            and oldest.is_dead()
+        ):
+            self._round = None
+            self._retire()
+
+    def _retire(self) -> None:
+        """The oldest unit goes, once the batch being staged is durable."""
+        account = self._accounts.oldest()
+        self._is_restating = True
+        for record in self._accounts.drop(account):
+            self.append(record)
+        self._oldest = (account.number + 1) << self._unit_bits
+        self._table.drop(account.number)
+        self._bodies.drop_below(self._oldest)
+
+    # -- the rest ----------------------------------------------------------------------------------------------
+
+    def statistics(self) -> StoreStatistics:
+        accounts = self._accounts
+        used = self._used_bytes()
+        return StoreStatistics(
+            commits=self._commits,
+            segments=len(accounts.by_number),
+            disk_bytes=used,
+            used_bytes=used,
+            live_bytes=accounts.live_bytes,
+            garbage_bytes=max(0, used - accounts.live_bytes - accounts.proven_bytes),
+            cached_bytes=self._recent.recent_bytes + self._bodies.kept_bytes,
+            cache_hits=self._hits,
+            cache_misses=self._misses,
+            last_sync_ms=self._commit_ms,
+            is_full=self._appender.is_full,
+        )
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._bodies.stop()
+        self._appender.close()
+
+
+def _always() -> bool:
+    return True

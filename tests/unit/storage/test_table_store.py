@@ -1,0 +1,540 @@
+"""The store over a table: what an answer means, what replay refuses, when space is given back. No database, no threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from pairbus.engine.records import EntityPut, MessageRemoved, MessageStored, Record
+from pairbus.errors import StorageError, StoreCorrupt, StoreFailed, StoreFenced, StoreUnavailable, UsageError
+from pairbus.model.message import Message
+from pairbus.storage.table import frame as frames
+from pairbus.storage.table import store as module
+from pairbus.storage.table.ports import (
+    FrameHead,
+    FrameMark,
+    OutcomeUnknown,
+    SequenceTaken,
+    TableFailed,
+    TableFull,
+)
+from pairbus.storage.table.store import TableStore
+
+QUEUE = 4
+
+
+@dataclass
+class Row:
+    mark: FrameMark
+    head: bytes
+    body: bytes
+
+
+@dataclass
+class FakeTable:
+    """A table in memory. ``script`` has what the next calls of the writer do instead: an error before, or after, the effect."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    script: list[Exception | str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    dropped_below: int = 0
+    reserve: int = 0
+    capacity: int = 1 << 40
+    range_frames: int = 4
+
+    def fence(self, epoch: int) -> int:
+        sequence = max(self.rows, default=self.dropped_below) + 1
+        self.rows[sequence] = Row(FrameMark(epoch, 0), b"", b"")
+        return sequence
+
+    # FrameWriter
+
+    def _scripted(self, call: str) -> str:
+        self.calls.append(call)
+        if not self.script:
+            return ""
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+        step = self._scripted("insert")
+        if sequence in self.rows or sequence < self.dropped_below:
+            raise SequenceTaken(str(sequence))
+        if step == "full" or self.used() + len(head) + len(b"".join(body)) > self.capacity:
+            raise TableFull("full")
+        if step != "lost":
+            self.rows[sequence] = Row(mark, head, b"".join(body))
+        if step in ("lost", "unanswered"):
+            raise OutcomeUnknown(step)
+
+    def used(self) -> int:
+        return self.reserve + sum(len(row.head) + len(row.body) for row in self.rows.values())
+
+    def mark_of(self, sequence: int) -> FrameMark | None:
+        self._scripted("mark_of")
+        row = self.rows.get(sequence)
+        return None if row is None else row.mark
+
+    def barrier(self) -> None:
+        self._scripted("barrier")
+
+    def drop_below(self, sequence: int) -> None:
+        self.calls.append(f"drop {sequence}")
+        self.dropped_below = sequence // self.range_frames * self.range_frames
+        for gone in [one for one in self.rows if one < self.dropped_below]:
+            del self.rows[gone]
+
+    def hold_reserve(self, size: int) -> bool:
+        self.calls.append(f"reserve {size}")
+        if size and self.used() - self.reserve + size > self.capacity:
+            raise TableFull("full")
+        self.reserve = size
+        return bool(size)
+
+    # FrameReader
+
+    def oldest(self) -> int:
+        return min(self.rows, default=1)
+
+    def heads(self, first: int, end: int) -> Iterator[FrameHead]:
+        for sequence in sorted(self.rows):
+            if first <= sequence < end:
+                row = self.rows[sequence]
+                yield FrameHead(sequence, row.mark, row.head, len(row.body))
+
+    def bodies(self, sequences: Sequence[int]) -> dict[int, bytes]:
+        self.calls.append("bodies")
+        return {one: self.rows[one].body for one in sequences if one in self.rows}
+
+    def close(self) -> None:
+        pass
+
+
+def opened(
+    table: FakeTable,
+    epoch: int = 1,
+    *,
+    may_retry: Callable[[], bool] | None = None,
+    reserve_bytes: int = 0,
+    bytes_max: int | None = None,
+    cache_bytes: int = 64 << 20,
+) -> tuple[TableStore, list[Record]]:
+    fence = table.fence(epoch)
+    store = TableStore(
+        table, table, epoch=epoch, fence=fence, may_retry=may_retry, pause=lambda _: None, reserve_bytes=reserve_bytes,
+        bytes_max=bytes_max, unit_bits=2, garbage_bytes_min=100, cache_bytes=cache_bytes, is_background=False,
+    )  # fmt: skip
+    return store, list(store.replay())
+
+
+def stored(number: int, blob: bytes) -> MessageStored:
+    return MessageStored(QUEUE, Message(number, 1000, 0, len(blob), None), blob, b"")
+
+
+def commit(store: TableStore) -> None:
+    batch = store.seal()
+    assert batch is not None
+    store.commit(batch)
+
+
+def send(store: TableStore, number: int, blob: bytes = b"x" * 50) -> Message:
+    record = stored(number, blob)
+    store.append(record)
+    commit(store)
+    return record.message
+
+
+def numbers(records: list[Record]) -> list[int]:
+    return [record.message.sequence_number for record in records if isinstance(record, MessageStored)]
+
+
+# -- what an answer means ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S5")
+@pytest.mark.parametrize("outcome", ["lost", "unanswered"])
+def test_an_unknown_commit_is_repeated_under_its_number(outcome: str) -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+    table.script = [outcome]
+    send(store, 1)
+    send(store, 2)
+    assert sorted(table.rows) == [1, 2, 3]
+    assert numbers(opened(table, 2)[1]) == [1, 2]
+
+
+@pytest.mark.promise("S7")
+def test_a_commit_that_is_found_done_is_told_behind_a_barrier() -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+    table.script = ["unanswered"]
+    send(store, 1)
+    assert table.calls == ["insert", "insert", "mark_of", "barrier"]
+
+
+@pytest.mark.promise("S7")
+def test_a_barrier_without_an_answer_proves_nothing() -> None:
+    """A failover may have taken back what was seen: all is asked again."""
+    table = FakeTable()
+    store, _ = opened(table)
+    table.script = ["unanswered", "", "", OutcomeUnknown("barrier"), "", "", ""]
+    send(store, 1)
+    assert table.calls == ["insert", "insert", "mark_of", "barrier", "insert", "mark_of", "barrier"]
+
+
+@pytest.mark.promise("S5")
+def test_a_commit_that_a_failover_took_back_is_written_again() -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+
+    table.script = ["unanswered", OutcomeUnknown("the primary is gone")]
+    original = table.insert
+
+    def insert(sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
+        if table.calls.count("insert") == 2:
+            table.rows.pop(sequence, None)
+        original(sequence, mark, head, body)
+
+    table.insert = insert  # type: ignore[method-assign]
+    send(store, 1)
+    assert sorted(table.rows) == [1, 2]
+
+
+@pytest.mark.promise("S2")
+def test_a_number_that_another_owner_took_fences_the_store_for_good() -> None:
+    table = FakeTable()
+    store, _ = opened(table, 1)
+    send(store, 1)
+    table.fence(2)
+    with pytest.raises(StoreFenced, match="epoch 2, ours is 1"):
+        send(store, 2)
+    del table.rows[max(table.rows)]
+    with pytest.raises(StoreFailed, match="failed before"):
+        send(store, 3)
+
+
+@pytest.mark.promise("S2")
+def test_a_number_that_was_dropped_long_ago_fences_the_store() -> None:
+    table = FakeTable()
+    store, _ = opened(table, 1)
+    table.rows.clear()
+    table.dropped_below = 100
+    with pytest.raises(StoreFenced):
+        send(store, 1)
+
+
+@pytest.mark.promise("S8")
+def test_without_its_database_a_store_repeats_until_its_lease_is_over() -> None:
+    table = FakeTable()
+    left = iter([True] * 7)
+    store, _ = opened(table, may_retry=lambda: next(left, False))
+    table.script = ["lost"] * 100
+    with pytest.raises(StoreFailed, match="lease is over"):
+        send(store, 1)
+    assert table.calls.count("insert") == 8
+    assert sorted(table.rows) == [1]
+
+
+def test_a_refusal_that_repeating_does_not_mend_is_not_repeated() -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+    table.script = [TableFailed("no rights")]
+    with pytest.raises(StoreFailed, match="no rights"):
+        send(store, 1)
+    assert table.calls.count("insert") == 1
+
+
+# -- a full database ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("B12")
+def test_on_a_full_database_the_reserve_serves_settlements_until_there_is_space_again() -> None:
+    table = FakeTable(capacity=20_000)
+    store, _ = opened(table, reserve_bytes=8_000)
+    assert table.reserve == 8_000
+    number = 0
+    while store.has_room(100):
+        number += 1
+        assert number < 200, "the database never became full"
+        message = send(store, number, b"x" * 500)
+    assert table.reserve == 0
+    assert store.statistics().is_full
+    for _ in range(30):  # settlements go on
+        store.append(MessageRemoved(QUEUE, number, message.location, message.size))
+        commit(store)
+    table.capacity = 1 << 30
+    for _ in range(64):
+        assert not store.has_room(1) or table.reserve
+        store.append(MessageRemoved(QUEUE, number, 0, 0))
+        commit(store)
+    assert store.has_room(100)
+    assert table.reserve == 8_000
+    assert numbers(opened(table, 2)[1]) == list(range(1, number + 1))
+
+
+@pytest.mark.promise("B12", "S8")
+def test_a_database_without_any_space_is_asked_until_it_has_some() -> None:
+    table = FakeTable(capacity=10)
+    waits = 0
+
+    def may_retry() -> bool:
+        nonlocal waits
+        waits += 1
+        if waits == 5:
+            table.capacity = 1 << 20
+        return True
+
+    store, _ = opened(table, may_retry=may_retry)
+    send(store, 1)
+    assert sorted(table.rows) == [1, 2]
+
+
+@pytest.mark.promise("B12")
+def test_a_quota_leaves_the_reserve_to_settlements() -> None:
+    table = FakeTable()
+    store, _ = opened(table, bytes_max=10_000, reserve_bytes=2_000)
+    assert store.has_room(7_000)
+    assert not store.has_room(9_000)
+    send(store, 1, bytes(7_900))
+    assert not store.has_room(500)
+    store.append(MessageRemoved(QUEUE, 1, 0, 0))
+    commit(store)
+
+
+# -- replay ------------------------------------------------------------------------------------------------------
+
+
+def filled(count: int = 12) -> FakeTable:
+    table = FakeTable()
+    store, _ = opened(table)
+    for number in range(1, count + 1):
+        send(store, number)
+    return table
+
+
+@pytest.mark.promise("S1")
+def test_a_gap_is_refused_with_its_place() -> None:
+    table = filled()
+    del table.rows[7]
+    with pytest.raises(StoreCorrupt, match="frame 7 .* missing"):
+        opened(table, 2)
+
+
+@pytest.mark.promise("S2")
+def test_an_epoch_that_falls_is_refused_with_its_place() -> None:
+    table = filled()
+    table.rows[7].mark = replace(table.rows[7].mark, epoch=3)
+    with pytest.raises(StoreCorrupt, match="frame 8 .* epoch 1, behind one of epoch 3"):
+        opened(table, 4)
+
+
+@pytest.mark.promise("S1")
+def test_a_log_that_lost_its_beginning_is_refused() -> None:
+    table = filled()
+    for sequence in range(1, 5):
+        del table.rows[sequence]
+    with pytest.raises(StoreCorrupt, match="begins with frame 5"):
+        opened(table, 2)
+
+
+def test_a_database_that_does_not_show_our_fence_is_refused() -> None:
+    """A reader may have reached a primary that was cut off before the lease was given."""
+    table = filled()
+    store = TableStore(
+        table, table, epoch=2, fence=13, pause=lambda _: None, is_background=False, reserve_bytes=0
+    )
+    with pytest.raises(StoreCorrupt, match="fence"):
+        list(store.replay())
+
+
+@pytest.mark.promise("B10")
+def test_damage_of_a_head_is_found_by_replay_and_damage_of_a_body_when_it_is_read() -> None:
+    table = filled()
+    good = table.rows[7].head
+    table.rows[7].head = good[:-1] + b"\xff"
+    with pytest.raises(StoreCorrupt, match="frame 7"):
+        opened(table, 2)
+    table.rows[7].head = good
+    del table.rows[max(table.rows)]
+    table.rows[7].body = b"y" + table.rows[7].body[1:]
+    store, records = opened(table, 2)
+    messages = [record.message for record in records if isinstance(record, MessageStored)]
+    assert store.read(messages[0].location, messages[0].size) == b"x" * 50
+    with pytest.raises(StoreCorrupt, match="frame 7"):
+        store.read(messages[5].location, messages[5].size)
+
+
+def test_a_connection_lost_during_replay_is_taken_up_where_it_was() -> None:
+    table = filled()
+    original = table.heads
+    lost = iter([3, 5])
+
+    def heads(first: int, end: int) -> Iterator[FrameHead]:
+        left = next(lost, 1_000)
+        for frame in original(first, end):
+            if not left:
+                raise OutcomeUnknown("lost")
+            left -= 1
+            yield frame
+
+    table.heads = heads  # type: ignore[method-assign]
+    assert numbers(opened(table, 2)[1]) == list(range(1, 13))
+
+
+@pytest.mark.promise("B13")
+def test_a_batch_of_several_frames_counts_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BODY_BYTES_MAX", 1_000)
+    table = FakeTable()
+    store, _ = opened(table)
+    send(store, 1)
+    for number in range(2, 12):
+        store.append(stored(number, bytes(400)))
+    batch = store.seal()
+    assert batch is not None
+    assert len(batch.frames) == 5
+    whole = batch.frames
+    batch.frames = whole[:3]
+    store.commit(batch)  # the owner is killed in the middle of its commit
+    store, records = opened(table, 2)
+    assert numbers(records) == [1]
+    send(store, 20)
+    for number in range(30, 40):
+        store.append(stored(number, bytes(400)))
+    commit(store)
+    assert numbers(opened(table, 3)[1]) == [1, 20, *range(30, 40)]
+
+
+def test_a_form_of_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = FakeTable()
+    monkeypatch.setattr(frames, "VERSION", 9)
+    store, _ = opened(table)
+    send(store, 1)
+    monkeypatch.undo()
+    with pytest.raises(StoreCorrupt, match="form 9"):
+        opened(table, 2)
+
+
+def test_a_log_that_cannot_be_read_is_not_waited_for_after_the_lease() -> None:
+    table = filled()
+
+    def heads(first: int, end: int) -> Iterator[FrameHead]:
+        raise OutcomeUnknown("no database")
+
+    table.heads = heads  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="lease is over"):
+        opened(table, 2, may_retry=lambda: False)
+
+
+# -- space -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("B1")
+def test_old_frames_are_dropped_only_after_the_commit_that_makes_them_superfluous() -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+    messages = [send(store, number) for number in range(1, 20)]
+    for message in messages:
+        store.append(MessageRemoved(QUEUE, message.sequence_number, message.location, message.size))
+    batch = store.seal()
+    assert batch is not None
+    assert not any(call.startswith("drop") for call in table.calls)
+    table.script = ["lost", TableFailed("gone")]
+    with pytest.raises(StorageError):
+        store.commit(batch)
+    assert not any(call.startswith("drop") for call in table.calls)
+    store, records = opened(table, 2)
+    assert numbers(records) == list(range(1, 20))
+    store.live([])
+    store.append(EntityPut(1, 0, "q", "{}"))
+    commit(store)
+    assert min(table.rows) >= 16
+
+
+@pytest.mark.promise("B1", "S6")
+def test_a_range_with_a_live_message_stays_until_the_message_was_moved() -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+    survivor = send(store, 1, b"s" * 40)
+    for number in range(2, 80):
+        message = send(store, number)
+        store.append(MessageRemoved(QUEUE, number, message.location, message.size))
+        commit(store)
+        assert min(table.rows) == 1
+    moved = 0
+    for _ in range(100):
+        for record in store.restate(10):
+            if isinstance(record, MessageStored) and record.message.sequence_number == 1:
+                blob = store.read(survivor.location, survivor.size)
+                store.append(MessageStored(QUEUE, survivor, blob, b""))
+                moved += 1
+        batch = store.seal()
+        if batch is not None:
+            store.commit(batch)
+    assert moved
+    assert min(table.rows) > 100
+    store, records = opened(table, 2)
+    found = [r.message for r in records if isinstance(r, MessageStored) and r.message.sequence_number == 1]
+    assert store.read(found[-1].location, found[-1].size) == b"s" * 40
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_bytes_that_are_not_here_are_fetched_and_then_read_at_once() -> None:
+    table = filled()
+    store, records = opened(table, 2)
+    ahead = store.read_ahead
+    messages = [record.message for record in records if isinstance(record, MessageStored)]
+    assert not ahead.is_at_hand(messages[0].location)
+    assert ahead.take_fetched() == set()
+    ahead.fetch([message.location for message in messages[:5]], 17)
+    assert ahead.take_fetched() == {17}
+    assert ahead.take_fetched() == set()
+    assert [ahead.is_at_hand(message.location) for message in messages] == [True] * 5 + [False] * 7
+    calls = len(table.calls)
+    assert all(store.read(message.location, message.size) == b"x" * 50 for message in messages[:5])
+    assert len(table.calls) == calls
+    assert store.read(messages[9].location, 50) == b"x" * 50
+    assert len(table.calls) == calls + 1
+    ahead.fetch([messages[9].location], 18)
+    assert ahead.take_fetched() == {18}
+
+
+@pytest.mark.promise("B62")
+def test_bytes_in_memory_are_bounded() -> None:
+    table = FakeTable()
+    store, _ = opened(table, cache_bytes=200_000)
+    chance = random.Random(3)
+    blobs = [chance.randbytes(10_000) for _ in range(60)]
+    messages = [send(store, number, blob) for number, blob in enumerate(blobs, 1)]
+    for message, blob in zip(messages, blobs, strict=True):
+        assert store.read(message.location, message.size) == blob
+    assert store.statistics().cached_bytes <= 200_000
+    assert store.statistics().cache_misses > 0
+
+
+def test_a_frame_that_is_gone_from_the_database_is_damage() -> None:
+    table = filled()
+    store, records = opened(table, 2)
+    message = next(record.message for record in records if isinstance(record, MessageStored))
+    del table.rows[message.location >> 28]
+    with pytest.raises(StoreCorrupt, match="gone"):
+        store.read(message.location, message.size)
+
+
+def test_a_closed_store_commits_nothing() -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+    store.append(stored(1, b"x"))
+    batch = store.seal()
+    assert batch is not None
+    store.close()
+    with pytest.raises(StoreFailed, match="closed"):
+        store.commit(batch)
+    with pytest.raises(UsageError):
+        store.commit(object())
