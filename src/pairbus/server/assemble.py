@@ -23,6 +23,7 @@ from pairbus.server.ready import READY_FILE
 from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryStore
+from pairbus.storage.table.store import TableStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pairbus.server.config.options import Options
     from pairbus.server.ports import BrokerPort
     from pairbus.storage.ports import Store
+    from pairbus.storage.table.ports import Acquired, ShardTable
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +72,13 @@ class Assembly:
         self.store.close()
 
 
-def assemble(options: Options, now: int) -> Assembly:
+def assemble(options: Options, now: int, store: Store | None = None) -> Assembly:
     """Open the store, recover what it holds, make what is declared and missing. Nothing is durable before the first
     commit. Raises StorageError or UsageError; then nothing is left open.
+
+    ``store``: one that was opened already, such as the log of a shard that this node has acquired.
     """
-    store = open_store(options)
+    store = open_store(options) if store is None else store
     audit: AuditLog | None = None
     messages: MessageAudit | None = None
     try:
@@ -159,6 +163,20 @@ def open_store(options: Options) -> Store:
     scheme = options.store.partition(":")[0][:20]
     raise UsageError(
         f"--store {scheme}:… is not known; use {MEMORY} or leave it out for files in the data directory"
+    )
+
+
+def open_table_store(
+    table: ShardTable, acquired: Acquired, may_retry: Callable[[], bool], name: str
+) -> TableStore:
+    """The store of a shard that this node has acquired; ``may_retry`` tells whether the lease still holds."""
+    return TableStore(
+        table.writer(),
+        table.reader(),
+        epoch=acquired.epoch,
+        fence=acquired.fence,
+        may_retry=may_retry,
+        name=name,
     )
 
 

@@ -182,3 +182,11 @@ class NodeTable(Protocol):
         """Remove a node that is gone for good; False: there is none of this name."""
 
     def close(self) -> None: ...
+
+
+class ShardTable(Protocol):
+    """The parts that a store needs; each call gives a connection of its own."""
+
+    def writer(self) -> FrameWriter: ...
+
+    def reader(self) -> FrameReader: ...
