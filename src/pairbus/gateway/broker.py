@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.transport.connection import ConnectionSettings
+from pairbus.engine.context import Timers
 from pairbus.engine.namespace import Namespace
 from pairbus.errors import ArgumentError, EntityNotFound, Refusal, Unauthorized
 from pairbus.gateway.access import Access
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX: Final = 16_777_216
 """The largest request on a management node: a batch of scheduled messages."""
-STALE_TIMERS_SLACK: Final = 256
-"""Timers out of date, beyond as many as there are connections, before they are swept."""
 FAULTS_PATH: Final = "/$faults"
 _BUSY: Final = "Too many management requests. Wait a second and try again."
 METRICS_PATH: Final = "/metrics"
@@ -99,8 +98,10 @@ class Broker:
         self._later_count = 0
         self._transactions = 0
         self._seen_version = 0
-        self._timers: list[tuple[int, int, GatewayConnection]] = []
-        self._timer_count = 0
+        self._timers = Timers()
+        """When each connection must be ticked, by its number: a timer out of date holds a number and no connection."""
+        self._by_number: dict[int, GatewayConnection] = {}
+        self._connection_count = 0
         self.now = 0
         """The last instant that was let in."""
 
@@ -112,14 +113,18 @@ class Broker:
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayConnection:  # noqa: ARG002
         """A socket was accepted."""
-        connection = GatewayConnection(self, peer, now)
+        self._connection_count += 1
+        connection = GatewayConnection(self, self._connection_count, peer, now)
         self.connections[connection] = None
+        self._by_number[connection.number] = connection
         self.arm(connection)
         return connection
 
     def forget(self, connection: GatewayConnection) -> None:
         """A connection is over."""
         self.connections.pop(connection, None)
+        self._by_number.pop(connection.number, None)
+        self._timers.disarm(connection.number)
         self.window_limited.pop(connection, None)
         self._dirty.pop(connection, None)
 
@@ -227,7 +232,7 @@ class Broker:
             return 0
         first = self.namespace.next_deadline()
         for deadline in (
-            self._timers[0][0] if self._timers else None,
+            self._timers.next_deadline(),
             self._later[0][0] if self._later else None,
         ):
             if deadline is not None and (first is None or deadline < first):
@@ -243,29 +248,21 @@ class Broker:
             if connection in self.connections and not session.is_ended:
                 session.accept_incoming(delivery_id)
                 self.touch(connection)
-        while self._timers and self._timers[0][0] <= now:
-            deadline, _, connection = heappop(self._timers)
-            if deadline == connection.armed_at and connection in self.connections:
-                connection.tick(now)
-                self.arm(connection)
+        for number in self._timers.due(now):
+            due = self._by_number.get(number)
+            if due is not None:
+                due.tick(now)
+                self.arm(due)
 
     def arm(self, connection: GatewayConnection) -> None:
         """Have the connection ticked when it next needs it."""
         deadline = connection.next_deadline()
-        connection.armed_at = NOT_ARMED if deadline is None else deadline
         if deadline is None:
-            return
-        self._timer_count += 1
-        heappush(self._timers, (deadline, self._timer_count, connection))
-        if len(self._timers) > 2 * len(self.connections) + STALE_TIMERS_SLACK:
-            # What has gone must not wait here for a deadline it will not see (B67).
-            self._timers = [
-                (other.armed_at, number, other)
-                for number, other in enumerate(self.connections)
-                if other.armed_at != NOT_ARMED
-            ]
-            heapify(self._timers)
-            self._timer_count = len(self.connections)
+            connection.armed_at = NOT_ARMED
+            self._timers.disarm(connection.number)
+        elif connection.number in self._by_number:
+            connection.armed_at = deadline
+            self._timers.arm(deadline, connection.number)
 
     # -- HTTP ----------------------------------------------------------------------------------
 

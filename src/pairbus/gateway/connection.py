@@ -63,8 +63,8 @@ STRANGER_SESSIONS_MAX: Final = 8
 """Sessions that a connection may have open before it has shown any right; one more closes it."""
 STRANGER_REFUSALS_MAX: Final = 8
 """Tokens that are refused before the connection is closed, if it has shown no right."""
-STRANGER_LINKS_MAX: Final = 32
-"""Links that a connection may ask for before it has shown any right: each takes memory, refused or not (M6)."""
+STRANGER_LINKS_MAX: Final = 8
+"""Links that a connection may ask for before it has shown any right: the clients need two, each takes memory, refused or not (M6)."""
 REQUEST_WORK: Final = 16
 """The work of a request to a management node, of a token or of a transaction's begin or end, on top of its transfer's."""
 NOT_ARMED: Final = 1 << 62
@@ -74,8 +74,9 @@ NOT_ARMED: Final = 1 << 62
 class GatewayConnection:
     """The handler of one AMQP connection."""
 
-    def __init__(self, broker: Broker, peer: str, now: int) -> None:
+    def __init__(self, broker: Broker, number: int, peer: str, now: int) -> None:
         self.broker = broker
+        self.number = number
         self.peer = peer
         self.now = now
         self.amqp = Connection(self, broker.connection_settings)
@@ -217,7 +218,7 @@ class GatewayConnection:
         if self.is_counted:
             self.is_counted = False
             self.broker.meter.disconnected()
-        # A timer may hold this object for a while: it must hold nothing itself.
+        # The server may hold this object for a while: it must hold nothing itself.
         self.links = {}
         self.grants = {}
         self.broker.forget(self)
@@ -373,7 +374,7 @@ class GatewayConnection:
             text = (
                 f"More than {STRANGER_SESSIONS_MAX} sessions were begun without a valid token: put one first."
             )
-            self.close("amqp:resource-limit-exceeded", text)
+            self._turn_away("amqp:resource-limit-exceeded", text)
 
     def session_ended(self, session: Session) -> None:
         """A session ended; its links have been detached one by one."""

@@ -34,7 +34,7 @@ SWITCH_SECONDS: Final = 0.0005
 """A thread that waits for the interpreter asks for it after this long; the usual 5 ms would be added to every commit
 that ends while the broker computes."""
 COLLECTOR_TICK_SECONDS: Final = 1.0
-COLLECTOR_TICKS_PER_TRIM: Final = 10
+COLLECTOR_TICKS_PER_HEAP_TICK: Final = 5
 
 
 def run(
@@ -100,9 +100,9 @@ async def _serve(
 
 async def _collect_garbage(policy: CollectorPolicy) -> None:
     policy.recovered()
-    heap = system_heap()
+    heap = system_heap(policy.collect)
     while True:
-        for _ in range(COLLECTOR_TICKS_PER_TRIM):
+        for _ in range(COLLECTOR_TICKS_PER_HEAP_TICK):
             await asyncio.sleep(COLLECTOR_TICK_SECONDS)
             policy.tick()
         heap.tick()

@@ -72,9 +72,13 @@ class CollectorPolicy:
             self._full_at = self._ticks + max(FULL_EVERY_TICKS, ticks)
             self._frozen_at = _young_collections()
         elif _young_collections() - self._frozen_at >= FREEZE_AFTER_COLLECTIONS:
-            gc.collect()  # leaves out what is frozen
-            gc.freeze()
-            self._frozen_at = _young_collections()
+            self.collect()
+
+    def collect(self) -> None:
+        """Collect everything that is not frozen, and freeze the rest."""
+        gc.collect()
+        gc.freeze()
+        self._frozen_at = _young_collections()
 
 
 def _young_collections() -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import weakref
 
 import pytest
 
-from pairbus.server.heap import GROWTH_BYTES, Heap, system_heap
+from pairbus.server.heap import GROWTH_BYTES, LAST_PAUSE_TICKS, Heap, system_heap
+from pairbus.server.main import COLLECTOR_TICK_SECONDS, COLLECTOR_TICKS_PER_HEAP_TICK
 from pairbus.server.memory import FULL_EVERY_TICKS, CollectorPolicy
 from pairbus.server.sockets import strangers as strangers_module
 from pairbus.server.sockets.strangers import REST_FACTOR, SLICE_NS, Strangers
@@ -257,31 +259,107 @@ def test_a_full_collection_takes_at_most_a_thousandth_of_the_time() -> None:
     assert collections == [600, 1_600]
 
 
+class FakeMemory:
+    """A process: memory in use, free parts of pages in use, free pages that the C library keeps, and those given back."""
+
+    def __init__(self) -> None:
+        self.used = 10 * GROWTH_BYTES
+        self.scattered = 0
+        self.kept = GROWTH_BYTES // 2
+        self.returned = 0
+        self.ticks = 0
+        self.trims: list[int] = []
+        self.heap = Heap(
+            lambda: self.used + self.scattered + self.kept,
+            lambda: self.scattered + self.kept + self.returned,
+            self.trim,
+        )
+
+    def trim(self) -> None:
+        self.trims.append(self.ticks)
+        self.returned += self.kept
+        self.kept = 0
+
+    def tick(self, count: int) -> list[int]:
+        """So many looks; those at which free pages were given back, counted from the first of them."""
+        self.trims.clear()
+        for self.ticks in range(count):
+            self.heap.tick()
+        return self.trims
+
+    def use(self, count: int) -> None:
+        self.used += count
+        from_kept = min(self.kept, count)
+        from_returned = min(self.returned, count - from_kept)
+        self.kept -= from_kept
+        self.returned -= from_returned
+
+    def free(self, count: int) -> None:
+        self.used -= count
+        self.kept += count
+
+
 @pytest.mark.promise("B67")
-def test_freed_memory_is_given_back_when_the_process_has_grown() -> None:
-    resident, free, in_use = 10 * GROWTH_BYTES, GROWTH_BYTES, 10 * GROWTH_BYTES
-    trims: list[int] = []
+@pytest.mark.parametrize("ticks_present", [1, 2, 10, 1_000])
+def test_what_a_crowd_held_is_given_back_at_the_first_look_after_it_has_gone(ticks_present: int) -> None:
+    memory = FakeMemory()
+    memory.tick(10)
+    memory.use(6 * GROWTH_BYTES)
+    memory.scattered = 3 * GROWTH_BYTES
+    memory.tick(ticks_present)
+    memory.free(6 * GROWTH_BYTES)
+    memory.kept += memory.scattered
+    memory.scattered = 0
 
-    def trim() -> None:
-        nonlocal resident
-        trims.append(ticks)
-        resident = in_use
+    assert memory.tick(1) == [0]
+    assert memory.kept == 0
+    assert COLLECTOR_TICK_SECONDS * COLLECTOR_TICKS_PER_HEAP_TICK <= 10, "seconds between two looks"
 
-    heap = Heap(lambda: resident, lambda: free, trim)
-    heap.tick()
-    resident = in_use = 15 * GROWTH_BYTES
-    for ticks in range(200):
-        if ticks == 100:
-            in_use -= 4 * GROWTH_BYTES
-        heap.tick()
-    assert trims[:4] == [3, 13, 33, 73]  # all in use: tried more and more rarely
-    assert trims[4] == 153  # given back
-    assert trims[5] == 158  # from then on tried as often as at first
-    assert resident == 11 * GROWTH_BYTES
 
-    free = GROWTH_BYTES - 1  # there is nothing to give back
-    trims.clear()
-    for _ in range(1_000):
-        heap.tick()
-    assert trims == []
-    system_heap().tick()  # whatever the system is
+@pytest.mark.promise("B67")
+def test_buffers_that_come_and_go_between_two_looks_are_given_back() -> None:
+    memory = FakeMemory()
+    memory.tick(10)
+    for _ in range(3):
+        memory.use(6 * GROWTH_BYTES)
+        memory.free(6 * GROWTH_BYTES)
+        assert memory.tick(2)[:1] == [0]
+        memory.tick(2)
+
+
+@pytest.mark.promise("B67")
+def test_giving_back_is_repeated_until_it_brings_nothing() -> None:
+    memory = FakeMemory()
+    memory.tick(2)
+    memory.use(6 * GROWTH_BYTES)
+    memory.tick(1)
+    memory.free(5 * GROWTH_BYTES)
+    memory.tick(1)
+    memory.free(GROWTH_BYTES - 1)
+
+    assert memory.tick(1) == [0]
+    assert memory.tick(10) == [0], "the last one brought something, so there is one more"
+    assert memory.kept == 0
+
+
+@pytest.mark.promise("B67")
+def test_while_a_process_grows_and_all_is_in_use_giving_back_is_tried_more_and_more_rarely() -> None:
+    memory = FakeMemory()
+    memory.kept, memory.returned = 0, 2 * GROWTH_BYTES
+    looks: list[int] = []
+    for look in range(1_000):
+        memory.used += GROWTH_BYTES
+        if memory.tick(1):
+            looks.append(look)
+
+    pauses = [after - before for before, after in itertools.pairwise(looks)]
+    assert pauses[:6] == [2, 4, 8, 16, 32, LAST_PAUSE_TICKS]
+    assert set(pauses[6:]) == {LAST_PAUSE_TICKS}
+    memory.tick(LAST_PAUSE_TICKS)
+    assert memory.tick(1_000) == [], "it grows no more"
+
+
+def test_a_process_that_stays_as_it_is_gives_nothing_back() -> None:
+    memory = FakeMemory()
+    assert memory.tick(1_000) == []
+    system_heap(lambda: None).tick()  # whatever the system is

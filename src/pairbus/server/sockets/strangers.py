@@ -23,14 +23,15 @@ from typing import Final, Protocol
 
 from pairbus.server.clock import elapsed_ns
 
-STEP_BYTES: Final = 2 * 1024
+STEP_BYTES: Final = 1024
 """Input of one stranger that is handled in one step: at most about a millisecond of work."""
 SLICE_NS: Final = 500_000
 """Once strangers have had this much time in one round of the loop, the others have theirs."""
 REST_FACTOR: Final = 2
 """While known clients are busy, strangers wait this many times as long as their slice took."""
-READ_BYTES: Final = 4 * 1024
-"""Bytes read from a stranger's socket at once; it is read again when they have been handled."""
+READ_BYTES: Final = STEP_BYTES
+"""Bytes read from a stranger's socket at once; it is read again when they have been handled. What one step handles: more would
+wait in the memory of this process, and the rest after each step would be copied."""
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes that all strangers together have sent; beyond it some are cut. 8,000 clients that connect need as much."""
 SILENT: Final = 0
