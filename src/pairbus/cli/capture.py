@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,7 +18,7 @@ from pairbus.cli.kit.namespace import connection_of, find_target, split_sub_queu
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, stop_on_signals
 from pairbus.cli.kit.spark import closing_spark, conf_option, spark_errors, spark_settings
-from pairbus.errors import UsageError
+from pairbus.errors import PairbusError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +29,7 @@ EXAMPLES: Final = """\b
 Examples:
   pairbus capture orders --to /data/captured --once
   pairbus capture events/Subscriptions/audit --to /data/captured
-  pairbus capture orders/$DeadLetterQueue --to /data/dead --browse --once
+  pairbus capture 'orders/$DeadLetterQueue' --to /data/dead --browse --once
   pairbus capture --to /data/captured --compact
 
 \b
@@ -36,6 +39,10 @@ Read back:
 \b
 Exit codes: 0 done, 2 wrong usage, 3 could not reach or was refused.
 """
+
+_SPAN: Final = r"\d+(?:\.\d+)?\s*(?:microsecond|millisecond|second|minute|hour|day|week)s?"
+_INTERVAL: Final = re.compile(rf"(?:interval\s+)?{_SPAN}(?:\s+{_SPAN})*", re.IGNORECASE)
+"""How often a stream looks, as Spark reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +90,25 @@ def capture(flags: CaptureFlags) -> None:
         )
     settings = spark_settings(flags.settings)
     options = None if flags.entity is None else _options(flags, flags.entity)
+    check_place(flags.path)
+    if options is not None:
+        check_entity(options)
     stop = stop_on_signals()
-    with status("starting Spark…"):
-        spark = spark_session("pairbus capture", master=flags.master, settings=settings)
-    with spark_errors(), closing_spark(spark):
-        if options is not None:
-            _capture(options, flags.entity or "", spark, stop, as_json=flags.as_json)
-        if flags.compacts:
-            _compact(flags.path, flags.checkpoint, spark, as_json=flags.as_json)
+    # Java may get the same signal and end first; what py4j then logs tells a person nothing.
+    logging.getLogger().addFilter(lambda _record: not stop.is_set())
+    try:
+        with status("starting Spark…"):
+            spark = spark_session("pairbus capture", master=flags.master, settings=settings)
+        stop_on_signals(stop=stop)  # Spark has put its own handler in their place
+        with spark_errors(), closing_spark(spark):
+            if options is not None:
+                _capture(options, flags.entity or "", spark, stop, as_json=flags.as_json)
+            if flags.compacts:
+                _compact(flags.path, flags.checkpoint, spark, as_json=flags.as_json)
+    except PairbusError as error:
+        if not stop.is_set() or isinstance(error, UsageError):
+            raise
+        _warn("stopped, and Java with it: the next start continues where the last batch ended")
 
 
 def _options(flags: CaptureFlags, entity: str) -> CaptureOptions:
@@ -107,6 +125,10 @@ def _options(flags: CaptureFlags, entity: str) -> CaptureOptions:
         **entity_options(entity),
     }
     parse_source(source, is_stream=True)
+    if not _INTERVAL.fullmatch(flags.every.strip()):
+        raise UsageError(
+            f"--every is {flags.every!r}: give a number and a unit, as '5 seconds' or '1 minute'"
+        )
     return CaptureOptions(
         source=source,
         path=flags.path,
@@ -114,6 +136,30 @@ def _options(flags: CaptureFlags, entity: str) -> CaptureOptions:
         once=flags.once,
         trigger=flags.every,
     )
+
+
+def check_place(path: str) -> None:
+    """Refuse a directory of this machine in which no file can be made. Raises UsageError."""
+    if ":/" in path:
+        return  # a URI: Spark knows what is behind it
+    place = Path(path).absolute()
+    there = next(one for one in (place, *place.parents) if one.exists())
+    if not there.is_dir():
+        raise UsageError(f"--to is {path}, and {there} is a file: name a directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"--to is {path}, and nothing can be written to {there}: name a directory of yours")
+
+
+def check_entity(options: CaptureOptions) -> None:
+    """Look at the entity once: a wrong key or name shows before Java starts. Raises PairbusError."""
+    from pairbus.spark.connector.entity import Entity
+    from pairbus.spark.connector.options import parse_source
+
+    entity = Entity(parse_source(options.source, is_stream=True))
+    try:
+        entity.highest()
+    finally:
+        entity.close()
 
 
 def _capture(

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pairbus.errors import PairbusError, UsageError
 from pairbus.spark.java import find_java
@@ -60,7 +60,7 @@ def spark_session(
         PairbusError: The session could not be made; the text gives the end of Java's log.
     """
     try:
-        from pyspark import SparkContext
+        from pyspark import SparkContext, accumulators
         from pyspark.sql import SparkSession
     except ImportError:
         raise UsageError(
@@ -72,6 +72,11 @@ def spark_session(
     os.environ["JAVA_HOME"] = str(find_java(os.environ))
     # Workers run this interpreter, not whatever python3 is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # They would print a traceback when Java ends; ``java_exit`` tells that.
+    for name_of_server in ("AccumulatorServer", "AccumulatorTCPServer", "AccumulatorUnixServer"):
+        server: Any = getattr(accumulators, name_of_server, None)
+        if server is not None:
+            server.handle_error = lambda *_: None
     work = Path(tempfile.mkdtemp(prefix="pairbus-spark-"))
     log = log or work / "spark.log"
     builder = SparkSession.builder.appName(name)

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +16,7 @@ from click.testing import CliRunner
 from pairbus.cli import capture as command
 from pairbus.cli.capture import capture, entity_options
 from pairbus.errors import PairbusError, UsageError
+from pairbus.testing import Namespace
 
 pytest.importorskip("pyspark")
 
@@ -30,6 +36,8 @@ CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2
             "option caFile: the authority /nowhere",
         ),
         (["orders/Rules", "--to", "x"], "hello", "is no connection string"),
+        (["orders", "--to", "x", "--every", "5 secs"], CONNECTION, "--every is '5 secs': .* '5 seconds'"),
+        (["orders", "--to", f"{__file__}/x"], CONNECTION, "test_capture.py is a file: name a directory"),
     ],
 )
 def test_a_wrong_command_is_refused_before_spark_starts(
@@ -44,6 +52,74 @@ def test_a_wrong_command_is_refused_before_spark_starts(
         raise result.exception
 
 
+def test_an_entity_that_is_not_there_is_told_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("pairbus.spark.session.spark_session", None)
+    with Namespace("contoso", queues=["orders"]) as namespace:
+        arguments = ["absent", "--to", str(tmp_path / "out")]
+        result = CliRunner().invoke(capture, arguments, env={"PAIRBUS_PRIMARY": namespace.connection_string})
+
+    assert isinstance(result.exception, UsageError)
+    assert "there is no entity 'absent' in the namespace" in str(result.exception)
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Handlers of signals as they were."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    filters = list(logging.getLogger().filters)
+    yield
+    logging.getLogger().filters[:] = filters
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_signal_ends_a_capture_also_when_spark_has_a_handler_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stopped: list[bool] = []
+
+    def start(*_: object, **__: object) -> SimpleNamespace:
+        signal.signal(signal.SIGINT, lambda *_: pytest.fail("Spark's handler"))
+        return SimpleNamespace(stop=lambda: None)
+
+    def work(_options: object, _entity: str, _spark: object, stop: threading.Event, **_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        stopped.append(stop.is_set())
+
+    monkeypatch.setattr("pairbus.spark.session.spark_session", start)
+    monkeypatch.setattr(command, "check_entity", lambda _: None)
+    monkeypatch.setattr(command, "_capture", work)
+    monkeypatch.setenv("PAIRBUS_PRIMARY", CONNECTION)
+    capture.main(["orders", "--to", str(tmp_path)], standalone_mode=False)
+
+    assert stopped == [True]
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_capture_whose_java_got_the_same_signal_ends_without_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        logging.error("Exception while sending command.")  # noqa: LOG015 - as py4j does
+        raise PairbusError("the Java process that Spark runs in ended with exit code 143")
+
+    monkeypatch.setattr(
+        "pairbus.spark.session.spark_session", lambda *_, **__: SimpleNamespace(stop=lambda: None)
+    )
+    monkeypatch.setattr(command, "check_entity", lambda _: None)
+    monkeypatch.setattr(command, "_capture", work)
+    monkeypatch.setenv("PAIRBUS_PRIMARY", CONNECTION)
+    capture.main(["orders", "--to", str(tmp_path)], standalone_mode=False)
+
+    assert capfd.readouterr().err.splitlines() == [
+        "pairbus capture: stopped, and Java with it: the next start continues where the last batch ended"
+    ]
+
+
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_a_person_who_waits_for_spark_is_told_so_and_nobody_else(
     is_watched: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -55,6 +131,7 @@ def test_a_person_who_waits_for_spark_is_told_so_and_nobody_else(
     monkeypatch.setattr("pairbus.spark.session.spark_session", start)
     monkeypatch.setattr(command.sys.stderr, "isatty", lambda: is_watched)  # type: ignore[attr-defined]
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(command, "check_entity", lambda _: None)
     monkeypatch.setenv("PAIRBUS_PRIMARY", CONNECTION)
 
     with pytest.raises(PairbusError, match="no Spark"):

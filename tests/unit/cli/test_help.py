@@ -41,6 +41,14 @@ def test_every_command_has_an_example_of_itself(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ALL)
+def test_an_example_means_the_same_in_a_shell(path: str) -> None:
+    """``$DeadLetterQueue`` without quotes is an empty variable there."""
+    examples = re.findall(r"^ +(?:\w+=\S+ )?pairbus .*$", shown(path), re.MULTILINE)
+
+    assert [line for line in examples if re.search(r"\$[A-Z]\w*[a-z]", re.sub(r"'[^']*'", "", line))] == []
+
+
+@pytest.mark.parametrize("path", ALL)
 def test_every_command_says_what_it_does(path: str) -> None:
     assert ALL[path].help, path
 

@@ -84,9 +84,11 @@ def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def stop_on_signals(again: Callable[[], None] | None = None, apart_seconds: float = 0.0) -> threading.Event:
-    """An event that the first SIGINT or SIGTERM sets; ``again`` is called for one that comes this much later."""
-    stop = threading.Event()
+def stop_on_signals(
+    again: Callable[[], None] | None = None, apart_seconds: float = 0.0, stop: threading.Event | None = None
+) -> threading.Event:
+    """An event, ``stop`` or a new one, that the first SIGINT or SIGTERM sets; ``again`` is called for one that comes this much later."""
+    stop = threading.Event() if stop is None else stop
     heard_at = 0.0
 
     def hear(_number: int, _frame: object) -> None:

@@ -48,8 +48,13 @@ def explain(flags: ExplainFlags) -> int:
         raise UsageError(
             f"there is no journal {journal}: name the file that PAIRBUS_JOURNAL names where the paired client runs"
         )
+    if journal.is_dir():
+        raise UsageError(f"{journal} is a directory: name the journal's file in it")
     key = entity_key(flags.path)
-    events = [event for event in read(journal) if entity_key(str(event.get("subject", ""))) == key]
+    try:
+        events = [event for event in read(journal) if entity_key(str(event.get("subject", ""))) == key]
+    except OSError as error:
+        raise UsageError(f"the journal {journal} cannot be read: {error.strerror}") from None
     show(events, flags.as_json, map(_line, events))
     if not events:
         click.echo(f"the journal says nothing of {flags.path!r}", err=True)

@@ -165,6 +165,7 @@ def _on_spark(flags: SyphonFlags) -> int:
     stop = stop_on_signals()
     with status("starting Spark…"):
         spark = spark_session("pairbus syphon", master=options.master, settings=options.settings)
+    stop_on_signals(stop=stop)  # Spark has put its own handler in their place
     with spark_errors(), closing_spark(spark):
         show = _json_line if flags.as_json else _line
         report = run_syphon(options, stop=stop, report_progress=show, spark=spark)
