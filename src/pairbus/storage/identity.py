@@ -1,4 +1,6 @@
-"""The file with the namespace and the format of the data: JSON, written once for each format.
+"""The file with the namespace and the format of the data: JSON with a checksum, written once for each format.
+
+A file without the checksum is one that an earlier PairBus wrote; it gets one at the next start. Earlier ones ignore it.
 
 It is written after the first segment, so where it is, segments must be.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from pairbus.errors import StoreUnavailable
 from pairbus.storage.files import replace_file
@@ -23,20 +26,47 @@ MARKED_SINCE: Final = 2
 
 def read_identity(files: FileSystem) -> tuple[int, str] | None:
     """(format version, namespace) of the data, or None if there is none."""
-    if FORMAT_FILE not in files.names():
+    raw = _content(files)
+    if raw is None:
         return None
-    handle = files.open(FORMAT_FILE)
-    try:
-        raw = files.read(handle, files.size(FORMAT_FILE), 0)
-    finally:
-        files.close(handle)
     try:
         values = json.loads(raw)
-        return int(values["format"]), str(values["namespace"])
+        identity = int(values["format"]), str(values["namespace"])
+        is_foreign = identity[0] > FORMAT_VERSION and "check" not in values
+        if len(values) > 2 and values != _values(*identity) and not is_foreign:
+            raise ValueError("its checksum does not fit")
     except (ValueError, KeyError, TypeError) as error:
         raise StoreUnavailable(
             f"the file '{FORMAT_FILE}' of the data directory cannot be read ({error}): restore it from a copy"
         ) from error
+    return identity
+
+
+def is_current(files: FileSystem, namespace: str) -> bool:
+    """Whether the file is what this PairBus would write."""
+    return _content(files) == _encoded(namespace)
+
+
+def _content(files: FileSystem) -> bytes | None:
+    if FORMAT_FILE not in files.names():
+        return None
+    handle = files.open(FORMAT_FILE)
+    try:
+        return files.read(handle, files.size(FORMAT_FILE), 0)
+    finally:
+        files.close(handle)
+
+
+def _values(version: int, namespace: str) -> dict[str, object]:
+    return {
+        "format": version,
+        "namespace": namespace,
+        "check": f"{crc32(f'{version} {namespace}'.encode()):08x}",
+    }
+
+
+def _encoded(namespace: str) -> bytes:
+    return json.dumps(_values(FORMAT_VERSION, namespace)).encode() + b"\n"
 
 
 def missing_format() -> StoreUnavailable:
@@ -62,5 +92,4 @@ def check_identity(identity: tuple[int, str], namespace: str | None) -> None:
 
 def write_identity(files: FileSystem, namespace: str) -> None:
     """Say whose data this is, durably."""
-    text = json.dumps({"format": FORMAT_VERSION, "namespace": namespace})
-    replace_file(files, FORMAT_FILE, text.encode() + b"\n")
+    replace_file(files, FORMAT_FILE, _encoded(namespace))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from pairbus.engine.records import (
@@ -17,6 +19,8 @@ from pairbus.engine.records import (
 )
 from pairbus.errors import StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.model.message import Message
+from pairbus.storage.files import replace_file
+from pairbus.storage.identity import FORMAT_FILE, FORMAT_VERSION, read_identity, write_identity
 from pairbus.storage.log.mark import MARK_BYTES, MARK_FILE
 from pairbus.storage.log.pool import READY_MAX, READY_MIN
 from pairbus.storage.log.store import RESTATE_BYTES_MAX, LogStore
@@ -351,12 +355,40 @@ def test_data_of_another_namespace_or_a_newer_format_is_refused() -> None:
         LogStore.open("simulated", namespace="other", file_system=disk)
     LogStore.open("simulated", file_system=disk).close()
     handle = disk.open("format")
-    disk.write(handle, (b'{"format": 3, "namespace": "ns"}\n   ',), 0)
+    disk.write(handle, (b'{"format": 3, "namespace": "ns"}'.ljust(100),), 0)
     with pytest.raises(StoreUnavailable, match="start the newer PairBus"):
         open_log(disk)
     disk.write(handle, (b"?",), 0)
     with pytest.raises(StoreUnavailable, match="restore it from a copy"):
         open_log(disk)
+
+
+def test_any_flipped_bit_of_the_format_file_is_noticed() -> None:
+    disk = SimulatedDisk()
+    write_identity(disk, "contoso")
+    content = disk.contents(FORMAT_FILE)
+    assert read_identity(disk) == (FORMAT_VERSION, "contoso")
+    handle = disk.open(FORMAT_FILE)
+    for at in range(len(content)):
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[at] ^= 1 << bit
+            disk.write(handle, (bytes(flipped),), 0)
+            # White space may become other white space.
+            with suppress(StoreUnavailable):
+                assert read_identity(disk) == (FORMAT_VERSION, "contoso"), flipped
+
+
+def test_a_format_file_without_a_checksum_opens_and_gets_one() -> None:
+    disk = SimulatedDisk()
+    ready_log(disk).close()
+    checked = disk.contents(FORMAT_FILE)
+    replace_file(disk, FORMAT_FILE, b'{"format": 2, "namespace": "ns"}\n')
+
+    ready_log(disk).close()
+
+    assert disk.contents(FORMAT_FILE) == checked
+    assert b"check" in checked
 
 
 def test_a_missing_format_file_beside_data_is_refused() -> None:

@@ -241,7 +241,7 @@ def test_data_of_the_format_before_opens_and_is_guarded_from_then_on() -> None:
     as_format_1(disk)
     assert check("simulated", file_system=disk).format_version == 1
     assert outcome(disk) == all_numbers()
-    assert json.loads(disk.contents(FORMAT_FILE)) == {"format": 2, "namespace": "ns"}
+    assert json.loads(disk.contents(FORMAT_FILE)) == {"format": 2, "namespace": "ns", "check": "7159cf79"}
     assert disk.size(MARK_FILE) == MARK_BYTES
     name, start, _ = places[-1]
     disk.truncate(name, start)
@@ -308,6 +308,21 @@ def test_an_unreadable_segment_behind_the_end_is_put_aside() -> None:
     assert f"{tail}.damaged" in disk.names()
     assert names[-1] not in disk.names() or names[-1] == tail
     assert outcome(disk) == all_numbers(FRAMES - report.lost_frames)
+
+
+def test_a_damaged_spare_names_the_command_that_goes_on_without_it_and_nothing_is_lost() -> None:
+    disk, _ = written(is_closed=True)
+    spare = max(name for name in disk.names() if segment_number(name) is not None)
+    disk.flip(spare, 3)
+    with pytest.raises(
+        StoreCorrupt, match=f"{spare}: damaged header .*`pairbus store repair` .* --accept-loss"
+    ):
+        open_log(disk)
+
+    report = repair("simulated", accepts_loss=True, file_system=disk)
+
+    assert (report.damaged_files, report.lost_frames) == ((spare,), 0)
+    assert outcome(disk) == all_numbers(FRAMES)
 
 
 def test_damage_before_the_end_cannot_be_given_up() -> None:

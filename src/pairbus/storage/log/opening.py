@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pairbus.errors import StoreCorrupt, StoreFailed
 from pairbus.storage.files import UNFINISHED_SUFFIX, recreate
 from pairbus.storage.identity import (
-    FORMAT_VERSION,
     MARKED_SINCE,
     check_identity,
+    is_current,
     missing_format,
     read_identity,
     write_identity,
@@ -66,6 +66,6 @@ def confirm_end(files: FileSystem, found: recovery.Found) -> MarkWriter:
     """
     mark = open_mark(files, found.frame_number, found.tail.number << OFFSET_BITS | found.end)
     identity = read_identity(files)
-    if identity is not None and identity[0] < FORMAT_VERSION:
+    if identity is not None and not is_current(files, identity[1]):
         write_identity(files, identity[1])
     return mark

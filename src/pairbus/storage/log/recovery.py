@@ -158,9 +158,14 @@ def _find_tail(files: FileSystem, numbers: list[int], loss: Loss | None) -> Foun
     for number in reversed(numbers):
         try:
             image = load_segment(files, number)
-        except StoreCorrupt:
+        except StoreCorrupt as error:
             if loss is None:
-                raise
+                raise StoreCorrupt(
+                    f"{str(error).partition(';')[0]}. It is the newest file or a prepared one: `pairbus store repair` says whether "
+                    f"acknowledged data was in it, and with --accept-loss goes on without it; or restore the data directory from a copy",
+                    file=error.file,
+                    offset=error.offset,
+                ) from None
             loss.unreadable.append(segment_name(number))
             continue
         if len(image.buffer) < image.made_bytes:
