@@ -1,4 +1,4 @@
-"""For all delays, pauses, lost answers and clocks of different speeds: at most one node may speak, and only under its own lease (S4)."""
+"""For all delays, pauses, lost answers and clocks of different speeds: at most one node may write, and only under its own lease (S4)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ steps = st.lists(
         max_size=NODES,
     ),
 )
-def test_at_most_one_node_speaks_and_only_under_its_own_lease(
+def test_at_most_one_node_writes_and_only_under_its_own_lease(
     moves: list[tuple[int, int, int]], clocks: list[tuple[int, int]]
 ) -> None:
     row = Row()
@@ -128,11 +128,11 @@ def test_at_most_one_node_speaks_and_only_under_its_own_lease(
         else:
             node.is_performed = node.is_performed and move == 0
             node.finish(now)
-        speakers = [other for other in nodes if other.lease.may_speak(other.clock(now))]
-        assert len(speakers) <= 1
-        for speaker in speakers:
-            held = speaker.lease.held
+        writers = [other for other in nodes if other.lease.may_write(other.clock(now))]
+        assert len(writers) <= 1
+        for writer in writers:
+            held = writer.lease.held
             assert held is not None
-            assert (row.epoch, row.owner) == (held.epoch, speaker.lease.node)
+            assert (row.epoch, row.owner) == (held.epoch, writer.lease.node)
             assert row.until > now
-            assert speaker.lease.state(speaker.clock(now)) in (LeaseState.SERVING, LeaseState.DRAINING)
+            assert writer.lease.state(writer.clock(now)) in (LeaseState.SERVING, LeaseState.DRAINING)

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from pairbus.engine.namespace import Namespace
     from pairbus.engine.records import Record
     from pairbus.gateway.telemetry.meter import Meter
+    from pairbus.server.cluster.node import AssembleShard
     from pairbus.server.config.declarations import AccessRuleDeclaration, Declarations, EntityDeclaration
     from pairbus.server.config.options import Options
     from pairbus.server.ports import BrokerPort
+    from pairbus.server.server import Assemble
     from pairbus.storage.ports import Store
     from pairbus.storage.table.ports import Acquired, ShardTable
 
@@ -127,6 +129,23 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
         meter=broker.meter,
         usage_writer=usage,
     )
+
+
+def assemble_shard(
+    database: ShardTable,
+    wrap: Callable[[Assemble], Assemble] | None = None,
+) -> AssembleShard:
+    """An assembler for a node of a cluster: over the log of a shard that was just acquired. ``wrap``: see ``web.page.Page.assembling``."""
+
+    def assembled(options: Options, now: int, acquired: Acquired, may_retry: Callable[[], bool]) -> Assembly:
+        store = open_table_store(database, acquired, may_retry, options.namespace)
+
+        def over_store(options: Options, now: int) -> Assembly:
+            return assemble(options, now, store)
+
+        return (over_store if wrap is None else wrap(over_store))(options, now)
+
+    return assembled
 
 
 def _tell_refusals(audit: AuditLog | None) -> Callable[[str, str, str, str, str], None]:

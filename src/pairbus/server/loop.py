@@ -15,7 +15,7 @@ So under load the broker alternates between two things: the disk syncs one batch
 
 Back-pressure: when more than ``uncommitted_bytes_max`` waits for the disk no socket is read, until half of it is durable.
 
-Silence: a node of a cluster may speak only while its lease lasts. Outside it (``may_speak``) nothing is delivered, sealed or written; what
+Silence: a node of a cluster may write only while its lease lasts. Outside it (``may_write``) nothing is delivered, sealed or written; what
 was applied and what was committed waits, and goes on with the first turn after the lease was renewed (S4).
 
 Failure: an exception out of the broker, or a failed commit, ends the server (``fail``). Memory may be half changed or ahead of the
@@ -82,7 +82,7 @@ class Driver:
         outputs: Takes the output that waits in all connections and logs.
         set_reading: Called with False to stop reading every socket, with True to go on.
         failed: Called once, when a commit failed or the broker broke; no output is written from then on.
-        may_speak: Whether output may be written now; None: always. Who makes it True again calls ``wake``.
+        may_write: Whether output may be written now; None: always. Who makes it True again calls ``wake``.
         commits_inline: Whether a quick commit may be performed in the event loop; not if the store waits for a network.
     """
 
@@ -97,7 +97,7 @@ class Driver:
         failed: Callable[[Exception], None],
         uncommitted_bytes_max: int = UNCOMMITTED_BYTES_MAX,
         name: str = "pairbus",
-        may_speak: Callable[[], bool] | None = None,
+        may_write: Callable[[], bool] | None = None,
         commits_inline: bool = True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -111,9 +111,9 @@ class Driver:
         self._inline_policy = InlineCommitPolicy()
         self._commits_inline = commits_inline
         self._is_committing_inline = False
-        self._may_speak = may_speak
+        self._may_write = may_write
         self._held: list[PendingOutput] = []
-        """Output whose commit has ended and that waits for ``may_speak``."""
+        """Output whose commit has ended and that waits for ``may_write``."""
         self._uncommitted_bytes_max = uncommitted_bytes_max
         self._turn_asked = False
         self._is_reading = True
@@ -206,7 +206,7 @@ class Driver:
 
     def _turn(self) -> None:
         self._turn_asked = False
-        if self._is_stopped or not (self._may_speak is None or self._may_speak()):
+        if self._is_stopped or not (self._may_write is None or self._may_write()):
             return
         self._turns += 1
         now = self.now()
@@ -244,10 +244,10 @@ class Driver:
             self._idle.set()
 
     def _write(self, outputs: list[PendingOutput]) -> None:
-        may_speak = self._may_speak
+        may_write = self._may_write
         for place, output in enumerate(outputs):
             # Asked before each socket: this process may have been paused a moment ago, for longer than its lease.
-            if may_speak is not None and not may_speak():
+            if may_write is not None and not may_write():
                 self._held += outputs[place:]
                 return
             output.sink.write(output.chunks, output.closes)
@@ -283,7 +283,7 @@ class Driver:
             return
         self._count(commit)
         try:
-            if self._may_speak is None or self._may_speak():
+            if self._may_write is None or self._may_write():
                 self._proceed(outputs)
                 self._arm(self.now())
             else:
@@ -326,7 +326,7 @@ class Driver:
         if self._is_stopped or self.is_failed:
             return
         pause = HOUSEKEEPING_SECONDS
-        if self._is_reading and (self._may_speak is None or self._may_speak()):
+        if self._is_reading and (self._may_write is None or self._may_write()):
             try:
                 records = self._store.restate(RESTATE_RECORDS_MAX)
                 now = self.now()

@@ -13,21 +13,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import Refusal, StorageError, UsageError
+from pairbus.errors import Refusal, StorageError, StoreFenced, UsageError
 from pairbus.server.config.options import MEMORY
 from pairbus.server.heap import system_heap
 from pairbus.server.memory import CollectorPolicy
 from pairbus.server.ready import READY_FILE, ReadyInfo, write_ready_file
-from pairbus.server.server import Assemble, Page, Server
+from pairbus.server.server import Assemble, Page, Server, check_exposure
 
 if TYPE_CHECKING:
-    from pairbus.server.config.options import Options
+    from pairbus.server.cluster.node import Node
+    from pairbus.server.cluster.selector import GatedSelector
+    from pairbus.server.config.options import ClusterOptions, Options
 
 logger = logging.getLogger(__name__)
 
 EXIT_DONE: Final = 0
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
+EXIT_FENCED: Final = 4
+"""Another node of the cluster has taken the namespace: start this one again, and it takes part as before."""
 FILES_BESIDE_CONNECTIONS: Final = 512
 """File descriptors that the store, listeners and logs may need."""
 SWITCH_SECONDS: Final = 0.0005
@@ -60,6 +64,89 @@ def run(
         return _complain(f"{error}{_way_out(error.__cause__)}", EXIT_REFUSED)
     except OSError as error:
         return _complain(_explain(error), EXIT_REFUSED)
+
+
+def run_node(
+    options: Options,
+    cluster: ClusterOptions,
+    wrap: Callable[[Assemble], Assemble] | None = None,
+    *,
+    page: Page | None = None,
+    announce: Callable[[ReadyInfo], None] | None = None,
+) -> int:
+    """Serve as one node of a cluster until a signal comes. Returns the exit code, as ``run`` does.
+
+    ``wrap`` is given the assembler of each server that this node builds: see ``web.page.Page.assembling``.
+    """
+    from pairbus.server.cluster.selector import GatedSelector
+
+    sys.setswitchinterval(SWITCH_SECONDS)
+    limit = raise_file_limit(2 * options.limits.connections_max + FILES_BESIDE_CONNECTIONS)
+    options = within_file_limit(options, limit)
+    selector = GatedSelector()
+    try:
+        check_exposure(options)
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            return runner.run(_serve_node(options, cluster, wrap, page, announce, selector))
+    except (UsageError, Refusal) as error:
+        return _complain(str(error), EXIT_USAGE)
+    except StorageError as error:
+        return _complain(str(error), EXIT_REFUSED)
+    except OSError as error:
+        return _complain(_explain(error), EXIT_REFUSED)
+
+
+async def _serve_node(
+    options: Options,
+    cluster: ClusterOptions,
+    wrap: Callable[[Assemble], Assemble] | None,
+    page: Page | None,
+    announce: Callable[[ReadyInfo], None] | None,
+    selector: GatedSelector,
+) -> int:
+    from pairbus.server.assemble import assemble_shard
+    from pairbus.server.cluster.node import Node
+    from pairbus.storage.postgres.opening import open_database
+
+    assert options.store is not None, "a cluster has a database"
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    database = await loop.run_in_executor(None, open_database, options.store, options.namespace)
+    node = Node(options, cluster, database, assemble_shard(database, wrap), page=page)
+    selector.may_flush = node.may_flush
+    policy = CollectorPolicy()
+    error: Exception | None = None
+    try:
+        await node.start()
+        async with asyncio.TaskGroup() as tasks:
+            collector = tasks.create_task(_collect_garbage(policy))
+            readiness = tasks.create_task(_be_ready(node, options, announce))
+            ended = tasks.create_task(node.wait_ended())
+            stopped = tasks.create_task(stop.wait())
+            await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+            error = ended.result() if ended.done() else None
+            for task in (collector, readiness, ended, stopped):
+                task.cancel()
+    finally:
+        await node.stop()
+    if isinstance(error, StoreFenced):
+        return _complain(f"fenced: {error}", EXIT_FENCED)
+    if isinstance(error, (UsageError, Refusal)):
+        return _complain(str(error), EXIT_USAGE)
+    if error is not None:
+        return _complain(f"stopped, nothing is acknowledged any more: {error}", EXIT_REFUSED)
+    logger.info("stopped", extra={"event": "server.stopped", "namespace": options.namespace})
+    return EXIT_DONE
+
+
+async def _be_ready(node: Node, options: Options, announce: Callable[[ReadyInfo], None] | None) -> None:
+    ready = await node.wait_ready()
+    for file in ready_files(options):
+        write_ready_file(file, ready)
+    if announce is not None:
+        announce(ready)
 
 
 async def _serve(

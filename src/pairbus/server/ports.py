@@ -74,7 +74,7 @@ class BrokerPort(Protocol):
         """Judge tokens by the wall clock: ``lead_ms`` says how far the server's clock is ahead of it."""
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayPort:
-        """A peer that speaks AMQP has arrived."""
+        """A peer that writes AMQP has arrived."""
 
     def pump(self, now: int) -> None:
         """End of a burst: deliver what is ready."""

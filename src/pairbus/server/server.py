@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pairbus import __version__
 from pairbus.errors import UsageError
@@ -48,6 +48,25 @@ Page = Callable[[HttpRequest, int], HttpResponse | None]
 """Answers requests for pages; None leaves the request to the broker."""
 
 
+class ClusterSeat(Protocol):
+    """What a server needs of the node whose shard it serves; without one it is alone with its data directory."""
+
+    def may_write(self) -> bool:
+        """Whether output may be written at this instant."""
+
+    def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Where the node listens: for everything, and for HTTP alone. The node accepts, the server adopts."""
+
+    def certificates(self) -> CertificateFiles:
+        """The certificate that all nodes share."""
+
+    def standing(self) -> dict[str, str]:
+        """What ``/health`` adds: the role of this node, its name, the owner and the epoch."""
+
+    def metrics(self) -> list[Metric]:
+        """What the node counts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     """Everything the server counts, in one snapshot."""
@@ -65,6 +84,7 @@ class Server:
         assemble: Builds broker and store; ``server.assemble`` has the real one.
         clock: Gives the instant; a test's own may stand still (call ``wake`` after moving it).
         page: Serves pages beside the broker's own answers.
+        seat: The node of a cluster that this server is part of; None: it serves alone.
     """
 
     def __init__(
@@ -74,8 +94,10 @@ class Server:
         assemble: Assemble,
         clock: Clock | None = None,
         page: Page | None = None,
+        seat: ClusterSeat | None = None,
     ) -> None:
         self._options = options
+        self._seat = seat
         self._clock: Clock = clock if clock is not None else BrokerClock()
         self._assemble = assemble
         self._page = page
@@ -83,6 +105,7 @@ class Server:
         self._registry: ConnectionRegistry | None = None
         self._driver: Driver | None = None
         self._ready: ReadyInfo | None = None
+        self._context: ssl.SSLContext | None = None
         self._renewal: asyncio.TimerHandle | None = None
         self._usage: UsageLog | None = None
         self._usage_timer: asyncio.TimerHandle | None = None
@@ -112,18 +135,50 @@ class Server:
 
     async def stop(self) -> None:
         """Say good-bye to everybody, make everything durable, release everything. Idempotent."""
-        registry, driver = self._registry, self._driver
-        if registry is not None and driver is not None and not self._is_stopping and not driver.is_failed:
-            self._is_stopping = True
-            logger.info("stopping", extra={"event": "server.stopping", "namespace": self._options.namespace})
-            registry.stop_listening()
-            registry.close_all(FORCED, "The broker is stopping; connect again in a moment.")
-            driver.ask_turn()
-            if not await driver.wait_durable(COMMIT_SECONDS_MAX):
-                logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})
-            await registry.wait_empty(CLOSE_SECONDS_MAX)
+        if await self.drain(CLOSE_SECONDS_MAX):
             await self._finish_logs()
         await self.kill()
+
+    async def drain(self, close_seconds_max: float) -> bool:
+        """Tell every client to connect again, wait for the last commit, and give clients so long to leave. False: it has ended before."""
+        registry, driver = self._registry, self._driver
+        if registry is None or driver is None or self._is_stopping or driver.is_failed:
+            return False
+        self._is_stopping = True
+        logger.info("stopping", extra={"event": "server.stopping", "namespace": self._options.namespace})
+        registry.stop_listening()
+        registry.close_all(FORCED, "The broker is stopping; connect again in a moment.")
+        driver.ask_turn()
+        if not await driver.wait_durable(COMMIT_SECONDS_MAX):
+            logger.warning("the last commit did not end in time", extra={"event": "server.stop_slow"})
+        await registry.wait_empty(close_seconds_max)
+        return True
+
+    def adopt(
+        self, transport: asyncio.Transport, first: bytes, *, http_only: bool, relayed_for: str | None
+    ) -> None:
+        """Serve a connection that somebody else has accepted.
+
+        Args:
+            transport: The connection.
+            first: What was read of it.
+            http_only: It came through the address that serves HTTP alone.
+            relayed_for: The peer, if another node relays it.
+        """
+        if self._registry is None or self._driver is None or self._is_stopping:
+            transport.abort()
+            return
+        self._registry.adopt(self._driver, transport, first, http_only=http_only, relayed_for=relayed_for)
+
+    def cut_connections(self) -> None:
+        """End every connection at once; new ones are welcome."""
+        if self._registry is not None:
+            self._registry.cut_all()
+
+    def fail(self, error: Exception) -> None:
+        """Acknowledge nothing any more; ``wait_ended`` returns the reason."""
+        if self._driver is not None:
+            self._driver.fail(error)
 
     async def _finish_logs(self) -> None:
         """Have the rest of usage and audit written; in a thread, for files take their time."""
@@ -183,14 +238,14 @@ class Server:
     # Start.
 
     async def _begin(self) -> None:
-        options = self._options
+        options, seat = self._options, self._seat
         # The store first: it locks the data directory, and who does not hold the lock writes nothing there (B69).
         self._assembly = assembly = self._assemble(options, self._clock())
         assembly.broker.server_metrics = self._metrics
         if isinstance(self._clock, BrokerClock):
             assembly.broker.follow_wall_clock(self._clock.lead_ms)
         files = self._certificates() if options.tls else None
-        context = _context(files) if files is not None else None
+        self._context = context = _context(files) if files is not None else None
         self._registry = registry = ConnectionRegistry(assembly.broker, options.limits, self._answer, context)
         self._driver = driver = Driver(
             assembly.broker,
@@ -201,6 +256,8 @@ class Server:
             failed=self._fail,
             uncommitted_bytes_max=options.limits.uncommitted_bytes_max,
             name=options.namespace,
+            may_write=seat.may_write if seat is not None else None,
+            commits_inline=seat is None,
         )
         if assembly.meter is not None and assembly.usage_writer is not None:
             self._usage = UsageLog(assembly.meter.take, self._clock, assembly.usage_writer)
@@ -212,12 +269,15 @@ class Server:
         # The root key and declared entities are durable before anybody can connect.
         if not await driver.wait_durable(COMMIT_SECONDS_MAX) or driver.is_failed:
             raise await self._why_failed()
-        host, port = await registry.listen(driver, *options.amqp, http_only=False)
-        http = (
-            await registry.listen(driver, *options.http, http_only=True)
-            if options.http is not None
-            else (host, port)
-        )
+        if seat is not None:
+            (host, port), http = seat.addresses()
+        else:
+            host, port = await registry.listen(driver, *options.amqp, http_only=False)
+            http = (
+                await registry.listen(driver, *options.http, http_only=True)
+                if options.http is not None
+                else (host, port)
+            )
         ca_file = files.ca_file if files is not None else None
         if context is not None and ca_file is not None:
             self._arm_renewal(context)
@@ -255,6 +315,8 @@ class Server:
         options = self._options
         if options.tls_cert is not None and options.tls_key is not None:
             return CertificateFiles(certificate_file=options.tls_cert, key_file=options.tls_key, ca_file=None)
+        if self._seat is not None:
+            return self._seat.certificates()
         host_name = socket.gethostname()
         names = [name for name in (host_name, *options.tls_names) if name]
         try:
@@ -270,6 +332,10 @@ class Server:
 
     def _renew(self, context: ssl.SSLContext) -> None:
         """Once a day: a certificate about to end is replaced, and new connections are served with the new one."""
+        self._load_certificate(context)
+        self._arm_renewal(context)
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
         try:
             files = self._certificates()
             context.load_cert_chain(files.certificate_file, files.key_file)
@@ -277,7 +343,6 @@ class Server:
             logger.error(
                 "certificate not renewed", extra={"event": "tls.renewal_failed", "error": str(error)}
             )
-        self._arm_renewal(context)
 
     # While it serves.
 
@@ -334,6 +399,7 @@ class Server:
             "status": "healthy" if is_healthy else "unhealthy",
             "namespace": self._options.namespace,
             "version": __version__,
+            **(self._seat.standing() if self._seat is not None else {}),
         }
         status = HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE
         headers = [("content-type", "application/json"), ("cache-control", "no-store")]
@@ -341,9 +407,15 @@ class Server:
 
     def _metrics(self) -> list[Metric]:
         counts = self.statistics()
-        return server_metrics(
+        own = server_metrics(
             self._options.namespace, __version__, counts.listener, counts.driver, counts.store
         )
+        return own if self._seat is None else own + self._seat.metrics()
+
+    def renew_certificate(self) -> None:
+        """Serve new connections with the certificate as it is now: another node may have joined with a new name."""
+        if self._context is not None:
+            self._load_certificate(self._context)
 
 
 def check_exposure(options: Options) -> None:

@@ -25,7 +25,7 @@ class Ear:
     def write(self, chunks: list[bytes], closes: bool) -> None:
         self.heard += chunks
         if len(self.heard) == self.closes_after:
-            self._node.may_speak = False
+            self._node.may_write = False
 
 
 class PumpingBroker(FakeBroker):
@@ -41,7 +41,7 @@ class PumpingBroker(FakeBroker):
 
 class Node:
     def __init__(self) -> None:
-        self.may_speak = True
+        self.may_write = True
         self.asked = 0
         self.store = FakeStore()
         self.broker = PumpingBroker(self.store)
@@ -54,13 +54,13 @@ class Node:
             outputs=self._take,
             set_reading=lambda _: None,
             failed=lambda error: pytest.fail(str(error)),
-            may_speak=self._may_speak,
+            may_write=self._may_write,
         )
         self.driver.start()
 
-    def _may_speak(self) -> bool:
+    def _may_write(self) -> bool:
         self.asked += 1
-        return self.may_speak
+        return self.may_write
 
     def _take(self) -> list[PendingOutput]:
         taken, self.output = self.output, []
@@ -91,7 +91,7 @@ async def test_nothing_is_delivered_sealed_or_written_in_silence_and_then_it_goe
     node.say("a")
     await node.until(lambda: node.ear.heard == [b"a"])
     await node.driver.wait_durable(10)
-    node.may_speak = False
+    node.may_write = False
     pumps = node.broker.pumps
     node.broker.deadline = 1
     node.say("b")
@@ -103,7 +103,7 @@ async def test_nothing_is_delivered_sealed_or_written_in_silence_and_then_it_goe
     assert node.broker.ticks == []
     assert not await node.driver.wait_durable(0)
 
-    node.may_speak = True
+    node.may_write = True
     node.driver.wake()
     await node.until(lambda: node.ear.heard == [b"a", b"b"])
     assert node.store.synced == ["a", "b"]
@@ -120,7 +120,7 @@ async def test_answers_whose_commit_ends_in_silence_wait_and_keep_their_order() 
     await node.until(lambda: not node.store.staged)
     node.say("b")
     await node.rounds()
-    node.may_speak = False
+    node.may_write = False
     node.store.gate.set()
     await node.until(lambda: node.store.synced == ["a"])
     await node.until(lambda: node.driver.statistics().commits == 1)
@@ -128,7 +128,7 @@ async def test_answers_whose_commit_ends_in_silence_wait_and_keep_their_order() 
     assert node.store.staged == ["b"]
     assert not await node.driver.wait_durable(0)
 
-    node.may_speak = True
+    node.may_write = True
     node.driver.wake()
     await node.until(lambda: node.ear.heard == [b"a", b"b"])
     assert await node.driver.wait_durable(10)
@@ -145,7 +145,7 @@ async def test_a_lease_that_ends_between_two_sockets_stops_before_the_second() -
     assert node.ear.heard == [b"a", b"b"]
     node.say("e")
     await node.rounds()
-    node.may_speak = True
+    node.may_write = True
     node.driver.wake()
     await node.until(lambda: node.ear.heard == [b"a", b"b", b"c", b"d", b"e"])
     node.driver.stop()
@@ -154,11 +154,11 @@ async def test_a_lease_that_ends_between_two_sockets_stops_before_the_second() -
 async def test_old_records_are_not_restated_in_silence() -> None:
     node = Node()
     await node.driver.wait_durable(10)
-    node.may_speak = False
+    node.may_write = False
     node.store.to_restate.append(any_record())
     node.driver._housekeep()
     assert node.broker.namespace.restated == []
-    node.may_speak = True
+    node.may_write = True
     node.driver._housekeep()
     assert len(node.broker.namespace.restated) == 1
     node.driver.stop()

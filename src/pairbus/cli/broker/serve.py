@@ -23,10 +23,12 @@ Examples:
   pairbus serve --namespace contoso --data ./contoso --amqp 127.0.0.1:0 --ready-file ready.json
   pairbus serve --config Config.json --log-format json
   pairbus serve --amqp 0.0.0.0:5671 --tls-name broker.example.com
+  pairbus serve --store postgresql://pairbus@db-1,db-2/pairbus --namespace contoso --node node-1 \\
+      --amqp 0.0.0.0:5671 --advertise node-1.example.com:5671
 
 \b
 Exit codes: 0 stopped by a signal, 2 wrong usage or configuration,
-3 an address or the data is taken, or the store failed.
+3 an address or the data is taken, or the store failed, 4 another node took the namespace (start it again).
 """
 
 
@@ -46,12 +48,20 @@ def serve(flags: ServeFlags) -> int:
     """
     from pairbus.server.assemble import assemble
     from pairbus.server.logs.format import configure_logging
-    from pairbus.server.main import run
+    from pairbus.server.main import run, run_node
     from pairbus.web.page import Page
 
     configure_logging(flags.log_format, flags.log_level)
     options = make_options(flags, os.environ)
     page = Page()
+    if options.cluster is not None:
+        return run_node(
+            options,
+            options.cluster,
+            page.assembling,
+            page=page,
+            announce=lambda ready: _announce(ready, options.data),
+        )
     return run(
         options, page.assembling(assemble), page=page, announce=lambda ready: _announce(ready, options.data)
     )

@@ -1,4 +1,4 @@
-"""Decides whether this node owns its shard, until when it may speak, and which call to the database comes next.
+"""Decides whether this node owns its shard, until when it may write, and which call to the database comes next.
 
 The lease is a row in the database: who owns the shard, under which *epoch*, until when by the database's clock. Each node runs this
 machine. It reads no clock and performs nothing; its caller, ``keeper`` or a simulation, passes the time in, performs the calls and
@@ -12,17 +12,17 @@ reports their outcomes.
                  asked to stop or to move                                                                                  ─► DRAINING
     SILENT     nothing is written, sealed or delivered. A renewal that still finds our epoch                               ─► SERVING
     DRAINING   clients are told to reconnect and the last commit is made; then the lease is given back                     ─► IDLE
-    FENCED     the shard has another epoch: this node may never speak again under the old one. Its process ends.
+    FENCED     the shard has another epoch: this node may never write again under the old one. Its process ends.
 
 Rule 1: the lease is counted from *before* the renewal was sent. The database counts it from when it received the renewal, which is
         later, so by the time another node may take the shard ours has ended. No two clocks are compared.
-Rule 2: we stop a margin earlier, for the time between asking ``may_speak`` and the last byte, and for clocks that run at
+Rule 2: we stop a margin earlier, for the time between asking ``may_write`` and the last byte, and for clocks that run at
         slightly different speeds.
 Rule 3: an unknown outcome changes nothing: a renewal without an answer does not prolong the lease, and after an acquisition without
         an answer the node waits like any other until the lease, which may be its own, has ended.
-Rule 4: a lease that has ended can still be renewed as long as the epoch is ours, because whoever takes the shard changes the epoch.
+Rule 4: a lease that has ended can still be renewed as long as the epoch is ours, because a node that takes the shard changes the epoch.
 
-All instants are nanoseconds of one monotonic clock of this machine. ``speaks_until_ns`` may be read by other threads.
+All instants are nanoseconds of one monotonic clock of this machine. ``writes_until_ns`` may be read by other threads.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Lease:
         node: The name of this node, as the database knows it.
         lease_ms: How long the lease lasts from each renewal.
         now_ns: The present instant.
-        margin_ms: How much earlier this node stops speaking; None: a tenth of the lease.
+        margin_ms: How much earlier this node stops writing; None: a tenth of the lease.
         takes_part: Whether this node takes the shard when it is free.
     """
 
@@ -107,7 +107,7 @@ class Lease:
         "_until_ns",
         "lease_ms",
         "node",
-        "speaks_until_ns",
+        "writes_until_ns",
     )
 
     def __init__(
@@ -133,7 +133,7 @@ class Lease:
         self._next_ns = now_ns
         self._until_ns = 0
         """Until when the lease lasts, less the margin."""
-        self.speaks_until_ns = 0
+        self.writes_until_ns = 0
         """Until when this node may write, seal and deliver; 0: not at all."""
         self._acquired: Acquired | None = None
         self._ownership: Ownership | None = None
@@ -155,13 +155,13 @@ class Lease:
 
     def state(self, now_ns: int) -> LeaseState:
         """Where this node stands at this instant: SERVING turns into SILENT by the passing of time alone."""
-        if self._state is LeaseState.SERVING and now_ns >= self.speaks_until_ns:
+        if self._state is LeaseState.SERVING and now_ns >= self.writes_until_ns:
             return LeaseState.SILENT
         return self._state
 
-    def may_speak(self, now_ns: int) -> bool:
+    def may_write(self, now_ns: int) -> bool:
         """Whether output may be written, a batch sealed and messages delivered at this instant."""
-        return now_ns < self.speaks_until_ns
+        return now_ns < self.writes_until_ns
 
     def next_call(self) -> NextCall:
         """The call to perform next. It may change until ``begin``, for example when the node is asked to drain."""
@@ -222,16 +222,16 @@ class Lease:
         self._next_ns = now_ns
 
     def renewed(self, is_ours: bool, now_ns: int) -> bool:
-        """A renewal was answered; False: the shard has another epoch. Returns whether this node had been silent and may speak now."""
+        """A renewal was answered; False: the shard has another epoch. Returns whether this node had been silent and may write now."""
         self._end_call(LeaseCall.RENEW)
         if self._state is LeaseState.FENCED:
             return False
         if not is_ours:
             self.fenced()
             return False
-        was_silent = now_ns >= self.speaks_until_ns
+        was_silent = now_ns >= self.writes_until_ns
         self._prolong()
-        return was_silent and self.may_speak(now_ns)
+        return was_silent and self.may_write(now_ns)
 
     def released(self, now_ns: int) -> None:
         """The lease was given back."""
@@ -255,15 +255,20 @@ class Lease:
     # What the shell reports.
 
     def replayed(self) -> None:
-        """The engine is built: this node may speak while its lease lasts."""
+        """The engine is built: this node may write while its lease lasts."""
         if self._state is LeaseState.REPLAYING:
             self._state = LeaseState.SERVING
-            self.speaks_until_ns = self._until_ns
+            self.writes_until_ns = self._until_ns
+
+    def renew_now(self, now_ns: int) -> None:
+        """Do not wait for the next renewal: there is something new to publish with it."""
+        if self._acquired is not None:
+            self._next_ns = min(self._next_ns, now_ns)
 
     def fenced(self) -> None:
         """A frame or a renewal has shown that another node owns the shard now."""
         self._state = LeaseState.FENCED
-        self.speaks_until_ns = 0
+        self.writes_until_ns = 0
         self._acquired = None
 
     def withdraw(self, now_ns: int, hold_off_ms: int | None = None) -> None:
@@ -293,16 +298,16 @@ class Lease:
         """Everything of the old epoch is said and done: nothing more is said, and the lease can be given back."""
         if self._state is LeaseState.DRAINING:
             self._is_drained = True
-            self.speaks_until_ns = 0
+            self.writes_until_ns = 0
             self._next_ns = now_ns
 
     def _prolong(self) -> None:
         self._until_ns = self._sent_ns + self._lease_ns - self._margin_ns
         self._next_ns = self._sent_ns + self._lease_ns // RENEWALS_PER_LEASE
         if self._state is LeaseState.SERVING or (
-            self._state is LeaseState.DRAINING and not self._is_drained and self.speaks_until_ns
+            self._state is LeaseState.DRAINING and not self._is_drained and self.writes_until_ns
         ):
-            self.speaks_until_ns = self._until_ns
+            self.writes_until_ns = self._until_ns
 
     def _leave(self, now_ns: int) -> None:
         if self._state is LeaseState.FENCED:
@@ -310,7 +315,7 @@ class Lease:
         self._state = LeaseState.IDLE
         self._acquired = None
         self._is_drained = False
-        self.speaks_until_ns = 0
+        self.writes_until_ns = 0
         self._next_ns = now_ns
 
     def _end_call(self, call: LeaseCall) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,12 @@ from typing import Any, Final
 
 from pairbus.errors import UsageError
 from pairbus.model.flags import option
-from pairbus.server.config.addresses import parse_address
+from pairbus.server.config.addresses import is_wildcard, parse_address
 from pairbus.server.config.declarations import Declarations, read_declarations
 from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_RETENTION_DAYS
 from pairbus.server.logs.usage import RETENTION_DAYS
 from pairbus.server.sockets.registry import Limits
+from pairbus.storage.postgres.opening import is_database
 
 NAMESPACE_DEFAULT: Final = "local"
 AMQP_ADDRESS_DEFAULT: Final = "127.0.0.1:5672"
@@ -27,7 +29,36 @@ MEMORY: Final = "memory:"
 """The store's URL that keeps nothing beyond the process, for tests."""
 CONFIG_BYTES_MAX: Final = 16 * 1024 * 1024
 SECRET_BYTES_MAX: Final = 4096
+LEASE_SECONDS_DEFAULT: Final = 5.0
+LEASE_SECONDS_MIN: Final = 0.5
+LEASE_SECONDS_MAX: Final = 300.0
+_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """One node's part in a cluster that serves a namespace from one database.
+
+    Args:
+        node: The name of this node: the same after a restart, and no other node has it.
+        advertise: Where the other nodes reach this one; port 0: the port of ``amqp``. None: the address of ``amqp``.
+        lease_ms: For how long the owner may write after each renewal. A namespace whose owner died is served again after about so long.
+    """
+
+    node: str
+    advertise: tuple[str, int] | None = None
+    lease_ms: int = int(LEASE_SECONDS_DEFAULT * 1000)
+
+    def __post_init__(self) -> None:
+        if not _NODE.fullmatch(self.node):
+            raise UsageError(
+                f"--node {self.node!r}: a node's name has 1 to 63 letters, digits, dots, hyphens and underscores"
+            )
+        if not LEASE_SECONDS_MIN * 1000 <= self.lease_ms <= LEASE_SECONDS_MAX * 1000:
+            raise UsageError(
+                f"--lease {self.lease_ms / 1000:g}: a lease lasts {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g} seconds"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +69,7 @@ class Options:
         data: Directory for the store, certificates and logs of this namespace.
         amqp: Host and port that understand everything; port 0 takes a free one.
         http: Host and port for HTTP(S) alone; None for no such address.
-        store: URL of the store; None for the embedded one in ``data``, ``memory:`` for tests.
+        store: URL of the store; None for the embedded one in ``data``, ``postgresql://…`` for a database, ``memory:`` for tests.
         tls: Serve TLS; without it only this machine is served.
         tls_cert: A certificate chain of one's own instead of the broker's; goes with ``tls_key``.
         tls_names: Further names for the broker's own certificate.
@@ -64,6 +95,8 @@ class Options:
     audit_days: int = AUDIT_RETENTION_DAYS
     declarations: Declarations = field(default_factory=Declarations)
     limits: Limits = field(default_factory=Limits)
+    cluster: ClusterOptions | None = None
+    """With a database as the store; None otherwise."""
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):
@@ -113,7 +146,21 @@ class ServeSettings:
         "A second address, for HTTP(S) only; 'off' for none.", HTTP_ADDRESS_DEFAULT, metavar="HOST:PORT"
     )
     store: str | None = option(
-        "memory: to keep nothing.  [default: files in the data directory]", metavar="URL"
+        "postgresql://host[,host]/database to share the namespace with other nodes; memory: to keep nothing.  "
+        "[default: files in the data directory]",
+        metavar="URL",
+        envvar="PAIRBUS_STORE",
+    )
+    node: str | None = option(
+        "Name of this node, with a database as the store.  [default: the host's name]", metavar="NAME"
+    )
+    advertise: str | None = option(
+        "Address at which the other nodes reach this one.  [default: --amqp]", metavar="HOST:PORT"
+    )
+    lease: float | None = option(
+        "Seconds that the owner of the namespace may serve without hearing from the database; another node takes over after about "
+        "so long.  [default: 5]",
+        metavar="SECONDS",
     )
     tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
     tls_key: str | None = option("Its private key (PEM).", metavar="FILE")
@@ -175,7 +222,34 @@ def make_options(given: ServeSettings, environment: Mapping[str, str]) -> Option
         ready_file=Path(given.ready_file) if given.ready_file is not None else None,
         declarations=declarations,
         limits=limits,
+        cluster=_cluster_options(given),
         **same,
+    )
+
+
+def _cluster_options(given: ServeSettings) -> ClusterOptions | None:
+    """This node's part, if the store is a database. Raises UsageError."""
+    if given.store is None or not is_database(given.store):
+        for name, value in (
+            ("--node", given.node),
+            ("--advertise", given.advertise),
+            ("--lease", given.lease),
+        ):
+            if value is not None:
+                raise UsageError(
+                    f"{name} is for a namespace in a database: add --store postgresql://host/database, or leave {name} out"
+                )
+        return None
+    advertise = parse_address(given.advertise, "--advertise") if given.advertise is not None else None
+    if advertise is not None and is_wildcard(advertise[0]):
+        raise UsageError(
+            f"--advertise {given.advertise}: the other nodes cannot connect to this; name a host or an address of this machine"
+        )
+    lease = LEASE_SECONDS_DEFAULT if given.lease is None else given.lease
+    return ClusterOptions(
+        node=given.node if given.node is not None else socket.gethostname(),
+        advertise=advertise,
+        lease_ms=round(lease * 1000),
     )
 
 

@@ -47,7 +47,7 @@ class SocketConnection(ConnectionState):
 
     Args:
         registry: What all connections of the server share.
-        http_only: Came through the address that speaks HTTP alone.
+        http_only: Came through the address that writes HTTP alone.
     """
 
     __slots__ = ()

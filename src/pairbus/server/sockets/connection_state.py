@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pairbus.server.config.addresses import is_loopback
 from pairbus.server.sockets.turns import READ_BYTES_FIRST
 
 if TYPE_CHECKING:
@@ -93,3 +94,8 @@ class ConnectionState(asyncio.Protocol):
         self._left: list[bytes] = []
         """What a lost socket still held, last first."""
         self._read_bytes = READ_BYTES_FIRST
+
+    def came_through_relay(self, peer: str) -> None:
+        """Another node relays this connection for ``peer``, as it says. That can take trust away, and never gives any."""
+        self._peer = f"{peer} via {self._peer}"
+        self._loopback = self._loopback and is_loopback(peer.rpartition(":")[0].strip("[]"))

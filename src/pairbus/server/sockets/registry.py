@@ -126,6 +126,23 @@ class ConnectionRegistry:
             )
         return host or taken[0], taken[1]
 
+    def adopt(
+        self,
+        driver: Driver,
+        transport: asyncio.Transport,
+        first: bytes,
+        *,
+        http_only: bool,
+        relayed_for: str | None,
+    ) -> None:
+        """Take over a connection that was accepted elsewhere and of which ``first`` was read."""
+        connection = SocketConnection(self, driver, http_only=http_only)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        if relayed_for is not None:
+            connection.came_through_relay(relayed_for)
+        connection.data_received(first)
+
     def stop_listening(self) -> None:
         for acceptor in self._acceptors:
             acceptor.close()

@@ -146,7 +146,7 @@ class NodeEntry:
     address: str
     """Where other nodes reach it."""
     names: tuple[str, ...] = ()
-    """Host names by which clients reach it: the certificate of whichever node is the owner holds them all."""
+    """Host names by which clients reach it: the certificate of the owner, whichever node it is, holds them all."""
     state: str
     version: str
     asked: str = ""

@@ -58,11 +58,11 @@ def test_nothing_is_said_before_the_log_was_replayed() -> None:
     lease.begin(LeaseCall.ACQUIRE, ms(0))
     lease.acquired(Acquired(epoch=4, fence=17), ms(5))
     assert lease.state(ms(5)) is LeaseState.REPLAYING
-    assert not lease.may_speak(ms(5))
+    assert not lease.may_write(ms(5))
     assert lease.held == Acquired(epoch=4, fence=17)
     lease.replayed()
     assert lease.state(ms(6)) is LeaseState.SERVING
-    assert lease.may_speak(ms(6))
+    assert lease.may_write(ms(6))
 
 
 def test_the_lease_is_renewed_while_the_log_is_replayed() -> None:
@@ -75,7 +75,7 @@ def test_the_lease_is_renewed_while_the_log_is_replayed() -> None:
         lease.begin(LeaseCall.RENEW, ms(200 * number))
         assert not lease.renewed(True, ms(200 * number + 1))
     lease.replayed()
-    assert lease.may_speak(ms(1_500))
+    assert lease.may_write(ms(1_500))
 
 
 @pytest.mark.promise("S4")
@@ -83,8 +83,8 @@ def test_the_lease_counts_from_before_the_renewal_was_sent_and_ends_a_margin_ear
     lease = serving()
     lease.begin(LeaseCall.RENEW, ms(200))
     lease.renewed(True, ms(700))
-    assert lease.may_speak(ms(200 + 899))
-    assert not lease.may_speak(ms(200 + 900))
+    assert lease.may_write(ms(200 + 899))
+    assert not lease.may_write(ms(200 + 900))
 
 
 def test_the_lease_is_renewed_every_fifth_of_it() -> None:
@@ -126,7 +126,7 @@ def test_another_epoch_fences_for_ever() -> None:
     lease.begin(LeaseCall.RENEW, ms(200))
     assert not lease.renewed(False, ms(201))
     assert lease.state(ms(201)) is LeaseState.FENCED
-    assert not lease.may_speak(ms(201))
+    assert not lease.may_write(ms(201))
     assert lease.next_call().call is LeaseCall.NONE
 
 
@@ -136,9 +136,9 @@ def test_a_frame_of_another_epoch_fences_also_while_a_renewal_is_under_way() -> 
     lease.begin(LeaseCall.RENEW, ms(200))
     lease.fenced()
     assert not lease.renewed(True, ms(201))
-    assert not lease.may_speak(ms(201))
+    assert not lease.may_write(ms(201))
     lease.replayed()
-    assert not lease.may_speak(ms(201))
+    assert not lease.may_write(ms(201))
 
 
 def test_an_acquisition_that_lost_the_race_for_a_number_is_repeated_at_once() -> None:
@@ -173,16 +173,16 @@ def test_the_owner_is_unknown_while_the_database_does_not_answer() -> None:
     assert lease.ownership is None
 
 
-def test_a_planned_move_speaks_until_it_has_drained_and_then_gives_the_lease_back() -> None:
+def test_a_planned_move_writes_until_it_has_drained_and_then_gives_the_lease_back() -> None:
     lease = serving()
     lease.withdraw(ms(100), hold_off_ms=3_000)
     assert lease.state(ms(100)) is LeaseState.DRAINING
-    assert lease.may_speak(ms(100))
+    assert lease.may_write(ms(100))
     lease.begin(LeaseCall.RENEW, ms(200))
     lease.renewed(True, ms(201))
-    assert lease.may_speak(ms(1_000))
+    assert lease.may_write(ms(1_000))
     lease.drained(ms(250))
-    assert not lease.may_speak(ms(250))
+    assert not lease.may_write(ms(250))
     assert lease.next_call() == NextCall(LeaseCall.RELEASE, ms(250))
     lease.begin(LeaseCall.RELEASE, ms(250))
     lease.released(ms(252))
@@ -231,7 +231,7 @@ def test_a_shard_acquired_after_the_node_withdrew_is_given_back_at_once() -> Non
     lease.withdraw(ms(1))
     lease.acquired(Acquired(epoch=4, fence=17), ms(2))
     assert lease.next_call() == NextCall(LeaseCall.RELEASE, ms(2))
-    assert not lease.may_speak(ms(2))
+    assert not lease.may_write(ms(2))
 
 
 def test_a_release_without_an_answer_leaves_the_lease_to_its_end() -> None:
@@ -241,7 +241,7 @@ def test_a_release_without_an_answer_leaves_the_lease_to_its_end() -> None:
     lease.begin(LeaseCall.RELEASE, ms(1))
     lease.unknown(ms(50))
     assert lease.state(ms(50)) is LeaseState.IDLE
-    assert not lease.may_speak(ms(50))
+    assert not lease.may_write(ms(50))
 
 
 def test_a_node_that_is_asked_to_leave_while_it_replays_never_speaks() -> None:
@@ -251,7 +251,7 @@ def test_a_node_that_is_asked_to_leave_while_it_replays_never_speaks() -> None:
     lease.acquired(Acquired(epoch=4, fence=17), ms(5))
     lease.withdraw(ms(6))
     lease.replayed()
-    assert not lease.may_speak(ms(7))
+    assert not lease.may_write(ms(7))
     lease.begin(LeaseCall.RENEW, ms(200))
     lease.renewed(True, ms(201))
-    assert not lease.may_speak(ms(202))
+    assert not lease.may_write(ms(202))

@@ -1,0 +1,287 @@
+"""Performs what the lease machine decides: one thread that calls the database and waits in between.
+
+The event loop asks ``may_write`` before it writes. That reads one number and takes no lock; everything else takes the keeper's lock, which
+is never held during a call to the database.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pairbus.errors import StorageError
+from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
+from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken
+
+if TYPE_CHECKING:
+    from pairbus.storage.table.ports import Acquired, LeaseTable, NodeEntry, NodeTable, Ownership
+
+logger = logging.getLogger(__name__)
+
+REPORT_SECONDS: Final = 1.0
+"""How often a node reports itself and reads what is asked of it."""
+JOIN_SECONDS_MAX: Final = 2.0
+"""How long a stop waits for a call under way. The thread ends with the process at the latest."""
+
+
+def lease_clock_ns() -> int:
+    """The monotonic clock that leases are counted on. It goes on while the machine is suspended, where the system has such a clock."""
+    return time.clock_gettime_ns(_CLOCK)
+
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """What the keeper knows, at one instant."""
+
+    state: LeaseState
+    held: Acquired | None
+    """The epoch and the fence under which this node owns the shard."""
+    ownership: Ownership | None
+    """Who else owns the shard; None: nobody knows, or this node does."""
+    asked: str
+    """What an operator asked of this node."""
+    nodes: tuple[NodeEntry, ...]
+    lag_ms: int
+    """Since the database last answered."""
+
+
+class LeaseKeeper:
+    """One node's lease, kept by a thread.
+
+    Args:
+        lease: The machine; nobody else touches it from now on.
+        table: The lease in the database.
+        nodes: Where this node reports itself.
+        entry: What it reports, but for its state.
+        changed: Called from the thread whenever ``view`` may show something new; with True if a silence has ended.
+        clock_ns: See ``lease_clock_ns``.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        table: LeaseTable,
+        nodes: NodeTable,
+        entry: NodeEntry,
+        changed: Callable[[bool], None],
+        clock_ns: Callable[[], int] = lease_clock_ns,
+    ) -> None:
+        self._lease = lease
+        self._table = table
+        self._nodes = nodes
+        self._entry = entry
+        self._changed = changed
+        self._clock_ns = clock_ns
+        self._condition = threading.Condition()
+        self._address = ""
+        """What a renewal publishes: empty until this node can be relayed to."""
+        self._is_stopped = False
+        self._asked = ""
+        self._done = ""
+        self._known: tuple[NodeEntry, ...] = ()
+        self._answered_ns = clock_ns()
+        self._reported_ns = 0
+        self._reported_state = ""
+        self._failure = ""
+        self.renewals = self.failures = self.acquisitions = 0
+        self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the call under way."""
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify()
+        if self._thread.ident is not None:
+            self._thread.join(JOIN_SECONDS_MAX)
+        if not self._thread.is_alive():
+            self._table.close()
+            self._nodes.close()
+
+    # Asked by the event loop, often.
+
+    def may_write(self) -> bool:
+        """Whether this node may write, seal and deliver at this instant."""
+        return self._clock_ns() < self._lease.writes_until_ns
+
+    def may_flush(self) -> bool:
+        """Whether sockets may take what waits in their buffers: not if it may be of a server whose lease has ended."""
+        state = self._lease.state(self._clock_ns())
+        return state not in (LeaseState.SILENT, LeaseState.FENCED) and (
+            state is not LeaseState.DRAINING or self.may_write()
+        )
+
+    def view(self) -> LeaseView:
+        now = self._clock_ns()
+        with self._condition:
+            return LeaseView(
+                state=self._lease.state(now),
+                held=self._lease.held,
+                ownership=self._lease.ownership,
+                asked=self._asked,
+                nodes=self._known,
+                lag_ms=(now - self._answered_ns) // 1_000_000,
+            )
+
+    # Reported by the node.
+
+    def replayed(self) -> None:
+        """The engine is built: output may be written."""
+        with self._condition:
+            self._lease.replayed()
+
+    def publish(self, address: str) -> None:
+        """Other nodes may relay to this address from now on: renew at once."""
+        with self._condition:
+            self._address = address
+            self._lease.renew_now(self._clock_ns())
+            self._condition.notify()
+
+    def fenced(self) -> None:
+        with self._condition:
+            self._lease.fenced()
+            self._condition.notify()
+
+    def withdraw(self, hold_off_ms: int | None = None) -> None:
+        with self._condition:
+            self._lease.withdraw(self._clock_ns(), hold_off_ms)
+            self._condition.notify()
+
+    def take_part(self) -> None:
+        with self._condition:
+            self._lease.take_part()
+            self._condition.notify()
+
+    def drained(self) -> None:
+        """Nothing more is said under the old epoch: the lease is given back."""
+        with self._condition:
+            self._address = ""
+            self._lease.drained(self._clock_ns())
+            self._condition.notify()
+
+    def has_done(self, request: str) -> None:
+        """What was asked of this node is done: the request is taken off the table."""
+        with self._condition:
+            self._done = request
+            self._asked = ""
+            self._reported_ns = 0
+
+    def wait_released(self, seconds_max: float) -> bool:
+        """Wait until this node owns nothing any more."""
+        with self._condition:
+            return self._condition.wait_for(
+                lambda: self._lease.held is None or not self._thread.is_alive(), seconds_max
+            )
+
+    # The thread.
+
+    def _run(self) -> None:
+        while (call := self._await_call()) is not LeaseCall.NONE:
+            has_woken = self._perform(call)
+            self._changed(has_woken)
+            self._report()
+        self._changed(False)
+
+    def _await_call(self) -> LeaseCall:
+        with self._condition:
+            while not self._is_stopped:
+                planned = self._lease.next_call()
+                if planned.call is LeaseCall.NONE:
+                    return planned.call
+                wait_ns = planned.at_ns - self._clock_ns()
+                if wait_ns <= 0:
+                    self._lease.begin(planned.call, self._clock_ns())
+                    return planned.call
+                self._condition.wait(wait_ns / 1e9)
+            return LeaseCall.NONE
+
+    def _perform(self, call: LeaseCall) -> bool:
+        """Perform one call; whether this node was silent before and may write now."""
+        lease = self._lease
+        has_woken = False
+        epoch = lease.held.epoch if lease.held is not None else 0
+        try:
+            if call is LeaseCall.LOOK:
+                ownership = self._table.look()
+                with self._condition:
+                    lease.looked(ownership, self._clock_ns())
+            elif call is LeaseCall.ACQUIRE:
+                self._acquire()
+            elif call is LeaseCall.RENEW:
+                is_ours = self._table.renew(epoch, self._address, lease.lease_ms)
+                with self._condition:
+                    has_woken = lease.renewed(is_ours, self._clock_ns())
+                self.renewals += 1
+            else:
+                self._table.release(epoch)
+                with self._condition:
+                    lease.released(self._clock_ns())
+        except StorageError as error:
+            with self._condition:
+                lease.unknown(self._clock_ns())
+            self._failed(call, error)
+        else:
+            self._answered_ns = self._clock_ns()
+            if self._failure:
+                self._failure = ""
+                logger.info("the database answers again", extra={"event": "cluster.database_back"})
+        with self._condition:
+            self._condition.notify_all()
+        return has_woken
+
+    def _acquire(self) -> None:
+        try:
+            # Without an address: nobody relays here before the log is replayed.
+            acquired = self._table.acquire(self._lease.node, "", self._lease.lease_ms)
+        except SequenceTaken:
+            with self._condition:
+                self._lease.sequence_taken(self._clock_ns())
+            return
+        with self._condition:
+            self._lease.acquired(acquired, self._clock_ns())
+        if acquired is not None:
+            self.acquisitions += 1
+
+    def _failed(self, call: LeaseCall, error: StorageError) -> None:
+        self.failures += 1
+        if str(error) != self._failure:
+            self._failure = str(error)
+            logger.warning(
+                "the database did not answer"
+                if isinstance(error, OutcomeUnknown)
+                else "the database refused",
+                extra={"event": "cluster.database_failed", "call": call.value, "error": str(error)},
+            )
+
+    def _report(self) -> None:
+        """Report this node once a second and when its state changes, right after the database has answered."""
+        now = self._clock_ns()
+        state = self._lease.state(now).value
+        if self._failure or (
+            state == self._reported_state and now - self._reported_ns < REPORT_SECONDS * 1e9
+        ):
+            return
+        done, self._done = self._done, ""
+        try:
+            if done:
+                self._nodes.answered(self._entry.node, done)
+            asked = self._nodes.report(replace(self._entry, state=state))
+            known = tuple(self._nodes.nodes())
+        except StorageError as error:
+            self._done = done
+            self._failed(LeaseCall.LOOK, error)
+            return
+        self._reported_ns, self._reported_state = now, state
+        with self._condition:
+            # A request that was answered while the report was under way is not asked again.
+            self._asked, self._known = ("" if self._done else asked), known
+        self._changed(False)

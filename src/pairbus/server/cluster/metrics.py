@@ -1,0 +1,72 @@
+"""What a node of a cluster counts; part of ``GET /metrics`` of the owner, and ``GET /health/metrics`` of every node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pairbus.gateway.telemetry.exposition import COUNTER, GAUGE, Family, Metric, Values, metrics_of
+
+if TYPE_CHECKING:
+    from pairbus.server.cluster.relay import RelayStatistics
+
+CLUSTER_METRICS: Final[dict[str, Family]] = {
+    "pairbus_cluster_role": (
+        GAUGE,
+        "1 for what this node is now: owner, relay or silent.",
+        ("node", "role"),
+    ),
+    "pairbus_cluster_epoch": (GAUGE, "Epoch of the owner that this node knows.", ()),
+    "pairbus_cluster_owner_changes_total": (COUNTER, "Changes of owner that this node has seen.", ()),
+    "pairbus_cluster_silences_total": (
+        COUNTER,
+        "Times that this node, as the owner, could not renew its lease in time.",
+        (),
+    ),
+    "pairbus_cluster_lease_renewals_total": (
+        COUNTER,
+        "Renewals of the lease that the database answered.",
+        (),
+    ),
+    "pairbus_cluster_database_failures_total": (
+        COUNTER,
+        "Calls of the lease that the database did not answer or refused.",
+        (),
+    ),
+    "pairbus_cluster_database_lag_seconds": (
+        GAUGE,
+        "Time since the database last answered a call of the lease.",
+        (),
+    ),
+    "pairbus_cluster_relayed_connections": (GAUGE, "Connections that are relayed to the owner now.", ()),
+    "pairbus_cluster_relayed_connections_total": (COUNTER, "Connections that were relayed.", ()),
+    "pairbus_cluster_waiting_connections": (GAUGE, "Connections that wait for an owner.", ()),
+}
+ROLES: Final = ("owner", "relay", "silent")
+
+
+def cluster_metrics(
+    *,
+    node: str,
+    role: str,
+    epoch: int,
+    owner_changes: int,
+    silences: int,
+    renewals: int,
+    failures: int,
+    lag_ms: int,
+    relay: RelayStatistics,
+) -> list[Metric]:
+    """All of them, as one node sees itself."""
+    values: dict[str, Values] = {
+        "pairbus_cluster_role": {(node, one): int(one == role) for one in ROLES},
+        "pairbus_cluster_epoch": {(): epoch},
+        "pairbus_cluster_owner_changes_total": {(): owner_changes},
+        "pairbus_cluster_silences_total": {(): silences},
+        "pairbus_cluster_lease_renewals_total": {(): renewals},
+        "pairbus_cluster_database_failures_total": {(): failures},
+        "pairbus_cluster_database_lag_seconds": {(): lag_ms / 1000},
+        "pairbus_cluster_relayed_connections": {(): relay.relayed},
+        "pairbus_cluster_relayed_connections_total": {(): relay.relayed_total},
+        "pairbus_cluster_waiting_connections": {(): relay.waiting},
+    }
+    return metrics_of(CLUSTER_METRICS, values)

@@ -1,0 +1,573 @@
+"""One node of a cluster: it listens always, serves the shard while it is the owner, and otherwise relays to the owner.
+
+Everything here runs on the event loop. ``keeper`` has the thread that calls the database; whenever it learns something, ``_review`` runs
+here and compares what is with what should be:
+
+    the lease was acquired          read the log in a thread, build the server, publish the address: SERVING
+    another node became the owner   cut what was relayed to the former one
+    nothing may be said for long    cut the clients, who find another node or come back: without its database a shard refuses (S8)
+    asked to move, drain or stop    tell clients to connect again, last commit, cut the rest, give the lease back
+    fenced                          cut everything; ``wait_ended`` returns StoreFenced, and the process ends with a code of its own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus import __version__
+from pairbus.errors import StoreFenced, UsageError
+from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
+from pairbus.server.clock import BrokerClock, Clock, utc
+from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
+from pairbus.server.cluster.lease import Lease, LeaseState
+from pairbus.server.cluster.metrics import cluster_metrics
+from pairbus.server.cluster.relay import Relay, Route, RouteKind
+from pairbus.server.config.addresses import format_address, is_wildcard
+from pairbus.server.ready import ReadyInfo, connection_string
+from pairbus.server.server import Server
+from pairbus.server.sockets.accepting import Acceptor
+from pairbus.server.sockets.registry import bind_all
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry
+
+if TYPE_CHECKING:
+    from pairbus.gateway.telemetry.exposition import Metric
+    from pairbus.server.assemble import Assembly
+    from pairbus.server.cluster.ports import ShardDatabase
+    from pairbus.server.config.certificates import CertificateFiles
+    from pairbus.server.config.options import ClusterOptions, Options
+    from pairbus.server.server import Page
+    from pairbus.storage.table.ports import Acquired, Ownership
+
+logger = logging.getLogger(__name__)
+
+ROOT_KEY: Final = "root-key"
+"""The setting that holds the key of the root rule, so that every node can print the connection string."""
+LEAVE_SECONDS_MAX: Final = 0.25
+"""How long clients may take to leave in a planned move, before they are cut: part of its silence."""
+RELEASE_SECONDS_MAX: Final = 5.0
+HOLD_OFF_LEASES: Final = 3
+"""After a planned move this node leaves the shard to others for so many leases."""
+WAIT_BEYOND_LEASE_SECONDS: Final = 2.0
+"""A client that comes while there is no owner waits for one: for the rest of the lease, and so much longer."""
+REVIEW_SECONDS: Final = 0.2
+
+AssembleShard = Callable[["Options", int, "Acquired", Callable[[], bool]], "Assembly"]
+"""Opens the store of an acquired shard and builds the broker over it. The last argument tells whether a commit may be repeated."""
+
+
+class Node:
+    """Serves one namespace together with other nodes, on the running loop.
+
+    Args:
+        options: How to serve.
+        cluster: This node's part.
+        database: The shard.
+        assemble: Builds broker and store once the shard was acquired; called in a thread.
+        page: Serves pages beside the broker's own answers.
+        clock: The broker's clock.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        cluster: ClusterOptions,
+        database: ShardDatabase,
+        assemble: AssembleShard,
+        *,
+        page: Page | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._database = database
+        self._assemble = assemble
+        self._page = page
+        self._clock: Clock = clock if clock is not None else BrokerClock()
+        self._loop = asyncio.get_running_loop()
+        self._settings = database.settings()
+        self._settings_lock = asyncio.Lock()
+        self._relay = Relay(
+            self,
+            connections_max=options.limits.connections_max,
+            first_bytes_seconds=options.limits.handshake_seconds,
+            wait_seconds=cluster.lease_ms / 1000 + WAIT_BEYOND_LEASE_SECONDS,
+        )
+        self._acceptors: list[Acceptor] = []
+        self._addresses: tuple[tuple[str, int], tuple[str, int]] = (("", 0), ("", 0))
+        self._advertised = ""
+        self._keeper: LeaseKeeper | None = None
+        self._server: Server | None = None
+        self._names: frozenset[str] = frozenset()
+        """The names in the certificate that is in use."""
+        self._root_key = ""
+        self._ready: asyncio.Future[ReadyInfo] = self._loop.create_future()
+        self._ended: asyncio.Future[Exception | None] = self._loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reviewer: asyncio.TimerHandle | None = None
+        self._is_building = False
+        self._is_leaving = False
+        self._is_stopping = False
+        self._owner: tuple[int, str, str] | None = None
+        """Epoch, name and address of the owner as last seen; None: unknown."""
+        self._state = LeaseState.IDLE
+        self._silent_since: float | None = None
+        self._was_cut = False
+        self._is_drained = False
+        self._owner_changes = self._silences = 0
+
+    # Life.
+
+    async def start(self) -> None:
+        """Listen and take part. Raises OSError, UsageError or StorageError."""
+        options = self._options
+        main = await self._listen(*options.amqp, http_only=False)
+        http = await self._listen(*options.http, http_only=True) if options.http is not None else main
+        self._addresses = (main, http)
+        self._advertised = _advertised(self._cluster.advertise, main)
+        if options.tls and options.tls_cert is None:
+            async with self._settings_lock:
+                await self._run(self._share_authority)
+        entry = NodeEntry(
+            node=self._cluster.node,
+            address=self._advertised,
+            names=self._own_names(),
+            state=LeaseState.IDLE.value,
+            version=__version__,
+        )
+        lease = Lease(self._cluster.node, self._cluster.lease_ms, lease_clock_ns())
+        self._keeper = LeaseKeeper(
+            lease, self._database.lease(), self._database.nodes(), entry, self._keeper_changed
+        )
+        self._keeper.start()
+        self._review_later()
+        logger.info(
+            "node started",
+            extra={
+                "event": "cluster.started",
+                "namespace": options.namespace,
+                "node": self._cluster.node,
+                "address": self._advertised,
+                "lease_ms": self._cluster.lease_ms,
+            },
+        )
+
+    async def wait_ready(self) -> ReadyInfo:
+        """Wait until clients of this node are served: by itself, or by an owner that it relays to."""
+        return await asyncio.shield(self._ready)
+
+    async def wait_ended(self) -> Exception | None:
+        """Wait until the node has stopped (None) or must end (why)."""
+        return await asyncio.shield(self._ended)
+
+    async def stop(self) -> None:
+        """Leave in an orderly way: clients are told to connect again, and the lease is given back. Idempotent."""
+        self._is_stopping = True
+        if self._reviewer is not None:
+            self._reviewer.cancel()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
+        keeper = self._keeper
+        if keeper is not None:
+            keeper.withdraw()
+            await self._leave()
+            for task in list(self._tasks):
+                await asyncio.wait((task,))
+            await self._run(keeper.wait_released, RELEASE_SECONDS_MAX)
+            await self._run(keeper.stop)
+            self._keeper = None
+        self._relay.close()
+        await self._run(self._settings.close)
+        for future in (self._ready, self._ended):
+            if not future.done():
+                future.cancel()
+
+    async def _listen(self, host: str, port: int, *, http_only: bool) -> tuple[str, int]:
+        sockets = await self._run(bind_all, host, port)
+        taken = sockets[0].getsockname()
+        for sock in sockets:
+            self._acceptors.append(Acceptor(sock, lambda: self._relay.entrance(http_only=http_only)))
+        return host or taken[0], taken[1]
+
+    async def _run(self, call: Callable[..., object], *arguments: object) -> Any:
+        return await self._loop.run_in_executor(None, call, *arguments)
+
+    # Asked by the relay.
+
+    def route(self) -> Route:
+        """See ``relay.Host``."""
+        if self._keeper is None or self._is_stopping:
+            return Route(RouteKind.CLOSE)
+        if self._server is not None and not self._is_leaving:
+            return Route(RouteKind.LOCAL if self._keeper.may_write() else RouteKind.CLOSE)
+        view = self._keeper.view()
+        if view.state in (
+            LeaseState.ACQUIRING,
+            LeaseState.REPLAYING,
+            LeaseState.SERVING,
+            LeaseState.DRAINING,
+        ):
+            return Route(RouteKind.WAIT)
+        # If the database does not answer this node, the last known owner is tried: it knows itself whether it may write.
+        owner = self._owner_of(view) or self._owner
+        if owner is None:
+            return Route(RouteKind.CLOSE)
+        _, name, address = owner
+        if not name or name == self._cluster.node or not address:
+            # Nobody, or one who has not read the log yet: somebody will be the owner in a moment.
+            return Route(RouteKind.WAIT)
+        return Route(RouteKind.CLOSE) if address == self._advertised else Route(RouteKind.RELAY, address)
+
+    def adopt(
+        self, transport: asyncio.Transport, first: bytes, *, http_only: bool, relayed_for: str | None
+    ) -> None:
+        """See ``relay.Host``."""
+        if self._server is None:
+            transport.abort()
+        else:
+            self._server.adopt(transport, first, http_only=http_only, relayed_for=relayed_for)
+
+    def health(self, target: str) -> tuple[int, str, bytes]:
+        """See ``relay.Host``."""
+        if target.endswith("/metrics"):
+            return int(HTTPStatus.OK), CONTENT_TYPE, render(self.metrics()).encode()
+        role = self.role()
+        is_fit = role == "owner" if target.endswith("/owner") else role in ("owner", "relay")
+        body = {
+            "status": "healthy" if is_fit else "unhealthy",
+            "namespace": self._options.namespace,
+            "version": __version__,
+            **self._standing(role),
+        }
+        status = HTTPStatus.OK if is_fit else HTTPStatus.SERVICE_UNAVAILABLE
+        return int(status), "application/json", json.dumps(body).encode() + b"\n"
+
+    def role(self) -> str:
+        """``owner``, ``relay``, or ``silent``: no client is served through this node now."""
+        route = self.route()
+        if route.kind is RouteKind.LOCAL:
+            return "owner"
+        return "relay" if route.kind is RouteKind.RELAY else "silent"
+
+    def _standing(self, role: str) -> dict[str, str]:
+        owner = self._owner
+        return {
+            "role": role,
+            "node": self._cluster.node,
+            "owner": owner[1] if owner is not None else "",
+            "epoch": str(owner[0]) if owner is not None else "",
+        }
+
+    # What keeps changing.
+
+    def _keeper_changed(self, has_woken: bool) -> None:
+        """Called by the keeper's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._review_and_wake if has_woken else self._review)
+        except RuntimeError:
+            logger.debug("the event loop has ended before the lease", extra={"event": "cluster.orphaned"})
+
+    def _review_and_wake(self) -> None:
+        if self._server is not None:
+            self._server.wake()
+        self._review()
+
+    def _review_later(self) -> None:
+        self._reviewer = self._loop.call_later(REVIEW_SECONDS, self._review_again)
+
+    def _review_again(self) -> None:
+        self._review()
+        if not self._is_stopping:
+            self._review_later()
+
+    def _review(self) -> None:
+        """Compare what is with what should be."""
+        keeper = self._keeper
+        if keeper is None or self._is_stopping:
+            return
+        view = keeper.view()
+        self._see_state(view)
+        self._see_owner(view)
+        if view.state is LeaseState.FENCED:
+            self._end_fenced()
+        elif view.state is LeaseState.REPLAYING and not self._is_building and view.held is not None:
+            self._is_building = True
+            self._spawn(self._build(view.held))
+        self._see_request(view)
+        if self._server is not None and not self._names_of(view) <= self._names:
+            self._server.renew_certificate()
+
+    def _see_state(self, view: LeaseView) -> None:
+        before, self._state = self._state, view.state
+        if view.state is not LeaseState.SILENT:
+            self._silent_since, self._was_cut = None, False
+        elif self._silent_since is None:
+            self._silent_since = self._loop.time()
+            self._silences += 1
+        elif (
+            not self._was_cut
+            and self._server is not None
+            and self._loop.time() - self._silent_since >= self._cluster.lease_ms / 1000
+        ):
+            self._was_cut = True
+            self._server.cut_connections()
+            logger.error(
+                "clients are cut: the lease could not be renewed",
+                extra={"event": "cluster.cut", "lag_ms": view.lag_ms},
+            )
+        if before is not view.state:
+            level = logging.WARNING if view.state is LeaseState.SILENT else logging.INFO
+            logger.log(
+                level,
+                "the lease changed",
+                extra={
+                    "event": "cluster.lease",
+                    "node": self._cluster.node,
+                    "state": view.state.value,
+                    "before": before.value,
+                    "epoch": view.held.epoch if view.held is not None else 0,
+                },
+            )
+
+    def _see_owner(self, view: LeaseView) -> None:
+        owner = self._owner_of(view)
+        if owner is None or owner == self._owner:
+            return
+        before, self._owner = self._owner, owner
+        self._relay.owner_changed()
+        if before is None or before[:2] != owner[:2]:
+            self._owner_changes += 1
+            logger.info(
+                "the namespace has a new owner" if owner[1] else "the namespace has no owner",
+                extra={
+                    "event": "cluster.owner",
+                    "namespace": self._options.namespace,
+                    "node": self._cluster.node,
+                    "owner": owner[1],
+                    "epoch": owner[0],
+                    "address": owner[2],
+                },
+            )
+        if owner[2] and self._server is None and not self._ready.done():
+            self._spawn(self._be_ready_as_relay())
+
+    def _owner_of(self, view: LeaseView) -> tuple[int, str, str] | None:
+        if view.held is not None:
+            address = self._advertised if self._server is not None else ""
+            return view.held.epoch, self._cluster.node, address
+        found: Ownership | None = view.ownership
+        if found is None:
+            return None
+        if found.remaining_ms <= 0:
+            return found.epoch, "", ""
+        return found.epoch, found.owner, found.address
+
+    def _see_request(self, view: LeaseView) -> None:
+        keeper = self._keeper
+        assert keeper is not None, "asked while the node runs"
+        if view.asked == REQUEST_MOVE:
+            keeper.has_done(REQUEST_MOVE)
+            if self._server is not None and not self._is_leaving:
+                logger.info("moving to another node", extra={"event": "cluster.moving"})
+                keeper.withdraw(HOLD_OFF_LEASES * self._cluster.lease_ms)
+                self._spawn(self._leave())
+        elif (view.asked == REQUEST_DRAIN) != self._is_drained:
+            self._is_drained = view.asked == REQUEST_DRAIN
+            logger.info(
+                "this node takes no part" if self._is_drained else "this node takes part again",
+                extra={"event": "cluster.drain", "node": self._cluster.node},
+            )
+            if self._is_drained:
+                keeper.withdraw()
+                self._spawn(self._leave())
+            else:
+                keeper.take_part()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Owning.
+
+    async def _build(self, acquired: Acquired) -> None:
+        """Read the log and serve."""
+        keeper = self._keeper
+        assert keeper is not None, "a node builds while it runs"
+        started = self._loop.time()
+        server: Server | None = None
+        try:
+            assembly = await self._run(
+                self._assemble, self._options, self._clock(), acquired, self._may_retry
+            )
+            keeper.replayed()
+            server = Server(
+                self._options, assemble=lambda *_: assembly, clock=self._clock, page=self._page, seat=self
+            )
+            ready = await server.start()
+            self._root_key = assembly.root_key
+            async with self._settings_lock:
+                await self._run(self._settings.put, ROOT_KEY, assembly.root_key.encode())
+        except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard
+            self._is_building = False
+            if server is not None:
+                await server.kill()
+            keeper.withdraw()
+            keeper.drained()
+            self._end(error)
+            return
+        self._is_building = False
+        if keeper.view().held != acquired or self._is_stopping or self._is_leaving:
+            await server.kill()
+            keeper.drained()
+            return
+        self._server = server
+        keeper.publish(self._advertised)
+        logger.info(
+            "this node serves the namespace",
+            extra={
+                "event": "cluster.serving",
+                "namespace": self._options.namespace,
+                "node": self._cluster.node,
+                "epoch": acquired.epoch,
+                "records": assembly.records_replayed,
+                "seconds": round(self._loop.time() - started, 3),
+            },
+        )
+        if not self._ready.done():
+            self._ready.set_result(ready)
+        self._spawn(self._watch(server))
+        self._review()
+
+    async def _watch(self, server: Server) -> None:
+        error = await server.wait_ended()
+        if error is not None and self._keeper is not None:
+            if isinstance(error, StoreFenced):
+                self._keeper.fenced()
+            self._end(error)
+
+    async def _be_ready_as_relay(self) -> None:
+        async with self._settings_lock:
+            key = await self._run(self._settings.get, ROOT_KEY)
+        if key is None or self._ready.done():
+            return
+        (host, port), http = self._addresses
+        authority = self._options.data / "tls" / "ca.pem"
+        has_authority = self._options.tls and self._options.tls_cert is None
+        self._ready.set_result(
+            ReadyInfo(
+                namespace=self._options.namespace,
+                pid=os.getpid(),
+                amqp=format_address(host, port),
+                http=format_address(*http),
+                connection_string=connection_string(host, port, self._options.namespace, key.decode()),
+                ca_file=str(authority.absolute()) if has_authority else None,
+            )
+        )
+
+    async def _leave(self) -> None:
+        """Give the shard up, if this node has it: clients first, then the lease."""
+        keeper, server = self._keeper, self._server
+        if self._is_leaving or keeper is None:
+            return
+        if server is None:
+            if not self._is_building:
+                keeper.drained()
+            return
+        self._is_leaving = True
+        try:
+            await server.drain(LEAVE_SECONDS_MAX)
+            server.cut_connections()
+            keeper.drained()
+            self._server = None
+            await server.stop()
+        finally:
+            self._is_leaving = False
+        self._review()
+
+    def _may_retry(self) -> bool:
+        """A commit without an answer is repeated until it is known, also in silence: the key of its row makes that safe (S5)."""
+        return not self._is_stopping and self._state is not LeaseState.FENCED
+
+    def _end_fenced(self) -> None:
+        error = StoreFenced(
+            f"another node has taken the namespace {self._options.namespace}; start this one again, and it takes part as before"
+        )
+        if self._server is not None:
+            self._server.fail(error)
+        self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self._relay.cut_relayed()
+        if not self._ended.done():
+            self._ended.set_result(error)
+
+    # Asked by the server: see ``server.ClusterSeat``.
+
+    def may_write(self) -> bool:
+        return self._keeper is not None and self._keeper.may_write()
+
+    def may_flush(self) -> bool:
+        """Whether sockets may take what waits in their buffers."""
+        return self._keeper is None or self._keeper.may_flush()
+
+    def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        return self._addresses
+
+    def certificates(self) -> CertificateFiles:
+        from pairbus.server.cluster.authority import cluster_certificates
+
+        assert self._keeper is not None, "asked while the node runs"
+        self._names = names = self._names_of(self._keeper.view())
+        own = self._own_names()
+        ordered = [*sorted(names.difference(own)), *own]
+        return cluster_certificates(self._options.data / "tls", ordered, utc(self._clock()))
+
+    def _own_names(self) -> tuple[str, ...]:
+        host = self._advertised.rpartition(":")[0].strip("[]")
+        names = (socket.gethostname(), host, *self._options.tls_names)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    def _names_of(self, view: LeaseView) -> frozenset[str]:
+        return frozenset(self._own_names()).union(*(node.names for node in view.nodes))
+
+    def _share_authority(self) -> None:
+        from pairbus.server.cluster.authority import share_authority
+
+        share_authority(self._settings, self._options.data / "tls", self._own_names(), utc(self._clock()))
+
+    def standing(self) -> dict[str, str]:
+        return self._standing(self.role())
+
+    def metrics(self) -> list[Metric]:
+        keeper = self._keeper
+        assert keeper is not None, "asked while the node runs"
+        return cluster_metrics(
+            node=self._cluster.node,
+            role=self.role(),
+            epoch=self._owner[0] if self._owner is not None else 0,
+            owner_changes=self._owner_changes,
+            silences=self._silences,
+            renewals=keeper.renewals,
+            failures=keeper.failures,
+            lag_ms=keeper.view().lag_ms,
+            relay=self._relay.statistics(),
+        )
+
+
+def _advertised(given: tuple[str, int] | None, taken: tuple[str, int]) -> str:
+    """The address that other nodes relay to. Port 0 means the port that was taken."""
+    host, port = given if given is not None else taken
+    if is_wildcard(host):
+        raise UsageError(
+            f"--advertise is missing: this node listens on {format_address(*taken)}, and the other nodes need an address of it that they "
+            "can reach, such as --advertise node-1.example.com:5671"
+        )
+    return format_address(host, port or taken[1])

@@ -1,0 +1,424 @@
+"""Takes every connection of a node, and passes on to the owner what this node cannot serve itself.
+
+The first bytes of a connection decide, once:
+
+    GET /health in plain text ──► answered here, by every node for itself
+    this node is the owner ─────► its server takes the connection over
+    another node is ────────────► a second connection to the owner, and bytes both ways: AMQP, TLS, WebSocket, HTTP, the live page
+    an owner is about to be ────► the connection waits for it, not longer than ``wait_seconds``
+    nobody knows the owner ─────► the connection is closed
+
+Rule 1: a relayed connection begins with a line, the *mark*, that names the peer. A node that is not the owner closes a connection
+        that begins so. Two nodes that take each other for the owner do not pass connections back and forth.
+Rule 2: the mark can take trust away and never give any: what another machine sent in plain text is not taken for this machine's own.
+Rule 3: neither direction is read while the other side does not take what was read before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol, cast
+
+from pairbus.server.config.addresses import format_address, is_loopback, parse_address
+from pairbus.server.layers.detect import PREFIX_BYTES_MAX, WireProtocol, detect_protocol
+from pairbus.server.layers.http import plain_text_refusal
+from pairbus.server.sockets.transports import limit_reads
+
+logger = logging.getLogger(__name__)
+
+MARK: Final = b"PAIRBUS-RELAY "
+MARK_BYTES_MAX: Final = 128
+FIRST_BYTES_MAX: Final = 64 * 1024
+"""What is read of a connection before it is passed on."""
+HEAD_BYTES_MAX: Final = 8 * 1024
+"""Of a request for ``/health``."""
+READ_BYTES: Final = 128 * 1024
+BUFFERED_BYTES_MAX: Final = 256 * 1024
+"""Unwritten bytes in one direction of a relayed connection, above which the other side is not read."""
+CONNECT_SECONDS_MAX: Final = 3.0
+SWEEP_SECONDS: Final = 0.1
+HEALTH_PATHS: Final = ("/health", "/health/owner", "/health/metrics")
+HEALTH_STARTS: Final = (b"GET /health", b"HEAD /health")
+
+
+class RouteKind(Enum):
+    LOCAL = "local"
+    RELAY = "relay"
+    WAIT = "wait"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a new connection goes."""
+
+    kind: RouteKind
+    address: str = ""
+    """Of the owner; with RELAY."""
+
+
+class Host(Protocol):
+    """What the relay asks of its node."""
+
+    def route(self) -> Route:
+        """Where a connection that comes now goes."""
+
+    def adopt(
+        self, transport: asyncio.Transport, first: bytes, *, http_only: bool, relayed_for: str | None
+    ) -> None:
+        """Serve a connection here; ``first`` is what was read of it."""
+
+    def health(self, target: str) -> tuple[int, str, bytes]:
+        """The status, the content type and the body of this node's answer to ``/health``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayStatistics:
+    """What passes through this node."""
+
+    relayed: int
+    """Connections that are relayed now."""
+    waiting: int
+    """Connections that wait for their first bytes or for an owner."""
+    relayed_total: int
+    refused_by_reason: dict[str, int]
+
+
+class Relay:
+    """All connections of one node that its server does not have.
+
+    Args:
+        host: Knows the owner.
+        connections_max: Connections that wait or are relayed, together; further ones are refused.
+        first_bytes_seconds: Until a peer has sent enough to decide.
+        wait_seconds: How long a connection waits for an owner.
+    """
+
+    def __init__(
+        self, host: Host, *, connections_max: int, first_bytes_seconds: float, wait_seconds: float
+    ) -> None:
+        self.host = host
+        self._connections_max = connections_max
+        self._first_bytes_seconds = first_bytes_seconds
+        self.wait_seconds = wait_seconds
+        self._entrances: dict[Entrance, None] = {}
+        self._pipes: dict[Pipe, None] = {}
+        """The clients' sides of relayed connections."""
+        self._relayed_total = 0
+        self._refused: dict[str, int] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def entrance(self, *, http_only: bool) -> Entrance:
+        """The protocol of a connection that was just accepted."""
+        return Entrance(self, http_only=http_only)
+
+    def statistics(self) -> RelayStatistics:
+        return RelayStatistics(
+            relayed=len(self._pipes),
+            waiting=len(self._entrances),
+            relayed_total=self._relayed_total,
+            refused_by_reason=dict(sorted(self._refused.items())),
+        )
+
+    def owner_changed(self) -> None:
+        """Cut what was relayed to the former owner, so that clients come back, and look again where waiting connections go."""
+        self.cut_relayed()
+        self.reroute()
+
+    def cut_relayed(self) -> None:
+        for pipe in list(self._pipes):
+            pipe.cut()
+
+    def reroute(self) -> None:
+        """Look again where waiting connections go."""
+        for entrance in list(self._entrances):
+            entrance.decide()
+
+    def close(self) -> None:
+        """Cut everything."""
+        self.cut_relayed()
+        for entrance in list(self._entrances):
+            entrance.refuse("stopped")
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    # Asked by connections.
+
+    def arrived(self, entrance: Entrance) -> bool:
+        """A socket was accepted; False: there are too many."""
+        if len(self._entrances) + len(self._pipes) >= self._connections_max:
+            self.refused("connections_max")
+            return False
+        self._entrances[entrance] = None
+        entrance.deadline = asyncio.get_running_loop().time() + self._first_bytes_seconds
+        if self._sweeper is None:
+            self._sweep_later()
+        return True
+
+    def left(self, entrance: Entrance) -> None:
+        self._entrances.pop(entrance, None)
+
+    def began(self, pipe: Pipe) -> None:
+        self._pipes[pipe] = None
+        self._relayed_total += 1
+
+    def ended(self, pipe: Pipe) -> None:
+        self._pipes.pop(pipe, None)
+
+    def refused(self, reason: str) -> None:
+        self._refused[reason] = self._refused.get(reason, 0) + 1
+
+    def _sweep_later(self) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """One timer for all connections that wait."""
+        self._sweeper = None
+        now = asyncio.get_running_loop().time()
+        for entrance in list(self._entrances):
+            if entrance.deadline <= now:
+                entrance.refuse("no_owner" if entrance.is_waiting else "no_first_bytes")
+            elif entrance.is_waiting:
+                entrance.decide()
+        if self._entrances:
+            self._sweep_later()
+
+
+class Entrance(asyncio.Protocol):
+    """A connection until it is known where it goes."""
+
+    def __init__(self, relay: Relay, *, http_only: bool) -> None:
+        self._relay = relay
+        self._http_only = http_only
+        self._transport: asyncio.Transport | None = None
+        self._first: bytes = b""
+        self._peer = ""
+        self._is_loopback = False
+        self._relayed_for: str | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._has_eof = False
+        self.is_waiting = False
+        """Enough was read to decide, and there is no owner to pass it to."""
+        self.deadline = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self._peer = format_address(peer[0], peer[1])
+        self._is_loopback = is_loopback(peer[0])
+        limit_reads(transport, FIRST_BYTES_MAX)
+        if not self._relay.arrived(self):
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._first += data
+        if len(self._first) >= FIRST_BYTES_MAX and self._transport is not None:
+            self._transport.pause_reading()
+        if self._connecting is None:
+            self.decide()
+
+    def eof_received(self) -> bool:
+        self._has_eof = True
+        # A request may end with it: it is decided on, and the rest is passed on.
+        return self._connecting is not None
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio passes it
+        self._relay.left(self)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._transport = None
+
+    def refuse(self, reason: str, answer: bytes = b"") -> None:
+        """Close, after an answer if there is one."""
+        self._relay.left(self)
+        self._relay.refused(reason)
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        if answer:
+            transport.write(answer)
+            transport.close()
+        else:
+            transport.abort()
+
+    def decide(self) -> None:
+        """See where the connection goes, as soon as enough has come."""
+        transport = self._transport
+        if transport is None or not self._first or self._connecting is not None:
+            return
+        if self._relayed_for is None and not self._take_mark():
+            return
+        protocol = detect_protocol(self._first[:PREFIX_BYTES_MAX])
+        if protocol is None:
+            return
+        if protocol is WireProtocol.HTTP and self._first.startswith(HEALTH_STARTS) and self._answer_health():
+            return
+        route = self._relay.host.route()
+        if route.kind is RouteKind.LOCAL:
+            self._hand_over(transport)
+        elif self._relayed_for is not None:
+            # Another node takes this one for the owner: it will learn better, and the client comes back.
+            self.refuse("relayed_to_no_owner")
+        elif route.kind is RouteKind.CLOSE:
+            self.refuse("no_owner")
+        elif protocol is not WireProtocol.TLS and not self._is_loopback:
+            # The owner could not tell where it came from, and plain text is served to this machine only (M14).
+            self.refuse("plain_text", plain_text_refusal() if protocol is WireProtocol.HTTP else b"")
+        elif protocol is WireProtocol.UNKNOWN or (self._http_only and protocol is WireProtocol.AMQP):
+            self.refuse("protocol")
+        elif route.kind is RouteKind.RELAY:
+            transport.pause_reading()
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(route.address))
+        else:
+            self._wait()
+
+    def _take_mark(self) -> bool:
+        """Cut the mark off; False while it is not whole."""
+        head = self._first[: len(MARK)]
+        if not MARK.startswith(head):
+            return True
+        end = self._first.find(b"\r\n", 0, MARK_BYTES_MAX)
+        if end < 0:
+            if len(self._first) >= MARK_BYTES_MAX:
+                self.refuse("protocol")
+            return False
+        self._relayed_for = self._first[len(MARK) : end].decode("latin-1")
+        self._first = self._first[end + 2 :]
+        return bool(self._first)
+
+    def _answer_health(self) -> bool:
+        """Answer a request for this node's health; False: it is another request."""
+        line = self._first.partition(b"\r\n")[0].split(b" ")
+        if b"\r\n" not in self._first:
+            return len(self._first) < HEAD_BYTES_MAX
+        path = line[1].decode("latin-1").partition("?")[0]
+        if path not in HEALTH_PATHS:
+            return False
+        if b"\r\n\r\n" not in self._first and len(self._first) < HEAD_BYTES_MAX:
+            return True
+        status, kind, body = self._relay.host.health(path)
+        reason = "OK" if status == 200 else "Service Unavailable"
+        head = (
+            f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncache-control: no-store\r\n"
+            f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        self._relay.left(self)
+        assert self._transport is not None, "decide is called with a transport"
+        transport, self._transport = self._transport, None
+        transport.write(head.encode() + (b"" if line[0] == b"HEAD" else body))
+        transport.close()
+        return True
+
+    def _wait(self) -> None:
+        if not self.is_waiting:
+            self.is_waiting = True
+            self.deadline = asyncio.get_running_loop().time() + self._relay.wait_seconds
+
+    def _hand_over(self, transport: asyncio.Transport) -> None:
+        self._relay.left(self)
+        self._transport = None
+        first, self._first = self._first, b""
+        transport.resume_reading()
+        self._relay.host.adopt(transport, first, http_only=self._http_only, relayed_for=self._relayed_for)
+
+    async def _connect(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            host, port = parse_address(address, "the owner's address")
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                upstream, _ = await loop.create_connection(asyncio.Protocol, host, port)
+        except (OSError, TimeoutError):
+            # The owner may just have gone: wait until it is back or another node has taken over.
+            self._connecting = None
+            if self._transport is not None:
+                self._transport.resume_reading()
+            self._wait()
+            return
+        client = self._transport
+        self._connecting = None
+        if client is None or client.is_closing():
+            upstream.abort()
+            return
+        if self._relay.host.route() != Route(RouteKind.RELAY, address):
+            upstream.abort()
+            client.resume_reading()
+            self.decide()
+            return
+        self._relay.left(self)
+        self._transport = None
+        upstream.write(MARK + self._peer.encode() + b"\r\n" + self._first)
+        self._first = b""
+        join(self._relay, client, upstream)
+        if self._has_eof:
+            upstream.write_eof()
+        else:
+            client.resume_reading()
+
+
+def join(relay: Relay, client: asyncio.Transport, upstream: asyncio.Transport) -> None:
+    """Pass bytes between two transports from now on."""
+    near, far = Pipe(client, upstream, relay), Pipe(upstream, client, None)
+    near.twin, far.twin = far, near
+    relay.began(near)
+    for transport, pipe in ((client, near), (upstream, far)):
+        limit_reads(transport, READ_BYTES)
+        transport.set_write_buffer_limits(high=BUFFERED_BYTES_MAX)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_protocol(pipe)
+
+
+class Pipe(asyncio.Protocol):
+    """One side of a relayed connection: what it reads is written to the other.
+
+    Args:
+        transport: This side.
+        other: The other side.
+        relay: Told when the connection ends; one of the two sides does so.
+    """
+
+    def __init__(self, transport: asyncio.Transport, other: asyncio.Transport, relay: Relay | None) -> None:
+        self._transport = transport
+        self._other = other
+        self._relay = relay
+        self.twin: Pipe | None = None
+        self._has_eof = False
+        # No method of our own in between: this is called for every piece of every message.
+        self.data_received = other.write  # type: ignore[method-assign]
+
+    def pause_writing(self) -> None:
+        if not self._other.is_closing():
+            self._other.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._other.is_closing():
+            self._other.resume_reading()
+
+    def eof_received(self) -> bool:
+        self._has_eof = True
+        if self._other.is_closing() or (self.twin is not None and self.twin._has_eof):
+            return False
+        try:
+            self._other.write_eof()
+        except OSError:
+            return False
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.twin = None
+        if self._relay is not None:
+            self._relay.ended(self)
+        if exc is None:
+            self._other.close()
+        else:
+            self._other.abort()
+
+    def cut(self) -> None:
+        """End both sides at once and drop what was not written."""
+        self._transport.abort()
+        self._other.abort()

@@ -1,0 +1,209 @@
+"""The thread that keeps a lease, over tables in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pairbus.server.cluster.keeper import LeaseKeeper
+from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseState
+from pairbus.storage.table.ports import (
+    REQUEST_MOVE,
+    Acquired,
+    NodeEntry,
+    OutcomeUnknown,
+    Ownership,
+    SequenceTaken,
+    TableFailed,
+)
+
+LEASE_MS = 1_000
+SECONDS_MAX = 30
+
+
+class Clock:
+    """A clock that the test moves; who waits for an instant is not woken by it, so waits are short."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms * NS_PER_MS
+
+
+class Table:
+    """A lease that nobody else wants, unless the test says so."""
+
+    def __init__(self) -> None:
+        self.epoch, self.owner, self.address, self.remaining = 0, "", "", 0
+        self.fails: Exception | None = None
+        self.is_quicker = False
+        self.calls: list[str] = []
+        self.called = threading.Condition()
+
+    def _call(self, name: str) -> None:
+        with self.called:
+            self.calls.append(name)
+            self.called.notify_all()
+        if self.fails is not None:
+            raise self.fails
+
+    def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
+        self._call("acquire")
+        if self.is_quicker:
+            self.is_quicker = False
+            raise SequenceTaken("one frame quicker")
+        if self.owner:
+            return None
+        self.epoch, self.owner, self.address, self.remaining = self.epoch + 1, owner, address, lease_ms
+        return Acquired(self.epoch, 7)
+
+    def renew(self, epoch: int, address: str, lease_ms: int) -> bool:
+        self._call("renew")
+        if epoch == self.epoch:
+            self.address = address
+        return epoch == self.epoch
+
+    def release(self, epoch: int) -> None:
+        self._call("release")
+        self.owner = ""
+
+    def look(self) -> Ownership:
+        self._call("look")
+        return Ownership(self.epoch, self.owner, self.address, self.remaining)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self.reported: list[NodeEntry] = []
+        self.asked = ""
+
+    def report(self, entry: NodeEntry) -> str:
+        self.reported.append(entry)
+        return self.asked
+
+    def nodes(self) -> list[NodeEntry]:
+        return self.reported[-1:]
+
+    def ask(self, node: str, request: str) -> bool:
+        self.asked = request
+        return True
+
+    def answered(self, node: str, request: str) -> None:
+        self.asked = ""
+
+    def forget(self, node: str) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock, self.table, self.nodes = Clock(), Table(), Nodes()
+        self.woken = 0
+        self.changed = threading.Condition()
+        self.keeper = LeaseKeeper(
+            Lease("here", LEASE_MS, 0),
+            self.table,
+            self.nodes,
+            NodeEntry(node="here", address="here:1", state="", version="1"),
+            self._changed,
+            self.clock,
+        )
+
+    def _changed(self, has_woken: bool) -> None:
+        with self.changed:
+            self.woken += has_woken
+            self.changed.notify_all()
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(is_so, SECONDS_MAX)
+
+    def advance(self, ms: int) -> None:
+        """Move the clock and have the thread look at it."""
+        self.clock.ms += ms
+        with self.keeper._condition:
+            self.keeper._condition.notify_all()
+
+    def serve(self) -> None:
+        self.keeper.start()
+        self.until(lambda: self.keeper.view().state is LeaseState.REPLAYING)
+        self.keeper.replayed()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_free_shard_is_acquired_and_its_address_published_once_it_is_served(bench: Bench) -> None:
+    bench.table.is_quicker = True
+    bench.serve()
+    assert bench.table.calls[:3] == ["look", "acquire", "acquire"]
+    assert bench.table.address == ""
+    assert bench.keeper.may_write()
+    bench.keeper.publish("here:1")
+    bench.until(lambda: bench.table.address == "here:1")
+    bench.keeper.stop()
+    assert bench.table.calls[-1] == "close"
+
+
+@pytest.mark.promise("S4")
+@pytest.mark.parametrize("error", [OutcomeUnknown("lost"), TableFailed("no rights")])
+def test_silence_begins_by_the_clock_alone_and_ends_with_a_renewal(bench: Bench, error: Exception) -> None:
+    bench.serve()
+    bench.table.fails = error
+    bench.advance(950)
+    assert not bench.keeper.may_write()
+    assert not bench.keeper.may_flush()
+    bench.until(lambda: bench.keeper.failures > 0)
+    assert bench.keeper.view().state is LeaseState.SILENT
+    bench.table.fails = None
+    bench.advance(100)
+    bench.until(lambda: bench.woken == 1)
+    assert bench.keeper.may_write()
+    bench.keeper.stop()
+
+
+@pytest.mark.promise("S4")
+def test_another_epoch_fences(bench: Bench) -> None:
+    bench.serve()
+    bench.table.epoch += 1
+    bench.advance(200)
+    bench.until(lambda: bench.keeper.view().state is LeaseState.FENCED)
+    assert not bench.keeper.may_write()
+    assert not bench.keeper.may_flush()
+    bench.keeper.stop()
+
+
+def test_a_lease_that_is_drained_is_given_back(bench: Bench) -> None:
+    bench.serve()
+    bench.keeper.withdraw()
+    assert bench.keeper.may_flush()
+    bench.keeper.drained()
+    assert bench.keeper.wait_released(SECONDS_MAX)
+    assert "release" in bench.table.calls
+    assert bench.table.owner == ""
+    bench.keeper.stop()
+
+
+def test_a_request_is_seen_with_the_next_report_and_taken_off_when_done(bench: Bench) -> None:
+    bench.serve()
+    bench.until(lambda: bool(bench.nodes.reported))
+    bench.nodes.asked = REQUEST_MOVE
+    bench.advance(1_100)
+    bench.until(lambda: bench.keeper.view().asked == REQUEST_MOVE)
+    bench.keeper.has_done(REQUEST_MOVE)
+    assert bench.keeper.view().asked == ""
+    bench.advance(300)
+    bench.until(lambda: bench.nodes.asked == "")
+    assert bench.keeper.view().asked == ""
+    assert [entry.state for entry in bench.keeper.view().nodes] == ["serving"]
+    bench.keeper.stop()

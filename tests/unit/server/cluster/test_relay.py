@@ -1,0 +1,304 @@
+"""Connections of a node: relayed byte for byte, answered, handed over, made to wait, or closed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from pairbus.server.cluster.relay import BUFFERED_BYTES_MAX, MARK, Relay, Route, RouteKind
+from pairbus.server.sockets.accepting import Acceptor
+from pairbus.server.sockets.registry import bind_all
+
+AMQP = b"AMQP\x00\x01\x00\x00"
+TLS = b"\x16\x03\x01\x00\x05hello"
+SECONDS_MAX = 20
+LITTLE_SECONDS = 0.2
+
+
+class Served(asyncio.Protocol):
+    """A server that answers what it hears in brackets."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+        assert self.transport is not None
+        self.transport.write(b"<" + data + b">")
+
+
+class Host:
+    """A node that knows what the test says."""
+
+    def __init__(self) -> None:
+        self.now = Route(RouteKind.CLOSE)
+        self.adopted: list[tuple[bytes, bool, str | None]] = []
+        self.servers: list[Served] = []
+
+    def route(self) -> Route:
+        return self.now
+
+    def adopt(
+        self, transport: asyncio.Transport, first: bytes, *, http_only: bool, relayed_for: str | None
+    ) -> None:
+        self.adopted.append((first, http_only, relayed_for))
+        served = Served()
+        self.servers.append(served)
+        transport.set_protocol(served)
+        served.connection_made(transport)
+        served.data_received(first)
+
+    def health(self, target: str) -> tuple[int, str, bytes]:
+        return 503 if target.endswith("/owner") else 200, "application/json", b'{"role": "relay"}\n'
+
+
+class Node:
+    """A relay that listens."""
+
+    def __init__(self, *, connections_max: int = 100, wait_seconds: float = SECONDS_MAX) -> None:
+        self.host = Host()
+        self.relay = Relay(
+            self.host,
+            connections_max=connections_max,
+            first_bytes_seconds=SECONDS_MAX,
+            wait_seconds=wait_seconds,
+        )
+        sock = bind_all("127.0.0.1", 0)[0]
+        self.port = sock.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._acceptor = Acceptor(sock, lambda: self.relay.entrance(http_only=False))
+
+    async def connect(self, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(first)
+        return reader, writer
+
+    def close(self) -> None:
+        self._acceptor.close()
+        self.relay.close()
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Callable[..., Node]]:
+    made: list[Node] = []
+
+    def make(**settings: float) -> Node:
+        made.append(Node(**settings))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.close()
+
+
+@pytest.fixture
+async def pair(nodes: Callable[..., Node]) -> tuple[Node, Node]:
+    """A relay and the owner that it relays to."""
+    relay, owner = nodes(), nodes()
+    owner.host.now = Route(RouteKind.LOCAL)
+    relay.host.now = Route(RouteKind.RELAY, owner.address)
+    return relay, owner
+
+
+async def soon(awaited: Awaitable[bytes]) -> bytes:
+    async with asyncio.timeout(SECONDS_MAX):
+        return await awaited
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        while not is_so():  # noqa: ASYNC110 - nothing tells when
+            await asyncio.sleep(0.005)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await soon(reader.read(1)) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("first", [AMQP, TLS, b"PUT /orders HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_bytes_go_both_ways_unchanged(pair: tuple[Node, Node], first: bytes) -> None:
+    relay, owner = pair
+    reader, writer = await relay.connect(first)
+    assert await soon(reader.readexactly(len(first) + 2)) == b"<" + first + b">"
+    for word in (b"a", b"b" * 3_000_000):
+        writer.write(word)
+        heard = b""
+        while heard.replace(b"<", b"").replace(b">", b"") != word:
+            heard += await soon(reader.read(1 << 20))
+    assert relay.relay.statistics().relayed == 1
+    client = writer.get_extra_info("sockname")
+    assert owner.host.adopted == [(first, False, f"127.0.0.1:{client[1]}")]
+    writer.close()
+    await until(lambda: relay.relay.statistics().relayed == 0)
+
+
+async def test_an_end_is_passed_on_and_answers_still_come(pair: tuple[Node, Node]) -> None:
+    relay, owner = pair
+    reader, writer = await relay.connect(AMQP)
+    await soon(reader.readexactly(len(AMQP) + 2))
+    served = owner.host.servers[0]
+    ends: list[bool] = []
+
+    def ended() -> bool:
+        ends.append(True)
+        return True
+
+    served.eof_received = ended  # type: ignore[method-assign]
+    writer.write_eof()
+    await until(lambda: bool(ends))
+    assert served.transport is not None
+    served.transport.write(b"last")
+    served.transport.close()
+    assert await soon(reader.read()) == b"last"
+    await until(lambda: relay.relay.statistics().relayed == 0)
+
+
+async def test_a_peer_that_reads_nothing_holds_the_owner_up_and_not_the_memory(
+    pair: tuple[Node, Node],
+) -> None:
+    relay, owner = pair
+    reader, writer = await relay.connect(AMQP)
+    await soon(reader.readexactly(len(AMQP) + 2))
+    transport = owner.host.servers[0].transport
+    assert transport is not None
+    total = 64 << 20
+    transport.write(b"x" * total)
+    waited = -1
+    while transport.get_write_buffer_size() != waited:
+        waited = transport.get_write_buffer_size()
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert waited > total // 2  # the rest is with the systems' sockets and, bounded, with the relay
+    pipe = next(iter(relay.relay._pipes))
+    assert pipe._transport.get_write_buffer_size() <= BUFFERED_BYTES_MAX + (1 << 20)
+    count = 0
+    while count < total:
+        count += len(await soon(reader.read(1 << 20)))
+    writer.close()
+
+
+async def test_relayed_connections_are_cut_when_the_owner_changes(pair: tuple[Node, Node]) -> None:
+    relay, _ = pair
+    reader, _writer = await relay.connect(AMQP)
+    await soon(reader.readexactly(len(AMQP) + 2))
+    relay.host.now = Route(RouteKind.CLOSE)
+    relay.relay.owner_changed()
+    assert await is_closed(reader)
+    assert relay.relay.statistics().relayed == 0
+
+
+async def test_two_nodes_that_take_each_other_for_the_owner_pass_nothing_back_and_forth(
+    nodes: Callable[..., Node],
+) -> None:
+    one, other = nodes(), nodes()
+    one.host.now = Route(RouteKind.RELAY, other.address)
+    other.host.now = Route(RouteKind.RELAY, one.address)
+    reader, _ = await one.connect(AMQP)
+    assert await is_closed(reader)
+    assert other.relay.statistics().refused_by_reason == {"relayed_to_no_owner": 1}
+    assert other.relay.statistics().relayed_total == 0
+    assert one.relay.statistics().relayed_total == 1
+
+
+@pytest.mark.promise("S8")
+async def test_without_a_known_owner_a_connection_is_closed_at_once(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    reader, _ = await node.connect(AMQP)
+    assert await is_closed(reader)
+    assert node.relay.statistics().refused_by_reason == {"no_owner": 1}
+
+
+async def test_a_connection_waits_for_an_owner_that_is_about_to_be(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    node.host.now = Route(RouteKind.WAIT)
+    reader, _ = await node.connect(AMQP)
+    await until(lambda: node.relay.statistics().waiting == 1)
+    node.host.now = Route(RouteKind.LOCAL)
+    node.relay.owner_changed()
+    assert await soon(reader.readexactly(len(AMQP) + 2)) == b"<" + AMQP + b">"
+    assert node.relay.statistics().waiting == 0
+
+
+async def test_a_connection_to_an_owner_that_has_died_waits_for_the_next_one(
+    pair: tuple[Node, Node], nodes: Callable[..., Node]
+) -> None:
+    relay, owner = pair
+    owner.close()
+    reader, _ = await relay.connect(AMQP)
+    await until(lambda: any(one.is_waiting for one in relay.relay._entrances))
+    relay.host.now = Route(RouteKind.LOCAL)
+    assert await soon(reader.readexactly(len(AMQP) + 2)) == b"<" + AMQP + b">"
+
+
+async def test_a_connection_waits_only_for_so_long(nodes: Callable[..., Node]) -> None:
+    node = nodes(wait_seconds=LITTLE_SECONDS)
+    node.host.now = Route(RouteKind.WAIT)
+    reader, _ = await node.connect(AMQP)
+    assert await is_closed(reader)
+
+
+async def test_the_number_of_connections_has_a_limit(nodes: Callable[..., Node]) -> None:
+    node = nodes(connections_max=1)
+    node.host.now = Route(RouteKind.WAIT)
+    first, writer = await node.connect(AMQP)
+    await until(lambda: node.relay.statistics().waiting == 1)
+    second, _ = await node.connect(AMQP)
+    assert await is_closed(second)
+    assert not first.at_eof()
+    writer.close()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/health/owner", 503), ("/health?x=1", 200)])
+@pytest.mark.parametrize("kind", list(RouteKind))
+async def test_every_node_answers_for_its_own_health(
+    nodes: Callable[..., Node], path: str, status: int, kind: RouteKind
+) -> None:
+    node = nodes()
+    node.host.now = Route(kind, "127.0.0.1:1")
+    reader, writer = await node.connect(b"GET " + path.encode())
+    writer.write(b" HTTP/1.1\r\nhost: x\r\n")
+    writer.write(b"\r\n")
+    head, _, body = (await soon(reader.read())).partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert json.loads(body) == {"role": "relay"}
+
+
+async def test_other_paths_that_begin_alike_are_relayed(pair: tuple[Node, Node]) -> None:
+    relay, _ = pair
+    request = b"GET /healthy HTTP/1.1\r\n\r\n"
+    reader, _ = await relay.connect(request)
+    assert await soon(reader.readexactly(len(request) + 2)) == b"<" + request + b">"
+
+
+@pytest.mark.promise("M14")
+async def test_plain_text_of_another_machine_is_not_relayed(
+    pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, owner = pair
+    monkeypatch.setattr("pairbus.server.cluster.relay.is_loopback", lambda host: False)
+    reader, _ = await relay.connect(AMQP)
+    assert await is_closed(reader)
+    reader, _ = await relay.connect(b"GET / HTTP/1.1\r\n\r\n")
+    assert (await soon(reader.read())).startswith(b"HTTP/1.1 403 ")
+    reader, _ = await relay.connect(TLS)
+    assert await soon(reader.readexactly(len(TLS) + 2)) == b"<" + TLS + b">"
+    assert len(owner.host.adopted) == 1
+
+
+@pytest.mark.parametrize("words", [MARK + b"x" * 200, b"nonsense that is no protocol at all"])
+async def test_what_is_no_protocol_is_not_relayed(pair: tuple[Node, Node], words: bytes) -> None:
+    relay, _ = pair
+    reader, _ = await relay.connect(words)
+    assert await is_closed(reader)
+    assert relay.relay.statistics().refused_by_reason == {"protocol": 1}
