@@ -1,4 +1,4 @@
-"""What all queues of a namespace share: the journal, the outbox, lock tokens, timers, and which of them have work."""
+"""What all queues of a namespace share: the log, the outbox, lock tokens, timers, and which of them have work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pairbus.engine.rules.sql.nodes import RuleBudget
 from pairbus.engine.tokens import TokenStream
 
 if TYPE_CHECKING:
-    from pairbus.engine.ports import Journal, Outbox, Watcher
+    from pairbus.engine.ports import Outbox, RecordLog, Watcher
     from pairbus.engine.queues.queue import Queue
 
 DUE_BURST_MAX: Final = 1_000
@@ -88,13 +88,13 @@ class Timers:
 class Context:
     """What the queues of a namespace have in common."""
 
-    __slots__ = ("budget", "dirty", "journal", "outbox", "queues", "timers", "tokens", "watcher")
+    __slots__ = ("budget", "dirty", "log", "outbox", "queues", "timers", "tokens", "watcher")
 
-    def __init__(self, journal: Journal, outbox: Outbox, token_seed: bytes) -> None:
-        self.journal = journal
+    def __init__(self, log: RecordLog, outbox: Outbox, token_seed: bytes) -> None:
+        self.log = log
         self.outbox = outbox
         self.watcher: Watcher | None = None
-        """None while the journal is replayed: what is folded then was reported in its time."""
+        """None while the log is replayed: what is folded then was reported in its time."""
         self.tokens = TokenStream(token_seed)
         self.budget = RuleBudget()
         self.queues: dict[int, Queue] = {}

@@ -1,4 +1,4 @@
-"""All entities of a namespace: find, create, change, delete; fold the journal; let time pass.
+"""All entities of a namespace: find, create, change, delete; fold the log; let time pass.
 
 Rule 1: configuration is records like messages are, so it is as durable as they are (B16).
 Rule 2: ids of entities are never reused: a recreated entity starts empty.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pairbus.amqp.message.scan import Scanned
-    from pairbus.engine.ports import Journal, Outbox
+    from pairbus.engine.ports import Outbox, RecordLog
     from pairbus.engine.queues.queue import Queue
 
 ENTITIES_MAX: Final = 10_000
@@ -58,10 +58,10 @@ _SUBSCRIPTIONS: Final = "/subscriptions/"
 class Namespace:
     """The engine's root: everything one broker holds."""
 
-    def __init__(self, name: str, journal: Journal, outbox: Outbox, token_seed: bytes = b"") -> None:
+    def __init__(self, name: str, log: RecordLog, outbox: Outbox, token_seed: bytes = b"") -> None:
         """``token_seed``: what lock tokens are made from; a server gives a secret one, new at each start."""
         self.name = name
-        self.context = Context(journal, outbox, token_seed)
+        self.context = Context(log, outbox, token_seed)
         self.created_at = 0
         self.version = 0
         """Rises with every change that may end a link or take a right away; new entities and other filters do not."""
@@ -144,7 +144,7 @@ class Namespace:
     def _check_room(self, record: EntityPut, unasked_bytes: int) -> None:
         """Refuse what the disk has no room for; the reserve is for settlements (B12)."""
         size = len(record.settings) + len(record.path)
-        if size > unasked_bytes and not self.context.journal.has_room(size):
+        if size > unasked_bytes and not self.context.log.has_room(size):
             raise QuotaExceeded(
                 f"The disk has no room for '{record.path}' with these settings. Free some space; receiving goes on."
             )
@@ -282,8 +282,8 @@ class Namespace:
     # -- the fold ------------------------------------------------------------------------------
 
     def _record(self, record: NamespaceRecord) -> None:
-        """Append a record to the journal and fold it: the only way in which a command changes configuration."""
-        self.context.journal.append(record)
+        """Append a record to the log and fold it: the only way in which a command changes configuration."""
+        self.context.log.append(record)
         self.fold(record)
 
     def fold(self, record: Record) -> None:
@@ -307,7 +307,7 @@ class Namespace:
             self.audited_batch = max(self.audited_batch, record.number)
 
     def replayed(self) -> None:
-        """The journal has been folded to its end: what is left without an entity belongs to deleted ones."""
+        """The log has been folded to its end: what is left without an entity belongs to deleted ones."""
         self._orphans.clear()
         self._orphan_subscriptions.clear()
         self.context.dirty.clear()
@@ -393,11 +393,11 @@ class Namespace:
             # keep a record for each change for ever.
             if entity is not None and Settings.from_json(record.settings) == entity.settings:
                 settings = entity.settings.to_json()
-                self.context.journal.append(EntityPut(entity.entity_id, entity.kind, entity.path, settings))
+                self.context.log.append(EntityPut(entity.entity_id, entity.kind, entity.path, settings))
         elif isinstance(record, NamespacePut):
             if _access_rules_of(record) == self.access_rules:
                 # It carries the next entity id as it is now, so ids of deleted entities never come back.
-                self.context.journal.append(self._namespace_record(self.access_rules, self.created_at))
+                self.context.log.append(self._namespace_record(self.access_rules, self.created_at))
         elif isinstance(record, SessionStateSet):
             self._restate_session(record)
         elif isinstance(record, DuplicateSeen):
@@ -408,12 +408,12 @@ class Namespace:
         if queue is None:
             return
         number, location = record.message.sequence_number, record.message.location
-        journal = self.context.journal
+        log = self.context.log
         for place in self._by_id[entity_id_of(queue.queue_id)].queues:  # it may have been dead-lettered since
             message = place.messages.get(number)
             if message is not None and message.location == location:
-                blob = journal.read(location, message.size)
-                journal.append(MessageStored(place.queue_id, message, blob, b""))
+                blob = log.read(location, message.size)
+                log.append(MessageStored(place.queue_id, message, blob, b""))
         if record.duplicate_key:
             self._restate_duplicate(record.queue_id, record.duplicate_key, record.message.enqueued_at, now)
 
@@ -423,7 +423,7 @@ class Namespace:
             return
         session = queue.sessions.sessions.get(record.session_id)
         if session is not None and session.state_at == record.at:
-            self.context.journal.append(
+            self.context.log.append(
                 SessionStateSet(record.queue_id, session.session_id, session.state, session.state_at)
             )
 
@@ -433,7 +433,7 @@ class Namespace:
             return
         # An id that was accepted again since is in a later record.
         if queue.duplicates.accepted_at(key) == at and at > now - queue.settings.duplicate_window_ms:
-            self.context.journal.append(DuplicateSeen(queue_id, key, at))
+            self.context.log.append(DuplicateSeen(queue_id, key, at))
 
     def live_messages(self) -> Iterator[tuple[int, int, int]]:
         """Queue id, location and size of every stored message, for the store's space accounting."""

@@ -1,4 +1,4 @@
-"""What the engine asks of the world: a journal that keeps facts, and an outbox that takes deliveries."""
+"""What the engine asks of the world: a log that keeps facts, and an outbox that takes deliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pairbus.model.message import Message
 
 
-class Journal(Protocol):
+class RecordLog(Protocol):
     """Keeps records. What is appended in one engine call becomes durable together or not at all."""
 
     def append(self, record: Record) -> None:
@@ -26,7 +26,7 @@ class Journal(Protocol):
 
 
 class Outbox(Protocol):
-    """Takes deliveries and detaches. Nothing that is put here leaves before the journal has committed."""
+    """Takes deliveries and detaches. Nothing that is put here leaves before the log has committed."""
 
     def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> None:
         """Hand a message to a consumer. Without a lock it is received and deleted."""

@@ -1,4 +1,4 @@
-"""The facts that survive: what the journal keeps and recovery folds, in the order they happened.
+"""The facts that survive: what the log keeps and recovery folds, in the order they happened.
 
 Rule 1: a command changes durable state by ``record``, which appends a record and folds it. Recovery folds the same
         records by the same function, so the two cannot differ.
@@ -44,7 +44,7 @@ class MessageStored:
         self.queue_id = queue_id
         self.message = message
         self.blob = blob
-        """The bytes to write; None while replaying (read them through the journal by location)."""
+        """The bytes to write; None while replaying (read them through the log by location)."""
         self.duplicate_key = duplicate_key
         """The message id for duplicate history; empty where detection is off."""
 

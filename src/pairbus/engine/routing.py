@@ -121,7 +121,7 @@ class Forwarder:
             return True
         extra.hops += 1
         extra.enqueue_sequence_number = message.sequence_number
-        incoming = incoming_of(queue.context.journal.read(message.location, message.size))
+        incoming = incoming_of(queue.context.log.read(message.location, message.size))
         incoming.scheduled_at = 0  # it has been due here already
         if queue.is_sub_queue or extra.dead_letter_source is not None:
             incoming.ttl_ms = (

@@ -63,7 +63,7 @@ def check_room(topic: Entity, size: int) -> None:
 def has_disk_room(entity: Entity, size: int) -> bool:
     """Whether the disk can take a message to an entity, once for each subscription of a topic."""
     copies = len(entity.subscriptions)
-    return entity.main.context.journal.has_room(size * copies if copies > 1 else size)
+    return entity.main.context.log.has_room(size * copies if copies > 1 else size)
 
 
 def check_rules_cost(topic: Entity, incoming: Scanned, budget: RuleBudget) -> None:
@@ -111,7 +111,7 @@ def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> 
 def publish_due(topic: Entity, message: Message, now: int) -> None:
     """A message that was scheduled at the topic fell due and lies in its main queue: fan it out."""
     main = topic.main
-    incoming = incoming_of(main.context.journal.read(message.location, message.size))
+    incoming = incoming_of(main.context.log.read(message.location, message.size))
     main.remove(message)
     _fan_out(topic, incoming, message.sequence_number, max(now, message.enqueued_at), message.extra, now)
 

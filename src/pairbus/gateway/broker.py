@@ -1,6 +1,6 @@
 """One namespace as the outside meets it: its connections, its engine, its switchboard. No I/O.
 
-The server feeds bytes and time in and, once the journal has committed, takes bytes out:
+The server feeds bytes and time in and, once the log has committed, takes bytes out:
 
     receive* -> pump -> (commit) -> take_dirty -> take_output
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pairbus.amqp.transport.session import Session
-    from pairbus.engine.ports import Journal
+    from pairbus.engine.ports import RecordLog
     from pairbus.gateway.telemetry.audit_rows import AuditRows
 
 REQUEST_BYTES_MAX: Final = 16_777_216
@@ -55,7 +55,7 @@ class Broker:
     def __init__(
         self,
         name: str,
-        journal: Journal,
+        log: RecordLog,
         random_bytes: bytes,
         audit: Callable[[str, str, str, str, str], None] | None = None,
         audit_refusal: Callable[[str, str, str, str, str], None] | None = None,
@@ -65,7 +65,7 @@ class Broker:
         ``audit_refusal`` gets what callers without the right tried, which anybody can repeat without end; without it
         ``audit`` gets that too.
         """
-        self.journal = journal
+        self.log = log
         self.faults = Faults()
         self.offers_faults = False
         self.server_metrics: Callable[[], list[Metric]] = list
@@ -74,8 +74,8 @@ class Broker:
         self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self.meter = Meter()
         self.deliveries = Deliveries(self, _derived(random_bytes, b"token prefix"))
-        self.namespace = Namespace(name, journal, self.deliveries, _derived(random_bytes, b"token seed", 32))
-        self.counters = Counters(journal)
+        self.namespace = Namespace(name, log, self.deliveries, _derived(random_bytes, b"token seed", 32))
+        self.counters = Counters(log)
         self.audit_rows: AuditRows | None = None
         """Rows for the message audit; None: it is off."""
         self.access = Access(self.namespace)
@@ -152,13 +152,13 @@ class Broker:
 
     # -- bursts and time -----------------------------------------------------------------------
 
-    def serve(self, audit_rows: AuditRows | None, journal: Journal | None = None) -> None:
-        """Begin to count, and to gather ``audit_rows`` if they are wanted: the journal has been replayed.
+    def serve(self, audit_rows: AuditRows | None, log: RecordLog | None = None) -> None:
+        """Begin to count, and to gather ``audit_rows`` if they are wanted: the log has been replayed.
 
-        ``journal``: what records go through from now on, if it is another one.
+        ``log``: what records go through from now on, if it is another one.
         """
-        if journal is not None:
-            self.journal = self.namespace.context.journal = journal
+        if log is not None:
+            self.log = self.namespace.context.log = log
         self.audit_rows = self.counters.audit_rows = audit_rows
         self.namespace.context.watcher = self.counters
 

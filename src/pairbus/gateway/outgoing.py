@@ -153,7 +153,7 @@ class Deliveries:
             token = self._prefix + number
             tag = self._tag_prefix + number
         broker = self._broker
-        blob = broker.journal.read(message.location, message.size)
+        blob = broker.log.read(message.location, message.size)
         parts = encode_delivery(context.queue, message, blob, until, token, is_received=True)
         link = context.link
         link.send(tag, parts, lock is None, lock)

@@ -57,7 +57,7 @@ class Settlement:
             queue.check_dead_letter(self.reason, self.description)
         changed = _merged_changes(lock.message, self.changes)
         # The reserve of a full disk is for settlements, not for what they carry (B12).
-        if changed and not queue.context.journal.has_room(len(changed)):
+        if changed and not queue.context.log.has_room(len(changed)):
             raise QuotaExceeded(
                 f"The disk has no room for changed properties in '{queue.path}'. Settle without them."
             )
@@ -92,7 +92,7 @@ def complete(broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
     else:
         queue.check_held(lock, now)
         message = lock.message
-        blob = broker.journal.read(message.location, message.size)  # while it is there
+        blob = broker.log.read(message.location, message.size)  # while it is there
         queue.complete(lock, now)
         audit_rows.ended(COMPLETED, queue, message, blob, now)
     broker.counters.completed += 1

@@ -50,7 +50,7 @@ class AccessRule:
         return right in self.rights or MANAGE in self.rights
 
     def to_dict(self) -> dict[str, object]:
-        """For the journal, keys included."""
+        """For the log, keys included."""
         return {
             "name": self.name,
             "rights": list(self.rights),

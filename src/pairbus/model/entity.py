@@ -1,4 +1,4 @@
-"""Settings of queues, topics and subscriptions: defaults, ranges, names, and their JSON form in the journal.
+"""Settings of queues, topics and subscriptions: defaults, ranges, names, and their JSON form in the log.
 
 ``SETTINGS`` is the one list of what can be set. The management API, configuration files, the test kit and the command line
 read it: a new setting is a field of ``Settings`` and a row of the table.

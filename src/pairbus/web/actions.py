@@ -91,7 +91,7 @@ def redrive(broker: Broker, entity: Entity, body: Mapping[str, object], now: int
         if message.lock_token or message.state != ACTIVE:
             held += 1  # a receiver has it; it decides
         elif not again or size <= REDRIVE_BYTES_MAX:
-            arriving = incoming_of(broker.journal.read(message.location, message.size))
+            arriving = incoming_of(broker.log.read(message.location, message.size))
             # Its id was accepted once already: duplicate detection would drop what was never handled.
             arriving.message_id = b""
             entity.main.check_send(arriving, 0)
@@ -100,7 +100,7 @@ def redrive(broker: Broker, entity: Entity, body: Mapping[str, object], now: int
         number = entity.main.send(arriving, now)
         if broker.audit_rows is not None:
             broker.audit_rows.sent(entity.path, number, arriving, now)
-            blob = broker.journal.read(message.location, message.size)
+            blob = broker.log.read(message.location, message.size)
             broker.audit_rows.ended(COMPLETED, place, message, blob, now)
         place.remove(message)
         _count_redriven(broker, entity, message)

@@ -61,7 +61,7 @@ def _after(queue: Queue, shown: list[Message]) -> int | None:
 def _row(
     broker: Broker, queue: Queue, message: Message, now: int, limit: int, *, is_backlog: bool
 ) -> dict[str, object]:
-    blob = broker.journal.read(message.location, message.size)
+    blob = broker.log.read(message.location, message.size)
     payload = b"".join(encode_delivery(queue, message, blob, 0, b""))
     facts = stored_values(PAGE_ROW, message)
     return {

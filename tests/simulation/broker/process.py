@@ -157,9 +157,9 @@ class Process:
             for queue in namespace.all_queues():
                 queue.numbers.next_sequence_number = 1 + max(queue.messages, default=0)
         if world.bugs.loses_removals:
-            namespace.context.journal = self.broker.journal = Forgetful(store)
+            namespace.context.log = self.broker.log = Forgetful(store)
         if world.bugs.forgets_changes:
-            namespace.context.journal = self.broker.journal = Absentminded(store, namespace)
+            namespace.context.log = self.broker.log = Absentminded(store, namespace)
         self._answers: list[PendingOutput] = []
         self._queue = CommitQueue(self._collect, self._seal)
         self._turn_asked = False

@@ -74,7 +74,7 @@ def _activate_due(queue: Queue, now: int) -> None:
         message = queue.messages.get(due[0][1])
         if message is None or message.state != SCHEDULED:
             heappop(due)
-        elif queue.context.journal.has_room(message.size):
+        elif queue.context.log.has_room(message.size):
             heappop(due)
             _activate(queue, message, now)
         else:
@@ -86,7 +86,7 @@ def _activate(queue: Queue, message: Message, now: int) -> None:
     """A scheduled message arrives: it is stored again, under a new number (B24, B44)."""
     numbers = queue.numbers
     enqueued_at = max(now, numbers.last_enqueued_at)
-    blob = queue.context.journal.read(message.location, message.size)
+    blob = queue.context.log.read(message.location, message.size)
     extra = message.extra
     assert extra is not None, message.sequence_number
     arrived = Message(

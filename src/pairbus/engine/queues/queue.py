@@ -2,7 +2,7 @@
 
 Rule 1: no clock, no randomness, no I/O. Time arrives as ``now``; lock tokens follow from a seed (``tokens``).
 Rule 2: a command checks everything before it changes anything, so a refusal leaves no trace.
-Rule 3: every change is a record: ``record`` appends it to the journal and folds it (``state``).
+Rule 3: every change is a record: ``record`` appends it to the log and folds it (``state``).
 Rule 4: nothing here iterates over a set. The same commands give the same records.
 
 Locks live in memory only: a restart ends them, as the end of a connection would. The delivery count
@@ -147,7 +147,7 @@ class Queue(QueueState):
             raise QuotaExceeded(
                 f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{self.path}'."
             )
-        if not self.context.journal.has_room(more_bytes + size):
+        if not self.context.log.has_room(more_bytes + size):
             raise QuotaExceeded(
                 f"The disk has no room for a message to '{self.path}'. Free some space; receiving goes on."
             )

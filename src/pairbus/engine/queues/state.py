@@ -112,12 +112,12 @@ class QueueState:
     # -- the fold ------------------------------------------------------------------------------
 
     def record(self, record: QueueRecord) -> None:
-        """Append a record to the journal and fold it: the only way in which a command changes what is stored."""
-        self.context.journal.append(record)
+        """Append a record to the log and fold it: the only way in which a command changes what is stored."""
+        self.context.log.append(record)
         self.fold(record)
 
     def fold(self, record: QueueRecord) -> None:
-        """Change state by one record of this queue, live or while the journal is replayed."""
+        """Change state by one record of this queue, live or while the log is replayed."""
         if isinstance(record, MessageStored):
             message = record.message
             number = message.sequence_number

@@ -221,7 +221,7 @@ def _check_state_room(queue: Queue, size: int, before: int) -> None:
         raise QuotaExceeded(
             f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{queue.path}'."
         )
-    if not queue.context.journal.has_room(size):
+    if not queue.context.log.has_room(size):
         raise QuotaExceeded(
             f"The disk has no room for a session state of '{queue.path}'. Free some space; receiving goes on."
         )

@@ -71,12 +71,12 @@ def peek(request: Request) -> dict[str, object]:
 
 
 def _without_body(request: Request, message: Message) -> bytes:
-    blob = without_body(request.connection.broker.journal.read(message.location, message.size))
+    blob = without_body(request.connection.broker.log.read(message.location, message.size))
     return b"".join(encode_delivery(request.queue, message, blob, 0, b""))
 
 
 def _encoded(request: Request, message: Message, until: int, token: bytes) -> bytes:
-    blob = request.connection.broker.journal.read(message.location, message.size)
+    blob = request.connection.broker.log.read(message.location, message.size)
     return b"".join(encode_delivery(request.queue, message, blob, until, token))
 
 
@@ -123,7 +123,7 @@ def receive_deferred(request: Request) -> dict[str, object]:
             entries.append({"lock-token": Uuid(bytes(16)), "message": _encoded(request, message, 0, b"")})
             received.add(meter.billed_size(message))
             if broker.audit_rows is not None:
-                blob = broker.journal.read(message.location, message.size)
+                blob = broker.log.read(message.location, message.size)
                 broker.audit_rows.ended(RECEIVED_AND_DELETED, queue, message, blob, request.now)
             queue.remove(message)
         return {"messages": entries}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.ports import Journal
+from pairbus.engine.ports import RecordLog
 from pairbus.engine.queues.queue import EXPIRED, REASON_EXPIRED, REASON_MAX_DELIVERY_COUNT
 from pairbus.engine.routing import REASON_HOPS
 from pairbus.engine.topic import REASON_FILTER, REASON_NO_SESSION
@@ -27,7 +27,7 @@ OTHER_REASON: Final = "application"
 class Counters:
     """The engine's watcher, and the counts of settlements by outcome."""
 
-    _journal: Journal
+    _log: RecordLog
     audit_rows: AuditRows | None = None
     completed: int = 0
     abandoned: int = 0
@@ -83,5 +83,5 @@ class Counters:
 
     def _audit(self, kind: str, queue: Queue, message: Message, detail: str, now: int) -> None:
         if self.audit_rows is not None:
-            blob = self._journal.read(message.location, message.size)
+            blob = self._log.read(message.location, message.size)
             self.audit_rows.ended(kind, queue, message, blob, now, detail)

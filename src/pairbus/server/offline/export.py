@@ -220,9 +220,9 @@ def _namespace_facts(found: Opened, now: int) -> list[Record]:
     """The namespace's own record as it would be written today: only the engine knows the next entity id."""
     gathered = RecordList()
     if found.settings is not None:
-        journal, found.namespace.context.journal = found.namespace.context.journal, gathered
+        log, found.namespace.context.log = found.namespace.context.log, gathered
         try:
             found.namespace.restate(found.settings, now)
         finally:
-            found.namespace.context.journal = journal
+            found.namespace.context.log = log
     return gathered.records

@@ -56,7 +56,7 @@ class NoOutbox:
 
 
 class RecordList:
-    """A journal that keeps records in a list and has no bytes."""
+    """A log that keeps records in a list and has no bytes."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
