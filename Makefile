@@ -93,13 +93,13 @@ browser: $(BROWSER_STAMP) ## The live page in a real Chromium, which must be ins
 	@tools/system.sh chromium=chromium
 	PAIRBUS_SCREENSHOTS=$(SHOTS) $(PYTEST) -m browser tests/integration
 
-sim: $(STAMP) ## The whole broker on bad days: SEEDS=n worlds, or SEED=n replays one
+sim: $(STAMP) ## The whole broker with failures of disk, network and clock: SEEDS=n worlds, or SEED=n replays one
 	PAIRBUS_SEEDS=$(SEEDS) PAIRBUS_SEED=$(SEED) $(PYTEST) $(if $(SEED),-s,-n $(JOBS)) --timeout=0 tests/simulation
 
 soak: $(STAMP) ## Load while the broker is killed KILLS=n times, then proof that nothing was lost
 	$(BIN)/python tests/soak/kill.py --kills $(KILLS)
 
-soak-spark: $(STAMP) ## 100,000 parked messages brought home by Spark while its driver and workers are killed
+soak-spark: $(STAMP) ## 100,000 parked messages delivered by Spark while its driver and workers are killed
 	PYTHONPATH=. $(BIN)/python tests/soak/spark_syphon.py
 
 soak-scale: $(STAMP) ## A million queued messages, a restart, 5,000 idle connections (needs a C compiler)
@@ -130,7 +130,7 @@ bench-spark: $(STAMP) ## The Spark syphon beside the in-process one and the plai
 
 bench: bench-broker bench-settle bench-pairing bench-spark ## All benchmarks
 
-demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the way home, the bill, the proof
+demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the drain, the bill, the proof
 	@$(BIN)/python -m pairbus demo
 
 docs: $(STAMP) ## Write the generated pages, check the documents: links hold, commands run

@@ -278,7 +278,7 @@ def test_entity_path_in_the_connection_string(bus: Bus, queue: str) -> None:
     assert texts(bus.take(queue, 1)) == ["x"]
 
 
-# --- bad days ---------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------
 
 
 @spec("throttled: server-busy")

@@ -1,4 +1,4 @@
-"""The drain on bad days: real ``Drain``, ``Senders``, ``DrainPlan`` and ``Ledger`` on a virtual clock.
+"""The drain with failures: real ``Drain``, ``Senders``, ``DrainPlan`` and ``Ledger`` on a virtual clock.
 
 Only the ports are false: backlog queues and destinations are models, and the seed draws what goes wrong: answers that
 are lost, links that break, locks that lapse, kills in the middle of everything. A killed drain leaves its ledger and
@@ -239,7 +239,7 @@ class DrainWorld:
     # --- running ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Bad days, kills, then calm; raises AssertionError with the seed when a promise is broken."""
+        """Failures, kills, then calm; raises AssertionError with the seed when a promise is broken."""
         try:
             self.loop.run_until_complete(self._main())
         finally:

@@ -1,4 +1,4 @@
-"""A backlog queue of the false network as a syphon sees it, with locks that lapse; and its way home over the false network."""
+"""A backlog queue of the false network as a syphon sees it, with locks that lapse; and its destinations over the false network."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class FalseInbox:
 
 
 class FalseOutlet(AzureOutlet):
-    """The syphon's own way home; only browsing, which needs a receiver, is played."""
+    """The real outlet of the drain; only browsing, which needs a receiver, is played."""
 
     namespace: FalseNamespace
 

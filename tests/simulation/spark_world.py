@@ -1,4 +1,4 @@
-"""The drain as Spark runs it, on bad days: slices, shares, tasks with a budget, and tasks that are killed and tried again.
+"""The drain as Spark runs it, with failures: slices, shares, tasks with a budget, and tasks that are killed and tried again.
 
 The driver's loop is played here; how a slice is shared out, the drain of a task and its ledger rows are production code.
 A task may be killed, or be lost: then it runs on, unheard, beside its second attempt. Only rows of attempts that Spark

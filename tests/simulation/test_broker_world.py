@@ -1,4 +1,4 @@
-"""The whole broker on bad days: crashes, lost power, broken networks, slow readers, clocks that are set."""
+"""The whole broker with failures: crashes, lost power, broken networks, slow readers, clocks that are set."""
 
 from __future__ import annotations
 

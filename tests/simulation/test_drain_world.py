@@ -1,4 +1,4 @@
-"""The drain on its bad days, in one process and on Spark (P34-P41). ``PAIRBUS_SEEDS=n`` runs more worlds, ``PAIRBUS_SEED=n`` replays one."""
+"""The drain with failures, in one process and on Spark (P34-P41). ``PAIRBUS_SEEDS=n`` runs more worlds, ``PAIRBUS_SEED=n`` replays one."""
 
 from __future__ import annotations
 

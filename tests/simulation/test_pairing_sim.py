@@ -1,4 +1,4 @@
-"""Pairs on their bad days. ``PAIRBUS_SEEDS=n`` runs at least 2,000 worlds, ``PAIRBUS_SEED=n`` replays one."""
+"""Pairs with failures. ``PAIRBUS_SEEDS=n`` runs at least 2,000 worlds, ``PAIRBUS_SEED=n`` replays one."""
 
 from __future__ import annotations
 

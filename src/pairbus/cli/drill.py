@@ -89,7 +89,7 @@ def drill(flags: DrillFlags) -> int:
 
 def _hold(options: DrillOptions, seconds_ahead: float, console: Console) -> Card | None:
     """Wait for the time, then hold the drill; None when it was called off."""
-    from pairbus.stage.drill.game import look, play
+    from pairbus.stage.drill.run import look, play
     from pairbus.stage.drill.view import Scene, draw
     from pairbus.stage.screen import Screen
 

@@ -223,7 +223,7 @@ class Namespace:
         return routing.send_via(via, path, self.find(path), incoming, now)
 
     def pump(self, now: int) -> None:
-        """End of a burst: deliver what became deliverable. Forwarding may make further queues busy."""
+        """End of a turn: deliver what became deliverable. Forwarding may make further queues busy."""
         dirty = self.context.dirty
         self.context.budget.taken_in_burst = 0
         for _ in range(HOPS_MAX + 2):
@@ -239,7 +239,7 @@ class Namespace:
     # -- time ----------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """When ``tick`` should be called next; asked after every burst. 0: at once, a long relay goes on."""
+        """When ``tick`` should be called next; asked after every turn. 0: at once, a long relay goes on."""
         if self.context.dirty:
             return 0
         first, idle = self.context.timers.next_deadline(), self._idle_timers.next_deadline()

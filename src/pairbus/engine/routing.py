@@ -1,7 +1,7 @@
 """Where a message goes on to: auto-forwarding of messages and of dead letters, and a topic's due schedules.
 
 A message that is to be forwarded arrives in its queue like any other and is relayed at the end of the same
-burst, so one mechanism serves sends, activated schedules, dead letters and settings that change later. Each
+turn, so one mechanism serves sends, activated schedules, dead letters and settings that change later. Each
 hop is one engine call: it becomes durable whole or not at all (B50).
 """
 

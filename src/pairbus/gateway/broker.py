@@ -150,7 +150,7 @@ class Broker:
         self._transactions += 1
         return self._transactions.to_bytes(8, "big")
 
-    # -- bursts and time -----------------------------------------------------------------------
+    # -- turns and time ------------------------------------------------------------------------
 
     def serve(self, audit_rows: AuditRows | None, log: RecordLog | None = None) -> None:
         """Begin to count, and to gather ``audit_rows`` if they are wanted: the log has been replayed.
@@ -176,7 +176,7 @@ class Broker:
             self.meter.forget({path for path in gone if self.namespace.find(path) is None})
 
     def pump(self, now: int) -> None:
-        """End of a burst: deliver what is ready, answer drains, follow changed configuration."""
+        """End of a turn: deliver what is ready, answer drains, follow changed configuration."""
         self.let_in(now)
         if self.namespace.version != self._seen_version:
             self._seen_version = self.namespace.version
@@ -203,7 +203,7 @@ class Broker:
             if fault.entity and entity is None:
                 continue
             queues = self.namespace.all_queues() if entity is None else entity.queues
-            # Counted only where locks are held: a burst that holds none must not use the fault up.
+            # Counted only where locks are held: a turn that holds none must not use the fault up.
             holding = [queue for queue in queues if queue.locks]
             if holding:
                 self.faults.struck(fault)

@@ -6,7 +6,7 @@ Rule 2: every refusal reaches the client as the condition its SDK turns into its
 When a receiver gets no deliveries, although there are messages:
 
     is_paused          the socket's buffer is full                       } ``consumer.is_suspended`` on every
-    is_backed_up       enough output of this burst waits for the commit  } link of the connection
+    is_backed_up       enough output of this turn waits for the commit   } link of the connection
     credit 0           the client gave none, or the window of its AMQP session is shut (``outgoing.flow`` gives it back)
     is_window_limited  enough waits for the windows of all sessions: only a window that takes a whole message counts as open
 """
@@ -184,7 +184,7 @@ class GatewayConnection:
         return self.amqp.take_output()
 
     def hold_back(self) -> None:
-        """More than enough waits for the commit already: no further deliveries in this burst (B62)."""
+        """More than enough waits for the commit already: no further deliveries in this turn (B62)."""
         self.is_backed_up = True
         self._set_suspended(True)
 

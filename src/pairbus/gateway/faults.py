@@ -1,4 +1,4 @@
-"""The fault switchboard: bad days on request, for tests, drills and the demo. Off unless the broker was started so.
+"""The fault switchboard: failures on request, for tests, drills and the demo. Off unless the broker was started so.
 
 A fault hits an entity or the whole namespace, for a time or a number of times, and ends by itself.
 """

@@ -47,7 +47,7 @@ class Counters:
     repeats_dropped: int = 0
     """Second copies of messages that are delivered: completed, not sent."""
     passed_over: int = 0
-    """Messages left where they are, because their destination stands still and others wait behind them."""
+    """Messages left where they are, because their destination is unavailable and others wait behind them."""
     receive_operations: int = 0
     """What receives cost: a poll that brings messages as those, one that brings none as itself."""
 

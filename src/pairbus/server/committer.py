@@ -75,7 +75,7 @@ class Commit:
 
 
 class CommitQueue:
-    """The deciding part. The owner calls ``begin`` after every burst, makes the batch durable, calls ``finish``.
+    """The deciding part. The owner calls ``begin`` after every turn, makes the batch durable, calls ``finish``.
 
     Args:
         collect: Takes the output that waits in the connections.

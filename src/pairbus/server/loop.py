@@ -157,7 +157,7 @@ class Driver:
             self._set_reading(False)
 
     def ask_turn(self) -> None:
-        """Have the end of the present burst handled once this round of the loop is over."""
+        """Run a turn once this round of the event loop is over."""
         if not self._turn_asked and not self._is_stopped:
             self._turn_asked = True
             self._idle.clear()

@@ -20,7 +20,7 @@ METRICS: Final[dict[str, Family]] = {
     "pairbus_connections_refused_total": (COUNTER, "Connections turned away, by reason.", ("reason",)),
     "pairbus_received_bytes_total": (COUNTER, "Bytes read from sockets.", ()),
     "pairbus_sent_bytes_total": (COUNTER, "Bytes written to sockets.", ()),
-    "pairbus_turns_total": (COUNTER, "Bursts handled.", ()),
+    "pairbus_turns_total": (COUNTER, "Turns of the event loop.", ()),
     "pairbus_commit_seconds_max": (GAUGE, "The longest commit since the start.", ()),
     "pairbus_uncommitted_bytes": (GAUGE, "Input applied and not yet durable.", ()),
     "pairbus_reading_pauses_total": (COUNTER, "Times reading stopped for the disk.", ()),

@@ -77,7 +77,7 @@ class BrokerPort(Protocol):
         """A peer that writes AMQP has arrived."""
 
     def pump(self, now: int) -> None:
-        """End of a burst: deliver what is ready."""
+        """End of a turn: deliver what is ready."""
 
     def tick(self, now: int) -> None:
         """Time has passed."""

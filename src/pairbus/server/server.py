@@ -82,7 +82,7 @@ class Server:
     Args:
         options: How to serve.
         assemble: Builds broker and store; ``server.assemble`` has the real one.
-        clock: Gives the instant; a test's own may stand still (call ``wake`` after moving it).
+        clock: Gives the instant; a test's own may stay at one instant (call ``wake`` after moving it).
         page: Serves pages beside the broker's own answers.
         seat: The node of a cluster that this server is part of; None: it serves alone.
     """

@@ -1,4 +1,4 @@
-"""The fault switchboard: bad days on demand, for one entity or the whole namespace."""
+"""The fault switchboard: failures on demand, for one entity or the whole namespace."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """A clock that stands still until the test moves it. The ``namespace`` of the same test runs on it."""
+    """A clock that only the test moves. The ``namespace`` of the same test runs on it."""
     from pairbus.testing import VirtualClock
 
     return VirtualClock()

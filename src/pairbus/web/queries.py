@@ -100,7 +100,7 @@ def entity_row(entity: Entity, totals: dict[tuple[str, str], int]) -> dict[str, 
 
 
 def _oldest_at(entity: Entity) -> int | None:
-    """Since when the first message of a backlog queue waits to go home."""
+    """Since when the first message of a backlog queue waits for delivery to the primary."""
     first = next(iter(entity.main.messages.values()), None)
     return None if first is None else first.enqueued_at
 

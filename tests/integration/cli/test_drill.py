@@ -1,4 +1,4 @@
-"""Game days on real pairs: they pass, they end by themselves, they leave nothing, they say when something is wrong."""
+"""Drills on real pairs: they pass, they end by themselves, they leave nothing, they say when something is wrong."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus.errors import PairingError, UsageError
 from pairbus.stage.drill.card import Card
-from pairbus.stage.drill.game import play
 from pairbus.stage.drill.plan import PROPERTY, DrillOptions
+from pairbus.stage.drill.run import play
 from pairbus.stage.drill.view import Scene
 from pairbus.testing import Namespace, Pair
 from tests.integration.pairing.kit import wait_until

@@ -21,45 +21,45 @@ def namespace() -> Iterator[Namespace]:
         yield running
 
 
-def kinds(board: Switchboard) -> list[tuple[str, str | None]]:
-    return [(fault["kind"], fault["entity"]) for fault in board._faults()]
+def kinds(switchboard: Switchboard) -> list[tuple[str, str | None]]:
+    return [(fault["kind"], fault["entity"]) for fault in switchboard._faults()]
 
 
 def test_a_fault_is_switched_on_with_its_end_and_off_before_it(namespace: Namespace) -> None:
-    board = Switchboard(namespace.connection_string)
-    assert board.is_offered()
+    switchboard = Switchboard(namespace.connection_string)
+    assert switchboard.is_offered()
 
-    board.begin("refuse", ["/Orders"], MINUTE)
+    switchboard.begin("refuse", ["/Orders"], MINUTE)
 
-    [fault] = board._faults()
+    [fault] = switchboard._faults()
     assert (fault["kind"], fault["entity"]) == ("refuse", "orders")
     assert 0 < fault["remaining_ms"] <= MINUTE
-    assert board.end() == 0
-    assert kinds(board) == []
-    assert board.end() == 0
+    assert switchboard.end() == 0
+    assert kinds(switchboard) == []
+    assert switchboard.end() == 0
 
 
 def test_faults_of_others_are_never_cleared(namespace: Namespace) -> None:
-    board = Switchboard(namespace.connection_string)
-    board.begin("refuse", ["orders"], MINUTE)
+    switchboard = Switchboard(namespace.connection_string)
+    switchboard.begin("refuse", ["orders"], MINUTE)
     namespace.faults.throttle("other", seconds=50)
 
-    rest = board.end()
+    rest = switchboard.end()
 
     assert 0 < rest <= MINUTE
-    assert kinds(board) == [("refuse", "orders"), ("throttle", "other")]
+    assert kinds(switchboard) == [("refuse", "orders"), ("throttle", "other")]
 
 
 def test_faults_that_would_strike_the_drill_too_are_told(namespace: Namespace) -> None:
-    board = Switchboard(namespace.connection_string)
+    switchboard = Switchboard(namespace.connection_string)
     namespace.faults.throttle("other", seconds=50)
-    board.check_free(["orders"])
+    switchboard.check_free(["orders"])
 
     with pytest.raises(PairingError, match="throttle"):
-        board.check_free(["orders", "Other"])
+        switchboard.check_free(["orders", "Other"])
     namespace.faults.black_hole(seconds=50)
     with pytest.raises(PairingError, match="black_hole"):
-        board.check_free(["orders"])
+        switchboard.check_free(["orders"])
 
 
 def test_a_namespace_without_a_switchboard_says_so() -> None:

@@ -20,8 +20,8 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 from pairbus.testing import Namespace, Pair, Queue
-from pairbus.web.board import Board
-from pairbus.web.hub import Hub, Side
+from pairbus.web.pair_page import PairPage, Side
+from pairbus.web.pairing_view import PairingView
 from tests.integration.web.chromium import Browser
 from tests.integration.web.kit import HOSTILE, photograph, wait_quiet
 
@@ -31,7 +31,7 @@ TOPICS = {"Topics": [{"Name": "events", "Subscriptions": [{"Name": "billing"}]}]
 
 
 class Stage:
-    """A pair with a hub on a loop of its own, and a program that sends all the time."""
+    """A pair with a page on a loop of its own, and a program that sends all the time."""
 
     def __init__(self, work: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
         self.journal = journal = work / "journal"
@@ -51,7 +51,7 @@ class Stage:
         self.client = PairedServiceBusClient.from_connection_strings(*strings, options=options, retry_total=0)
         stack.callback(self.client.close)
         self.client.pair()
-        board = Board(self.client, journal)
+        view = PairingView(self.client, journal)
         sides = [
             Side(
                 id=role,
@@ -62,15 +62,15 @@ class Stage:
             )
             for role, one in (("primary", self.pair.primary), ("secondary", self.pair.secondary))
         ]
-        hub = Hub(sides, snapshot=board.snapshot, send=board.send)
+        page = PairPage(sides, snapshot=view.snapshot, send=view.send)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
-        self.port = asyncio.run_coroutine_threadsafe(hub.start("127.0.0.1", 0), loop).result(10)
+        self.port = asyncio.run_coroutine_threadsafe(page.start("127.0.0.1", 0), loop).result(10)
         stack.callback(loop.close)
         stack.callback(thread.join, 5)
         stack.callback(loop.call_soon_threadsafe, loop.stop)
-        stack.callback(lambda: asyncio.run_coroutine_threadsafe(hub.stop(), loop).result(10))
+        stack.callback(lambda: asyncio.run_coroutine_threadsafe(page.stop(), loop).result(10))
         self._stop = threading.Event()
         self._senders = [
             threading.Thread(target=self._send, args=(name,)) for name in ("orders", "payments", "events")
@@ -147,7 +147,7 @@ def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
         photograph(browser, "pairing-failed-over", height=1240)
 
         browser.run("location.hash = '#/'")
-        browser.wait_text("waiting to go home")
+        browser.wait_text("waiting for the primary")
         photograph(browser, "pair-overview-outage", height=1020)
         # Senders choose their backlog queues at random: take one that holds something.
         busy = "[...document.querySelectorAll('.backlog tbody tr')].find((row) => row.querySelector('td.number').textContent !== '0')"

@@ -1,4 +1,4 @@
-"""A whole broker on bad days: ``World(seed)`` owns the clock, the network, the disk and all that is going to happen.
+"""A whole broker with failures: ``World(seed)`` owns the clock, the network, the disk and all that is going to happen.
 
 Gateway, engine, commit queue, clock and log are the production ones, unchanged; sockets, disk and time are simulated, and
 clients are played by the wire client. The seed first draws how cruel the world is, then what happens in it. After the
@@ -233,7 +233,7 @@ class World:
         if self.process is not None and self.cruelty.segment_bytes:
             self._disk.fail("sync", errno.EIO)
 
-    # -- bad days
+    # -- failures
 
     def _plan_storm(self) -> None:
         cruelty, chance = self.cruelty, self.chance

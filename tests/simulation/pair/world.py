@@ -1,4 +1,4 @@
-"""A pair on its bad days: paired clients, two namespaces and drains on virtual time; a seed per world.
+"""A pair with failures: paired clients, two namespaces and drains on virtual time; a seed per world.
 
 The clients and drains are the ones that ship. Only the namespaces are models in memory, with a network between that
 delays, loses and cuts off. The seed first draws how cruel to be, then the events. Faults on: safety is checked as things
@@ -112,7 +112,7 @@ class World:
     # --- running ----------------------------------------------------------------------------------
 
     def run(self, messages: int = 40) -> Checks:
-        """Bad days, then calm; raises AssertionError with the seed when a promise is broken."""
+        """Failures, then calm; raises AssertionError with the seed when a promise is broken."""
         logging.disable(logging.CRITICAL)
         try:
             self.loop.run_until_complete(self._live(messages))

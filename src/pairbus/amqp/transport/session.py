@@ -1,7 +1,7 @@
 """One session: transfer windows, delivery ids, dispositions in both directions (AMQP 1.0, 2.5).
 
 Delivery ids of ours are one contiguous sequence over all links of the session; rhea insists. Answers that are
-plain "accepted" are gathered into ranges and leave as one disposition per burst.
+plain "accepted" are gathered into ranges and leave as one disposition per turn.
 """
 
 from __future__ import annotations

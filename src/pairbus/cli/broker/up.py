@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pairbus.local.pair import Member, UpInfo
     from pairbus.pairing.client.sync import PairedServiceBusClient
-    from pairbus.web.hub import Hub
+    from pairbus.web.pair_page import PairPage
 
 EPILOG: Final = """\b
 Examples:
@@ -82,11 +82,11 @@ async def _run(options: UpOptions, *, as_json: bool) -> int:
     return 0
 
 
-def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Member]) -> Hub:
-    from pairbus.web.board import Board
-    from pairbus.web.hub import Hub, Side
+def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Member]) -> PairPage:
+    from pairbus.web.pair_page import PairPage, Side
+    from pairbus.web.pairing_view import PairingView
 
-    board = Board(client, journal)
+    view = PairingView(client, journal)
     sides = []
     for member in members:
         assert member.ready is not None
@@ -100,7 +100,7 @@ def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Membe
                 connection_string=ready.connection_string,
             )
         )
-    return Hub(sides, snapshot=board.snapshot, send=board.send)
+    return PairPage(sides, snapshot=view.snapshot, send=view.send)
 
 
 def _sentences(info: UpInfo) -> str:

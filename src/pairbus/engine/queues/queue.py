@@ -60,7 +60,7 @@ ID_LENGTH_MAX: Final = session_ops.SESSION_ID_MAX
 """Characters in a session id or partition key."""
 DEAD_LETTER_TEXT_MAX: Final = 4_096
 RELAY_BURST_MAX: Final = 500
-"""Messages forwarded by one queue in one burst."""
+"""Messages forwarded by one queue in one turn."""
 
 REASON_MAX_DELIVERY_COUNT: Final = "MaxDeliveryCountExceeded"
 REASON_EXPIRED: Final = "TTLExpiredException"
@@ -265,7 +265,7 @@ class Queue(QueueState):
                 self.expire(message, now)
                 expired += 1
                 if expired >= DUE_BURST_MAX:
-                    self.context.dirty[self.queue_id] = None  # the rest in the next burst, as for a tick
+                    self.context.dirty[self.queue_id] = None  # the rest in the next turn, as for a tick
                     return
                 continue
             ready.take(message)
@@ -277,7 +277,7 @@ class Queue(QueueState):
         assert self.relay is not None, self.path
         for _ in range(RELAY_BURST_MAX):
             if self.context.budget.taken_in_burst > PUBLISH_STEPS_MAX:
-                break  # the rules of topics have worked long enough for this burst
+                break  # the rules of topics have worked long enough for this turn
             # Of a queue with sessions one session after the other is passed on, each in its own order.
             ready = self.ready if self.sessions is None else self.sessions.first_available()
             message = None if ready is None else ready.first()
@@ -291,7 +291,7 @@ class Queue(QueueState):
                 ready.put_back(message)
                 due.ask_room_later(self, now)
                 return
-        self.context.dirty[self.queue_id] = None  # the rest in the next burst, so that nobody waits long
+        self.context.dirty[self.queue_id] = None  # the rest in the next turn, so that nobody waits long
 
     def _deliver_sessions(self, now: int) -> None:
         assert self.sessions is not None, self.path

@@ -1,4 +1,4 @@
-"""Addresses: who is at home, and how ``HOST:PORT`` is read and written. Pure."""
+"""Addresses: which ones are of this machine alone, and how ``HOST:PORT`` is read and written. Pure."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ class _Story:
     def _drain(self, primary: str, secondary: str) -> float:
         scene = self._scene
         scene.look()
-        scene.act = f"The way home: {'Spark drains' if self._on_spark else 'the backlog drains'}"
+        scene.act = f"{'Spark' if self._on_spark else 'The syphon'} drains the backlog"
         scene.say(f"{scene.secondary.backlog:,} messages wait in the backlog", "accent")
         begun_at = time.monotonic()
         for _ in range(DRAINS_MAX):

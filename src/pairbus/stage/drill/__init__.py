@@ -1,1 +1,1 @@
-"""The drill: a game day on the user's own pair, with an outage that ends by itself and a report card."""
+"""The drill: a planned outage of the user's own pair, which ends by itself, and a report card."""

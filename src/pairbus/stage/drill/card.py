@@ -305,7 +305,7 @@ class _Judge:
         """Lost, repeated, dead-lettered."""
         aside = sum(probe.is_dead_lettered for probe in self._facts.probes)
         self.figures["set_aside"] = aside
-        return [*self._arrivals(), _line("set aside", "nothing is dead-lettered", aside == 0, str(aside))]
+        return [*self._arrivals(), _line("dead-lettered", "nothing is dead-lettered", aside == 0, str(aside))]
 
     def _arrivals(self) -> list[Line]:
         seen = [probe for probe in self._facts.probes if probe.entity in self._read]

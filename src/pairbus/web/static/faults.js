@@ -1,4 +1,4 @@
-// The fault switchboard: bad days on request, each with an end.
+// The fault switchboard: failures on request, each with an end.
 
 import { get, post } from "./api.js";
 import { toast } from "./live.js";

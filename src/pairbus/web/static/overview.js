@@ -176,7 +176,7 @@ function namespaceCard(place, filter) {
     backlog.hidden = queues.length === 0;
     if (queues.length) {
       const waiting = queues.reduce((total, one) => total + one.active + one.scheduled, 0);
-      text(backlogTitle, `${plural(queues.length, "backlog queue")} · ${waiting ? `${plural(waiting, "message")} waiting to go home` : "empty"}`);
+      text(backlogTitle, `${plural(queues.length, "backlog queue")} · ${waiting ? `${plural(waiting, "message")} waiting for the primary` : "empty"}`);
       backlog.classList.toggle("busy", waiting > 0);
       if (waiting && !wasOpened) backlog.open = wasOpened = true;
       parked.update(queues);

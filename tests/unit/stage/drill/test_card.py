@@ -80,7 +80,7 @@ def test_a_good_day_passes_in_every_line() -> None:
         ({"probes": (probe(1, arrived_ms=None, copies=set()),)}, "lost"),
         ({"probes": ()}, "lost"),
         ({"probes": (probe(1, copies=copies(1, 2)),)}, "duplicates"),
-        ({"probes": (probe(1, waits_in="b/0", is_dead_lettered=True),)}, "set aside"),
+        ({"probes": (probe(1, waits_in="b/0", is_dead_lettered=True),)}, "dead-lettered"),
         ({"left_behind": ("a queue",)}, "tidy"),
     ],
 )  # fmt: skip

@@ -40,7 +40,7 @@ PUBLISH_STEPS_MAX: Final = 200_000
 
 @final
 class RuleBudget:
-    """What the rules of a topic may still take for one publish, and what this burst took so far."""
+    """What the rules of a topic may still take for one publish, and what this turn took so far."""
 
     __slots__ = ("left", "taken_in_burst")
 

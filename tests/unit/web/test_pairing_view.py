@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pairbus.web.board import (
+from pairbus.web.pairing_view import (
     EVENTS_MAX,
     STATUS_LIFE_MS,
     JournalTail,

@@ -122,7 +122,7 @@ class JournalTail:
         )
 
 
-class Board:
+class PairingView:
     """Everything about one pairing: its own client's knowledge, and what other programs wrote to the journal."""
 
     def __init__(self, client: PairedServiceBusClient, journal: Path) -> None:

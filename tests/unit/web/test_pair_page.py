@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from pairbus.web.hub import Hub, Side
+from pairbus.web.pair_page import PairPage, Side
 from pairbus.web.sessions import FAILURES_MAX
 
 KEY = "K" * 44
@@ -43,12 +43,12 @@ class Played:
 
 
 class Stage:
-    """A hub with two played namespaces, and a browser before it."""
+    """A page with two played namespaces, and a browser before it."""
 
     def __init__(
-        self, hub: Hub, address: str, sides: dict[str, Played], client: aiohttp.ClientSession
+        self, page: PairPage, address: str, sides: dict[str, Played], client: aiohttp.ClientSession
     ) -> None:
-        self.hub = hub
+        self.page = page
         self.sides = sides
         self._address = address
         self._client = client
@@ -93,14 +93,14 @@ async def staged(
         http = f"127.0.0.1:{runner.addresses[0][1]}"
         string = f"Endpoint=sb://{http};SharedAccessKeyName={ROOT};SharedAccessKey={role[0] * 44}"
         sides.append(Side(id=role, name=role, role=role, http=http, connection_string=string))
-    hub = Hub(sides, snapshot=snapshot, send=send)
-    port = await hub.start("127.0.0.1", 0)
+    page = PairPage(sides, snapshot=snapshot, send=send)
+    port = await page.start("127.0.0.1", 0)
     jar = aiohttp.CookieJar(unsafe=True)
     try:
         async with aiohttp.ClientSession(cookie_jar=jar) as client:
-            yield Stage(hub, f"http://127.0.0.1:{port}/", played, client)
+            yield Stage(page, f"http://127.0.0.1:{port}/", played, client)
     finally:
-        await hub.stop()
+        await page.stop()
         for runner in runners:
             await runner.cleanup()
 

@@ -1,4 +1,4 @@
-"""The drill itself: calm, outage, recovery, way home, report card. Whatever happens, the outage ends and the rest is tidied up."""
+"""The drill itself: calm, outage, recovery, drain, report card. Whatever happens, the outage ends and the drill removes what it made."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ BACKLOG_LOOK_SECONDS: Final = 1.0
 
 def choose(options: DrillOptions) -> tuple[Outage, Switchboard]:
     """Which outage it will be; asks the primary whether it has a switchboard. Raises PairingError or UsageError."""
-    board = Switchboard(options.primary, options.ca_file)
+    switchboard = Switchboard(options.primary, options.ca_file)
     if options.fault == MANUAL:
         outage = OUTAGES[MANUAL]
-    elif board.is_offered():
+    elif switchboard.is_offered():
         outage = OUTAGES["refuse" if options.fault == AUTO else options.fault]
     elif options.fault == AUTO:
         outage = OUTAGES[MANUAL]
@@ -58,7 +58,7 @@ def choose(options: DrillOptions) -> tuple[Outage, Switchboard]:
             "`pairbus serve --faults` and use a key that may manage it, or drill with --fault manual"
         )
     options.check(outage)
-    return outage, board
+    return outage, switchboard
 
 
 def look(options: DrillOptions) -> Outage:
@@ -76,33 +76,33 @@ def look(options: DrillOptions) -> Outage:
 
 def play(options: DrillOptions, scene: Scene, stop: threading.Event, work: Path) -> Card:
     """Hold the drill. ``stop`` ends it before its time; ``work`` is a directory of its own for the pumps' ledger."""
-    outage, board = choose(options)
+    outage, switchboard = choose(options)
     with ExitStack() as stack:
-        game = _Game(options, outage, board, scene, stop, stack)
-        game.prepare(work)
-        game.calm()
-        game.outage()
-        game.recovery()
-        game.way_home()
-        facts = game.facts()
+        drill = _Drill(options, outage, switchboard, scene, stop, stack)
+        drill.prepare(work)
+        drill.calm()
+        drill.outage()
+        drill.recovery()
+        drill.drain()
+        facts = drill.facts()
     # Judged when all is tidied up: what is left behind is on the card.
     scene.act = "The report card"
-    return judge(replace(facts, left_behind=tuple(game.left_behind)), options, outage)
+    return judge(replace(facts, left_behind=tuple(drill.left_behind)), options, outage)
 
 
-class _Game:
+class _Drill:
     def __init__(
         self,
         options: DrillOptions,
         outage: Outage,
-        board: Switchboard,
+        switchboard: Switchboard,
         scene: Scene,
         stop: threading.Event,
         stack: ExitStack,
     ) -> None:
         self._options = options
         self._outage = outage
-        self._board = board
+        self._switchboard = switchboard
         self._scene = scene
         self._stop = stop
         self._stack = stack
@@ -137,7 +137,7 @@ class _Game:
         self._places = places.prepare()
         self._stack.callback(self._remove, places)
         if self._outage.fault:
-            self._board.check_free([place.entity for place in self._places])
+            self._switchboard.check_free([place.entity for place in self._places])
         self._check_backlog()
         client.pair()
         self._book.destinations.update(
@@ -193,7 +193,7 @@ class _Game:
             found = foreign_backlog(admin, self._client.secondary, self._queues)
         if found:
             raise UsageError(
-                f"{found} holds messages of others, which the drill's pumps would bring home too: run `pairbus syphon "
+                f"{found} holds messages of others, which the drill's pumps would deliver too: run `pairbus syphon "
                 "--once` first, let the syphon that runs do it (--syphon running), or add --yes"
             )
 
@@ -258,7 +258,7 @@ class _Game:
         self._is_on = True
         self._stack.callback(self._switch_off)
         if self._outage.fault:
-            self._board.begin(self._outage.fault, entities, milliseconds(lasts))
+            self._switchboard.begin(self._outage.fault, entities, milliseconds(lasts))
         else:
             for entity in entities:
                 self._client.fail_over(entity)
@@ -279,7 +279,7 @@ class _Game:
         rest_ms = 0
         try:
             if self._outage.fault:
-                rest_ms = self._board.end()
+                rest_ms = self._switchboard.end()
             else:
                 for place in self._places:
                     self._client.mark_healthy(place.entity)
@@ -291,7 +291,7 @@ class _Game:
             self._scene.say(
                 f"faults of others are on too: this one ends by itself in {rest_ms / 1000:.0f} s", "warn"
             )
-        self._scene.say("ended before its time: what is parked is brought home", "warn")
+        self._scene.say("ended before its time: what is parked is delivered", "warn")
 
     # --- after ----------------------------------------------------------------------------------------
 
@@ -325,9 +325,9 @@ class _Game:
             for place in self._places
         )
 
-    def way_home(self) -> None:
+    def drain(self) -> None:
         """Wait until everything that was accepted has arrived."""
-        self._scene.act = "The way home: the backlog drains"
+        self._scene.act = "The backlog drains"
         read = frozenset(place.entity for place in self._places if place.is_read)
         bound = self._options.drain_within.total_seconds()
         wait_until(lambda: not self._book.missing_count, bound, POLL_SECONDS)
