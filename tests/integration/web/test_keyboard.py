@@ -125,7 +125,7 @@ def test_a_single_message_is_deleted_and_the_focus_goes_on(browser: Browser, nam
     assert focused(browser) == "Cancel", "what does no harm comes first"
     browser.tab_to("e.textContent === 'Delete'")
     press_enter(browser)
-    browser.wait_text("The message is gone.")
+    browser.wait_text("The message is deleted.")
     browser.wait("document.activeElement.tagName === 'SUMMARY'")
 
 
@@ -140,7 +140,7 @@ def test_a_fault_is_switched_on_and_off(browser: Browser, namespace: Namespace) 
     browser.wait_text("Delay is on for the whole namespace.")
     browser.tab_to("e.textContent === 'Switch all off'")
     press_enter(browser)
-    browser.wait_text("All quiet")
+    browser.wait_text("No fault is on")
     browser.wait("document.activeElement !== document.body")
 
 

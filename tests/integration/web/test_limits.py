@@ -60,7 +60,7 @@ def test_a_deep_queue_is_paged_and_purged_in_one_go(browser: Browser) -> None:
         go(browser, "#/e/local/deep", "Messages 1 – 20")
         browser.wait_text("9,000", ".tiles")
         browser.click("button", "Purge…")
-        browser.wait_text("9,000 messages will be gone for good", "dialog")
+        browser.wait_text("9,000 messages will be deleted", "dialog")
         browser.fill("dialog input", "deep")
         browser.click("dialog button", "Purge")
         browser.wait_text("9,000 messages purged.", seconds=60)

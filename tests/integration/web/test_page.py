@@ -288,7 +288,7 @@ def test_the_fault_switchboard(browser: Browser, fresh: Namespace) -> None:
         sender.send_messages(ServiceBusMessage("late"))
         assert time.monotonic() - begun >= 1.5, "the fault is on"
     browser.click("button", "Switch all off")
-    browser.wait_text("All quiet")
+    browser.wait_text("No fault is on")
 
 
 @pytest.mark.promise("M15")

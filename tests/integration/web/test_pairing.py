@@ -154,7 +154,7 @@ def test_the_outage_while_it_happens(stage: Stage, tmp_path: Path) -> None:
         browser.wait(f"{busy} !== undefined")
         browser.run(f"{busy}.querySelector('a').click()")
         browser.click(".message summary")
-        browser.wait_text("As it will be when it is home")
+        browser.wait_text("As it will be delivered")
         browser.wait_text("Goes to")
         photograph(browser, "backlog", ".tabs", height=1120)
 

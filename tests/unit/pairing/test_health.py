@@ -32,6 +32,18 @@ def test_entity_fails_over_once_the_interval_has_passed_and_not_before() -> None
     assert subject.tick(1_501) == []
 
 
+@pytest.mark.parametrize(
+    ("waited", "shown"), [(6_001, "6 s"), (6_249, "6.2 s"), (65_000, "65 s"), (520, "0.52 s")]
+)
+def test_the_reason_of_a_failover_says_how_long_no_send_succeeded(waited: int, shown: str) -> None:
+    subject = entity(500)
+    subject.send_failed(1_000, "timeout")
+
+    changes = subject.tick(1_000 + waited)
+
+    assert [change.why for change in changes] == [f"no send succeeded for {shown}; first: timeout"]
+
+
 @pytest.mark.promise("P17")
 def test_later_failures_do_not_restart_the_timer() -> None:
     subject = entity()

@@ -145,7 +145,7 @@ class EntityHealth:
         if due is None or now < due:
             return []
         waited = now - (self.suspect_since_ms or 0)
-        why = self.why if not waited else f"no send succeeded for {waited / 1_000:g} s; first: {self.why}"
+        why = self.why if not waited else f"no send succeeded for {_seconds(waited)} s; first: {self.why}"
         return [self._enter(Health.FAILED_OVER, now, why)]
 
     def ping_succeeded(self, now: int) -> list[Change]:
@@ -255,3 +255,8 @@ class EntityHealth:
 
 def _pings_answered(count: int) -> str:
     return "a ping was answered" if count == 1 else f"{count} pings in a row were answered"
+
+
+def _seconds(milliseconds: int) -> str:
+    """In tenths of a second, when it is more than one: what a person wants to read."""
+    return f"{round(milliseconds, -2) / 1_000:g}" if milliseconds >= 1_000 else f"{milliseconds / 1_000:g}"

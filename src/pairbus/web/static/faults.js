@@ -10,17 +10,17 @@ const KINDS = [
   ["refuse", "Refuse", "Sends are rejected."],
   ["delay", "Delay", "Sends are stored, and answered late."],
   ["drop_acknowledgements", "Drop acknowledgements", "Sends are stored, and never answered."],
-  ["throttle", "Throttle", "Sends hear that the server is busy."],
-  ["fill", "Fill", "Sends hear that the quota is used up."],
-  ["lose_locks", "Lose locks", "Receivers lose what they hold."],
+  ["throttle", "Throttle", "Sends fail: the server is busy."],
+  ["fill", "Fill", "Sends fail: the quota is exceeded."],
+  ["lose_locks", "Lose locks", "Receivers lose their locks."],
   ["cut", "Cut", "Connections that send are cut."],
-  ["black_hole", "Black hole", "Sends vanish without an answer."],
+  ["black_hole", "Black hole", "The broker reads everything and answers nothing."],
 ];
 const NAMES = new Map(KINDS.map(([id, name]) => [id, name]));
 
 function board(place) {
   const list = h("ul", { class: "faultlist" });
-  const none = h("p", { class: "allquiet" }, icon("healthy"), "All quiet: no fault is on.");
+  const none = h("p", { class: "allquiet" }, icon("healthy"), "No fault is on.");
   const entity = h("select", { id: `fault-entity-${place.id}` });
   const seconds = h("input", { id: `fault-seconds-${place.id}`, type: "number", min: 1, max: 86400, value: 30 });
   const times = h("input", { id: `fault-count-${place.id}`, type: "number", min: 1, placeholder: "no limit" });

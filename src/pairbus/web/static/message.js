@@ -89,7 +89,7 @@ function original(restored, whole) {
   return h(
     "div",
     { class: "restored" },
-    h("h3", {}, icon("home"), "As it will be when it is home"),
+    h("h3", {}, icon("home"), "As it will be delivered"),
     facts([
       ["Goes to", h("strong", {}, restored.path)],
       ["Detoured because", restored.detoured_because],

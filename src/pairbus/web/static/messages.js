@@ -137,16 +137,16 @@ export function messagesPane(place, path, where, entity) {
   }
 
   async function remove(message) {
-    if (!(await confirmPlain("Delete this message?", `Message ${message.sequence_number} will be gone for good.`, "Delete", "danger"))) return;
+    if (!(await confirmPlain("Delete this message?", `Message ${message.sequence_number} will be deleted. This cannot be undone.`, "Delete", "danger"))) return;
     const done = await carryOut("purge", { numbers: [message.sequence_number] }, "purged", "", 1);
-    if (done) toast(done.sum ? "The message is gone." : "A receiver holds the message: it decides.");
+    if (done) toast(done.sum ? "The message is deleted." : "A receiver has locked the message, so it was not deleted.");
   }
 
   async function purge() {
     const data = entity();
     const wanted = `${data?.path ?? path}${SUFFIX.get(where)}`;
     const amount = data ? amountIn(data, where) : 0;
-    const lines = [`${plural(amount, "message")} will be gone for good. Nothing brings them back.`];
+    const lines = [`${plural(amount, "message")} will be deleted. This cannot be undone.`];
     if (where === "main" && data?.scheduled) lines.push(`${count(data.scheduled)} of them are scheduled for later.`);
     if (!(await confirmTyped(where === "main" ? "Purge this queue?" : "Purge these dead letters?", lines, wanted, "Purge"))) return;
     const done = await carryOut("purge", { confirm: wanted }, "purged", "Purging…", amount);

@@ -157,7 +157,7 @@ function syphonCard() {
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Delivered to the primary" });
   const home = h("strong", { class: "number big" });
   const line = h("span");
-  const values = new Map(["Rate", "Oldest waiting", "Dead-lettered", "Sends unconfirmed (resolved)", "Receives"].map((name) => [name, h("dd", { class: "number" })]));
+  const values = new Map(["Rate", "Oldest waiting", "Dead-lettered", "Unconfirmed sends", "Receives"].map((name) => [name, h("dd", { class: "number" })]));
   const facts = h("dl", { class: "facts" }, [...values].map(([name, value]) => h("div", {}, h("dt", {}, name), value)));
   const element = h("div", { class: "home" }, h("p", { class: "bignumber" }, home, line), bar, facts);
   function update(statistics, waiting) {
@@ -169,7 +169,7 @@ function syphonCard() {
     text(values.get("Rate"), `${rate(statistics.drain_rate_per_s)} / s`);
     text(values.get("Oldest waiting"), age(oldestInBacklog()));
     text(values.get("Dead-lettered"), count(statistics.set_aside));
-    text(values.get("Sends unconfirmed (resolved)"), count(statistics.in_doubt));
+    text(values.get("Unconfirmed sends"), count(statistics.in_doubt));
     text(values.get("Receives"), count(statistics.receives));
     values.get("Dead-lettered").classList.toggle("alarm", statistics.set_aside > 0);
   }
@@ -260,8 +260,8 @@ function pairedView() {
 
 const STEPS = [
   ["warning", "The primary stops answering", "Sends fail for a while: the entity is suspect."],
-  ["detour", "Sends go to the backlog", "They are parked in queues of a secondary namespace, and the program goes on."],
-  ["home", "Messages come home", "Pings find the primary back, and a syphon brings it what is its own."],
+  ["detour", "Sends go to the backlog", "They are parked in queues of a secondary namespace, and the program continues."],
+  ["home", "The backlog is delivered", "Pings show that the primary is back, and a syphon delivers the parked messages to it."],
 ];
 
 function aloneView() {
@@ -291,8 +291,8 @@ function aloneView() {
         body,
         icon("detour"),
         h("h2", {}, "This namespace holds no backlog"),
-        h("p", {}, "It is not the secondary of a pair. Whether it is a primary is known to the paired programs alone: a primary looks like any other namespace."),
-        h("p", {}, "A paired client keeps sending when its primary namespace is gone."),
+        h("p", {}, "It is not the secondary of a pair. Only the paired programs know whether it is a primary: a primary looks like any other namespace."),
+        h("p", {}, "A paired client keeps sending when its primary namespace does not answer."),
         h("ol", { class: "steps" }, STEPS.map(([symbol, title, line]) => h("li", {}, icon(symbol), h("strong", {}, title), h("span", {}, line)))),
         h("p", {}, h("code", {}, "pairbus up"), " starts a pair on this machine, and a page that shows both sides."),
       );
@@ -300,7 +300,7 @@ function aloneView() {
       return;
     }
     const primaries = [...new Set(rows.map(({ row }) => row.path.split("/")[0]))];
-    put(body, icon("detour"), h("h2", {}, `The backlog of ${primaries.join(", ")}`), h("p", {}, `This namespace is a secondary: ${plural(rows.length, "backlog queue")}, ${plural(backlogDepth(), "message")} waiting to go home.`), h("p", {}, "Health, timers and the timeline live in the paired programs; ", h("code", {}, "pairbus up"), " shows them beside both namespaces."));
+    put(body, icon("detour"), h("h2", {}, `The backlog of ${primaries.join(", ")}`), h("p", {}, `This namespace is a secondary: ${plural(rows.length, "backlog queue")}, ${plural(backlogDepth(), "message")} waiting for the primary.`), h("p", {}, "Health, timers and the timeline live in the paired programs; ", h("code", {}, "pairbus up"), " shows them beside both namespaces."));
     put(list, rows.map(({ place, row }) => h("li", { class: "card" }, h("a", { href: addressOf(place, row.path) }, row.path), h("span", { class: "number" }, count(row.active + row.scheduled)), row.dead_letter > 0 && h("span", { class: "badge bad" }, `${count(row.dead_letter)} dead-lettered`))));
   }
   return { title: "Pairing", element, update };

@@ -20,7 +20,7 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
   const subject = h("input", { autocomplete: "off" });
   const contentType = h("input", { autocomplete: "off", value: "application/json", spellcheck: "false" });
   const session = h("input", { autocomplete: "off", spellcheck: "false" });
-  const identity = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "a new one each" });
+  const identity = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "a new one" });
   const amount = h("input", { type: "number", min: 1, max: 100, value: 1 });
   const delay = h("input", { type: "number", min: 0, max: 2592000, value: 0 });
   const extra = h("textarea", { rows: 2, spellcheck: "false", placeholder: "region = north\nsize := 42" });
@@ -58,7 +58,7 @@ export function sendForm(address, fixed, sessionsNeeded, after, { canDelay = tru
   function update(data) {
     const isNeeded = sessionsNeeded(data);
     session.required = isNeeded;
-    text(sessionField.querySelector("label"), isNeeded ? "Session id (needed here)" : "Session id");
+    text(sessionField.querySelector("label"), isNeeded ? "Session id (required)" : "Session id");
   }
   const element = h(
     "form",
