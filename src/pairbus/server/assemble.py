@@ -242,12 +242,12 @@ def declare(namespace: Namespace, declarations: Declarations, now: int) -> str:
         rules[declared.name] = _access_rule(declared, held.get(declared.name), now)
     if rules != held:
         namespace.set_access_rules(tuple(rules.values()), now)
-    _declare_entities(namespace, declarations.entities, now)
+    _declare_entities(namespace, declarations, now)
     return rules[ROOT_RULE].primary_key
 
 
-def _declare_entities(namespace: Namespace, entities: tuple[EntityDeclaration, ...], now: int) -> None:
-    missing = [entity for entity in entities if namespace.find(entity.path) is None]
+def _declare_entities(namespace: Namespace, declarations: Declarations, now: int) -> None:
+    missing = [entity for entity in declarations.entities if namespace.find(entity.path) is None]
     for declared in missing:
         rules = tuple(_access_rule(rule, None, now) for rule in declared.access_rules)
         settings = replace(
@@ -256,7 +256,7 @@ def _declare_entities(namespace: Namespace, entities: tuple[EntityDeclaration, .
         try:
             namespace.create(declared.kind, declared.path, settings, now)
         except Refusal as error:
-            raise UsageError(f"{declared.where}: {error.description}") from error
+            raise _failed(declarations.file, declared, error) from error
     # Forwarding comes second, so that entities may forward to each other in any order. One commit covers both steps.
     for declared in missing:
         entity = namespace.find(declared.path)
@@ -271,7 +271,14 @@ def _declare_entities(namespace: Namespace, entities: tuple[EntityDeclaration, .
         try:
             namespace.update(entity, settings, now)
         except Refusal as error:
-            raise UsageError(f"{declared.where}: {error.description}") from error
+            raise _failed(declarations.file, declared, error) from error
+
+
+def _failed(file: str, declared: EntityDeclaration, error: Refusal) -> UsageError:
+    """With the file and the place of the property that is refused."""
+    places = (place for name, place in declared.places.items() if name in error.description)
+    place = next(places, declared.where)
+    return UsageError(f"{file}: {place}: {error.description}" if file else f"{place}: {error.description}")
 
 
 def _access_rule(declared: AccessRuleDeclaration, held: AccessRule | None, now: int) -> AccessRule:

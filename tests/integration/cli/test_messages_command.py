@@ -99,7 +99,9 @@ def test_the_dead_letter_queue_has_an_option(broker: Namespace) -> None:
 def test_an_entity_with_sessions_says_what_to_give(broker: Namespace) -> None:
     result = run(broker, "peek", "sessions")
     assert result.exit_code == 3
-    assert "--session" in result.stderr
+    hint = " On an entity with sessions, give --session ID"
+    assert result.stderr.endswith(f"{hint}, or --session '*' for the next one.\n")
+    assert run(broker, "send", "sessions", "hello").stderr.endswith(f"{hint}.\n")
 
 
 def test_an_entity_that_is_not_there(broker: Namespace) -> None:

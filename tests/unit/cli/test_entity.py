@@ -295,3 +295,18 @@ def test_a_queue_has_no_subscriptions_to_list(bench: Bench) -> None:
     assert isinstance(result.exception, UsageError)
     assert "is a queue" in str(result.exception)
     assert run(bench, "list", "nothere").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "missing"),
+    [
+        ("subscription", "events/Subscriptions/all", "events"),
+        ("rule", "there/Subscriptions/all/Rules/big", "there/Subscriptions/all"),
+    ],
+)
+def test_a_creation_names_what_it_did_not_find(bench: Bench, kind: str, path: str, missing: str) -> None:
+    done(bench, "create", "topic", "there")
+
+    result = run(bench, "create", kind, path)
+
+    assert f"there is no entity '{missing}' in the namespace" in result.stderr

@@ -575,3 +575,12 @@ def test_an_unknown_api_version_is_refused(bench: Bench, version: str) -> None:
 
     assert response.status == 400
     assert f"api-version is '{version}'" in detail_of(response)
+
+
+def test_what_only_a_topic_has_is_passed_over_in_a_queue(bench: Bench) -> None:
+    """The service reads this element of a topic; to a queue it is one of those that it does not know."""
+    element = "<EnableSubscriptionPartitioning>true</EnableSubscriptionPartitioning>"
+    topic = entry(f'<TopicDescription xmlns="{SERVICE_BUS}">{element}</TopicDescription>')
+
+    assert bench.ask("PUT", f"/q?{VERSION}", queue_entry(element)).status == 201
+    assert bench.ask("PUT", f"/t?{VERSION}", topic).status == 400

@@ -121,7 +121,7 @@ def test_the_table_of_the_day_is_chosen() -> None:
     new = parse_tables(table_text(valid_from="2026-01-01"), "new")[0]
     assert choose([old, new], date(2025, 12, 31), None, None, None) is old
     assert choose([old, new], date(2026, 1, 1), "t", "r", "EUR") is new
-    with pytest.raises(UsageError, match="no price table of premium"):
+    with pytest.raises(UsageError, match="no price table of premium is valid on .* among t/r/EUR"):
         choose([old, new], DAY, "premium", None, None)
     with pytest.raises(UsageError, match="more than one"):
         choose([new, new], DAY, None, None, None)

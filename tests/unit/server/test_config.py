@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from pairbus.errors import UsageError
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC
+from pairbus.server.assemble import assemble
 from pairbus.server.config.declarations import Declarations, read_declarations
 from pairbus.server.config.located_json import Located, parse
 from pairbus.server.config.options import (
+    MEMORY,
     Options,
     ServeSettings,
     default_data_directory,
@@ -318,3 +320,27 @@ def test_key_files_lie_beside_the_configuration(tmp_path: Path) -> None:
     found = load_declarations(str(file), {"KEY": "two"})
 
     assert (found.access_rules[0].primary_key, found.access_rules[0].secondary_key) == ("one", "two")
+
+
+@pytest.mark.parametrize("key", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
+def test_an_unknown_target_is_told_with_file_and_place(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "config.json"
+    queue = {"Name": "orders", "Properties": {"MaxDeliveryCount": 3, key: "nowhere"}}
+    file.write_text(
+        json.dumps({"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [queue]}]}}, indent=1)
+    )
+    line = next(number for number, text in enumerate(file.read_text().splitlines(), 1) if key in text)
+    options = Options(
+        namespace="contoso",
+        data=tmp_path / "data",
+        store=MEMORY,
+        declarations=load_declarations(str(file), {}),
+    )
+
+    with pytest.raises(UsageError) as caught:
+        assemble(options, 1_800_000_000_000)
+
+    place = f"UserConfig.Namespaces[0].Queues[0].Properties.{key}"
+    assert str(caught.value) == (
+        f"{file}: {place} (line {line}): {key} of 'orders' is 'nowhere': no queue or topic has this name."
+    )

@@ -30,6 +30,7 @@ from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, administration_client, con
 from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
 from pairbus.cli.kit.output import cell, show, table_lines
 from pairbus.errors import UsageError
+from pairbus.model.names import subscription_path
 from pairbus.model.text import safe_text
 
 if TYPE_CHECKING:
@@ -168,10 +169,12 @@ def create(flags: CreateFlags) -> None:
     if (flags.filter or flags.action) and kind != "rule":
         raise UsageError("--filter and --action are for rules")
     settings = settings_of(flags.pairs)
+    # What a creation does not find is what the new one belongs to.
+    parent = subscription_path(target.name, target.subscription) if kind == "rule" else target.name
     try:
         _run(
             flags,
-            path,
+            parent,
             lambda client: create_entity(client, kind, target, settings, flags.filter, flags.action),
         )
     except Present as present:

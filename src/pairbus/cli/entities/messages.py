@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 SEND_BATCH: Final = 100
 PEEK_PAGE: Final = 250
 NEXT_SESSION: Final = "*"
-SESSION_HINT: Final = " If it requires sessions, give --session ID, or --session '*' for the next one."
+SEND_HINT: Final = " On an entity with sessions, give --session ID."
+SESSION_HINT: Final = f"{SEND_HINT[:-1]}, or --session '*' for the next one."
 
 SEND_EXAMPLES: Final = """\b
 Examples:
@@ -156,7 +157,7 @@ def send(flags: SendFlags) -> int:
         show({"entity": flags.entity, "sent": sent}, flags.as_json, f"sent {sent} to {flags.entity}")
         return 0
 
-    return _refusing(flags.entity, work)
+    return _refusing(flags.entity, work, flags.session, SEND_HINT)
 
 
 def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
@@ -253,7 +254,7 @@ def _client(ready_file: str | None) -> ServiceBusClient:
         ) from None
 
 
-def _refusing(entity: str, work: Callable[[], int], session: str | None = "") -> int:
+def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: str = SESSION_HINT) -> int:
     """Run a command's work. The service's errors become one line; an unspecific one without a session ends with a hint."""
     from azure.servicebus.exceptions import (
         MessagingEntityNotFoundError,
@@ -278,7 +279,7 @@ def _refusing(entity: str, work: Callable[[], int], session: str | None = "") ->
             return 1
         raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
     except ServiceBusError as error:
-        hint = SESSION_HINT if session is None else ""
+        hint = "" if session is not None else hint
         raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}{hint}") from None
 
 

@@ -85,7 +85,7 @@ def cancel_scheduled(queue: Queue, numbers: list[int], now: int) -> None:
         message = queue.messages.get(number)
         if message is None or message.state != SCHEDULED or message in found:
             raise MessageNotFound(
-                f"No scheduled message has the sequence number {number}: it was activated, cancelled, or never was."
+                f"No scheduled message has the sequence number {number}: it was delivered or cancelled before, or there never was one."
             )
         found.append(message)
     for message in found:

@@ -25,6 +25,7 @@ from pairbus.model.entity import (
     NUMBER,
     PATH,
     SUBSCRIPTION,
+    TOPIC,
     Setting,
     Settings,
     settings_of,
@@ -86,7 +87,10 @@ def read_settings(kind: int, node: Node, old: Settings | None, version: str, now
         values["max_message_kb"] = base.max_message_kb
     else:
         _refuse_true(node, "IsAnonymousAccessible", "anonymous access is not offered")
-        _refuse_true(node, "EnableSubscriptionPartitioning", "partitioned subscriptions are not offered")
+        if (
+            kind == TOPIC
+        ):  # the service reads it of topics only, and passes over elements that it does not know
+            _refuse_true(node, "EnableSubscriptionPartitioning", "partitioned subscriptions are not offered")
         values["max_size_mb"] = _size(node, old)
         values["max_message_kb"] = _message_size(node, base, version)
         values["access_rules"] = read_access_rules(node, base.access_rules, now)

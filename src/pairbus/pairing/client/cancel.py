@@ -55,7 +55,8 @@ async def cancel_parked(
     if not is_out:
         raise ScheduledMessageGoneError(
             f"the scheduled message {handle.message_id!r} is not in backlog queue {handle.queue!r} any more: it was "
-            "cancelled before, or delivered; in that case cancel it at the primary, by the sequence number it has there"
+            "cancelled before, or a syphon has delivered it to the primary. There it can be cancelled by the sequence number that it "
+            "has there"
         )
 
 

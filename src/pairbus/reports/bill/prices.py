@@ -107,8 +107,9 @@ def choose(
         sorted({f"{table.tier}/{table.region}/{table.currency}" for table in fitting or tables})
     )
     if not fitting:
+        asked = "/".join(name for name in (tier, region, currency) if name is not None)
         raise UsageError(
-            f"no price table of {tier}/{region}/{currency} is valid on {day}; there are: {offered}"
+            f"no price table{' of ' * bool(asked)}{asked} is valid on {day}: choose by --tier, --region, --currency among {offered}"
         )
     raise UsageError(
         f"more than one price table is valid on {day}: choose by --tier, --region, --currency among {offered}"

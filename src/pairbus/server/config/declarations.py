@@ -78,6 +78,8 @@ class EntityDeclaration:
     access_rules: tuple[AccessRuleDeclaration, ...] = ()
     where: str = ""
     """Key path and line, for errors that show only when it is made."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """The same of each property."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Declarations:
     access_rules: tuple[AccessRuleDeclaration, ...] = ()
     quotas: Mapping[str, int] = field(default_factory=dict)
     tls_names: tuple[str, ...] = ()
+    file: str = ""
+    """Where all this was read."""
 
 
 QUOTAS: Final = ("MaxConnections", "MaxHttpBodyBytes")
@@ -172,7 +176,8 @@ def _entity(
         path=path,
         settings=settings,
         access_rules=_access_rules(parts.get("AuthorizationRules"), read_secret),
-        where=f"{item.path} (line {item.line})",
+        where=item.place,
+        places={key: value.place for key, value in properties.items()},
     )
 
 

@@ -25,9 +25,14 @@ class Located:
     path: str
     line: int
 
+    @property
+    def place(self) -> str:
+        """Where it is, for errors."""
+        return f"{self.path or 'the file'} (line {self.line})"
+
     def fail(self, problem: str) -> UsageError:
         """An error with the place of the value."""
-        return UsageError(f"{self.path or 'the file'} (line {self.line}): {problem}")
+        return UsageError(f"{self.place}: {problem}")
 
 
 def parse(text: str) -> Located:

@@ -269,7 +269,7 @@ def load_declarations(file: str, environment: Mapping[str, str]) -> Declarations
         return secret
 
     try:
-        return read_declarations(text, read_secret)
+        return replace(read_declarations(text, read_secret), file=str(file))
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
 
