@@ -10,12 +10,15 @@ from pairbus.engine.rules.sql.nodes import RuleBudget
 from pairbus.engine.tokens import TokenStream
 
 if TYPE_CHECKING:
-    from pairbus.engine.ports import Outbox, RecordLog, Watcher
+    from pairbus.engine.ports import Outbox, ReadAhead, RecordLog, Watcher
     from pairbus.engine.queues.queue import Queue
 
 DUE_BURST_MAX: Final = 1_000
 """Messages of one queue that expire, fall due or come back in one tick, and sessions that are lost; the rest follows in the
 next tick, so that no client waits long (B63)."""
+FETCH_MESSAGES_MAX: Final = 512
+"""Messages whose blobs are asked for at once, where blobs are not on this machine."""
+FETCH_BYTES_MAX: Final = 2_097_152
 _STALE_SLACK: Final = 256
 """Timers that may be out of date, beyond as many as are not, before they are swept."""
 
@@ -88,11 +91,23 @@ class Timers:
 class Context:
     """What the queues of a namespace have in common."""
 
-    __slots__ = ("budget", "dirty", "log", "outbox", "queues", "timers", "tokens", "watcher")
+    __slots__ = (
+        "budget",
+        "dirty",
+        "log",
+        "outbox",
+        "queues",
+        "read_ahead",
+        "timers",
+        "tokens",
+        "watcher",
+    )
 
     def __init__(self, log: RecordLog, outbox: Outbox, token_seed: bytes) -> None:
         self.log = log
         self.outbox = outbox
+        self.read_ahead: ReadAhead | None = None
+        """None: every blob can be read at once."""
         self.watcher: Watcher | None = None
         """None while the log is replayed: what is folded then was reported in its time."""
         self.tokens = TokenStream(token_seed)

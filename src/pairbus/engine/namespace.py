@@ -42,7 +42,7 @@ from pairbus.model.entity import (
 from pairbus.model.names import canonical, check_entity_name, check_subscription_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.ports import Outbox, RecordLog
@@ -235,6 +235,13 @@ class Namespace:
                 queue = self.context.queues.get(queue_id)
                 if queue is not None:
                     queue.deliver(now)
+
+    def fetched(self, queue_ids: Iterable[int], now: int) -> None:
+        """Blobs that these queues asked for are here (``ports.ReadAhead``)."""
+        for queue_id in queue_ids:
+            queue = self.context.queues.get(queue_id)
+            if queue is not None:
+                queue.fetched(now)
 
     # -- time ----------------------------------------------------------------------------------
 

@@ -25,6 +25,16 @@ class RecordLog(Protocol):
         """A message's blob, from memory or disk."""
 
 
+class ReadAhead(Protocol):
+    """Brings blobs that are not on this machine while the engine goes on with something else."""
+
+    def is_at_hand(self, location: int) -> bool:
+        """Whether the log's ``read`` answers at once."""
+
+    def fetch(self, locations: list[int], tag: int) -> None:
+        """Bring these blobs. ``Namespace.fetched`` is called with the tag, a queue's id, when one of them has come."""
+
+
 class Outbox(Protocol):
     """Takes deliveries and detaches. Nothing that is put here leaves before the log has committed."""
 

@@ -102,6 +102,8 @@ class Broker:
         """When each connection must be ticked, by its number: a timer out of date holds a number and no connection."""
         self._by_number: dict[int, GatewayConnection] = {}
         self._connection_count = 0
+        self.postponed: dict[int, list[Callable[[], None]]] = {}
+        """Queue id to requests that wait for blobs of its messages."""
         self.now = 0
         """The last instant that was let in."""
 
@@ -191,11 +193,21 @@ class Broker:
         if self.draining:
             draining, self.draining = self.draining, []
             for context in draining:
-                if context.link.is_attached and context.link.drain:
+                if context.queue.is_fetching and context.consumer.credit > 0:
+                    self.draining.append(context)  # what is ready for it is on its way
+                elif context.link.is_attached and context.link.drain:
                     context.consumer.credit = 0
                     context.link.drained()
                     context.end_receive()
                     self.touch(context.connection)
+
+    def fetched(self, queue_ids: list[int], now: int) -> None:
+        """Blobs that these queues, or requests about them, waited for are here."""
+        self.let_in(now)
+        for queue_id in queue_ids:
+            for again in self.postponed.pop(queue_id, ()):
+                again()
+        self.namespace.fetched(queue_ids, now)
 
     def _lose_locks(self, now: int) -> None:
         for fault in self.faults.live(LOSE_LOCKS, now):

@@ -110,6 +110,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             )
             kept = AuditedStore(store, audit_rows, messages, audited)
         broker.serve(audit_rows, kept)
+        broker.namespace.context.read_ahead = kept.read_ahead
         root_key = declare(broker.namespace, options.declarations, now)
     except BaseException:
         if audit is not None:

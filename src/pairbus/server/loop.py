@@ -118,6 +118,9 @@ class Driver:
         self._turn_asked = False
         self._is_reading = True
         self._is_stopped = False
+        self._read_ahead = store.read_ahead
+        if self._read_ahead is not None:
+            self._read_ahead.on_fetched(self._fetch_ended)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeper: asyncio.TimerHandle | None = None
@@ -304,6 +307,27 @@ class Driver:
         for place, bound in enumerate(COMMIT_SECONDS_BUCKETS):
             if seconds <= bound:
                 self._buckets[place] += 1
+
+    def _fetch_ended(self) -> None:
+        """Message bytes have come from another machine. Called by the thread that reads."""
+        try:
+            self._loop.call_soon_threadsafe(self._fetched)
+        except RuntimeError:
+            logger.debug("the event loop ended before a read", extra={"event": "read.orphaned"})
+
+    def _fetched(self) -> None:
+        if self._is_stopped or self.is_failed or self._read_ahead is None:
+            return
+        tags = sorted(self._read_ahead.take_fetched())
+        if not tags:
+            return
+        try:
+            self._broker.fetched(tags, self.now())
+        except Exception as error:
+            logger.exception("the broker broke", extra={"event": "server.broke"})
+            self.fail(error)
+            return
+        self.ask_turn()
 
     def _arm(self, now: int) -> None:
         deadline = self._broker.next_deadline()

@@ -79,6 +79,9 @@ class BrokerPort(Protocol):
     def pump(self, now: int) -> None:
         """End of a turn: deliver what is ready."""
 
+    def fetched(self, queue_ids: list[int], now: int) -> None:
+        """Message bytes that these queues waited for are here."""
+
     def tick(self, now: int) -> None:
         """Time has passed."""
 

@@ -37,6 +37,9 @@ def page_of(
     found = browse.peek(queue, from_number, wanted + 1, None)
     shown, rest = found[:wanted], found[wanted:]
     broker.meter.peeked(queue.path, shown)
+    ahead = queue.context.read_ahead
+    if ahead is not None:  # one question for all of them; a page is waited for
+        ahead.fetch([one.location for one in shown if not ahead.is_at_hand(one.location)], queue.queue_id)
     is_backlog = stage_of(queue.path) == BACKLOG
     return {
         "messages": [_row(broker, queue, message, now, limit, is_backlog=is_backlog) for message in shown],

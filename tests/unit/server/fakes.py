@@ -190,6 +190,9 @@ class FakeBroker:
         self.gateways.append(gateway)
         return gateway
 
+    def fetched(self, queue_ids: list[int], now: int) -> None:
+        return None
+
     def pump(self, now: int) -> None:
         if self.pump_fails:
             raise RuntimeError("a fault of the broker")

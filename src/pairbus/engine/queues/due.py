@@ -9,7 +9,7 @@ from __future__ import annotations
 from heapq import heappop
 from typing import TYPE_CHECKING, Final
 
-from pairbus.engine.context import DUE_BURST_MAX
+from pairbus.engine.context import DUE_BURST_MAX, FETCH_MESSAGES_MAX
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.model.message import ACTIVE, SCHEDULED, Message
 
@@ -68,18 +68,29 @@ def _expire_messages(queue: Queue, now: int) -> None:
 
 def _activate_due(queue: Queue, now: int) -> None:
     due = queue.due
+    ahead = queue.context.read_ahead
     for _ in range(DUE_BURST_MAX):
         if not due or due[0][0] > now or queue.retry_at > now:
             return
         message = queue.messages.get(due[0][1])
         if message is None or message.state != SCHEDULED:
             heappop(due)
+        elif ahead is not None and not ahead.is_at_hand(message.location):
+            ahead.fetch(_upcoming(queue), queue.queue_id)
+            ask_room_later(queue, now)  # at the latest; ``Queue.fetched`` asks as soon as they are here
+            return
         elif queue.context.log.has_room(message.size):
             heappop(due)
             _activate(queue, message, now)
         else:
             ask_room_later(queue, now)  # it is stored again, and the reserve is for settlements
             return
+
+
+def _upcoming(queue: Queue) -> list[int]:
+    """Where the messages lie that fall due next."""
+    found = [queue.messages.get(number) for _, number in queue.due[:FETCH_MESSAGES_MAX]]
+    return [message.location for message in found if message is not None and message.state == SCHEDULED]
 
 
 def _activate(queue: Queue, message: Message, now: int) -> None:

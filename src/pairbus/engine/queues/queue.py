@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.layout import header_size
-from pairbus.engine.context import DUE_BURST_MAX
+from pairbus.engine.context import DUE_BURST_MAX, FETCH_BYTES_MAX, FETCH_MESSAGES_MAX
 from pairbus.engine.queues import due
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.queues.state import QueueState
@@ -52,7 +52,8 @@ from pairbus.model.message import (
 if TYPE_CHECKING:
     from pairbus.amqp.message.scan import Scanned
     from pairbus.engine.context import Context, Numbers, Space
-    from pairbus.engine.ports import Relay
+    from pairbus.engine.ports import ReadAhead, Relay
+    from pairbus.engine.queues.ready import Ready
     from pairbus.engine.sessions.table import Session
     from pairbus.model.entity import Settings
 
@@ -244,13 +245,14 @@ class Queue(QueueState):
 
     def deliver(self, now: int) -> None:
         """Hand out what is ready to those who have credit, one each in turn."""
+        self.is_fetching = False
         if self.relay is not None:
             self._relay_ready(now)
             return
         if self.sessions is not None:
             self._deliver_sessions(now)
             return
-        rotation, ready = self.rotation, self.ready
+        rotation, ready, ahead = self.rotation, self.ready, self.context.read_ahead
         expired = 0
         while rotation:
             consumer = rotation[0]
@@ -268,13 +270,37 @@ class Queue(QueueState):
                     self.context.dirty[self.queue_id] = None  # the rest in the next turn, as for a tick
                     return
                 continue
+            if ahead is not None and not ahead.is_at_hand(message.location):
+                self._fetch(ahead, ready)
+                return
             ready.take(message)
             self.hand_over(consumer, message, None, now)
             if len(rotation) > 1:
                 rotation.rotate(-1)
 
+    def _fetch(self, ahead: ReadAhead, ready: Ready) -> None:
+        """Have the next blobs brought: ``fetched`` comes when they are here, and meanwhile nobody waits (B63)."""
+        wanted: list[int] = []
+        size = 0
+        for message in ready.upcoming(FETCH_MESSAGES_MAX):
+            size += message.size
+            if wanted and size > FETCH_BYTES_MAX:
+                break
+            if not ahead.is_at_hand(message.location):
+                wanted.append(message.location)
+        self.is_fetching = True
+        ahead.fetch(wanted, self.queue_id)
+
+    def fetched(self, now: int) -> None:
+        """Blobs that were asked for are here."""
+        self.context.dirty[self.queue_id] = None
+        if self.retry_at:
+            self.retry_at = 0
+            self.arm(now)
+
     def _relay_ready(self, now: int) -> None:
         assert self.relay is not None, self.path
+        ahead = self.context.read_ahead
         for _ in range(RELAY_BURST_MAX):
             if self.context.budget.taken_in_burst > PUBLISH_STEPS_MAX:
                 break  # the rules of topics have worked long enough for this turn
@@ -286,6 +312,9 @@ class Queue(QueueState):
             if message.expires_at and message.expires_at <= now and not self.is_sub_queue:
                 self.expire(message, now)
                 continue
+            if ahead is not None and not ahead.is_at_hand(message.location):
+                self._fetch(ahead, ready)
+                return
             ready.take(message)
             if not self.relay.relay(self, message, now):
                 ready.put_back(message)
@@ -296,6 +325,7 @@ class Queue(QueueState):
     def _deliver_sessions(self, now: int) -> None:
         assert self.sessions is not None, self.path
         session_ops.serve_waiting(self, now)
+        ahead = self.context.read_ahead
         expired = 0
         for session in self.sessions.take_awake():
             if session.grace_until and session.ready.first() is not None:
@@ -313,6 +343,10 @@ class Queue(QueueState):
                     self.expire(message, now)
                     expired += 1
                     continue
+                if ahead is not None and not ahead.is_at_hand(message.location):
+                    self.sessions.wake(session)  # it is looked at again when its bytes are here
+                    self._fetch(ahead, session.ready)
+                    break
                 session.ready.take(message)
                 self.hand_over(consumer, message, session, now)
 

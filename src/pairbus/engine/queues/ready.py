@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
 
 from pairbus.model.message import ACTIVE, Message
@@ -56,6 +57,12 @@ class Ready:
         if returned and (not fresh or returned[0][0] < fresh[0].sequence_number):
             return returned[0][2]
         return fresh[0] if fresh else None
+
+    def upcoming(self, count: int) -> list[Message]:
+        """About so many messages that come next, in no exact order."""
+        found = [m for m in islice(self._fresh, count) if m.state == ACTIVE and not m.lock_token]
+        found += [e[2] for e in self._returned[:count] if e[2].state == ACTIVE and not e[2].lock_token]
+        return found
 
     def take(self, message: Message) -> None:
         """Take out what ``first`` has just shown."""

@@ -50,6 +50,7 @@ class QueueState:
         "due",
         "duplicates",
         "expiring",
+        "is_fetching",
         "is_sub_queue",
         "locks",
         "messages",
@@ -101,6 +102,8 @@ class QueueState:
         )
         self.rotation: deque[Consumer] = deque()
         self.armed_at = 0
+        self.is_fetching = False
+        """Deliveries wait for blobs that are under way (``ports.ReadAhead``)."""
         self.retry_at = 0
         """While the disk has no room for what moves by itself: when it is asked again; else 0."""
         self.active_count = 0

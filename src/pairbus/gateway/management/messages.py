@@ -62,10 +62,12 @@ def peek(request: Request) -> dict[str, object]:
     from_number = request.number("from-sequence-number", LONG_MIN, LONG_MAX)
     count = request.number("message-count", 1, INT_MAX)
     found = browse.peek(request.queue, from_number, count, request.optional_text("session-id"))
+    omits_body = request.optional_flag("omit-message-body")
+    request.need(found)
     request.connection.broker.meter.peeked(request.queue.path, found)
     if not found:
         raise NoContent("com.microsoft:message-not-found", "There is no message to peek.")
-    if request.optional_flag("omit-message-body"):
+    if omits_body:
         return {"messages": [{"message": _without_body(request, message)} for message in found]}
     return {"messages": [{"message": _encoded(request, message, 0, b"")} for message in found]}
 
@@ -115,6 +117,8 @@ def receive_deferred(request: Request) -> dict[str, object]:
     if request.queue.sessions is not None and session is None:
         raise SessionLockLost
     _check_answer_size(request.queue, numbers)
+    if request.queue.context.read_ahead is not None:
+        request.need(browse.check_deferred(request.queue, numbers, session))
     queue, broker, received = request.queue, request.connection.broker, request.tally(meter.RECEIVE)
     if mode == 0:
         messages = browse.check_deferred(queue, numbers, session)

@@ -23,7 +23,7 @@ from pairbus.gateway.management import messages as management_messages
 from pairbus.gateway.management import rules as management_rules
 from pairbus.gateway.management import sessions as management_sessions
 from pairbus.gateway.management.replies import REPLY_BYTES_MAX, may_ask, reply, reply_link
-from pairbus.gateway.management.request import NoContent, Request
+from pairbus.gateway.management.request import NoContent, Postponed, Request
 from pairbus.gateway.telemetry.meter import MANAGEMENT
 from pairbus.model.access import LISTEN, MANAGE, SEND
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 VALUES_MAX: Final = 32_768
 """Values in a management request: thousands of lock tokens or sequence numbers; messages are binaries, one value each."""
+POSTPONED_TIMES_MAX: Final = 4
+"""How often a request may wait for message bytes. After that the rest is read on the spot: together they may be more than is kept."""
 _PREFIX: Final = "com.microsoft:"
 OPERATIONS: Final[dict[str, tuple[str, Callable[[Request], dict[str, object]]]]] = {
     "renew-lock": (LISTEN, management_messages.renew_locks),
@@ -77,13 +79,27 @@ def receive(
         message = decode_message(payload, VALUES_MAX)
     except ProtocolError:
         return  # nobody could match an answer to a request that cannot be read
+    _serve(connection, context, message, state, POSTPONED_TIMES_MAX)
+
+
+def _serve(
+    connection: GatewayConnection,
+    context: ManagementRequests,
+    message: DecodedMessage,
+    state: Outcome | None,
+    postponements: int,
+) -> None:
+    """Perform and answer; up to so many times later, when what the answer needs is here."""
     status, description, condition = 200, "OK", ""
     body: dict[str, object] = {}
     try:
         if connection.amqp.output_size > REPLY_BYTES_MAX:
             # A small request can have a large answer, and a burst many requests (B62).
             raise ServerBusy("Too many answers wait on this connection. Read them, then ask again.")
-        body = _perform(connection, context, message, state)
+        body = _perform(connection, context, message, state, postponements > 0)
+    except Postponed:
+        _postpone(connection, context, message, state, postponements - 1)
+        return
     except NoContent as nothing:
         status, description, condition = 204, nothing.description, nothing.condition
     except Refusal as refusal:
@@ -97,6 +113,28 @@ def receive(
         )
     _audit(connection, context, message, status)
     _answer(connection, context, message, status, description, condition, body)
+
+
+def _postpone(
+    connection: GatewayConnection,
+    context: ManagementRequests,
+    message: DecodedMessage,
+    state: Outcome | None,
+    postponements: int,
+) -> None:
+    def again() -> None:
+        if (
+            connection in connection.broker.connections
+            and not connection.is_closed
+            and context.link.is_attached
+        ):
+            connection.now = connection.broker.now
+            _serve(connection, context, message, state, postponements)
+            connection.broker.touch(connection)
+
+    entity = find_entity(connection.broker.namespace, context.address)
+    queue_id = queue_at(entity, context.address).queue_id
+    connection.broker.postponed.setdefault(queue_id, []).append(again)
 
 
 def _audit(
@@ -115,7 +153,11 @@ def _audit(
 
 
 def _perform(
-    connection: GatewayConnection, context: ManagementRequests, message: DecodedMessage, state: Outcome | None
+    connection: GatewayConnection,
+    context: ManagementRequests,
+    message: DecodedMessage,
+    state: Outcome | None,
+    may_postpone: bool,
 ) -> dict[str, object]:
     operation = message.application_properties.get("operation")
     name = operation.removeprefix(_PREFIX) if isinstance(operation, str) else ""
@@ -137,6 +179,7 @@ def _perform(
         message.body,
         message.application_properties,
         txn_id,
+        may_postpone,
     )
     if name not in RULE_OPERATIONS:
         return perform(request)  # counted by itself, under a name of its own

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pairbus.engine.sessions.table import Session
     from pairbus.gateway.connection import GatewayConnection
     from pairbus.gateway.telemetry.meter import Tally
+    from pairbus.model.message import Message
 
 
 class NoContent(PairbusError):
@@ -27,10 +28,14 @@ class NoContent(PairbusError):
         self.description = description
 
 
+class Postponed(PairbusError):
+    """The bytes that an answer needs are under way: the request is performed again when they are here. Nothing has changed."""
+
+
 class Request:
     """One operation asked of a management node."""
 
-    __slots__ = ("_body", "_properties", "connection", "entity", "now", "queue", "txn_id")
+    __slots__ = ("_body", "_properties", "connection", "entity", "may_postpone", "now", "queue", "txn_id")
 
     def __init__(
         self,
@@ -40,14 +45,27 @@ class Request:
         body: dict[object, object],
         properties: dict[str, object],
         txn_id: bytes | None,
+        may_postpone: bool,
     ) -> None:
         self.connection = connection
         self.entity = entity
         self.queue = queue
         self.now = connection.now
         self.txn_id = txn_id
+        self.may_postpone = may_postpone
         self._body = body
         self._properties = properties
+
+    def need(self, messages: list[Message]) -> None:
+        """Ask for the bytes of messages before anything changes. Raises Postponed if some are not on this machine."""
+        ahead = self.queue.context.read_ahead
+        if ahead is None:
+            return
+        missing = [message.location for message in messages if not ahead.is_at_hand(message.location)]
+        if missing:
+            ahead.fetch(missing, self.queue.queue_id)
+            if self.may_postpone:
+                raise Postponed
 
     def tally(self, operation: str) -> Tally:
         """Where this request is counted."""
