@@ -163,6 +163,54 @@ def take_handler(sender: Any) -> Any:
     return handler
 
 
+def end_handler(handler: Any) -> None:
+    """Close a synchronous connection, and its socket: the SDK leaves that to the garbage collector when the peer ended first."""
+    connection = _own_connection(handler)
+    try:
+        handler.close()
+    finally:
+        _free(connection)
+
+
+def free_sockets(sender: Any) -> None:
+    """Let a sender close the socket of each connection that it gives up. See ``end_handler``."""
+    original = sender._close_handler
+    if inspect.iscoroutinefunction(original):
+
+        async def close_later() -> None:
+            connection = _own_connection(sender._handler)
+            try:
+                await original()
+            finally:
+                _free(connection)
+
+        sender._close_handler = close_later
+    else:
+
+        def close() -> None:
+            connection = _own_connection(sender._handler)
+            try:
+                original()
+            finally:
+                _free(connection)
+
+        sender._close_handler = close
+
+
+def _own_connection(handler: Any) -> Any:
+    return None if getattr(handler, "_external_connection", False) else getattr(handler, "_connection", None)
+
+
+def _free(connection: Any) -> None:
+    transport = getattr(connection, "_transport", None)
+    writer = getattr(transport, "writer", None)
+    with suppress(Exception):
+        if writer is not None:
+            writer.transport.abort()
+        elif transport is not None and not inspect.iscoroutinefunction(transport.close):
+            transport.close()
+
+
 async def end_client(handler: Any, seconds: float) -> None:
     """Close a connection in order, or cut it after ``seconds``. Nothing of it is left."""
     keeping = getattr(handler, "_keep_alive_thread", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import socket
 import threading
 import time
 import weakref
@@ -256,3 +257,37 @@ async def test_the_asynchronous_twin_is_not_held_by_a_silent_primary(pair: Pair)
         assert time.monotonic() - begun < SEND_SECONDS + LATE_SECONDS_MAX
         assert client.statistics().to_backlog == 1
         pair.primary.resume()
+
+
+def dead_sockets() -> list[socket.socket]:
+    """Sockets of connections that have ended and are still open here."""
+    return [
+        found
+        for found in gc.get_objects()
+        if isinstance(found, socket.socket) and found.proto == socket.IPPROTO_TCP and _is_dead(found)
+    ]
+
+
+def _is_dead(found: socket.socket) -> bool:
+    if found.fileno() < 0 or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return False
+    try:
+        found.getpeername()
+    except OSError:
+        return True
+    return False
+
+
+def test_no_socket_of_an_outage_waits_for_the_garbage_collector(pair: Pair) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with paired(pair, options(failover_interval=timedelta(0))) as client:
+            sender = client.get_queue_sender("orders")
+            sender.send_messages(text("before"), timeout=SEND_SECONDS)
+            pair.primary.kill()
+            sender.send_messages(text("during"), timeout=SEND_SECONDS)
+
+            wait_until(lambda: client.statistics().pings > 0 and not dead_sockets(), "they are closed", 15)
+    finally:
+        gc.enable()

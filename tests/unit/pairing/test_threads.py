@@ -16,7 +16,9 @@ WAIT_SECONDS = 10.0
 
 
 def link(limits: runtime.Limits, send_messages: Any = None) -> ThreadLink:
-    sender = SimpleNamespace(send_messages=send_messages, _send=None, _handler=None, _running=True)
+    sender = SimpleNamespace(
+        send_messages=send_messages, _send=None, _handler=None, _running=True, _close_handler=lambda: None
+    )
     return ThreadLink(sender, limits, lambda: True)
 
 

@@ -48,6 +48,7 @@ class ThreadLink:
         self._is_wanted = is_wanted
         self._ending: list[threading.Thread] = []
         self._sdk_send = handlers.share(sender, self._send)
+        handlers.free_sockets(sender)
         limits.add(self)
 
     async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
@@ -140,4 +141,4 @@ class ThreadLink:
 
 def _end(handler: Any) -> None:
     with suppress(Exception):
-        handler.close()
+        handlers.end_handler(handler)
