@@ -115,8 +115,8 @@ fuzz: $(STAMP) ## Hostile bytes for FUZZ_SECONDS=n
 compiled: $(STAMP) ## Compile the pure rooms with mypyc and run their tests against that (needs a C compiler)
 	$(BIN)/python tools/compiled.py
 
-bench-broker: $(STAMP) ## Messages per second, beside the peers that are installed
-	$(BIN)/python -m bench.broker
+bench-broker: $(STAMP) ## Messages per second, beside the peers that are installed; STORE=postgresql: beside itself with that store
+	$(BIN)/python -m bench.broker $(if $(STORE),--store $(STORE))
 
 bench-settle: $(STAMP) ## What waiting for each settlement costs
 	@$(BIN)/python -m bench.settle

@@ -2,6 +2,9 @@
 
 Both brokers run at the same time on the same filesystem and take turns, so that a busy machine hurts both alike: read the
 ratios. Both answer a durable send only after the disk was flushed; that is the only comparison made here.
+
+`--store postgresql` compares our broker with itself instead: its log on this disk, in a PostgreSQL on this disk, and in one that
+waits for a synchronous standby, on this disk too.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bench import ours, rabbitmq
+from bench import ours, postgresql, rabbitmq
 from bench.loadgen import Load, LoadGenerator, LoadResult
-from bench.peer import CLOCK_TICKS_PER_S, BenchError, Peer, cpu_seconds
+from bench.peer import CLOCK_TICKS_PER_S, BenchError, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,21 +97,21 @@ def machine_busy_s() -> float:
 def wait_quiet(peers: Iterable[Peer]) -> None:
     """Until the brokers have finished what they do behind an answer (compaction, flushing), or a bound has passed."""
     deadline = time.monotonic() + QUIET_TIMEOUT_S
-    pids = [peer.pid for peer in peers]
-    before = sum(map(cpu_seconds, pids))
+    peers = list(peers)
+    before = sum(peer.cpu_seconds() for peer in peers)
     while time.monotonic() < deadline:
         time.sleep(QUIET_STEP_S)
-        after = sum(map(cpu_seconds, pids))
+        after = sum(peer.cpu_seconds() for peer in peers)
         if after - before <= QUIET_SHARE * QUIET_STEP_S:
             return
         before = after
 
 
 def measure(generator: LoadGenerator, peer: Peer, load: Load) -> Run:
-    broker_before, busy_before, started = cpu_seconds(peer.pid), machine_busy_s(), time.monotonic()
+    broker_before, busy_before, started = peer.cpu_seconds(), machine_busy_s(), time.monotonic()
     result = generator.run(peer, load)
     took = time.monotonic() - started
-    broker_s, busy_s = cpu_seconds(peer.pid) - broker_before, machine_busy_s() - busy_before
+    broker_s, busy_s = peer.cpu_seconds() - broker_before, machine_busy_s() - busy_before
     if result.rejected or result.duplicates:
         raise BenchError(f"{peer.name} rejected {result.rejected} and repeated {result.duplicates} messages")
     return Run(
@@ -156,11 +159,12 @@ def cell(runs: list[Run], peer: str, window: int, connections: int) -> Cell | No
     )
 
 
-def table(runs: list[Run], peers: list[str]) -> list[str]:
-    """One line for each scenario and broker; the ratios stand on our line."""
+def table(runs: list[Run], peers: list[str], is_of_stores: bool) -> list[str]:
+    """One line for each scenario and broker. The ratios stand on our line, or, between stores, on the line of each database."""
+    compared = "database / log on this disk" if is_of_stores else "ours / RabbitMQ"
     head = (
         f"{'window':>6} {'conns':>5}  {'broker':<16}{'msgs/s':>9}{'ack p50 ms':>12}{'p99 ms':>9}{'CPU us/msg':>12}"
-        f"   ours / RabbitMQ: msgs/s, p50, CPU"
+        f"   {compared}: msgs/s, p50, CPU"
     )
     lines = [head, "-" * len(head)]
     for window in WINDOWS:
@@ -174,7 +178,10 @@ def table(runs: list[Run], peers: list[str]) -> list[str]:
                     f"{where}  {peer:<16}{own.msgs_per_s:>9,.0f}{own.ack_ms_p50:>12.2f}{own.ack_ms_p99:>9.2f}"
                 )
                 line += f"{own.cpu_us:>12.1f}"
-                other = cells[1] if position == 0 and len(cells) > 1 else None
+                if is_of_stores:
+                    other = cells[0] if position else None
+                else:
+                    other = cells[1] if position == 0 and len(cells) > 1 else None
                 lines.append(line + (ratios(own, other) if other else ""))
     return lines
 
@@ -190,14 +197,34 @@ def generator_alone(generator: LoadGenerator, seconds: float) -> LoadResult:
         return generator.run(peer, Load(window=100, seconds=seconds, is_verified=False))
 
 
+def verdict(runs: list[Run]) -> list[str]:
+    """The ratios that a store in PostgreSQL should reach, and what it reached: medians of the ratios of each round."""
+    lines = []
+    for peer, window, connections, wanted in postgresql.TARGETS:
+        own = [run for run in runs if (run.peer, run.window, run.connections) == (peer, window, connections)]
+        base = [
+            run for run in runs if (run.peer, run.window, run.connections) == ("PairBus", window, connections)
+        ]
+        if own and len(own) == len(base):
+            reached = median(
+                mine.load.msgs_per_s / theirs.load.msgs_per_s for mine, theirs in zip(own, base, strict=True)
+            )
+            lines.append(
+                f"{peer}, window {window}, {connections} connections: {reached:.2f} x the log on this disk (wanted: {wanted:.2f})"
+            )
+    return lines
+
+
 def heading(names: list[str]) -> list[str]:
     lines = [
         "1 KB durable messages over AMQP 1.0, sent and received at once (each connection is a sender and a receiver)."
     ]
-    if len(names) > 1 or names == ["rabbitmq"]:
+    if "rabbitmq" in names:
         lines.append(
             f"RabbitMQ {rabbitmq.version()} with a quorum queue: it flushes before it answers. Same durability."
         )
+    if "postgresql" in names:
+        lines.append(f"{postgresql.version()}; its processor time is counted with its broker's.")
     if "ours" in names:
         lines.append(f"PairBus from this checkout, {'compiled' if ours.is_compiled() else 'not compiled'}.")
     return lines
@@ -206,7 +233,9 @@ def heading(names: list[str]) -> list[str]:
 def print_report(runs: list[Run], names: list[str], sync_ms: float, alone: LoadResult) -> None:
     peers = list(dict.fromkeys(run.peer for run in runs))
     peers.sort(key=lambda peer: peer != "PairBus")
-    print("\n".join(["", *heading(names), "", *table(runs, peers), ""]))
+    print("\n".join(["", *heading(names), "", *table(runs, peers, "postgresql" in names), ""]))
+    for line in verdict(runs):
+        print(line)
     print(f"raw 1 KB write + fdatasync on this disk: {sync_ms:.2f} ms (median of {PROBES})")
     own = cell(runs, "PairBus", 1, 1)
     if own is not None:
@@ -224,7 +253,7 @@ def print_report(runs: list[Run], names: list[str], sync_ms: float, alone: LoadR
 
 def as_json(runs: list[Run], sync_ms: float, alone: LoadResult) -> str:
     report = {
-        "rabbitmq_version": rabbitmq.version(),
+        "rabbitmq_version": rabbitmq.version() if any(run.peer == "RabbitMQ" for run in runs) else None,
         "compiled": ours.is_compiled(),
         "sync_probe_ms": sync_ms,
         "generator_alone": dataclasses.asdict(alone),
@@ -235,6 +264,8 @@ def as_json(runs: list[Run], sync_ms: float, alone: LoadResult) -> str:
 
 def bench(arguments: argparse.Namespace) -> None:
     names = [arguments.only] if arguments.only else ["ours", "rabbitmq"]
+    if arguments.store is not None:
+        names = ["ours", arguments.store]
     rounds, seconds = (1, QUICK_SECONDS) if arguments.quick else (ROUNDS, RUN_SECONDS)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-bench-", dir=BASE)))
@@ -248,6 +279,9 @@ def bench(arguments: argparse.Namespace) -> None:
             peers.append(stack.enter_context(ours.OurBroker(home)))
         if "rabbitmq" in names:
             peers.append(stack.enter_context(rabbitmq.RabbitMQ(home)))
+        if "postgresql" in names:
+            home.chmod(0o755)  # PostgreSQL may run as another user
+            peers.extend(postgresql.brokers(home, stack))
         runs = measure_rounds(generator, peers, rounds, seconds)
     with redirect_stdout(sys.stderr if arguments.json == STANDARD_OUTPUT else sys.stdout):
         print_report(runs, names, sync_ms, alone)
@@ -261,6 +295,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.broker", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round instead of three")
     parser.add_argument("--only", choices=("ours", "rabbitmq"), help="measure one broker alone")
+    parser.add_argument(
+        "--store",
+        choices=("postgresql",),
+        help="measure our broker with this store beside the log on this disk, instead of RabbitMQ",
+    )
     parser.add_argument(
         "--json",
         nargs="?",

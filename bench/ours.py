@@ -32,9 +32,18 @@ def is_compiled() -> bool:
 class OurBroker:
     """One namespace under ``base``. Use as a context manager; it yields the ``Peer``."""
 
-    def __init__(self, base: Path, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        base: Path,
+        *,
+        options: tuple[str, ...] = (),
+        name: str = "PairBus",
+        beside: tuple[int, ...] = (),
+    ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="pairbus-", dir=base))
         self._options = options
+        self._name = name
+        self._beside = beside
         self._process: subprocess.Popen[bytes] | None = None
         self.http = ""
         self.connection_string = ""
@@ -55,7 +64,18 @@ class OurBroker:
         queues = [{"Name": QUEUE, "Properties": {}}]
         namespaces = [{"Name": "bench", "Queues": queues, "Topics": []}]
         config.write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
-        serve = [sys.executable, "-m", "pairbus", "serve", "--namespace", "bench", "--amqp", "127.0.0.1:0"]
+        serve = [
+            sys.executable,
+            "-m",
+            "pairbus",
+            "serve",
+            "--namespace",
+            "bench",
+            "--amqp",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+        ]
         home = str(self._home)
         files = ["--data", f"{home}/data", "--ready-file", f"{home}/ready.json", "--config", str(config)]
         with (self._home / "output").open("wb") as output:
@@ -81,13 +101,14 @@ class OurBroker:
         self.connection_string = str(ready["connection_string"])
         parts = dict(part.split("=", 1) for part in self.connection_string.split(";") if part)
         return Peer(
-            name="PairBus",
+            name=self._name,
             host=host,
             port=int(port),
             user=parts["SharedAccessKeyName"],
             password=parts["SharedAccessKey"],
             address=QUEUE,
             pid=self._process.pid,
+            beside=self._beside,
         )
 
     def _stop(self) -> None:

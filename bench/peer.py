@@ -26,6 +26,12 @@ class Peer:
     password: str
     address: str
     pid: int
+    beside: tuple[int, ...] = ()
+    """Further processes that work for this broker, such as its database."""
+
+    def cpu_seconds(self) -> float:
+        """CPU time of everything that works for this broker."""
+        return sum(map(cpu_seconds, (self.pid, *self.beside)))
 
 
 def progress(text: str) -> None:

@@ -103,11 +103,11 @@ def _usable(directory: Path) -> Path:
     return directory
 
 
-def _temporary_directory(what: str) -> Path:
+def _temporary_directory(what: str, base: Path | None = None) -> Path:
     # Not below pytest's own directory: it is closed to the server's user, and long for the path of a socket.
     import atexit
 
-    path = Path(tempfile.mkdtemp(prefix=f"pairbus-postgres-{what}-"))
+    path = Path(tempfile.mkdtemp(prefix=f"pairbus-postgres-{what}-", dir=base))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     path.chmod(0o755)
     _give(path)
@@ -214,6 +214,12 @@ class PostgresServer:
             return ""
 
     @property
+    def pid(self) -> int:
+        """Of the process that is the parent of all others."""
+        assert self._process is not None, "it runs"
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -263,7 +269,9 @@ class PostgresServer:
 
     def add_standby(self, *, is_synchronous: bool = True, name: str = STANDBY) -> PostgresServer:
         """A copy that follows this server; synchronous: commits wait for it."""
-        standby = PostgresServer(_temporary_directory(name), self.settings, tcp=self._tcp)
+        standby = PostgresServer(
+            _temporary_directory(name, self.directory.parent), self.settings, tcp=self._tcp
+        )
         source = f"host={self.host} port={self.port} user={ADMINISTRATOR} application_name={name}"
         _run("pg_basebackup", "-D", str(standby.data), "-d", source, "-R", "-X", "stream", "-c", "fast", "-N")
         standby.data.chmod(0o700)
@@ -328,7 +336,11 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def new_server(
-    *, fsync: bool = False, tcp: bool = False, settings: Mapping[str, str] | None = None
+    *,
+    fsync: bool = False,
+    tcp: bool = False,
+    settings: Mapping[str, str] | None = None,
+    base: Path | None = None,
 ) -> PostgresServer:
     """A new server with an empty database ``postgres``, running.
 
@@ -336,8 +348,9 @@ def new_server(
         fsync: Whether it syncs its disk. Tests that kill processes need no sync, for the system's cache outlives them.
         tcp: Whether it listens on a port too.
         settings: Further settings.
+        base: Where its directory is made; it must be open to the server's user.
     """
-    directory = _temporary_directory("server")
+    directory = _temporary_directory("server", base)
     _run(
         "initdb", "-D", str(directory / "data"), "-U", ADMINISTRATOR, "-A", "trust", "-E", "UTF8",
         "--no-locale", "--no-sync",

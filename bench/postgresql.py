@@ -1,0 +1,59 @@
+"""Our broker with its log in PostgreSQL, as a peer: the benchmark starts the database itself, alone and with a synchronous standby.
+
+Everything lies on the disk that the embedded log uses in the same run, and is flushed before an answer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+from bench.ours import OurBroker
+from tests import postgres_kit
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from bench.peer import Peer
+
+ALONE: Final = "PostgreSQL"
+WITH_STANDBY: Final = "with standby"
+SETTINGS: Final = {"shared_buffers": "128MB", "max_wal_size": "2GB", "checkpoint_timeout": "15min"}
+TARGETS: Final = (
+    (ALONE, 100, 4, 0.75),
+    (ALONE, 1000, 4, 0.9),
+    (WITH_STANDBY, 100, 4, 0.5),
+    (WITH_STANDBY, 1000, 4, 0.5),
+)
+"""Store, window, connections, and the rate it should reach in parts of the embedded log's."""
+
+
+def version() -> str:
+    done = subprocess.run(
+        [postgres_kit.programs() / "postgres", "--version"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def brokers(home: Path, stack: ExitStack) -> list[Peer]:
+    """Two brokers, each with a database of its own; they and their databases end with the stack."""
+    alone = _server(home, stack)
+    primary = _server(home, stack)
+    standby = primary.add_standby()
+    stack.callback(standby.dispose)
+    return [
+        stack.enter_context(_broker(home, alone, ALONE, (alone.pid,))),
+        stack.enter_context(_broker(home, primary, WITH_STANDBY, (primary.pid, standby.pid))),
+    ]
+
+
+def _server(home: Path, stack: ExitStack) -> postgres_kit.PostgresServer:
+    server = postgres_kit.new_server(fsync=True, tcp=True, settings=SETTINGS, base=home)
+    stack.callback(server.dispose)
+    return server
+
+
+def _broker(home: Path, server: postgres_kit.PostgresServer, name: str, beside: tuple[int, ...]) -> OurBroker:
+    options = ("--store", server.url(), "--node", "bench", "--lease", "10")
+    return OurBroker(home, options=options, name=name, beside=beside)
