@@ -23,6 +23,7 @@ from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, classify
+from tests.payloads import message_id_of
 from tests.simulation.pair.model import NamespaceModel, QueueModel, original
 from tests.unit.drain.shell_kit import legacy
 from tests.unit.drain.virtual_loop import VirtualLoop
@@ -320,4 +321,4 @@ class DrainWorld:
 
 
 def _id(payload: bytes) -> str:
-    return parking.message_id_text(parking.message_id_of(payload))
+    return message_id_of(payload)

@@ -199,7 +199,6 @@ class Composite:
     __slots__ = ()
 
     def encode(self) -> bytes:
-        """Descriptor and fields."""
         form = _FORMS[type(self)]
         parts: list[bytes] = []
         for name, null, write, constant in form.writing:

@@ -87,7 +87,6 @@ def outcome_from(value: object, where: str = "a delivery state") -> Outcome:
 
 
 def error_from(value: object, where: str = "an error") -> AmqpError:
-    """A decoded error."""
     code, fields = described_list(value, _SYMBOLIC, where)
     if code != ERROR_CODE or not fields or not isinstance(fields[0], str):
         raise bad("an error lacks its condition")
@@ -113,7 +112,6 @@ def encode_rejected(error: AmqpError | None) -> bytes:
 
 
 def encode_modified(delivery_failed: bool = False, undeliverable_here: bool = False) -> bytes:
-    """``modified``."""
     fields = [TRUE if delivery_failed else FALSE, TRUE if undeliverable_here else FALSE, NULL]
     return encode_described(MODIFIED_CODE, encode_list(fields))
 

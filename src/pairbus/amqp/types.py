@@ -135,6 +135,10 @@ class Uuid(Raw):
 
     __slots__ = ()
 
+    def __str__(self) -> str:
+        text = self.raw.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
     @property
     def bytes(self) -> bytes:
         """The sixteen bytes, most significant first."""

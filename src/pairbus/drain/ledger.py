@@ -129,7 +129,6 @@ class Ledger:
 
     @property
     def is_durable(self) -> bool:
-        """Whether there is a file."""
         return self._file is not None
 
     def _write(self, lines: Sequence[object]) -> None:

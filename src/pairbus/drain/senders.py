@@ -72,7 +72,6 @@ class Senders:
             event.set()
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks under way."""
         return list(self._tasks.values())
 
     def stop(self) -> None:

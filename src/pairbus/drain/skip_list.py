@@ -33,8 +33,6 @@ class _Queue:
 
 
 class SkipList:
-    """The skipped messages of one drain."""
-
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
 

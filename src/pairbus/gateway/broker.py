@@ -148,7 +148,6 @@ class Broker:
         heappush(self._later, (at, self._later_count, connection, session, delivery_id))
 
     def next_transaction_id(self) -> bytes:
-        """An id for a new transaction."""
         self._transactions += 1
         return self._transactions.to_bytes(8, "big")
 
@@ -353,7 +352,6 @@ class Broker:
     # -- audit ---------------------------------------------------------------------------------
 
     def refused_login(self, peer: str, user: str, now: int) -> None:  # noqa: ARG002
-        """A SASL log-in was refused."""
         self.audit_refusal("login", "", user, "refused", peer)
 
     def refused_token(self, peer: str, path: str, rule_name: str, description: str) -> None:

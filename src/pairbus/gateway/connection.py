@@ -234,7 +234,6 @@ class GatewayConnection:
         self._set_suspended(True)
 
     def resume(self, now: int) -> None:
-        """The socket has room again."""
         self.now = now
         self.is_paused = False
         self._set_suspended(self.is_backed_up)
@@ -347,7 +346,6 @@ class GatewayConnection:
         return until
 
     def end_link(self, link: Link, refusal: Refusal, path: str) -> None:
-        """Detach a link with the reason."""
         self._forget_link(link)
         link.detach(self.broker.tracker.error(refusal, path, self.now))
         self.broker.touch(self)

@@ -42,8 +42,6 @@ class Replies(LinkContext):
 
 
 class SendLink(LinkContext):
-    """A client sends to an entity."""
-
     __slots__ = ("destination", "entity", "tallies")
 
     def __init__(
@@ -57,8 +55,6 @@ class SendLink(LinkContext):
 
 
 class ReceiveLink(LinkContext):
-    """A client receives from a place."""
-
     __slots__ = (
         "consumer",
         "deliveries",

@@ -119,7 +119,6 @@ class Member:
 
     @property
     def data(self) -> Path:
-        """Where its broker keeps its files."""
         return self._setup.data
 
     def start(self) -> ReadyInfo:

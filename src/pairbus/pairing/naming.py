@@ -67,7 +67,6 @@ def backlog_prefix(primary: str) -> str:
 
 
 def backlog_queue(primary: str, index: int) -> str:
-    """The name of one backlog queue."""
     return f"{backlog_prefix(primary)}{index}"
 
 

@@ -31,19 +31,6 @@ ALIASES: Final = frozenset(
 
 ANNOTATION_SCHEDULE: Final = "x-opt-scheduled-enqueue-time"
 ANNOTATION_PARTITION: Final = "x-opt-partition-key"
-_BROKER_ANNOTATIONS: Final = frozenset(
-    {
-        "x-opt-sequence-number",
-        "x-opt-enqueued-time",
-        "x-opt-locked-until",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-message-state",
-        "x-opt-deadletter-source",
-        "x-opt-lock-token",
-        "x-opt-partition-id",
-    }
-)
-
 TICKS_PER_MS: Final = 10_000
 UNLIMITED_TICKS: Final = 2**63 - 1
 EPOCH_TICKS: Final = 621_355_968_000_000_000
@@ -347,7 +334,7 @@ def _restore(payload: bytes, now_ms: int, elapsed_ms: int) -> Restored:
     annotations = [
         (key, value)
         for key, value in sections.map_items(sections.find(parts, sections.MESSAGE_ANNOTATIONS))
-        if sections.text_of(key) not in _BROKER_ANNOTATIONS
+        if sections.text_of(key) not in sections.BROKER_ANNOTATIONS
     ]
     annotations = _put_annotations(annotations, scheduled_ms, partition, hints)
     original = _joined(_without_broker_parts(parts), header, properties, annotations, users)
@@ -499,7 +486,11 @@ def _without_broker_parts(parts: list[Section]) -> list[Section]:
     raw = sections.find(parts, sections.DELIVERY_ANNOTATIONS)
     if raw is None:
         return parts
-    kept = [item for item in sections.map_items(raw) if sections.text_of(item[0]) not in _BROKER_ANNOTATIONS]
+    kept = [
+        item
+        for item in sections.map_items(raw)
+        if sections.text_of(item[0]) not in sections.BROKER_ANNOTATIONS
+    ]
     return sections.replace(parts, sections.DELIVERY_ANNOTATIONS, sections.encode_map(kept) if kept else None)
 
 
@@ -515,7 +506,7 @@ def without_dead_letter_marks(payload: bytes) -> bytes:
     annotations = [
         item
         for item in sections.map_items(sections.find(parts, sections.MESSAGE_ANNOTATIONS))
-        if sections.text_of(item[0]) not in _BROKER_ANNOTATIONS
+        if sections.text_of(item[0]) not in sections.BROKER_ANNOTATIONS
     ]
     parts = sections.replace(_without_broker_parts(parts), sections.HEADER, None)
     for code, items in (
@@ -527,7 +518,6 @@ def without_dead_letter_marks(payload: bytes) -> bytes:
 
 
 def dead_letter_reason(payload: bytes) -> str | None:
-    """Why a message was dead-lettered."""
     for key, value in sections.map_items(
         sections.find(sections.split(payload), sections.APPLICATION_PROPERTIES)
     ):
@@ -562,9 +552,3 @@ def passport_primary(properties: Mapping[str | bytes, object] | None) -> str:
         return Passport.parse(text.decode() if isinstance(text, bytes) else str(text)).primary
     except _UNREADABLE:
         return ""
-
-
-def message_id_of(payload: bytes) -> bytes:
-    """The encoded message id of an encoded message; empty when there is none."""
-    properties = sections.list_items(sections.find(sections.split(payload), sections.PROPERTIES))
-    return properties[0] if properties and properties[0] != sections.NULL else b""

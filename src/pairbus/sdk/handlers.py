@@ -96,7 +96,6 @@ def ensure_open(sender: Any, seconds: float | None) -> None:
 
 
 def connection_of(sender: Any) -> Any:
-    """The connection of an open sender."""
     return sender._handler
 
 

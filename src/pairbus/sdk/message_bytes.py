@@ -94,7 +94,6 @@ def body_of(payload: bytes) -> bytes:
 
 
 def messages_of(batch: ServiceBusMessageBatch) -> list[bytes]:
-    """The encoded messages of a batch."""
     return [bytes(item) for item in batch._message[5]]
 
 
@@ -159,6 +158,5 @@ def as_service_bus_message(raw: AmqpAnnotatedMessage) -> ServiceBusMessage:
 
 
 def message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> str:
-    """A message's id as text."""
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
     return str(raw.properties.message_id) if raw.properties is not None else ""

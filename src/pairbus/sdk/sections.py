@@ -21,8 +21,20 @@ BODIES: Final = (0x75, 0x76, 0x77)
 FOOTER: Final = 0x78
 
 NULL: Final = b"\x40"
-PROPERTIES_COUNT: Final = 13
 HEADER_COUNT: Final = 5
+BROKER_ANNOTATIONS: Final = frozenset(
+    {
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+        "x-opt-lock-token",
+        "x-opt-partition-id",
+    }
+)
+"""Message annotations that the broker adds to a delivery."""
 
 _SMALL_ULONG: Final = 0x53
 _ULONG: Final = 0x80

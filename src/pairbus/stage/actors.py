@@ -29,7 +29,6 @@ class Actor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
@@ -42,7 +41,6 @@ class Actor:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread still works."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -110,7 +108,6 @@ class Consumer(Actor):
 
 
 def digest(body: bytes) -> str:
-    """SHA-256 of a message body."""
     return hashlib.sha256(body).hexdigest()
 
 

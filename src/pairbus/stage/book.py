@@ -75,7 +75,6 @@ class Book:
             self._messages[message_id] = SentMessage(entity, message_id, now, sha256)
 
     def accepted(self, message_id: str, now: int, *, is_parked: bool = False) -> None:
-        """The broker accepted the message."""
         with self._lock:
             message = self._messages[message_id]
             message.accepted_ms, message.is_parked = now, is_parked
@@ -92,7 +91,6 @@ class Book:
             message.longest_ms = max(message.longest_ms, milliseconds)
 
     def refused(self, refusal: Refusal) -> None:
-        """A send raised an error."""
         with self._lock:
             self._refusals.append(refusal)
 
@@ -136,7 +134,6 @@ class Book:
 
     @property
     def accepted_count(self) -> int:
-        """Messages that the broker accepted."""
         return self._accepted
 
     @property
@@ -151,16 +148,13 @@ class Book:
 
     @property
     def refusal_count(self) -> int:
-        """Sends that raised an error."""
         return len(self._refusals)
 
     def messages(self) -> list[SentMessage]:
-        """All messages, as they are now."""
         with self._lock:
             return list(self._messages.values())
 
     def deliveries(self) -> list[Delivery]:
-        """All deliveries, oldest first."""
         with self._lock:
             return list(self._deliveries)
 

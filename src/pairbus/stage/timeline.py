@@ -31,8 +31,6 @@ _ONCE: Final = frozenset({Kind.SET_ASIDE, Kind.QUEUE_EVICTED, Kind.DRAINED})
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One line of the timeline."""
-
     at_ms: int
     text: str
     tone: str
@@ -53,7 +51,6 @@ class Timeline:
 
     @property
     def elapsed_ms(self) -> int:
-        """Milliseconds since the run began."""
         return steady_ms() - self.begun_ms
 
     def say(self, text: str, tone: str = "") -> None:

@@ -171,13 +171,11 @@ def _are_whole(values: list[object]) -> bool:
 
 
 def add_fault(broker: Broker, body: Mapping[str, object], now: int) -> dict[str, object]:
-    """Switch one on."""
     broker.faults.add(dict(body), now)
     return faults(broker, now)
 
 
 def clear_faults(broker: Broker, now: int) -> dict[str, object]:
-    """Switch all off."""
     _check_offered(broker)
     broker.faults.clear()
     return faults(broker, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.whole import DecodedMessage, decode_message
-from pairbus.amqp.types import Double, Float, Sized, Timestamp, Uuid
+from pairbus.amqp.types import Double, Float, Sized, Timestamp
 from pairbus.engine.queues import browse
 from pairbus.errors import InvalidParkedPropertyError, ProtocolError
 from pairbus.gateway.outgoing import encode_delivery
@@ -144,9 +144,6 @@ def _text(value: object, limit: int = TEXT_CHARACTERS_MAX) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, Uuid):
-        text = value.raw.hex()
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     if isinstance(value, Timestamp):
         return f"{value.ms} ms"
     if isinstance(value, Sized | Float | Double):

@@ -34,7 +34,6 @@ _TITLES: Final = {
 _UNITS: Final = {"mb": "MB", "kb": "KB"}
 ENTITIES_SHOWN_MAX: Final = 1_000
 """Entities in one overview; the page says when there are more."""
-DEAD_LETTER_SUFFIX: Final = "/$DeadLetterQueue"
 
 
 def overview(broker: Broker, grant: Grant, now: int) -> dict[str, object]:
@@ -68,7 +67,6 @@ def _totals(broker: Broker) -> dict[tuple[str, str], int]:
 
 
 def entity_row(entity: Entity, totals: dict[tuple[str, str], int]) -> dict[str, object]:
-    """One line of the overview."""
     counts = entity.counts()
     path = entity.path
     is_backlog = stage_of(path) == BACKLOG

@@ -43,7 +43,6 @@ def _tagged(
 
 
 def tag_of(body: bytes) -> str:
-    """The entity tag of some bytes."""
     return f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
 
 

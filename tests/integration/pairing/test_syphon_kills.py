@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.pairing import parking
 from pairbus.sdk import sections
 from pairbus.sdk.browsing import browse
 from pairbus.testing import Namespace, Pair, Queue
@@ -25,6 +24,7 @@ from tests.integration.pairing.syphon_process import (
     wait_for_home,
     waiting,
 )
+from tests.payloads import message_id_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -52,7 +52,7 @@ def copies(namespace: Namespace, queue: str) -> Counter[str]:
         number = 1
         while page := browse(receiver, number, 250):
             for payload in page:
-                found[parking.message_id_text(parking.message_id_of(payload))] += 1
+                found[message_id_of(payload)] += 1
             number = _number(page[-1]) + 1
     return found
 

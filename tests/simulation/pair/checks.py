@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pairbus.pairing import parking
 from pairbus.pairing.rules.health import EntityHealth, Health
 from pairbus.pairing.rules.trigger import counts
 from pairbus.sdk import sections
 from pairbus.sdk.failures import IN_DOUBT, classify
+from tests.payloads import message_id_of
 
 if TYPE_CHECKING:
     from pairbus.drain.plan import BacklogMessage
@@ -197,11 +197,9 @@ class Checks:
         homes: dict[str, list[tuple[str, bytes]]] = {}
         for queue in self._world.primary.queues.values():
             for payload in queue.history:
-                homes.setdefault(parking.message_id_text(parking.message_id_of(payload)), []).append(
-                    (queue.name, payload)
-                )
+                homes.setdefault(message_id_of(payload), []).append((queue.name, payload))
         dead = {
-            parking.message_id_text(parking.message_id_of(stored.payload))
+            message_id_of(stored.payload)
             for queue in self._world.secondary.queues.values()
             for stored, _ in queue.dead
         }

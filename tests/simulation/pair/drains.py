@@ -16,6 +16,7 @@ from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, classify
+from tests.payloads import message_id_of
 from tests.simulation.pair.model import NamespaceModel, Stored
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class SimOutlet:
 
         def browse() -> set[str]:
             stored = world.primary.queue(path).messages.values()
-            return {parking.message_id_text(parking.message_id_of(one.payload)) for one in stored}
+            return {message_id_of(one.payload) for one in stored}
 
         there = await self._owner.ask(world.primary, browse, ANSWER_MS)
         found = [message for message in messages if message.message_id in there]

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.pairing import parking
+from pairbus.amqp.message.whole import PROPERTY_FIELDS
 from pairbus.sdk import sections
+from tests.payloads import message_id_of
 
 LOCK_MS = 60_000
 
@@ -36,7 +37,7 @@ class QueueModel:
     messages: dict[int, Stored] = field(default_factory=dict)
     dead: list[tuple[Stored, str]] = field(default_factory=list)
     history: list[bytes] = field(default_factory=list)
-    seen_ids: set[bytes] = field(default_factory=set)
+    seen_ids: set[str] = field(default_factory=set)
     pings: int = 0
     _next_number: int = 1
     _next_lock: int = 1
@@ -56,7 +57,7 @@ class QueueModel:
         """Store messages: all or none."""
         self.check(is_send=True)
         for payload in payloads:
-            message_id = parking.message_id_of(payload)
+            message_id = message_id_of(payload)
             if self.detects_duplicates and message_id in self.seen_ids:
                 continue
             self.seen_ids.add(message_id)
@@ -128,7 +129,7 @@ class NamespaceModel:
 
 def original(number: int, session: str | None, *, has_alias_name: bool, has_life: bool) -> bytes:
     """An encoded message as an application would send it; ``number`` makes it unlike any other."""
-    properties = [sections.NULL] * sections.PROPERTIES_COUNT
+    properties = [sections.NULL] * len(PROPERTY_FIELDS)
     properties[0] = sections.encode_text(f"m{number}")
     if session is not None:
         properties[10] = sections.encode_text(session)
@@ -148,4 +149,4 @@ def original(number: int, session: str | None, *, has_alias_name: bool, has_life
 
 def number_of(payload: bytes) -> int:
     """The number of a message, parked or not."""
-    return int(parking.message_id_text(parking.message_id_of(payload)).removeprefix("m"))
+    return int(message_id_of(payload).removeprefix("m"))

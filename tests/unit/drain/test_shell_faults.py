@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import exceptions as sdk
 
+from pairbus.amqp.message.whole import PROPERTY_FIELDS
 from pairbus.drain.ledger import Ledger
 from pairbus.drain.plan import BacklogMessage
 from pairbus.pairing import parking
@@ -63,7 +64,7 @@ def test_deduct_counts_the_time_that_a_message_waited_for_its_destination(
 def test_a_frozen_time_to_live_begins_with_the_send_and_not_with_the_receive(
     loop: VirtualLoop,
 ) -> None:
-    properties = [sections.NULL] * sections.PROPERTIES_COUNT
+    properties = [sections.NULL] * len(PROPERTY_FIELDS)
     properties[0] = sections.encode_text("m1")
     properties[8], properties[9] = sections.encode_timestamp(HOUR_S * 1000), sections.encode_timestamp(0)
     parts = [

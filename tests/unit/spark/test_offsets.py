@@ -10,7 +10,6 @@ from pairbus.errors import UsageError
 from pairbus.spark.connector.offsets import (
     Offset,
     mark_of,
-    merged,
     numbers_of,
     runs_of,
     size_of,
@@ -38,11 +37,6 @@ def test_any_number_of_pieces_holds_every_number_once_and_in_order(numbers: list
     assert len(pieces) == min(parts, len(numbers))
     sizes = [size_of(piece) for piece in pieces]
     assert not sizes or max(sizes) - min(sizes) <= 1
-
-
-@given(NUMBERS, NUMBERS)
-def test_merging_keeps_each_number_once(left: list[int], right: list[int]) -> None:
-    assert list(numbers_of(merged(runs_of(left), runs_of(right)))) == sorted({*left, *right})
 
 
 def test_a_range_is_cut_into_consecutive_ranges() -> None:

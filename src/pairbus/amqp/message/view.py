@@ -6,7 +6,6 @@ from typing import Final
 
 from pairbus.amqp.decode import decode_value, skip_value
 from pairbus.amqp.message.layout import DATA, LAYOUT, PREFIX_SIZE, SEQUENCE, VALUE, property_pairs
-from pairbus.amqp.types import Uuid
 from pairbus.errors import RemoteProtocolError
 
 _SYSTEM: Final[dict[str, int]] = {
@@ -99,17 +98,6 @@ class PropertiesView:
                 name = key.decode("utf-8", "replace")
                 self._user[name.lower()] = (name, _value(raw))
         return self._user
-
-
-def message_id_text(raw: bytes) -> str:
-    """A message-id as people write it: what ``scan`` found, for logs and listings."""
-    if not raw:
-        return ""
-    value, _ = decode_value(raw)
-    if isinstance(value, Uuid):
-        text = value.raw.hex()
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _value(raw: bytes) -> object:

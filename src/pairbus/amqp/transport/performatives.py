@@ -187,8 +187,6 @@ class Disposition(Composite):
 
 @dataclass(slots=True)
 class Detach(Composite):
-    """Ends a link."""
-
     handle: int = 0
     closed: bool = False
     error: AmqpError | None = None
@@ -196,15 +194,11 @@ class Detach(Composite):
 
 @dataclass(slots=True)
 class End(Composite):
-    """Ends a session."""
-
     error: AmqpError | None = None
 
 
 @dataclass(slots=True)
 class Close(Composite):
-    """Ends a connection."""
-
     error: AmqpError | None = None
 
 

@@ -49,8 +49,6 @@ UNSETTLED_MAX: Final = 200_000
 
 
 class Session:
-    """One session of a connection."""
-
     __slots__ = (
         "accept_first",
         "accept_last",

@@ -112,7 +112,6 @@ def create_entity(
     expression: str | None,
     action: str | None,
 ) -> None:
-    """Create what the target names."""
     if kind == "rule":
         from azure.servicebus.management import SqlRuleAction, SqlRuleFilter, TrueRuleFilter
 
@@ -142,7 +141,6 @@ def update_entity(client: Any, target: Target, settings: dict[str, object]) -> s
 
 
 def delete_entity(client: Any, target: Target) -> None:
-    """Delete what the target names."""
     # Queues and topics are deleted by the same request.
     kind = "queue" if target.kind == QUEUE_OR_TOPIC else target.kind
     getattr(client, f"delete_{kind}")(*target.names)

@@ -62,14 +62,10 @@ class Refused(click.ClickException):
 
 
 class Missing(Refused):
-    """There is no such entity."""
-
     exit_code = 1
 
 
 class Present(Refused):
-    """The entity exists already."""
-
     exit_code = 1
 
 

@@ -37,7 +37,6 @@ Parse = Callable[[str], object]
 
 
 def json_option(help: str = "Print one JSON object.") -> Any:
-    """The option ``--json``."""
     return option(help, False, flag="--json")
 
 

@@ -71,7 +71,6 @@ def spark_errors() -> Iterator[None]:
 
 @contextmanager
 def closing_spark(spark: SparkSession) -> Iterator[None]:
-    """Stop a session at the end."""
     try:
         yield
     finally:

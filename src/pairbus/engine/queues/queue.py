@@ -488,7 +488,6 @@ class Queue(QueueState):
     # -- ends ----------------------------------------------------------------------------------
 
     def remove(self, message: Message) -> None:
-        """Record that a message is gone."""
         self.record(MessageRemoved(self.queue_id, message.sequence_number, message.location, message.size))
 
     def fail(self, message: Message, changed_properties: bytes, now: int) -> None:
@@ -545,7 +544,6 @@ class Queue(QueueState):
     def move_to_dead_letter(
         self, message: Message, reason: str | None, description: str | None, changed: bytes, now: int
     ) -> None:
-        """Dead-letter a message of this queue."""
         assert self.dead_letter_queue is not None, self.path
         self.move(message, self.dead_letter_queue, reason, description, changed, now)
 

@@ -16,7 +16,7 @@ from pairbus.amqp.types import Timestamp, Uuid
 from pairbus.engine.rules.sql.action import SqlAction, compile_action
 from pairbus.engine.rules.sql.declared import SPECIAL_DOUBLES, Declared
 from pairbus.engine.rules.sql.filter import SqlFilter, compile_filter
-from pairbus.engine.rules.sql.text import uuid_octets_from, uuid_text
+from pairbus.engine.rules.sql.text import uuid_octets_from
 from pairbus.engine.rules.sql.values import Duration
 from pairbus.engine.rules.subscription import (
     CORRELATION_ELEMENTS,
@@ -46,7 +46,6 @@ def rule_text(rule: Rule) -> str:
 
 
 def with_rules(settings: Settings, rules: RuleSet) -> Settings:
-    """A subscription's settings with these rules."""
     return replace(settings, rules=tuple(rule_text(rule) for rule in rules.rules))
 
 
@@ -143,7 +142,7 @@ def value_to_json(value: object) -> dict[str, object]:
     if isinstance(value, Duration):
         return {"type": "duration", "value": value.ms}
     if isinstance(value, Uuid):
-        return {"type": "uuid", "value": uuid_text(value.raw)}
+        return {"type": "uuid", "value": str(value)}
     raise InvalidRule(f"a value of type {type(value).__name__} cannot be kept in a rule")
 
 

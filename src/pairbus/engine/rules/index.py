@@ -227,7 +227,6 @@ class TopicIndex(Generic[Key]):
         self.correlation_filter_count -= rules.correlation_filter_count
 
     def rules_of(self, key: Key) -> RuleSet | None:
-        """The rules of a subscription."""
         order = self._orders.get(key, -1)
         return self._rule_sets.get(order)
 

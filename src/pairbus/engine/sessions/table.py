@@ -54,8 +54,6 @@ class Session:
 
 
 class SessionTable:
-    """All sessions of a queue."""
-
     __slots__ = (
         "_awake",
         "_hold_ends",

@@ -72,7 +72,6 @@ class Route:
 
 
 def route_of(target: str) -> Route:
-    """The resource of a target."""
     path = unquote(target.partition("?")[0]).removeprefix("/").removesuffix("/")
     segments = path.split("/")
     first = segments[0].lower()

@@ -12,7 +12,7 @@ from pairbus.amqp.types import Timestamp, Uuid
 from pairbus.engine.rules.sql.action import SqlAction, compile_action
 from pairbus.engine.rules.sql.declared import Declared, declared
 from pairbus.engine.rules.sql.filter import compile_filter
-from pairbus.engine.rules.sql.text import duration_text, instant_text, uuid_text
+from pairbus.engine.rules.sql.text import duration_text, instant_text
 from pairbus.engine.rules.sql.values import Duration
 from pairbus.engine.rules.subscription import (
     CORRELATION_ELEMENTS,
@@ -172,7 +172,7 @@ def typed_text(value: object) -> tuple[str, str]:
     if isinstance(value, float):
         return "double", repr(float(value))
     if isinstance(value, Uuid):
-        return "string", uuid_text(value.bytes)
+        return "string", str(value)
     if isinstance(value, bytes):
         return "base64Binary", base64.b64encode(value).decode("ascii")
     # A null has no type, and the Python client cannot read a value without one.

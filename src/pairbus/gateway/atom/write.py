@@ -67,14 +67,12 @@ class Address:
 
 
 def entity_entry(entity: Entity, address: Address) -> str:
-    """The entry of any entity."""
     settings = entity.settings
     name, content = ENTITY_ELEMENTS[entity.kind], _content(entity, address)
     return _entry(address, entity.path, entity.name, settings.created_at, settings.updated_at, name, content)
 
 
 def rule_entry(subscription: Entity, rule: Rule, address: Address) -> str:
-    """The entry of one rule."""
     path = f"{subscription.path}/{RULES}/{rule.name}"
     return _entry(
         address, path, rule.name, rule.created_at, rule.created_at, RULE_ELEMENT, rule_content(rule)
@@ -82,7 +80,6 @@ def rule_entry(subscription: Entity, rule: Rule, address: Address) -> str:
 
 
 def namespace_entry(name: str, created_at: int, address: Address) -> str:
-    """The entry about the namespace itself."""
     content = (
         element("CreatedTime", instant(created_at))
         + element("MessagingSKU", SKU)

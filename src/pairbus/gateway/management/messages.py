@@ -110,7 +110,6 @@ def cancel(request: Request) -> dict[str, object]:
 
 
 def receive_deferred(request: Request) -> dict[str, object]:
-    """Receive deferred messages by their numbers."""
     numbers = request.numbers("sequence-numbers")
     mode = request.number("receiver-settle-mode", 0, 1)
     session = _session(request)

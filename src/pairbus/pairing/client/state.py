@@ -185,7 +185,6 @@ class PairingState:
         return found is not None and found.state is Health.FAILED_OVER
 
     def reports(self) -> dict[str, EntityReport]:
-        """Every entity's state."""
         with self.lock:
             return {health.path: health.report(self._time_of) for health in self._healths.values()}
 
@@ -318,7 +317,6 @@ class PairingState:
     # --- seeing -----------------------------------------------------------------------------------
 
     def emit(self, kind: Kind, subject: str, text: str, *, is_loud: bool = False, **data: object) -> None:
-        """Raise an event."""
         now = self.clock()
         event = Event(kind, subject, text, now, dict(data), is_loud, self._time_of(now))
         self.events.add(event)
@@ -362,7 +360,6 @@ class PairingState:
         return total
 
     def statistics(self, oldest_age_ms: int | None = None, drain_rate_per_s: float = 0.0) -> Statistics:
-        """A frozen picture of the counters."""
         with self.lock:
             return snapshot(
                 self.counters,

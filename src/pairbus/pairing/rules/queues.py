@@ -63,7 +63,6 @@ def take_census(found: Sequence[BacklogQueue], count: int) -> Census:
 
 
 def name_of(primary: str, index: int) -> str:
-    """The name of one backlog queue."""
     return backlog_queue(primary, index)
 
 

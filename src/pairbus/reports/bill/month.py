@@ -37,8 +37,6 @@ class MonthUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a bill."""
-
     meter: str
     text: str
     quantity: Decimal
@@ -50,8 +48,6 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthBill:
-    """The lines of one month."""
-
     month: str
     currency: str
     lines: tuple[Line, ...]
@@ -86,7 +82,6 @@ def hours_by_month(start: datetime, end: datetime) -> dict[str, int]:
 
 
 def month_bill(usage: MonthUsage, table: PriceTable) -> MonthBill:
-    """The bill of a month."""
     lines = [_base_line(usage.hours, table)]
     lines += _band_lines(OPERATIONS, Decimal(usage.operations), table.operations, "operations", MILLION)
     connections = divided(Decimal(usage.peak_hours), table.connection_hours)

@@ -94,8 +94,6 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    """A bill."""
-
     billing: Billing
     days: tuple[DayRow, ...]
     purposes: tuple[PurposeRow, ...]

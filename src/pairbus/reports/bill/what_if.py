@@ -86,8 +86,6 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings that were in force."""
-
     failover_interval_ms: int = milliseconds(FAILOVER_INTERVAL_DEFAULT)
     ping_interval_ms: int = milliseconds(PING_INTERVAL_DEFAULT)
 

@@ -16,7 +16,6 @@ from pairbus.reports.inputs import Inputs
 AUTO: Final = "auto"
 LOCAL: Final = "local"
 SPARK: Final = "spark"
-ENGINES: Final = (AUTO, LOCAL, SPARK)
 
 
 class PricedBill(Protocol):

@@ -30,7 +30,6 @@ _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def bill_document(report: CostReport) -> Document:
-    """The whole report."""
     sentence, detail = f"{shown(report.known, report.currency)} in all", pairing_text(report)
     if report.unknown:
         sentence = f"{shown(report.known, report.currency)}, and what has no known price"

@@ -56,7 +56,6 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S"
 
 
 def certificate_document(found: Certificate) -> Document:
-    """The whole report."""
     sections = [
         _balance(found),
         _arrivals(found),

@@ -99,8 +99,6 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole report."""
-
     title: str
     subtitle: str
     kind: str

@@ -41,7 +41,6 @@ def text(value: object) -> str:
 
 
 def page(document: Document) -> str:
-    """The whole page."""
     style = (files("pairbus.reports.views") / "page.css").read_text(encoding="utf-8")
     title, subtitle = text(document.title), text(document.subtitle)
     parts = [_verdict(document), _tiles(document), *map(_section, document.sections)]
@@ -57,7 +56,6 @@ def page(document: Document) -> str:
 
 
 def part(value: Part) -> str:
-    """One part of a section."""
     match value:
         case Table():
             return _table(value)

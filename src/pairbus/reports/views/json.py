@@ -31,7 +31,6 @@ def encoded(value: object) -> Any:
 
 
 def cost_json(report: CostReport) -> dict[str, object]:
-    """The bill."""
     found: dict[str, object] = encoded(
         {
             "currency": report.currency,
@@ -55,7 +54,6 @@ def cost_json(report: CostReport) -> dict[str, object]:
 
 
 def estimate_json(found: Estimate) -> dict[str, object]:
-    """The estimate."""
     return {
         "figures": encoded(found.figures),
         "operations": found.operations,

@@ -38,7 +38,6 @@ class _Console(Console):
 
 
 def print_document(document: Document) -> None:
-    """Print to standard output."""
     console = _Console()
     if not console.is_terminal:
         console = _Console(width=WIDTH_WITHOUT_TERMINAL)

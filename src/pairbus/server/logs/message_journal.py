@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.view import PropertiesView
-from pairbus.amqp.types import Uuid
 from pairbus.model.message_row import types
 from pairbus.server.files import FILE_MODE, sync_directory
 from pairbus.server.logs.parquet import HOUR_MS, hour_name, write_part
@@ -76,9 +75,6 @@ def encode_row(row: AuditRow) -> bytes:
 def _id_text(value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, Uuid):
-        text = value.raw.hex()
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

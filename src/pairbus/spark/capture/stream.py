@@ -147,8 +147,6 @@ class _Warnings:
 
 
 class _BatchWriter:
-    """Writes batches and counts them."""
-
     def __init__(
         self, options: CaptureOptions, directory: Path | None, on_progress: Callable[[Captured], None]
     ) -> None:

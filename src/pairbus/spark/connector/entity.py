@@ -80,7 +80,6 @@ class Entity:
         self._receiver: ServiceBusReceiver | None = None
 
     def close(self) -> None:
-        """Close the connection."""
         for thing in (self._receiver, self._client):
             if thing is not None:
                 with suppress(Exception):

@@ -143,11 +143,6 @@ def numbers_of(runs: Iterable[Run]) -> Iterable[int]:
         yield from range(first, last + 1)
 
 
-def merged(*many: Sequence[Run]) -> tuple[Run, ...]:
-    """All numbers of several lists of runs, once."""
-    return runs_of(sorted({number for runs in many for number in numbers_of(runs)}))
-
-
 def split(runs: Sequence[Run], parts: int) -> list[tuple[Run, ...]]:
     """Cut into at most ``parts`` consecutive pieces of nearly equal size."""
     total = size_of(runs)

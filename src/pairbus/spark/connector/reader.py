@@ -169,7 +169,6 @@ class ServiceBusReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """The messages of a range."""
         return self._reading.rows(partition)
 
 
@@ -223,7 +222,6 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # --- where a stream stands --------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query begins."""
         starting = self._options.starting
         if starting == "earliest":
             sequence = 0
@@ -234,7 +232,6 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offset(self._options.entity, sequence).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """As ``maxMessagesPerTrigger`` says."""
         return ReadMaxRows(self._options.messages_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -300,7 +297,6 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return pieces
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """The messages of one piece."""
         return self._reading.rows(partition)
 
     def commit(self, end: dict[str, Any]) -> None:

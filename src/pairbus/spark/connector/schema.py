@@ -47,18 +47,6 @@ TIME_MS_MAX: Final = 253_402_300_799_000
 """From the year 1 to the last second of the year 9999: Spark's timestamps end there for most readers."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_BROKERS_OWN: Final = frozenset(
-    {
-        "x-opt-sequence-number",
-        "x-opt-enqueued-time",
-        "x-opt-locked-until",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-message-state",
-        "x-opt-deadletter-source",
-        "x-opt-lock-token",
-        "x-opt-partition-id",
-    }
-)
 _TYPE_OF: Final[dict[int, str]] = {
     0x40: "null",
     **dict.fromkeys((0x41, 0x42, 0x56), "boolean"),
@@ -118,7 +106,7 @@ def original_of(payload: bytes) -> bytes:
     parts = amqp.replace(parts, amqp.HEADER, kept)
     for code in (amqp.DELIVERY_ANNOTATIONS, amqp.MESSAGE_ANNOTATIONS):
         items = amqp.map_items(amqp.find(parts, code))
-        rest = [item for item in items if amqp.text_of(item[0]) not in _BROKERS_OWN]
+        rest = [item for item in items if amqp.text_of(item[0]) not in amqp.BROKER_ANNOTATIONS]
         parts = amqp.replace(parts, code, amqp.encode_map(rest) if rest else None)
     items = amqp.map_items(amqp.find(parts, amqp.APPLICATION_PROPERTIES))
     rest = [item for item in items if amqp.text_of(item[0]) not in _MARKED.values()]
@@ -155,8 +143,6 @@ def _typed(raw: bytes) -> tuple[str, str | None]:
         return kind, "true" if value else "false"
     if isinstance(value, Timestamp):
         return kind, str(value.ms)
-    if isinstance(value, types.Uuid):
-        return kind, str(uuid.UUID(bytes=value.bytes))
     if isinstance(value, bytes):
         return kind, base64.b64encode(value).decode()
     return kind, repr(value) if isinstance(value, float) else str(value)
@@ -165,8 +151,6 @@ def _typed(raw: bytes) -> tuple[str, str | None]:
 def _text(value: object) -> str | None:
     if value is None:
         return None
-    if isinstance(value, types.Uuid):
-        return str(uuid.UUID(bytes=value.bytes))
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 

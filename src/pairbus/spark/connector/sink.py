@@ -378,7 +378,6 @@ class ServiceBusStreamWriter(DataSourceStreamWriter):
         """The same for every attempt of every task."""
 
     def write(self, iterator: Iterator[Row]) -> Sent:
-        """Send one partition of a batch."""
         return asyncio.run(_Sending(self._options, self._job).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -42,7 +42,6 @@ class ServiceBusDataSource(DataSource):
         return ServiceBusReader(parse_source(self.options, is_stream=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Read an entity as a stream."""
         from pairbus.spark.connector.reader import ServiceBusStreamReader
 
         return ServiceBusStreamReader(parse_source(self.options, is_stream=True), schema)
@@ -62,7 +61,6 @@ class ServiceBusDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: ARG002 - Spark's shape
     ) -> DataSourceStreamWriter:
-        """Send the rows of a stream."""
         from pairbus.spark.connector.sink import ServiceBusStreamWriter
 
         return ServiceBusStreamWriter(_sink_options(self.options, schema))

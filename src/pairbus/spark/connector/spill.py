@@ -40,7 +40,6 @@ class Spill:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was added."""
         return not self._runs
 
     def add(self, records: Iterable[Record]) -> None:

@@ -131,8 +131,6 @@ def run_syphon(
 
 
 class _Run:
-    """One run of the drain."""
-
     def __init__(
         self,
         options: SyphonOptions,
@@ -169,7 +167,6 @@ class _Run:
         self._targets: dict[str, int] = {}
 
     def run(self) -> Report:
-        """Drain, and return the report."""
         started = time.monotonic()
         census = Census(self._options.secondary, self._name, self._options.queues, self._options.authorities)
         try:

@@ -24,8 +24,6 @@ _GROUP: Final = ("backlog_queue", "destination", "outcome")
 
 
 class LedgerWriter:
-    """Writes the rows of one run."""
-
     def __init__(self, path_or_url: str, run_id: str) -> None:
         self._is_url = _URL.match(path_or_url) is not None and not path_or_url.startswith("file:")
         self._run = f"{path_or_url}/run={run_id}"

@@ -74,7 +74,6 @@ class Report:
     ledger: str = ""
 
     def add(self, counts: Iterable[Count]) -> None:
-        """Add what a slice did."""
         self.waiting = {}
         for count in counts:
             if count.outcome in (MOVED, LOCK_LOST):

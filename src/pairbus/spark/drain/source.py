@@ -48,7 +48,6 @@ class DrainReader(DataSourceReader):
         self._is_speculated = is_speculated
 
     def partitions(self) -> list[InputPartition]:
-        """One per share."""
         return [SharePartition(queues) for queues in self._shares]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -76,7 +75,6 @@ class DrainDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The ledger's."""
         return LEDGER_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's shape

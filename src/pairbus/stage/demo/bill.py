@@ -18,8 +18,6 @@ Counts = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One purpose."""
-
     purpose: str
     operations: int
     amount: Decimal
@@ -35,12 +33,10 @@ class Bill:
 
     @property
     def operations(self) -> int:
-        """Operations of all purposes."""
         return sum(line.operations for line in self.lines)
 
     @property
     def amount(self) -> Decimal:
-        """Cost of all purposes."""
         return total([line.amount for line in self.lines])
 
     def for_pairing(self) -> tuple[int, Decimal]:

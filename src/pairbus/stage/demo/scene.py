@@ -20,8 +20,6 @@ POLL_SECONDS: Final = 0.25
 
 @dataclass(slots=True)
 class SideView:
-    """One namespace."""
-
     name: str
     role: str
     is_serving: bool = False
@@ -40,7 +38,6 @@ class SideView:
 
     @property
     def operations(self) -> int:
-        """Billed operations so far."""
         return billed(self.all_counted).total()
 
     def update(self, overview: dict[str, Any]) -> None:

@@ -350,7 +350,6 @@ class _Judge:
     # --- the end ------------------------------------------------------------------------------------
 
     def bill(self) -> Line:
-        """What it took."""
         facts = self._facts
         self.figures |= {"operations": facts.operations, "cost": facts.cost, "currency": facts.currency}
         return Line(

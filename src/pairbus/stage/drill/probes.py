@@ -99,7 +99,6 @@ class Prober(Actor):
             pass
 
     def _send(self, sender: Any, message: ServiceBusMessage, message_id: str) -> bool:
-        """Send once; whether it was accepted."""
         parked, doubts, begun = self._report()[1], self._book.doubts(message_id), steady_ms()
         try:
             sender.send_messages(message, timeout=self._timeout)

@@ -35,7 +35,6 @@ class Scene(Timeline):
 
 
 def draw(scene: Scene) -> RenderableType:
-    """The live picture."""
     book = scene.book
     counts = (
         f"{book.sent_count:,} probes, {book.accepted_count:,} accepted, {book.refusal_count:,} sends refused"
@@ -64,7 +63,6 @@ def _remaining(scene: Scene) -> RenderableType:
 
 
 def show_card(console: Console, card: Card) -> None:
-    """Print the report card."""
     result = ("passed" if card.passed else "FAILED") + (", ended early" if card.is_early else "")
     console.print(
         Text(f"Report card of drill {card.drill} ({card.outage}): {result}", "bold"), soft_wrap=True

@@ -116,7 +116,6 @@ class Parser:
         return condition
 
     def expression(self) -> Expression:
-        """A value at this place."""
         start = self.token()
         return self._expression(self._sum(), start)
 

@@ -56,12 +56,6 @@ def double_from(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def uuid_text(octets: bytes) -> str:
-    """``01234567-89ab-…`` for 16 octets in RFC order."""
-    digits = octets.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
 def uuid_octets_from(text: str) -> bytes | None:
     """The 16 octets of a uuid's text, or None."""
     return bytes.fromhex(text.replace("-", "")) if UUID_PATTERN.fullmatch(text) else None

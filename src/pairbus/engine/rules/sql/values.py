@@ -23,7 +23,6 @@ from pairbus.engine.rules.sql.text import (
     duration_text,
     instant_text,
     number_text,
-    uuid_text,
 )
 from pairbus.errors import FilterFailed
 
@@ -103,7 +102,6 @@ _KINDS: Final[dict[type, int]] = {
 
 
 def kind_of(value: object) -> int:
-    """Which kind of value this is."""
     kind = _KINDS.get(type(value))
     if kind is None:
         return STRING if isinstance(value, str) else OPAQUE  # a symbol is a text
@@ -292,7 +290,7 @@ def text_of(value: object) -> str | None:
     if isinstance(value, (int, float)):
         return number_text(value)
     if isinstance(value, Uuid):
-        return uuid_text(value.raw)
+        return str(value)
     return None
 
 

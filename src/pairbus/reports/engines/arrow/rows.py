@@ -75,7 +75,6 @@ def _type(kind: Any) -> pa.DataType:
 
 
 def read_lines(path: str, columns: Columns) -> pa.Table:
-    """One file of JSON lines."""
     rows: dict[str, list[Any]] = {name: [] for name in (*columns, "broken")}
     for line in _lines(path):
         for values, broken in _parsed(line, columns):

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """All rows of all inputs."""
-
     inputs: Mapping[str, Inputs]
     rows: DataFrame
     """KEY, ``measures``, ``role``, ``ms``, ``sequence_number``, ``place`` and ``status``: null for rows that say something of a message, else

@@ -44,8 +44,6 @@ a bit for each; two parts that share a hash can only raise a false alarm.
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Rows of usage logs."""
-
     range: UsageRange
     judged: DataFrame
     """Every row: EVENT, VALUES, ``source``, ``raw``, and ``reason``: null, or why it cannot be true. ``ms`` is its minute, in milliseconds
