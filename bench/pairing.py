@@ -1,6 +1,7 @@
 """What pairing costs and how fast it reacts, as ratios from one run.
 
-1. A healthy paired send beside a plain send of the official SDK, interleaved (target: at most 1.02).
+1. A healthy paired send beside a plain send of the official SDK, interleaved (target: at most 1.02). A second plain sender
+   takes part, so that one sees how far a ratio is from 1 by chance.
 2. The in-process drain beside what the official SDK can do with receive + send + complete (target: at least 0.8).
 3. From the kill of the primary to the first parked message, beyond the failover interval.
 4. From the primary's recovery to failback, beyond the ping interval.
@@ -17,6 +18,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +54,8 @@ class Healthy:
     plain_ms: float
     paired_ms: float
     ratio: float
+    control_ratio: float
+    """That of a second plain sender beside the first: how far a ratio is from 1 by chance in this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class Pairing:
         lines = []
         lines.append(
             f"healthy send: plain SDK {healthy.plain_ms:.3f} ms, paired {healthy.paired_ms:.3f} ms, "
-            f"ratio {healthy.ratio:.3f} (target <= {HEALTHY_RATIO_MAX})"
+            f"ratio {healthy.ratio:.3f} (target <= {HEALTHY_RATIO_MAX}; "
+            f"plain beside plain {healthy.control_ratio:.3f})"
         )
         lines.append(
             f"drain: plain SDK {drain.sdk_per_s:.0f}/s, syphon {drain.syphon_per_s:.0f}/s, "
@@ -137,24 +142,31 @@ def _healthy(pair: Pair, rounds: int, state: Path) -> Healthy:
     """Chunks of plain and paired sends take turns, so that foreign load meets both alike."""
     with (
         pair.primary.client() as plain_client,
+        pair.primary.client() as other_client,
         _paired(pair, state) as client,
         plain_client.get_queue_sender(QUEUE) as plain,
+        other_client.get_queue_sender(QUEUE) as other,
         client.get_queue_sender(QUEUE) as ours,
     ):
-        senders: list[tuple[str, Any]] = [("plain", plain), ("paired", ours)]
+        senders: list[tuple[str, Any]] = [("plain", plain), ("other", other), ("paired", ours)]
         for _, sender in senders:
             _send(sender, WARM_UP)
-        times: dict[str, list[float]] = {"plain": [], "paired": []}
+        times: dict[str, list[float]] = {name: [] for name, _ in senders}
+        orders = list(permutations(senders))
         for turn in range(rounds):
-            for name, sender in senders if turn % 2 else reversed(senders):
+            for name, sender in orders[turn % len(orders)]:
                 times[name].append(_send(sender, CHUNK))
     # Neighbours in time are compared with each other; the median leaves out the turns that a foreign load hit.
-    ratios = [ours / plain for plain, ours in zip(times["plain"], times["paired"], strict=True)]
     return Healthy(
         statistics.median(times["plain"]) * 1000,
         statistics.median(times["paired"]) * 1000,
-        statistics.median(ratios),
+        _median_ratio(times["paired"], times["plain"]),
+        _median_ratio(times["other"], times["plain"]),
     )
+
+
+def _median_ratio(ours: list[float], plain: list[float]) -> float:
+    return statistics.median(mine / theirs for mine, theirs in zip(ours, plain, strict=True))
 
 
 def _send(sender: Any, count: int) -> float:

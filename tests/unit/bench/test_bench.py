@@ -59,9 +59,9 @@ async def test_the_proxy_adds_its_distance_and_changes_nothing() -> None:
 
 
 def test_figures_of_pairing_name_their_targets() -> None:
-    result = Pairing(Healthy(1.0, 1.01, 1.01), Drain(100, 90, 0.9), Reaction(1.5, 0.5, 1.2, 0.2))
+    result = Pairing(Healthy(1.0, 1.01, 1.01, 1.0), Drain(100, 90, 0.9), Reaction(1.5, 0.5, 1.2, 0.2))
 
-    assert "ratio 1.010 (target <= 1.02)" in result.lines()[0]
+    assert "ratio 1.010 (target <= 1.02; plain beside plain 1.000)" in result.lines()[0]
 
 
 def test_every_command_has_a_benchmark_in_the_clone() -> None:

@@ -27,6 +27,7 @@ from pairbus.pairing.client.send import (
 from pairbus.pairing.errors import ClientClosedError
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
+from pairbus.pairing.rules.health import Health
 from pairbus.pairing.runtime.attempts import NotWanted, current_attempts, notice
 from pairbus.pairing.scheduled import split_handles
 from pairbus.sdk import handlers, message_bytes
@@ -80,6 +81,8 @@ class SenderCore:
         self._options = options
         self._is_topic = is_topic
         self._choice = Choice()
+        self._first_seconds = 0.0
+        """Time of the first attempt of a send that came without a timeout; 0: not known yet."""
         self._primary: Link | None = None
         self._backlog: dict[str, Link] = {}
         self._is_closed = False
@@ -206,10 +209,27 @@ class SenderCore:
         self._tally.sends += send.count
         current_attempts.set(send)
         try:
-            first_ms = self._first_attempt_ms(send)
-            if first_ms:
-                seconds = first_ms / 1000
-                if await self._try_primary(send, seconds, seconds + GRACE_SECONDS):
+            # The usual case stands here in one piece. After a send the caches of the processor are cold, and each
+            # function that it goes through costs several times what it costs in a loop.
+            health = self._health
+            if health.state is Health.HEALTHY and not send.is_scheduled:
+                seconds = self._first_seconds
+                if not seconds or send.timeout_ms != TIMEOUT_MS_DEFAULT:
+                    seconds = self._first_attempt_seconds(send.timeout_ms)
+                link = self._primary
+                if link is not None and seconds:
+                    try:
+                        await link.send(send.message, seconds, seconds + GRACE_SECONDS)
+                    except Exception as error:  # noqa: BLE001 - every error is judged by the flow
+                        self._primary_failed(send, error)
+                    else:
+                        self._tally.to_primary += send.count
+                        if health.state is Health.HEALTHY:
+                            health.has_accepted = True
+                        else:
+                            self._has_recovered()
+                        return
+                elif seconds and await self._try_primary(send, seconds, seconds + GRACE_SECONDS):
                     return
             await self._take_steps(send)
         except BaseException as error:
@@ -222,14 +242,22 @@ class SenderCore:
             mark(error, is_in_doubt=is_in_doubt)
             raise
 
-    def _first_attempt_ms(self, send: Send) -> int:
+    def _first_attempt_seconds(self, timeout_ms: int) -> float:
         """Time of the first attempt when it can be made without asking the flow, which costs a lock; 0: ask the flow."""
         interval_ms = self._state.failover_interval_ms
-        if not self._health.is_healthy or not interval_ms or send.is_scheduled:
-            return 0
-        if interval_ms < send.timeout_ms and self._state.is_paired:
-            return first_attempt_ms(send.timeout_ms, interval_ms, holds_while_suspect=self._holds)
-        return send.timeout_ms
+        if not interval_ms:
+            return 0.0
+        if interval_ms >= timeout_ms or not self._state.is_paired:
+            return timeout_ms / 1000
+        seconds = first_attempt_ms(timeout_ms, interval_ms, holds_while_suspect=self._holds) / 1000
+        if timeout_ms == TIMEOUT_MS_DEFAULT:
+            self._first_seconds = seconds
+        return seconds
+
+    def _has_recovered(self) -> None:
+        """The primary accepted a send, although the entity is not healthy."""
+        with self._state.lock:
+            self._state.apply(self._health, self._health.send_succeeded(self._state.clock()))
 
     async def _take_steps(self, send: Send) -> None:
         """Ask the flow what to do, do it, report, until a namespace has the messages or the flow gives up."""
@@ -275,8 +303,7 @@ class SenderCore:
             if health.is_healthy:
                 health.has_accepted = True
             else:
-                with self._state.lock:
-                    self._state.apply(health, health.send_succeeded(self._state.clock()))
+                self._has_recovered()
             return True
         self._primary_failed(send, failure)
         return False

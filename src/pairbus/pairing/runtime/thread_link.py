@@ -121,13 +121,14 @@ class ThreadLink:
     ) -> None:
         """One attempt of the SDK to send a message."""
         attempts = current_attempts.get(None)
+        # Attributes, not ``begin`` and ``sending``: what this costs is paid by every send.
         if attempts is not None:
-            attempts.begin()
+            attempts.is_sent = False
         if not self._is_wanted():
             raise NotWanted
         handlers.ensure_open(self.sender, timeout)
         if attempts is not None:
-            attempts.sending()
+            attempts.is_sent = True
         self._sdk_send(message, timeout=timeout, last_exception=last_exception)
 
     def _drop(self) -> None:
