@@ -212,7 +212,8 @@ class SenderCore:
             # The usual case stands here in one piece. After a send the caches of the processor are cold, and each
             # function that it goes through costs several times what it costs in a loop.
             health = self._health
-            if health.state is Health.HEALTHY and not send.is_scheduled:
+            before = health.state
+            if before is Health.HEALTHY and not send.is_scheduled:
                 seconds = self._first_seconds
                 if not seconds or send.timeout_ms != TIMEOUT_MS_DEFAULT:
                     seconds = self._first_attempt_seconds(send.timeout_ms)
