@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ RESTORE_AGAIN_MS: Final = 1_000
 """A limited time to live is calculated again when a message has waited here for longer."""
 
 logger = logging.getLogger("pairbus.syphon")
+
+MAIN_THREAD_ENDED: Final = (
+    "the program's main thread has ended, and Python opens no connections after that. Close the paired client before the end; "
+    "the messages stay in the backlog, for the next drain"
+)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -207,5 +213,7 @@ class Senders:
 
 def one_line(error: BaseException) -> str:
     """The kind of an error and the first line of its text."""
+    if isinstance(error, RuntimeError) and not threading.main_thread().is_alive():
+        return MAIN_THREAD_ENDED
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
 from pairbus.drain.plan import BacklogMessage
+from pairbus.drain.senders import MAIN_THREAD_ENDED, one_line
 from pairbus.sdk import receivers
 from tests.simulation.pair.model import original
 from tests.unit.pairing.fake_sdk import FakeClient, FakeSender
@@ -108,3 +110,13 @@ async def test_a_link_in_use_is_not_closed_for_another() -> None:
 
     assert fake.stored["slow"] == [payload]
     await outlet.close()
+
+
+def test_a_drain_that_outlives_the_main_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RuntimeError("cannot schedule new futures after interpreter shutdown")
+    assert one_line(error) == f"RuntimeError: {error}"
+
+    monkeypatch.setattr("threading.main_thread", lambda: SimpleNamespace(is_alive=lambda: False))
+
+    assert one_line(error) == MAIN_THREAD_ENDED
+    assert one_line(OSError("no route")) == "OSError: no route"
