@@ -17,7 +17,9 @@ from typing import Any, Self
 
 import websocket
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
+CALL_SECONDS = 120.0
+"""How long one answer of Chromium may take: a check of a page of a thousand rows, on a machine with other work."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless=new",
@@ -80,7 +82,7 @@ class Browser:
         port = port_file.read_text().split("\n")[0]
         pages = json.loads(urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10).read())
         address = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
-        self._socket = websocket.create_connection(address, timeout=30, suppress_origin=True)
+        self._socket = websocket.create_connection(address, timeout=CALL_SECONDS, suppress_origin=True)
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         return self
