@@ -1,4 +1,4 @@
-"""The drain with failures: real ``Drain``, ``Senders``, ``DrainPlan`` and ``Ledger`` on a virtual clock.
+"""The drain with failures: real ``Drain``, ``Senders``, ``DrainPlan`` and ``DoubtfulSends`` on a virtual clock.
 
 Only the ports are false: backlog queues and destinations are models, and the seed draws what goes wrong: answers that
 are lost, links that break, locks that lapse, kills in the middle of everything. A killed drain leaves its ledger and
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage, DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
 from pairbus.drain.shell import Drain
@@ -268,15 +268,15 @@ class DrainWorld:
             await task
             ledger.close()
 
-    def _start(self) -> tuple[Drain, asyncio.Task[None], Ledger, list[Inbox | Outlet]]:
+    def _start(self) -> tuple[Drain, asyncio.Task[None], DoubtfulSends, list[Inbox | Outlet]]:
         inboxes = [Inbox(self, queue) for queue in self.queues]
         outlet = Outlet(self)
-        ledger = Ledger.open(self.directory, "p")
+        ledger = DoubtfulSends.open(self.directory, "p")
         drain = Drain(
             inboxes,
             outlet,
             plan=DrainPlan(window=WINDOW, ready_max=20),
-            ledger=ledger,
+            doubts=ledger,
             counters=Counters(),
             clock=self.now,
             wall_clock=self.now,
@@ -284,7 +284,7 @@ class DrainWorld:
         return drain, asyncio.ensure_future(drain.run()), ledger, [*inboxes, outlet]
 
     async def _kill(
-        self, drain: Drain, task: asyncio.Task[None], ledger: Ledger, ports: list[Inbox | Outlet]
+        self, drain: Drain, task: asyncio.Task[None], ledger: DoubtfulSends, ports: list[Inbox | Outlet]
     ) -> None:
         """As SIGKILL: nothing more reaches a port or the ledger's file."""
         self.killed_with.update(ledger.ids())

@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus import SendAvailabilityOptions
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.shell import Drain
 from pairbus.pairing.client.aio import PairedServiceBusClient
@@ -147,7 +147,7 @@ class ShellWorld:
                 [FalseInbox(self.secondary, queue) for queue in QUEUES],
                 outlet,
                 plan=DrainPlan(),
-                ledger=Ledger(),
+                doubts=DoubtfulSends(),
                 counters=client._state.counters,
                 clock=lambda: round(loop.time() * 1000),
                 wall_clock=lambda: round(loop.time() * 1000),

@@ -75,7 +75,7 @@ class SparkWorld(DrainWorld):
         self.require(not self._waiting(), "P41: the backlog is not empty after the calm")
         for attempt in self._lost:
             await asyncio.wait([attempt.running])
-            self.killed_with.update(attempt.drain._ledger.ids())
+            self.killed_with.update(attempt.drain._doubts.ids())
 
     def _waiting(self) -> dict[str, int | None]:
         counts = {queue: len(self.secondary.queue(queue).messages) for queue in self.queues}
@@ -89,7 +89,7 @@ class SparkWorld(DrainWorld):
             if not self.is_calm and self.dice.random() < self.kill_rate:
                 await asyncio.sleep(self.dice.uniform(0, self.settings.seconds))
                 # In doubt when it dies: what it sent and has not completed.
-                self.killed_with.update(attempt.drain._ledger.ids())
+                self.killed_with.update(attempt.drain._doubts.ids())
                 if self.dice.random() < 0.3:
                     self._lost.append(attempt)
                 else:
@@ -97,7 +97,7 @@ class SparkWorld(DrainWorld):
                 continue
             await attempt.running
             # The same holds for a task whose last sends had no answer in time.
-            self.killed_with.update(attempt.drain._ledger.ids())
+            self.killed_with.update(attempt.drain._doubts.ids())
             seconds = (self.now() - begun) / 1000
             most = self.settings.seconds + BUDGET_STOP_SECONDS + CLOSE_SECONDS
             self.require(seconds <= most, f"D3: a task took {seconds} s")

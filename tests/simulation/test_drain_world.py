@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage
 from pairbus.drain.shell import Drain
 from tests.simulation.drain_world import DrainWorld, Inbox, Outlet
@@ -65,7 +65,7 @@ def _ledger_not_told_of_a_lost_lock(patch: pytest.MonkeyPatch) -> None:
     original = Drain._complete
 
     async def complete(self: Drain, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
-        self._ledger.end([(message.queue, message.sequence_number) for message in messages])
+        self._doubts.end([(message.queue, message.sequence_number) for message in messages])
         await original(self, inbox, messages)
 
     patch.setattr(Drain, "_complete", complete)
@@ -73,7 +73,7 @@ def _ledger_not_told_of_a_lost_lock(patch: pytest.MonkeyPatch) -> None:
 
 def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
     """Messages without a passport have no identity, and no entry in the ledger that is asked about."""
-    original, fresh = Ledger.doubt, itertools.count()
+    original, fresh = DoubtfulSends.doubt, itertools.count()
 
     def identity(self: BacklogMessage) -> tuple[str, int, int, str]:
         return (*self.detour, self.message_id) if self.detour else ("", next(fresh), 0, "")
@@ -81,7 +81,7 @@ def _legacy_messages_not_known_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BacklogMessage, "identity", property(identity))
     patch.setattr("pairbus.drain.plan._count_down", _count_down_what_is_there)
     patch.setattr(
-        Ledger,
+        DoubtfulSends,
         "doubt",
         lambda self, key, message_id, at: None if key else original(self, key, message_id, at),
     )
@@ -96,7 +96,7 @@ def _count_down_what_is_there(counts: dict[object, int], key: object) -> None:
 
 def _ledger_not_asked(patch: pytest.MonkeyPatch) -> None:
     """What an earlier run left in doubt is sent again without a question."""
-    patch.setattr(Ledger, "doubt", lambda *_: None)
+    patch.setattr(DoubtfulSends, "doubt", lambda *_: None)
 
 
 def _failed_sends_count_as_delivered(patch: pytest.MonkeyPatch) -> None:

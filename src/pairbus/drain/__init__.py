@@ -1,7 +1,7 @@
 """The drain: delivers the backlog in the secondary to the primary (``pairbus syphon``).
 
 Pure: ``plan``, ``skip_list``, ``restoring``, ``problems``. The shell that performs the I/O: ``shell``, ``senders``, over
-``ports``; ``azure_ports`` are the ports on the SDK, ``ledger`` keeps sends in doubt, ``destination_index`` asks about them.
+``ports``; ``azure_ports`` are the ports on the SDK, ``in_doubt`` keeps sends in doubt, ``destination_index`` asks about them.
 
 Others use:
 

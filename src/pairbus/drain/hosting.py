@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pairbus.drain.azure_ports import AzureInbox, AzureOutlet
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage, DrainPlan, NotFoundPolicy
 from pairbus.drain.ports import Observer
 from pairbus.drain.restoring import TimeToLivePolicy
@@ -35,7 +35,7 @@ STOP_SHARE: Final = 0.7
 
 
 def ledger_directory() -> Path:
-    """The default directory of ledgers: below ``PAIRBUS_STATE_DIR``, or in the user's data directory."""
+    """The default directory for sends in doubt: below ``PAIRBUS_STATE_DIR``, or in the user's data directory."""
     given = os.environ.get("PAIRBUS_STATE_DIR")
     if given:
         return Path(given) / "syphon"
@@ -56,18 +56,18 @@ def build(
     time_to_live: TimeToLivePolicy = "freeze",
     is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nothing is blocked by default
     observer: Observer | None = None,
-) -> tuple[Drain, Ledger]:
-    """A drain from ``secondary``'s backlog queues to ``primary``, and its ledger, which the caller closes.
+) -> tuple[Drain, DoubtfulSends]:
+    """A drain from ``secondary``'s backlog queues to ``primary``, and its sends in doubt, which the caller closes.
 
     Messages that were parked for another primary than ``identity`` are dead-lettered in the backlog; unless given, it
     is the address of ``primary``.
     """
-    doubts = Ledger.open(ledger if ledger is not None else ledger_directory(), name)
+    doubts = DoubtfulSends.open(ledger if ledger is not None else ledger_directory(), name)
     drain = Drain(
         [AzureInbox(secondary, queue, steady_ms, wall_ms) for queue in queues],
         AzureOutlet(primary),
         plan=DrainPlan(not_found=not_found, is_blocked=is_blocked),
-        ledger=doubts,
+        doubts=doubts,
         counters=counters,
         clock=steady_ms,
         wall_clock=wall_ms,
@@ -100,13 +100,13 @@ class DrainThread:
     """A drain in a thread and an event loop of its own, for programs that have none.
 
     Args:
-        make: Builds the drain, inside the thread: the drain, its ledger, and the clients to close at the end.
+        make: Builds the drain, inside the thread: the drain, its sends in doubt, and the clients to close at the end.
         failed: Called with the error of a drain that ended by itself.
     """
 
     def __init__(
         self,
-        make: Callable[[], tuple[Drain, Ledger, list[ServiceBusClient]]],
+        make: Callable[[], tuple[Drain, DoubtfulSends, list[ServiceBusClient]]],
         failed: Callable[[Exception], None],
     ) -> None:
         self._make = make
@@ -170,11 +170,11 @@ class DrainThread:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        drain, ledger, clients = self._make()
+        drain, doubts, clients = self._make()
         self._started.set_result(drain)
         try:
             if not self._is_unwanted:
                 await drain.run()
         finally:
-            ledger.close()
+            doubts.close()
             await close_all(clients, CLOSE_SECONDS)

@@ -121,7 +121,7 @@ class BacklogMessage:
     restored_ms: int = 0
     """When its payload was restored, on the steady clock."""
     in_doubt_since_ms: int | None = None
-    """The ledger has an earlier send of it without an answer, made at this time on the steady clock (0: by an earlier
+    """There is an earlier send of it without an answer, made at this time on the steady clock (0: by an earlier
     run). The destination is asked before it is sent again. None: it was never sent."""
 
     @property

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage, DeadLetter, DrainPlan
 from pairbus.drain.ports import CannotAsk, Outlet
 from pairbus.drain.problems import Problems
@@ -45,7 +45,7 @@ class Senders:
 
     outlet: Outlet
     plan: DrainPlan
-    ledger: Ledger
+    doubts: DoubtfulSends
     counters: Counters
     clock: Callable[[], int]
     """A steady clock in milliseconds."""
@@ -113,12 +113,12 @@ class Senders:
             if not batch:
                 return
             now = self.clock()
-            self.ledger.begin(
+            self.doubts.begin(
                 [(one.queue, one.sequence_number, one.message_id, one.enqueued_ms) for one in batch], now
             )
-            if self.ledger.is_durable:
+            if self.doubts.is_durable:
                 # A disk takes its time, and this may be the application's own event loop.
-                await asyncio.to_thread(self.ledger.sync)
+                await asyncio.to_thread(self.doubts.sync)
             await self.outlet.send(batch[0].path, batch)
         except Exception as error:  # noqa: BLE001 - every error is an answer to judge
             self._send_failed(key, batch, error)
@@ -138,7 +138,7 @@ class Senders:
         """
         doubtful = [message for message in batch if message.in_doubt_since_ms is not None]
         asked = asyncio.ensure_future(
-            self.outlet.already_delivered(batch[0].path, doubtful, self.ledger.ids())
+            self.outlet.already_delivered(batch[0].path, doubtful, self.doubts.ids())
         )
         self._asking[key] = asked
         found: Sequence[BacklogMessage] = ()
@@ -175,7 +175,7 @@ class Senders:
         if failure in IN_DOUBT:
             self.counters.in_doubt += len(batch)
         else:
-            self.ledger.end([message.key for message in batch])
+            self.doubts.end([message.key for message in batch])
         self._failed(key, batch, failure, one_line(error))
 
     def _failed(self, key: str, batch: Sequence[BacklogMessage], failure: Failure, text: str) -> None:

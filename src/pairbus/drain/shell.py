@@ -1,6 +1,6 @@
 """The drain's shell: one task per backlog queue that receives and settles. ``senders`` has one task per destination.
 
-Only these two modules wait. ``plan`` decides what to do, and the ledger keeps what may have been sent. The same shell
+Only these two modules wait. ``plan`` decides what to do, and ``in_doubt`` keeps what may have been sent. The same shell
 drains in the process of a paired client, in ``pairbus syphon``, in a Spark task (with a budget) and in the simulation;
 they differ only in the ports they pass in.
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import SLOW_MS, BacklogMessage, DeadLetter, DrainPlan
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
 from pairbus.drain.problems import Problem, Problems
@@ -87,7 +87,7 @@ class Drain:
         inboxes: The backlog queues.
         outlet: The way to the primary.
         plan: The decisions.
-        ledger: The sends in doubt.
+        doubts: The sends in doubt.
         counters: Where to count.
         clock: A steady clock in milliseconds.
         wall_clock: The time of day in milliseconds.
@@ -103,7 +103,7 @@ class Drain:
         outlet: Outlet,
         *,
         plan: DrainPlan,
-        ledger: Ledger,
+        doubts: DoubtfulSends,
         counters: Counters,
         clock: Callable[[], int],
         wall_clock: Callable[[], int],
@@ -115,7 +115,7 @@ class Drain:
         self._inboxes = {inbox.queue: inbox for inbox in inboxes}
         self._outlet = outlet
         self._plan = plan
-        self._ledger = ledger
+        self._doubts = doubts
         self._counters = counters
         self._clock = clock
         self._wall_clock = wall_clock
@@ -129,7 +129,7 @@ class Drain:
         self._senders = Senders(
             outlet=outlet,
             plan=plan,
-            ledger=ledger,
+            doubts=doubts,
             counters=counters,
             clock=clock,
             restored=self._restored,
@@ -424,7 +424,7 @@ class Drain:
             # answer its sender had stored a copy.
             self._work[inbox.queue].append(message)
             return
-        entry = self._ledger.doubt(message.key, message.message_id, message.enqueued_ms)
+        entry = self._doubts.doubt(message.key, message.message_id, message.enqueued_ms)
         message.in_doubt_since_ms = None if entry is None else entry.since_ms
         refusal = self._plan.add(message)
         if refusal is not None:
@@ -461,7 +461,7 @@ class Drain:
             item = work.popleft()
             if isinstance(item, DeadLetter):
                 await self._dead_letter(inbox, item)
-                self._ledger.end([item.message.key])
+                self._doubts.end([item.message.key])
             elif isinstance(item, Withdrawal):
                 is_done = False
                 try:
@@ -487,7 +487,7 @@ class Drain:
                 self._observer.completed(message, is_lock_lost=True)
             raise
         gone = {message.sequence_number for message in done}
-        # The destination has the others too, and they are delivered again: their entries in the ledger stay open, also
+        # The destination has the others too, and they are delivered again: they stay in doubt, also
         # for the next run.
         self._counters.possible_duplicates += len(messages) - len(done)
         for message in messages:
@@ -495,7 +495,7 @@ class Drain:
         if not done:
             return
         now = self._clock()
-        self._ledger.end([message.key for message in done])
+        self._doubts.end([message.key for message in done])
         self._problems.moved(now)
         for message in done:
             if self._delivered.get(message.identity):

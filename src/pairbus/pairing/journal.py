@@ -36,7 +36,7 @@ ENTITIES_MAX: Final = 1_000
 """Entities in one status line. The busiest programs have some dozens."""
 
 
-class Journal:
+class EventJournal:
     """Appends events to a file that several processes may share: each event is one short write."""
 
     def __init__(self, path: Path, factory: str) -> None:
@@ -76,7 +76,7 @@ class Journal:
 class StatusReporter:
     """Writes the state of a client's entities from a thread of its own until it is stopped or the client is gone."""
 
-    def __init__(self, state: PairingState, journal: Journal) -> None:
+    def __init__(self, state: PairingState, journal: EventJournal) -> None:
         self._state = weakref.ref(state)
         self._journal = journal
         self._stop = threading.Event()

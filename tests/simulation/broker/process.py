@@ -320,7 +320,7 @@ class Absentminded:
         self._changes = 0
 
     def append(self, record: Record) -> None:
-        """See Journal."""
+        """See RecordLog."""
         if isinstance(record, EntityPut):
             entity = self._namespace.find(record.path)
             if entity is not None and entity.settings.to_json() != record.settings:
@@ -330,11 +330,11 @@ class Absentminded:
         self._store.append(record)
 
     def has_room(self, size: int) -> bool:
-        """See Journal."""
+        """See RecordLog."""
         return self._store.has_room(size)
 
     def read(self, location: int, size: int) -> bytes:
-        """See Journal."""
+        """See RecordLog."""
         return self._store.read(location, size)
 
 
@@ -346,7 +346,7 @@ class Forgetful:
         self._removals = 0
 
     def append(self, record: Record) -> None:
-        """See Journal."""
+        """See RecordLog."""
         if isinstance(record, MessageRemoved):
             self._removals += 1
             if self._removals % 7 == 3:
@@ -354,11 +354,11 @@ class Forgetful:
         self._store.append(record)
 
     def has_room(self, size: int) -> bool:
-        """See Journal."""
+        """See RecordLog."""
         return self._store.has_room(size)
 
     def read(self, location: int, size: int) -> bytes:
-        """See Journal."""
+        """See RecordLog."""
         return self._store.read(location, size)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import exceptions as sdk
 
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage, DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost, Observer
 from pairbus.drain.shell import Drain
@@ -37,7 +37,7 @@ class SimDrain:
             [SimInbox(self, queue) for queue in world.backlog],
             SimOutlet(self),
             plan=DrainPlan(window=50, ready_max=20),
-            ledger=Ledger(),
+            doubts=DoubtfulSends(),
             counters=Counters(),
             clock=lambda: world.now,
             wall_clock=lambda: world.now + world.wall_offset,

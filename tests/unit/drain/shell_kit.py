@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage, DrainPlan
 from pairbus.drain.ports import Delivery, LockLost, Observer
 from pairbus.drain.shell import Drain
@@ -257,7 +257,7 @@ class Events(Observer):
 class Kit:
     """A syphon and what surrounds it."""
 
-    def __init__(self, loop: VirtualLoop, queues: int, ledger: Ledger, **options: object) -> None:
+    def __init__(self, loop: VirtualLoop, queues: int, ledger: DoubtfulSends, **options: object) -> None:
         self.loop = loop
         self.counters = Counters()
         self.outlet = FakeOutlet()
@@ -272,7 +272,7 @@ class Kit:
             self.inboxes,
             witness,
             plan=DrainPlan(**({"window": options["window"]} if "window" in options else {})),  # type: ignore[arg-type]
-            ledger=ledger,
+            doubts=ledger,
             counters=self.counters,
             clock=loop.now_ms,
             wall_clock=loop.now_ms,
@@ -295,11 +295,11 @@ def run(
     loop: VirtualLoop,
     queues: int,
     work: Callable[[Kit], object],
-    ledger: Ledger | None = None,
+    ledger: DoubtfulSends | None = None,
     **options: object,
 ) -> Kit:
     async def main() -> Kit:
-        kit = Kit(loop, queues, Ledger() if ledger is None else ledger, **options)
+        kit = Kit(loop, queues, DoubtfulSends() if ledger is None else ledger, **options)
         result = work(kit)
         if asyncio.iscoroutine(result):
             await result

@@ -11,7 +11,7 @@ import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain import shell as pump
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage
 from pairbus.drain.ports import CannotAsk, LockLost
 from pairbus.errors import DrainStalledError
@@ -21,12 +21,12 @@ from tests.unit.drain.virtual_loop import VirtualLoop
 QUEUE = "p/x-servicebus-transfer/0"
 
 
-def after_a_kill(directory: Path, count: int, *, enqueued_ms: int = 0) -> Ledger:
+def after_a_kill(directory: Path, count: int, *, enqueued_ms: int = 0) -> DoubtfulSends:
     """The ledger of a syphon that was killed with ``count`` messages on their way."""
-    before = Ledger.open(directory, "p")
+    before = DoubtfulSends.open(directory, "p")
     before.begin([(QUEUE, number, f"m{number}", enqueued_ms) for number in range(count)], 0)
     before.close()
-    return Ledger.open(directory, "p")
+    return DoubtfulSends.open(directory, "p")
 
 
 def sent(kit: Kit) -> Counter[int]:
@@ -204,11 +204,11 @@ def test_the_ledger_keeps_a_message_whose_lock_was_lost_after_the_send_for_the_n
         kit.inboxes[0].put_legacy(2)
         await kit.run_for(2)
 
-    ledger = Ledger.open(tmp_path, "p")
+    ledger = DoubtfulSends.open(tmp_path, "p")
     one = run(loop, 1, first, ledger)
     ledger.close()
     loop.offset = 0.0  # the messages came into the backlog at the same time as before
-    ledger = Ledger.open(tmp_path, "p")
+    ledger = DoubtfulSends.open(tmp_path, "p")
     two = run(loop, 1, second, ledger)
 
     assert sent(one) == Counter([1, 2])
@@ -243,11 +243,11 @@ def test_a_send_without_an_answer_is_asked_about_by_the_next_run_and_a_refused_o
         kit.inboxes[0].put(1)
         await kit.run_for(2)
 
-    ledger = Ledger.open(tmp_path, "p")
+    ledger = DoubtfulSends.open(tmp_path, "p")
     run(loop, 1, first, ledger)
     ledger.close()
     loop.offset = 0.0  # the message came into the backlog at the same time as before
-    two = run(loop, 1, second, Ledger.open(tmp_path, "p"))
+    two = run(loop, 1, second, DoubtfulSends.open(tmp_path, "p"))
 
     assert (two.outlet.questions, sent(two)[1]) == ((1, 0) if is_in_doubt else (0, 1))
     assert two.inboxes[0].completed == [1]
@@ -288,10 +288,10 @@ def test_a_ledger_of_a_queue_that_was_made_again_does_not_claim_its_new_messages
     loop: VirtualLoop, tmp_path: Path, message_id: str, enqueued_ms: int
 ) -> None:
     """Sequence numbers start again, and so they do in another namespace of that name."""
-    before = Ledger.open(tmp_path, "p")
+    before = DoubtfulSends.open(tmp_path, "p")
     before.begin([(QUEUE, 0, message_id, enqueued_ms)], 0)
     before.close()
-    ledger = Ledger.open(tmp_path, "p")
+    ledger = DoubtfulSends.open(tmp_path, "p")
 
     async def work(kit: Kit) -> None:
         kit.outlet.known = {"m0"}
@@ -307,7 +307,7 @@ def test_a_ledger_of_a_queue_that_was_made_again_does_not_claim_its_new_messages
 
 def test_a_ledger_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     (tmp_path / "p-0.ledger").write_text('["+","q",1,"a"]\n["+","q",2,"b"]\n["-","q",2]\n["+","q",3,"c"')
-    ledger = Ledger.open(tmp_path, "p")
+    ledger = DoubtfulSends.open(tmp_path, "p")
 
     assert len(ledger) == 1
     assert ledger.doubt(("q", 1), "a", 5) is not None
@@ -317,8 +317,8 @@ def test_a_ledger_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 def test_a_ledger_does_not_grow_with_what_it_has_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pairbus.drain.ledger.COMPACT_BYTES", 10_000)
-    ledger = Ledger.open(tmp_path, "p")
+    monkeypatch.setattr("pairbus.drain.in_doubt.COMPACT_BYTES", 10_000)
+    ledger = DoubtfulSends.open(tmp_path, "p")
     ledger.begin([("q", 0, "stays", 1)], 0)
     for number in range(1, 2_000):
         ledger.begin([("q", number, "m", 1)], 0)
@@ -326,7 +326,7 @@ def test_a_ledger_does_not_grow_with_what_it_has_seen(
     ledger.close()
 
     assert (tmp_path / "p-0.ledger").stat().st_size < 12_000
-    again = Ledger.open(tmp_path, "p")
+    again = DoubtfulSends.open(tmp_path, "p")
     assert again.ids() == {"stays"}
     again.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop
@@ -141,11 +141,11 @@ def test_locks_are_renewed_while_a_send_is_slow(loop: VirtualLoop) -> None:
 def test_after_a_crash_what_is_in_doubt_is_asked_for_before_it_is_sent_again(
     loop: VirtualLoop, tmp_path: Path
 ) -> None:
-    before = Ledger.open(tmp_path, "p")
+    before = DoubtfulSends.open(tmp_path, "p")
     before.begin([("p/x-servicebus-transfer/0", 1, "m1", 0), ("p/x-servicebus-transfer/0", 2, "m2", 0)], 0)
     before.end([("p/x-servicebus-transfer/0", 2)])
     before.close()
-    ledger = Ledger.open(tmp_path, "p")
+    ledger = DoubtfulSends.open(tmp_path, "p")
     assert len(ledger) == 1
 
     async def work(kit: Kit) -> None:
@@ -190,7 +190,7 @@ def test_stop_cuts_a_poll_of_15_minutes_short_and_gives_held_messages_back(loop:
 
 
 def test_two_ledgers_of_one_primary_do_not_share_a_file(tmp_path: Path) -> None:
-    one, two = Ledger.open(tmp_path, "p"), Ledger.open(tmp_path, "p")
+    one, two = DoubtfulSends.open(tmp_path, "p"), DoubtfulSends.open(tmp_path, "p")
     one.begin([("q", 1, "a", 0)], 0)
 
     assert len(two) == 0

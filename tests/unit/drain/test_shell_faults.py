@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.message.whole import PROPERTY_FIELDS
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
@@ -33,7 +33,7 @@ def away_until(kit: Kit, ms: int, path: str = "orders") -> None:
 @pytest.mark.promise("P41")
 def test_a_ledger_on_a_full_disk_does_not_stop_the_drain(loop: VirtualLoop) -> None:
     with Path("/dev/full").open("a+", encoding="utf-8") as full:
-        ledger = Ledger(full)
+        ledger = DoubtfulSends(full)
 
         async def work(kit: Kit) -> None:
             for number in range(3):

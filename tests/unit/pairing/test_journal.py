@@ -14,7 +14,7 @@ import pytest
 
 from pairbus.pairing import journal as journals
 from pairbus.pairing.client.state import PairingState
-from pairbus.pairing.journal import Journal, StatusReporter, read
+from pairbus.pairing.journal import EventJournal, StatusReporter, read
 from pairbus.pairing.options import SendAvailabilityOptions
 
 WAIT_SECONDS = 30.0
@@ -53,7 +53,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Path) -> None:
     path, state = tmp_path / "journal", make_state()
-    reporter = StatusReporter(state, Journal(path, state.name))
+    reporter = StatusReporter(state, EventJournal(path, state.name))
     try:
         state.health_of("orders")
         wait_until(lambda: len(statuses(path)) == 1)
@@ -70,8 +70,8 @@ def test_a_healthy_entity_is_written_once_and_again_when_it_changes(tmp_path: Pa
 def test_nothing_is_left_after_stop_or_when_the_client_is_gone(tmp_path: Path) -> None:
     state: PairingState | None = make_state()
     assert state is not None
-    stopped = StatusReporter(state, Journal(tmp_path / "a", "a"))
-    left = StatusReporter(state, Journal(tmp_path / "b", "b"))
+    stopped = StatusReporter(state, EventJournal(tmp_path / "a", "a"))
+    left = StatusReporter(state, EventJournal(tmp_path / "b", "b"))
     stopped.stop()
     assert not stopped._thread.is_alive()
     assert left._thread.is_alive()
@@ -84,7 +84,7 @@ def test_a_journal_that_cannot_be_written_does_not_end_the_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, state = tmp_path / "journal", make_state()
-    written, fails = Journal(path, "f1"), threading.Event()
+    written, fails = EventJournal(path, "f1"), threading.Event()
     append = written.append_status
 
     def full(entities: list[dict[str, object]], at_ms: int) -> None:

@@ -27,7 +27,7 @@ from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.client.watch import watch
 from pairbus.pairing.errors import ClientClosedError, PartnerClosedError, ScheduledMessageGoneError
 from pairbus.pairing.events import Event, Kind, Listener
-from pairbus.pairing.journal import ENVIRONMENT, Journal, StatusReporter
+from pairbus.pairing.journal import ENVIRONMENT, EventJournal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
@@ -145,7 +145,7 @@ class PairedClient(Generic[Official, Sender]):
         journal = os.environ.get(ENVIRONMENT)
         self._reporter: StatusReporter | None = None
         if journal:
-            written = Journal(Path(journal), self._state.name)
+            written = EventJournal(Path(journal), self._state.name)
             self._state.journal = written.append
             self._reporter = StatusReporter(self._state, written)
         self._setup = Setup(self, management or {})

@@ -13,7 +13,7 @@ from pairbus.sdk.async_client import asynchronous
 
 if TYPE_CHECKING:
     from pairbus.drain.hosting import DrainThread
-    from pairbus.drain.ledger import Ledger
+    from pairbus.drain.in_doubt import DoubtfulSends
     from pairbus.drain.shell import Drain
     from pairbus.pairing.client.client import PairedClient
     from pairbus.pairing.scheduled import ParkedSchedule
@@ -47,7 +47,7 @@ class _Host:
     def progress(self) -> tuple[int | None, float]:
         return self._drain.oldest_age_ms(), self._drain.drain_rate_per_s()
 
-    def _build(self, primary: Any, secondary: Any) -> tuple[Drain, Ledger]:
+    def _build(self, primary: Any, secondary: Any) -> tuple[Drain, DoubtfulSends]:
         from pairbus.drain.hosting import EventObserver, build
 
         client, state = self._client, self._client._state
@@ -86,8 +86,8 @@ class TaskDrainHost(_Host):
 
     async def start(self, client: PairedClient[Any, Any]) -> None:
         self._client = client
-        self._drain, ledger = self._build(client.primary, client.secondary)
-        self._running = asyncio.get_running_loop().create_task(self._run(ledger))
+        self._drain, doubts = self._build(client.primary, client.secondary)
+        self._running = asyncio.get_running_loop().create_task(self._run(doubts))
         self._started()
 
     async def stop(self, seconds: float) -> None:
@@ -111,13 +111,13 @@ class TaskDrainHost(_Host):
         detour = (handle.factory, handle.detour)
         return await self._drain.withdraw(handle.queue, handle.message_id, detour)
 
-    async def _run(self, ledger: Ledger) -> None:
+    async def _run(self, doubts: DoubtfulSends) -> None:
         try:
             await self._drain.run()
         except Exception as error:  # noqa: BLE001 - reported: without a drain the backlog only grows
             self._failed(error)
         finally:
-            ledger.close()
+            doubts.close()
 
 
 class ThreadDrainHost(_Host):
@@ -134,7 +134,7 @@ class ThreadDrainHost(_Host):
         self._thread = thread
         self._started()
 
-    def _make(self) -> tuple[Drain, Ledger, list[Any]]:
+    def _make(self) -> tuple[Drain, DoubtfulSends, list[Any]]:
         clients = [asynchronous(self._client.primary), asynchronous(self._client.secondary)]
         return *self._build(*clients), clients
 

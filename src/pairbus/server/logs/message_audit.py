@@ -24,7 +24,7 @@ from pairbus.engine.records import AuditMarked, Record
 from pairbus.errors import StoreFailed, UsageError
 from pairbus.server.files import make_directory
 from pairbus.server.logs.audit_reserve import RESERVE_BYTES, AuditReserve
-from pairbus.server.logs.message_journal import Journal, convert, journal_files, mend
+from pairbus.server.logs.message_journal import AuditJournal, convert, journal_files, mend
 from pairbus.server.logs.parquet import HOUR_MS, remove_hours_before, remove_unfinished
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class MessageAudit:
         self._retention_ms = retention_days * DAY_MS
         self._cleaned_hour = 0
         self._unconverted: list[Path] = []
-        self._journal: Journal | None = None
+        self._journal: AuditJournal | None = None
         self.lock = threading.Lock()
         """Held from the write of a block to the end of its commit: only then may its journal be closed."""
         self._closed: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
@@ -109,7 +109,7 @@ class MessageAudit:
             self._end_journal()
             journal = None
         if journal is None:
-            journal = self._journal = Journal(self._directory, number, self._boot_id, self._reserve)
+            journal = self._journal = AuditJournal(self._directory, number, self._boot_id, self._reserve)
         journal.write(number, rows)
 
     def finish(self) -> None:

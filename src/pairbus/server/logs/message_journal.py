@@ -78,7 +78,7 @@ def _id_text(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-class Journal:
+class AuditJournal:
     """One file that blocks are appended to. Its name holds the number of its first block and the id of the broker's start."""
 
     def __init__(self, directory: Path, number: int, boot_id: str, reserve: AuditReserve) -> None:

@@ -1,6 +1,6 @@
 """One Spark task's share of a drain: the drain's shell with a budget, and a ledger row for each message.
 
-A task has no ledger of sends in doubt that outlives it, because its machine may be gone. A killed task therefore repeats
+A task has no list of sends in doubt that outlives it, because its machine may be gone. A killed task therefore repeats
 at most the messages it had in flight, ``window`` of them (P36). Nothing is lost: a message leaves the backlog only after
 the primary accepted it (P34, P35).
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.drain.azure_ports import AzureInbox, AzureOutlet
-from pairbus.drain.ledger import Ledger
+from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import BacklogMessage, DrainPlan, NotFoundPolicy
 from pairbus.drain.ports import Budget, Inbox, Observer, Outlet
 from pairbus.drain.restoring import TimeToLivePolicy
@@ -135,7 +135,7 @@ def task_drain(
         inboxes,
         outlet,
         plan=DrainPlan(not_found=settings.not_found, window=window, ready_max=window),
-        ledger=Ledger(),
+        doubts=DoubtfulSends(),
         counters=Counters(),
         clock=clock,
         wall_clock=wall_clock,

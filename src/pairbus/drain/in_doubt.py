@@ -27,8 +27,8 @@ COMPACT_BYTES: Final = 1_000_000
 """Size from which the file is written again with only what is in doubt."""
 IN_DOUBT_MAX: Final = 100_000
 """Messages in doubt that are remembered. Older ones beyond may be delivered twice."""
-LEDGERS_MAX: Final = 64
-"""How many drains on one machine may keep a ledger for one primary."""
+FILES_MAX: Final = 64
+"""How many drains on one machine may keep such a file for one primary."""
 
 logger = logging.getLogger("pairbus.syphon")
 
@@ -51,8 +51,8 @@ class Entry:
         return is_same_time and self.message_id == message_id
 
 
-class Ledger:
-    """The ledger of one drain: a file that no other process uses meanwhile, or memory only."""
+class DoubtfulSends:
+    """The sends in doubt of one drain: a file that no other process uses meanwhile, or memory only."""
 
     def __init__(self, file: TextIO | None = None, open_entries: dict[Key, Entry] | None = None) -> None:
         self._file = file
@@ -61,21 +61,21 @@ class Ledger:
         self._has_warned = False
 
     @staticmethod
-    def open(directory: Path, primary: str) -> Ledger:
-        """The first ledger of ``primary`` in ``directory`` that no running drain holds."""
+    def open(directory: Path, primary: str) -> DoubtfulSends:
+        """The first file of ``primary`` in ``directory`` that no running drain holds."""
         directory.mkdir(parents=True, exist_ok=True)
-        for number in range(LEDGERS_MAX):
+        for number in range(FILES_MAX):
             file = (directory / f"{primary}-{number}.ledger").open("a+", encoding="utf-8")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.close()
                 continue
-            ledger = Ledger(file, _read(file))
-            ledger._size = os.fstat(file.fileno()).st_size
-            return ledger
+            found = DoubtfulSends(file, _read(file))
+            found._size = os.fstat(file.fileno()).st_size
+            return found
         raise UsageError(
-            f"{LEDGERS_MAX} syphons keep ledgers of {primary!r} in {directory}: give another directory"
+            f"{FILES_MAX} syphons keep ledgers of {primary!r} in {directory}: give another directory"
         )
 
     def begin(self, entries: Sequence[tuple[str, int, str, int | None]], now: int) -> None:
@@ -163,7 +163,7 @@ class Ledger:
         )
 
     def _warn(self, error: Exception) -> None:
-        """Warn once: a ledger that cannot be written costs duplicates after a crash; to stop draining would cost more."""
+        """Warn once: a file that cannot be written costs duplicates after a crash; to stop draining would cost more."""
         if not self._has_warned:
             self._has_warned = True
             logger.warning("the ledger cannot be written: %s", error, extra={"event": "syphon.ledger_failed"})
