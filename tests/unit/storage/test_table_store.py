@@ -13,6 +13,7 @@ from pairbus.errors import StorageError, StoreCorrupt, StoreFailed, StoreFenced,
 from pairbus.model.message import Message
 from pairbus.storage.table import frame as frames
 from pairbus.storage.table import store as module
+from pairbus.storage.table.bodies import Bodies, BodyTable, HeadRequest
 from pairbus.storage.table.ports import (
     FrameHead,
     FrameMark,
@@ -538,3 +539,94 @@ def test_a_closed_store_commits_nothing() -> None:
         store.commit(batch)
     with pytest.raises(UsageError):
         store.commit(object())
+
+
+class DroppedMeanwhile(FakeTable):
+    """Frames are dropped while a read of them is on its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.while_reading: Callable[[], None] | None = None
+
+    def _read(self) -> None:
+        call, self.while_reading = self.while_reading, None
+        if call is not None:
+            call()
+            self.drop_below(8)
+
+    def heads(self, first: int, end: int) -> Iterator[FrameHead]:
+        self._read()
+        return super().heads(first, end)
+
+    def bodies(self, sequences: Sequence[int]) -> dict[int, bytes]:
+        self._read()
+        return super().bodies(sequences)
+
+
+@pytest.mark.parametrize("what", ["bodies", "heads"])
+def test_frames_that_were_dropped_while_they_were_read_are_no_damage(what: str) -> None:
+    table = DroppedMeanwhile()
+    for sequence in range(1, 12):
+        table.rows[sequence] = Row(FrameMark(1, 0), b"", b"b")
+    bodies = Bodies(table, BodyTable(2), 1 << 20, pause=lambda _: None, is_background=False, name="test")
+    table.while_reading = lambda: bodies.drop_below(8)
+    request = HeadRequest(4, 7)
+    if what == "bodies":
+        bodies.ask([5], tag=77)
+        assert bodies.take_arrived() == {77}  # whoever asked looks again, and finds that the message is gone
+    else:
+        bodies.ask_heads(request)
+        assert request.frames == []
+    bodies.raise_if_failed()
+    with pytest.raises(StoreCorrupt, match="frame 5"):
+        bodies.wait(5)
+
+
+class DroppedLate(FakeTable):
+    """What a former owner drops is dropped while its successor reads, or later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = 0
+
+    def drop_below(self, sequence: int) -> None:
+        self.late = max(self.late, sequence)
+
+    def heads(self, first: int, end: int) -> Iterator[FrameHead]:
+        found = list(super().heads(first, end))
+        if self.is_dropping:
+            super().drop_below(self.late)
+        yield from found[:3]  # an answer brings a few frames; the next one is read later
+        if len(found) > 3:
+            yield from self.heads(found[2].sequence + 1, end)
+
+    is_dropping = False
+
+
+@pytest.mark.promise("S3")
+@pytest.mark.parametrize("is_during_replay", [True, False])
+def test_a_former_owner_that_drops_late_disturbs_nobody(is_during_replay: bool) -> None:
+    table = DroppedLate()
+    store, _ = opened(table)
+    store.append(EntityPut(1, 0, "q", "{}"))
+    commit(store)
+    for number in range(1, 40):
+        message = send(store, number)
+        store.append(MessageRemoved(QUEUE, number, message.location, message.size))
+        commit(store)
+    for _ in range(40):
+        for record in store.restate(10):
+            store.append(record)
+        if (batch := store.seal()) is not None:
+            store.commit(batch)
+    assert (min(table.rows), table.late > 8) == (1, True)
+    table.is_dropping = is_during_replay
+    store, records = opened(table, 2)
+    assert any(isinstance(record, EntityPut) for record in records)
+    table.is_dropping = True
+    store.live([])
+    for _ in range(40):
+        store.restate(10)
+        if (batch := store.seal()) is not None:
+            store.commit(batch)
+    assert min(table.rows) > 8

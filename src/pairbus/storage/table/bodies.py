@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from pairbus.errors import StorageError, StoreFailed
+from pairbus.errors import StorageError, StoreCorrupt, StoreFailed
 from pairbus.storage.table import replay
 from pairbus.storage.table.frame import damaged
 from pairbus.storage.table.ports import OutcomeUnknown
@@ -103,6 +103,8 @@ class Bodies:
         self._heads: HeadRequest | None = None
         self._error: StorageError | None = None
         self._is_stopped = False
+        self._dropped_below = 0
+        """Frames below this number may be gone from the database by now."""
         self._thread = (
             threading.Thread(target=self._run, name=f"{name}-read", daemon=True) if is_background else None
         )
@@ -188,8 +190,9 @@ class Bodies:
             raise StoreFailed("the store is closed")
 
     def drop_below(self, sequence: int) -> None:
-        """Forget bodies that no longer matter."""
+        """Forget bodies that no longer matter. A read of them that is under way may find them or not."""
         with self._changed:
+            self._dropped_below = sequence
             for gone in [one for one in self._kept if one < sequence]:
                 self.kept_bytes -= len(self._kept.pop(gone))
 
@@ -230,9 +233,7 @@ class Bodies:
                 return
             try:
                 if request is not None:
-                    request.frames = list(
-                        replay.heads(self._reader, request.first, request.end, self._lost_again())
-                    )
+                    request.frames = self._read_heads(request)
                 if chosen:
                     self._bring(chosen)
             except StorageError as error:
@@ -240,6 +241,14 @@ class Bodies:
                 return
             if self._thread is not None:
                 return
+
+    def _read_heads(self, request: HeadRequest) -> list[FrameHead]:
+        try:
+            return list(replay.heads(self._reader, request.first, request.end, self._lost_again()))
+        except StoreCorrupt:
+            if request.first < self._dropped_below:
+                return []  # dropped while they were read: nobody needs them any more
+            raise
 
     def _choose(self) -> dict[int, set[int]]:
         chosen: dict[int, set[int]] = {}
@@ -265,6 +274,11 @@ class Bodies:
         for sequence, tags in chosen.items():
             body = found.get(sequence)
             if body is None:
+                if sequence < self._dropped_below and sequence not in self._awaited:
+                    # Dropped while it was read: nothing in it matters. Who asked looks again.
+                    with self._changed:
+                        self._arrived |= tags
+                    continue
                 raise damaged(sequence, "it is gone")
             self._table.verify(sequence, body)
             with self._changed:

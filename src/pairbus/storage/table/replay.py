@@ -4,12 +4,14 @@ Rule 1: numbers have no gaps and epochs never fall (S1, S2).
 Rule 2: the log ends with our own fence: a reader that sees less has reached a copy that is behind.
 Rule 3: a batch of several frames counts if its last one is there. Otherwise its owner ended before it was acknowledged.
 Rule 4: whatever is against this is refused with its place. Nothing is skipped (B10).
+Rule 5: frames below the oldest that matters, as the last frame states it, are not read: a former owner may still be dropping them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
 from pairbus.errors import StoreCorrupt
@@ -18,6 +20,10 @@ from pairbus.storage.table.ports import OutcomeUnknown
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import FrameHead, FrameReader
+
+FRAMES_AT_ONCE: Final = 8
+"""How many frames are looked at together to find the last one with records."""
+Answer = TypeVar("Answer")
 
 
 def heads(
@@ -30,8 +36,7 @@ def heads(
             for frame in reader.heads(expected, end):
                 if frame.sequence != expected:
                     raise damaged(expected, f"it is missing: frame {frame.sequence} follows in its place")
-                if frame.head and crc32(frame.head) != head_checksum(frame.mark):
-                    raise damaged(frame.sequence, "its head has another checksum")
+                _verify(frame)
                 expected += 1
                 yield frame
         except OutcomeUnknown as error:
@@ -48,12 +53,14 @@ def complete(
 
     A frame that the batch goes on behind is given out once the batch is known to be whole.
     """
+    oldest = _stated_oldest(reader, fence, retry)
     first = _retried(reader.oldest, retry)
+    if first > oldest:
+        raise damaged(oldest, f"it is missing: the log begins with frame {first}")
     last_epoch = 0
-    oldest = 0
     waiting: list[FrameHead] = []
     last = None
-    for frame in heads(reader, first, fence + 1, retry):
+    for frame in heads(reader, oldest, fence + 1, retry):
         last = frame
         mark = frame.mark
         if mark.epoch < last_epoch:
@@ -65,7 +72,7 @@ def complete(
         if not frame.head:
             yield frame
             continue
-        flags, oldest = read_preamble(frame.head, frame.sequence)
+        flags, _ = read_preamble(frame.head, frame.sequence)
         waiting.append(frame)
         if not flags & MORE:
             yield from waiting
@@ -75,11 +82,31 @@ def complete(
             f"the log does not end with the fence of epoch {epoch} at frame {fence}: the database that was read is not the one "
             "that gave the lease"
         )
-    if first > max(oldest, 1):
-        raise damaged(max(oldest, 1), f"it is missing: the log begins with frame {first}")
 
 
-def _retried(question: Callable[[], int], retry: Callable[[OutcomeUnknown], None]) -> int:
+def _verify(frame: FrameHead) -> None:
+    if frame.head and crc32(frame.head) != head_checksum(frame.mark):
+        raise damaged(frame.sequence, "its head has another checksum")
+
+
+def _stated_oldest(reader: FrameReader, fence: int, retry: Callable[[OutcomeUnknown], None]) -> int:
+    """The oldest frame that matters, as the last frame before the fence states it that is not itself a fence."""
+    end = fence
+    while end > 1:
+        first = max(1, end - FRAMES_AT_ONCE)
+        for frame in reversed(_retried(partial(_listed, reader, first, end), retry)):
+            if frame.head:
+                _verify(frame)
+                return max(1, read_preamble(frame.head, frame.sequence)[1])
+        end = first
+    return 1
+
+
+def _listed(reader: FrameReader, first: int, end: int) -> list[FrameHead]:
+    return list(reader.heads(first, end))
+
+
+def _retried(question: Callable[[], Answer], retry: Callable[[OutcomeUnknown], None]) -> Answer:
     while True:
         try:
             return question()
