@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.table.ports import FrameReader, FrameWriter, LeaseTable
 from tests.postgres_kit import shared_server
+from tests.simulation.cluster.table import quiet_table
 
 RANGE_FRAMES: Final = 8
 """Frames that are dropped together, in every kind: small, so that tests reach the edges of ranges."""
@@ -31,7 +32,10 @@ def postgres_table() -> LogTable:
     return database
 
 
-TABLE_KINDS: Final[dict[str, Callable[[], LogTable]]] = {"postgres": postgres_table}
+TABLE_KINDS: Final[dict[str, Callable[[], LogTable]]] = {
+    "postgres": postgres_table,
+    "simulated": lambda: quiet_table(RANGE_FRAMES),
+}
 
 
 def new_name(what: str) -> str:

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tests.simulation.broker.checkers import PromiseBroken
-from tests.simulation.broker.world import Bugs, World
+from tests.simulation.broker.scene import Bugs
+from tests.simulation.broker.world import World
 from tests.simulation.seeds import ONE, seeds
 
 HISTORY_SHOWN = 80

@@ -9,7 +9,7 @@ import pytest
 from pairbus.storage.table.ports import FrameMark, OutcomeUnknown, SequenceTaken, TableFull
 from tests.simulation.cluster.database import Database, Faults
 from tests.simulation.cluster.table import SimulatedTable
-from tests.simulation.cluster.virtual_time import Machine, VirtualTime
+from tests.simulation.virtual_time import Machine, VirtualTime
 
 MINE = FrameMark(1, 77)
 LEASE_MS = 1_000

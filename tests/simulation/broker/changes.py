@@ -15,13 +15,13 @@ from pairbus.model.entity import ACTIVE_STATUS, DISABLED, RECEIVE_DISABLED, SEND
 from pairbus.sdk.credentials import sas_token
 from tests.simulation.broker.checkers import FAILED, OK, PromiseBroken
 from tests.simulation.broker.clients import Consumer, Producer
-from tests.simulation.broker.world import ROOT_KEY, START
+from tests.simulation.broker.scene import ROOT_KEY, START
 
 if TYPE_CHECKING:
     from pairbus.engine.namespace import Namespace
     from pairbus.gateway.http import HttpResponse
     from tests.simulation.broker.checkers import Sent
-    from tests.simulation.broker.world import World
+    from tests.simulation.broker.scene import Scene
     from tests.simulation.wire import ClientSession
 
 FICKLE: Final = "fickle"
@@ -97,7 +97,7 @@ class Caller:
 class Administrator:
     """Changes the settings of one entity, one request after the other."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Scene) -> None:
         self.world = world
         self.changes = [Change("", ACTIVE_STATUS, 5, 50, "", 0)]
         """All that were ever asked for, in order."""
@@ -159,7 +159,7 @@ class Administrator:
         world = self.world
         if self._asked is not None or self.is_finished:
             return
-        process = world.process
+        process = world.current()
         if process is None:
             world.at(world.time + 500, self._act)
             return
@@ -186,7 +186,7 @@ class Administrator:
         world.at(world.time + PATIENCE_MS, self._give_up, self._asked)
 
     def _deliver(self, request: HttpRequest, caller: Caller) -> None:
-        process = self.world.process
+        process = self.world.current()
         if process is not None and process.life == caller.life and not caller.is_over:
             process.request(request, caller)
 
@@ -226,7 +226,7 @@ class Administrator:
 
     def _try_keys(self) -> None:
         """The new key opens, those before it do not (M5)."""
-        process = self.world.process
+        process = self.world.current()
         if process is None:
             return
         for change in self.changes[1:]:

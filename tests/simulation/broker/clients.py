@@ -11,8 +11,7 @@ from pairbus.amqp.states import ACCEPTED_CODE
 from pairbus.amqp.types import Int, Symbol, Timestamp, UInt
 from pairbus.model.access import ROOT_RULE
 from tests.simulation.broker.checkers import FAILED, OK, UNKNOWN, Delivered, PromiseBroken, Sent, Stamp
-from tests.simulation.broker.process import Socket
-from tests.simulation.broker.world import ROOT_KEY
+from tests.simulation.broker.scene import ROOT_KEY
 from tests.simulation.wire import (
     BATCH_FORMAT,
     ClientConnection,
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pairbus.amqp.message.whole import DecodedMessage
-    from tests.simulation.broker.world import World
+    from tests.simulation.broker.process import Socket
+    from tests.simulation.broker.scene import Scene
     from tests.simulation.wire import ClientSession
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
@@ -38,7 +38,7 @@ RETRY_MS: Final = 700
 class Client:
     """Somebody with a connection who comes back when it breaks."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Scene, name: str) -> None:
         self.world = world
         self.name = name
         self.connection = ClientConnection(name)
@@ -57,12 +57,12 @@ class Client:
         world = self.world
         if self.socket is not None:
             return
-        if world.process is None:
+        socket = world.connect(self)
+        if socket is None:
             self._connect_later()
             return
+        self.socket = socket
         self.connection = ClientConnection(self.name, ROOT_RULE, ROOT_KEY)
-        self.socket = Socket(world, self, world.process)
-        world.process.connect(self.socket)
         self.attach(self.connection.session())
         self.flush()
 
@@ -129,7 +129,7 @@ class Producer(Client):
         refused: Whether the broker must refuse such a message.
     """
 
-    def __init__(self, world: World, name: str, workload: Workload, count: int) -> None:
+    def __init__(self, world: Scene, name: str, workload: Workload, count: int) -> None:
         super().__init__(world, name)
         self._workload = workload
         self._left = count
@@ -222,7 +222,7 @@ class Consumer(Client):
     """Receives from a place and settles, most of the time; in the calm always, by completing."""
 
     def __init__(
-        self, world: World, name: str, path: str, *, deletes: bool = False, only_in_calm: bool = False
+        self, world: Scene, name: str, path: str, *, deletes: bool = False, only_in_calm: bool = False
     ) -> None:
         super().__init__(world, name)
         self.path = path
@@ -317,7 +317,7 @@ class Consumer(Client):
         world = self.world
         choices = ("abandon", "release", "dead-letter", "defer", "renew", "sleep", "leave")
         how = "complete"
-        if not world.is_calm and world.chance.random() < world.cruelty.mischief:
+        if not world.is_calm and world.chance.random() < world.roughness.mischief:
             how = world.chance.choice(choices)
         if how == "dead-letter" and self.path.endswith(DEAD_LETTER):
             how = "complete"
@@ -416,7 +416,7 @@ class Consumer(Client):
 class SessionConsumer(Consumer):
     """Holds one session after the other, works through it and keeps its state."""
 
-    def __init__(self, world: World, name: str, path: str) -> None:
+    def __init__(self, world: Scene, name: str, path: str) -> None:
         super().__init__(world, name, path)
         self._session: ClientSession | None = None
         self._held = ""
@@ -539,15 +539,15 @@ class Workload:
         self._refusals = refusals
         self._destinations = destinations
 
-    def message(self, world: World, uid: str, number: int, batch: int) -> tuple[Sent, bytes]:
+    def message(self, world: Scene, uid: str, number: int, batch: int) -> tuple[Sent, bytes]:
         """Draw one message."""
         chance = world.chance
         body = f"{uid}:{'x' * chance.choice((0, 30, 400))}:"
         ttl_ms = chance.choice(self._ttl_ms)
         scheduled_at = 0
         annotations: dict[str, object] | None = None
-        if chance.random() < self._schedules and world.process is not None:
-            scheduled_at = world.process.clock() + chance.choice((200, 3_000, 15_000))
+        if chance.random() < self._schedules and (life := world.current()) is not None:
+            scheduled_at = life.clock() + chance.choice((200, 3_000, 15_000))
             annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(scheduled_at)}
         if not batch and chance.random() < self._refusals:
             body += "y" * 3_000  # more than the entity takes

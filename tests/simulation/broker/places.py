@@ -10,7 +10,7 @@ from tests.simulation.broker.clients import DEAD_LETTER, Consumer, Producer, Ses
 from tests.simulation.broker.transactions import Transactor
 
 if TYPE_CHECKING:
-    from tests.simulation.broker.world import World
+    from tests.simulation.broker.scene import Scene
 
 _TRUE: Final = '{"name":"all","created_at":0,"filter":{"kind":"true"},"action":null}'
 _SOME: Final = '{"name":"some","created_at":0,"filter":{"kind":"sql","expression":"n > 1","parameters":{}},"action":null}'
@@ -56,7 +56,7 @@ WORKLOADS: Final = {
 }
 
 
-def settle_in(world: World, messages: int, consumers: int) -> None:
+def settle_in(world: Scene, messages: int, consumers: int) -> None:
     """Draw what this world is about, and who lives in it."""
     chance = world.chance
     chosen = chance.sample(list(WORKLOADS), chance.choice((1, 2, 3)))
@@ -77,7 +77,7 @@ def settle_in(world: World, messages: int, consumers: int) -> None:
             undertaker(world, f"undertaker-{path}", path + DEAD_LETTER, only_in_calm=chance.random() < 0.5)
 
 
-def _employ(world: World, name: str, path: str, number: int) -> None:
+def _employ(world: Scene, name: str, path: str, number: int) -> None:
     if path == "slots":
         SessionConsumer(world, name, path)
     elif path == "till":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pairbus.server.committer import OutputSink
     from pairbus.storage.ports import Store
     from tests.simulation.broker.clients import Client
+    from tests.simulation.broker.scene import Life, Scene
     from tests.simulation.broker.world import World
 
 TIMER_MS_MAX: Final = 1_000
@@ -41,7 +42,7 @@ class PowerLoss(Exception):
 class Socket:
     """One connection between a client and one life of the broker."""
 
-    def __init__(self, world: World, client: Client, process: Process) -> None:
+    def __init__(self, world: Scene, client: Client, process: Life) -> None:
         self.world = world
         self.client = client
         self.process = process
@@ -63,14 +64,14 @@ class Socket:
         world = self.world
         while data:
             cut = len(data)
-            if cut > 1 and world.chance.random() < world.cruelty.splits:
+            if cut > 1 and world.chance.random() < world.roughness.splits:
                 cut = world.chance.randrange(1, len(data))
             self._inbound_at = max(self._inbound_at, world.time + world.delay())
             world.at(self._inbound_at, self._arrive, data[:cut])
             data = data[cut:]
 
     def _arrive(self, data: bytes) -> None:
-        if self.is_known and self.process is self.world.process:
+        if self.is_known and not self.process.is_dead:
             self.process.receive(self, data)
 
     # -- to the client
@@ -78,6 +79,7 @@ class Socket:
     def write(self, chunks: list[bytes], closes: bool) -> None:
         """See OutputSink: the broker writes."""
         world = self.world
+        self.process.writes(self)
         stamp = Stamp(world.next_emission(), world.time, self.process.clock(), self.process.life)
         self._outbound_at = max(self._outbound_at, world.time + world.delay())
         data = b"".join(chunks)
@@ -212,6 +214,9 @@ class Process:
             socket.gateway.context = None
             socket.gateway.lost(self.clock())
         self.ask_turn()
+
+    def writes(self, socket: Socket) -> None:
+        """See Life: what may be written when is the commit queue's matter, which is the one that ships."""
 
     # -- bursts
 

@@ -16,7 +16,7 @@ from tests.simulation.wire import declared_txn_id
 
 if TYPE_CHECKING:
     from pairbus.amqp.states import Outcome
-    from tests.simulation.broker.world import World
+    from tests.simulation.broker.scene import Scene
     from tests.simulation.wire import ClientReceiver, ClientSender, ClientSession, Delivery
 
 DECLARE: Final = 0x31
@@ -28,7 +28,7 @@ THINK_MS: Final = (0, 5, 200, 2_500, 7_000)
 class Transactor(Consumer):
     """Receives from ``path`` and sends to ``target``, in transactions."""
 
-    def __init__(self, world: World, name: str, path: str, target: str) -> None:
+    def __init__(self, world: Scene, name: str, path: str, target: str) -> None:
         super().__init__(world, name, path)
         self._target = target
         self._controller: ClientSender | None = None

@@ -8,61 +8,31 @@ storm comes a calm in which everything must finish. The same seed gives the same
 from __future__ import annotations
 
 import errno
-import hashlib
 import random
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryDisk, MemoryStore
-from tests.simulation.broker.checkers import Ledger, PromiseBroken, check_counts, memory_of
+from tests.simulation.broker.checkers import PromiseBroken, check_counts, memory_of
 from tests.simulation.broker.process import PowerLoss, Process, Socket
+from tests.simulation.broker.scene import ROOT_KEY, Bugs, Roughness, Scene
 from tests.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pairbus.storage.ports import Store
-    from tests.simulation.broker.changes import Administrator
     from tests.simulation.broker.clients import Client
 
-START: Final = 1_700_000_000_000
-NANOSECONDS_PER_MS: Final = 1_000_000
-ROOT_KEY: Final = "d29ybGQ="
-CALM_MS_MAX: Final = 30 * 60_000
-EVENTS_MAX: Final = 400_000
-
 
 @dataclass(frozen=True, kw_only=True)
-class Bugs:
-    """Faults planted in the harness, for a simulator that nobody has seen fail proves nothing."""
-
-    replies_before_sync: bool = False
-    loses_removals: bool = False
-    reuses_numbers: bool = False
-    hands_out_twice: bool = False
-    commits_rollbacks: bool = False
-    forgets_changes: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cruelty:
+class Cruelty(Roughness):
     """How bad the days are; drawn first of all."""
 
-    storm_ms: int
-    delay_ms: int
-    splits: float
     sync_ms: int
     crashes: int
     power_losses: int
     failed_syncs: int
-    disconnects: int
-    slow_readers: int
-    clock_steps: int
-    mischief: float
-    """How often a consumer does something other than complete."""
     segment_bytes: int
     """0: the store in memory."""
 
@@ -86,7 +56,7 @@ class Cruelty:
         )
 
 
-class World:
+class World(Scene):
     """One seed's history.
 
     Args:
@@ -96,63 +66,31 @@ class World:
     """
 
     def __init__(self, seed: int, *, bugs: Bugs | None = None, inspects: bool = True) -> None:
-        self.seed = seed
-        self.bugs = bugs or Bugs()
-        self.inspects = inspects
-        self.chance = random.Random(seed)
+        super().__init__(seed, inspects, bugs)
         self.cruelty = Cruelty.draw(self.chance)
-        self.time = 0
-        """Milliseconds of real time since the world began."""
-        self.wall_offset_ms = 0
-        self.broker_now_max = 0
-        self.is_calm = False
-        self.ledger = Ledger()
-        self.decisions: dict[tuple[int, int], int] = {}
-        self.clients: list[Client] = []
-        self.administrator: Administrator | None = None
         self.process: Process | None = None
         self.lives = 0
-        self.restated = 0
-        self.history: list[str] = []
-        self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
-        self._event_count = 0
-        self._emissions = 0
         self._disk = SimulatedDisk()
         self._memory_disk = MemoryDisk()
         self._crashed_disk: SimulatedDisk | None = None
         self.say("world", f"seed {seed}: {self.cruelty}")
 
-    # -- time and chance
+    @property
+    def roughness(self) -> Roughness:
+        """See Scene."""
+        return self.cruelty
 
-    def wall_ns(self) -> int:
-        """What the machine's clock says; somebody may set it."""
-        return (START + self.time + self.wall_offset_ms) * NANOSECONDS_PER_MS
+    def current(self) -> Process | None:
+        """See Scene."""
+        return self.process
 
-    def monotonic_ns(self) -> int:
-        """Real time."""
-        return self.time * NANOSECONDS_PER_MS
-
-    def delay(self) -> int:
-        """How long the network takes this time."""
-        return self.chance.randrange(self.cruelty.delay_ms + 1)
-
-    def at(self, time: int, action: Callable[..., None], *arguments: object) -> None:
-        """Have something happen."""
-        self._event_count += 1
-        heappush(self._events, (max(time, self.time), self._event_count, action, arguments))
-
-    def next_emission(self) -> int:
-        """A number for each writing of the broker, in order."""
-        self._emissions += 1
-        return self._emissions
-
-    def say(self, who: str, what: str) -> None:
-        """Note an event of the history."""
-        self.history.append(f"{self.time:>7} {who}: {what}")
-
-    def digest(self) -> str:
-        """A fingerprint of everything that happened."""
-        return hashlib.sha256("\n".join(self.history).encode()).hexdigest()
+    def connect(self, client: Client) -> Socket | None:
+        """See Scene."""
+        if self.process is None:
+            return None
+        socket = Socket(self, client, self.process)
+        self.process.connect(socket)
+        return socket
 
     # -- the broker's lives
 
@@ -242,35 +180,13 @@ class World:
             (self.lose_power, (cruelty.power_losses + 1) // 2),
             (self._lose_power_in_commit, cruelty.power_losses // 2),
             (self._fail_sync, cruelty.failed_syncs),
-            (self._disconnect, cruelty.disconnects),
-            (self._slow_down, cruelty.slow_readers),
-            (self._step_clock, cruelty.clock_steps),
+            (self.disconnect, cruelty.disconnects),
+            (self.slow_down, cruelty.slow_readers),
+            (self.step_clock, cruelty.clock_steps),
         ):
             for _ in range(count):
                 self.at(chance.randrange(cruelty.storm_ms), action)
         self.at(chance.randrange(1_000), self._housekeep)
-
-    def _disconnect(self) -> None:
-        sockets = [client.socket for client in self.clients if client.socket is not None]
-        if sockets:
-            self.chance.choice(sockets).cut("the network broke")
-
-    def _slow_down(self) -> None:
-        sockets = [client.socket for client in self.clients if client.socket is not None]
-        if sockets:
-            socket = self.chance.choice(sockets)
-            socket.reads = False
-            self.say(socket.client.name, "stops reading")
-            self.at(self.time + self.chance.randrange(8_000), self._speed_up, socket)
-
-    def _speed_up(self, socket: Socket) -> None:
-        socket.reads = True
-        socket.read()
-
-    def _step_clock(self) -> None:
-        step = self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000))
-        self.wall_offset_ms += step
-        self.say("world", f"the clock is set by {step} ms")
 
     def _housekeep(self) -> None:
         if self.process is not None:
@@ -294,66 +210,23 @@ class World:
         self._plan_storm()
         for client in self.clients:
             self.at(self.chance.randrange(200), client.connect)
-        self._run_until(self.cruelty.storm_ms)
+        self.run_until(self.cruelty.storm_ms)
         self._calm_down()
-        self._drain()
+        self.drain()
         self.ledger.check_end()
         self._check_replay()
 
-    def _run_until(self, time: int) -> None:
-        while self._events and self._events[0][0] <= time:
-            at, number, action, arguments = heappop(self._events)
-            self.time = at
-            if number > EVENTS_MAX:
-                raise PromiseBroken("the world does not come to rest")
-            action(*arguments)
-        self.time = max(self.time, time)
-
     def _calm_down(self) -> None:
-        self.is_calm = True
         self._disk.watch = None
         self._disk._faults.clear()
-        self.say("world", "calm")
-        if self.process is None and not any(action == self.begin_life for _, _, action, _ in self._events):
+        if self.process is None and not self.virtual.expects(self.begin_life):
             self.begin_life()
-        for client in self.clients:
-            if client.socket is not None:
-                self._speed_up(client.socket)
-            client.calm_down()
-        if self.administrator is not None:
-            self.administrator.calm_down()
-
-    def _drain(self) -> None:
-        """Everything finishes, without anything but time skip_list (B31, B37, B45)."""
-        until = self.time + CALM_MS_MAX
-        while self.time < until:
-            self._run_until(self.time + 1_000)
-            if self._is_drained():
-                return
-        if not self._leftovers():
-            self.ledger.check_end()
-        raise PromiseBroken(f"B31, B37, B45: not finished after the calm: {self._leftovers()}")
-
-    def _is_drained(self) -> bool:
-        if self.process is None or not all(client.is_finished for client in self.clients):
-            return False
-        if self.administrator is not None and not self.administrator.is_finished:
-            return False
-        return not self._leftovers() and not self.ledger.unfinished()
-
-    def _leftovers(self) -> list[str]:
-        if self.process is None:
-            return ["the broker is down"]
-        return [
-            f"{queue.path} holds {sorted(queue.messages)}"
-            for queue in self.process.broker.namespace.all_queues()
-            if queue.messages
-        ]
+        self.clients_calm_down()
 
     def _check_replay(self) -> None:
         """Killed once more, the next life knows what this one knew (B1, B5, B9, B17, B19)."""
         assert self.process is not None, "it has just been drained"
-        self._run_until(self.time + 1_000)
+        self.run_until(self.time + 1_000)
         check_counts(self.process.broker.namespace)
         before = memory_of(self.process.broker.namespace)
         self.end_life("the last kill", loses_power=False)

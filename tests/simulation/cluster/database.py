@@ -17,12 +17,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from pairbus.storage.table.ports import FrameHead, FrameMark, OutcomeUnknown
-from tests.simulation.cluster.virtual_time import Machine, Reply, VirtualTime
+from pairbus.storage.table.ports import FrameHead, FrameMark, NodeEntry, OutcomeUnknown
+from tests.simulation.virtual_time import Machine, Reply, VirtualTime
 
 Key: TypeAlias = tuple[str, int]
 """What a transaction locks: a frame by its number, or the shard's row."""
 SHARD_ROW: Final = ("shard", 0)
+RESERVE: Final = ("reserve", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,30 @@ class Nothing:
     """A commit that changes nothing and is replicated all the same."""
 
 
-Change: TypeAlias = Frame | ShardRow | Dropped | Nothing
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """So much space is held for the day the database is full."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A node reported itself at an instant of the database's clock."""
+
+    entry: NodeEntry
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Something is asked of a node, or no longer."""
+
+    node: str
+    request: str
+
+
+Change: TypeAlias = Frame | ShardRow | Dropped | Nothing | Reserve | Reported | Asked
 Work: TypeAlias = Generator[Key, None, tuple[object, list[Change]]]
 """A transaction: yields each lock that it needs, then returns its answer and its changes, or raises."""
 
@@ -77,6 +101,8 @@ class Faults:
     """How often it is lost after the statement took effect."""
     late: float = 0.0
     """How often a statement takes effect after its client was told that the connection is lost."""
+    slow: float = 0.0
+    """How often a statement is long on its way, and its client waits."""
     late_ms: int = 0
     timeout_ms: int = 2_000
     """How long a client that is cut off waits before it takes the connection for lost."""
@@ -103,6 +129,9 @@ class State:
         self.frames: dict[int, Frame] = {}
         self.row = ShardRow()
         self.dropped = 0
+        self.reserve = 0
+        self.nodes: dict[str, Reported] = {}
+        self.asked: dict[str, str] = {}
         self.last = 0
         """The highest number that was ever used."""
 
@@ -112,13 +141,19 @@ class State:
             self.last = max(self.last, change.sequence)
         elif isinstance(change, ShardRow):
             self.row = change
+        elif isinstance(change, Reserve):
+            self.reserve = change.size
+        elif isinstance(change, Reported):
+            self.nodes[change.entry.node] = change
+        elif isinstance(change, Asked):
+            self.asked[change.node] = change.request
         elif isinstance(change, Dropped):
             self.dropped = max(self.dropped, change.below)
             for sequence in [one for one in self.frames if one < change.below]:
                 del self.frames[sequence]
 
     def used_bytes(self) -> int:
-        return sum(len(frame.head) + len(frame.body) for frame in self.frames.values())
+        return self.reserve + sum(len(frame.head) + len(frame.body) for frame in self.frames.values())
 
 
 class Server:
@@ -130,9 +165,12 @@ class Server:
         """How many entries of the log the standby has, too."""
         self.state = State()
         """What is visible."""
+        self.durable = State()
+        """What a failover now would keep."""
         for entry in log:
             for change in entry.changes:
                 self.state.apply(change)
+                self.durable.apply(change)
         self.has_standby = True
         self.is_up = True
         self.is_superseded = False
@@ -150,14 +188,6 @@ class Server:
         for backend in self.backends:
             keys |= backend.keys
         return keys
-
-    def durable_state(self) -> State:
-        """What a failover now would keep."""
-        state = State()
-        for entry in self.log[: self.replicated]:
-            for change in entry.changes:
-                state.apply(change)
-        return state
 
     def show(self, entry: Transaction) -> None:
         """A transaction becomes visible and gives up its locks."""
@@ -232,6 +262,8 @@ class Connection:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.is_open = True
+        self.is_noticed = False
+        """The client knows that it is lost: a call after the loss fails, the one after that connects again."""
         self.reply: Reply | None = None
         """The call that waits for an answer."""
         server.connections.append(self)
@@ -242,6 +274,7 @@ class Connection:
         if self in self.server.connections:
             self.server.connections.remove(self)
         if self.reply is not None:
+            self.is_noticed = True
             self.reply.give(error=OutcomeUnknown("the connection was lost"))
 
 
@@ -254,7 +287,8 @@ class Database:
         self.faults = faults or Faults()
         self.primary = Server([])
         self.counts: dict[str, int] = {}
-        self._machine = Machine(time)
+        self.on_durable: Callable[[Change], None] = _ignore
+        """Called with each change that the standby has got."""
 
     def count(self, event: str) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
@@ -265,7 +299,7 @@ class Database:
 
     def calm(self) -> None:
         """From now on nothing goes wrong by itself."""
-        self.faults = replace(self.faults, lost_before=0.0, lost_after=0.0, late=0.0)
+        self.faults = replace(self.faults, lost_before=0.0, lost_after=0.0, late=0.0, slow=0.0)
 
     def delay(self) -> int:
         return self.chance.randrange(self.faults.delay_ms + 1)
@@ -281,6 +315,10 @@ class Database:
     def _replicated(self, server: Server, length: int) -> None:
         if not server.has_standby or server.is_superseded or not server.is_up:
             return
+        for entry in server.log[server.replicated : length]:
+            for change in entry.changes:
+                server.durable.apply(change)
+                self.on_durable(change)
         server.replicated = max(server.replicated, length)
         known = set(map(id, server.log[: server.replicated]))
         for entry in [one for one in server.waiting if id(one) in known]:
@@ -363,6 +401,9 @@ class Database:
     def call(self, client: Client, work: Callable[[State], Work]) -> object:
         """Run a transaction for a client, over its connection. Blocks."""
         connection = self._connect(client)
+        if not connection.is_open:
+            connection.is_noticed = True
+            raise OutcomeUnknown("the connection was lost before it was used")
         reply = connection.reply = Reply()
         faults = self.faults
         kind = self.chance.random()
@@ -379,6 +420,9 @@ class Database:
             self.time.after(late_ms, self._execute, connection, work, None)
         else:
             is_lost = kind < faults.lost_before + faults.late + faults.lost_after
+            if kind > 1 - faults.slow:
+                self.count("a statement was long on its way")
+                arrives_ms += self.chance.randrange(faults.late_ms + 1)
 
             def answer(result: object, error: Exception | None) -> None:
                 if is_lost:
@@ -415,6 +459,9 @@ class Database:
         connection = client.connection
         if connection is not None and connection.is_open:
             return connection
+        if connection is not None and not connection.is_noticed:
+            connection.is_noticed = True
+            raise OutcomeUnknown("the connection was lost since the last call")
         reply = Reply()
         self.time.after(self.delay() + self.delay(), self._connected, client, reply)
         client.machine.wait(reply)
@@ -437,6 +484,10 @@ class Client:
         self.machine = machine
         self.is_cut_off = is_cut_off
         self.connection: Connection | None = None
+
+
+def _ignore(_change: Change) -> None:
+    """Nobody looks."""
 
 
 def _unheard(_result: object, _error: Exception | None) -> None:

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from pairbus.storage.table.ports import (
     Acquired,
     FrameHead,
     FrameMark,
+    NodeEntry,
     Ownership,
     SequenceTaken,
     TableFull,
 )
 from tests.simulation.cluster.database import (
+    RESERVE,
     SHARD_ROW,
+    Asked,
     Change,
     Client,
     Database,
     Dropped,
+    Faults,
     Frame,
     Key,
     Nothing,
+    Reported,
+    Reserve,
     ShardRow,
     State,
     Work,
 )
-from tests.simulation.cluster.virtual_time import Machine, VirtualTime
+from tests.simulation.virtual_time import Machine, VirtualTime
 
 PAGE_FRAMES: Final = 50
 """How many heads one read brings."""
@@ -56,6 +63,9 @@ class SimulatedTable:
     def lease(self) -> SimulatedLease:
         return SimulatedLease(self._database, Client(self._machine, self._is_cut_off))
 
+    def nodes(self) -> SimulatedNodes:
+        return SimulatedNodes(self._database, Client(self._machine, self._is_cut_off))
+
 
 class _Part:
     def __init__(self, database: Database, client: Client) -> None:
@@ -66,8 +76,9 @@ class _Part:
         return self.database.call(self.client, work)
 
     def close(self) -> None:
-        if self.client.connection is not None:
-            self.client.connection.lose()
+        connection, self.client.connection = self.client.connection, None
+        if connection is not None:
+            connection.lose()
 
 
 class SimulatedWriter(_Part):
@@ -102,6 +113,16 @@ class SimulatedWriter(_Part):
 
         self._call(work)
 
+    def hold_reserve(self, size: int) -> bool:
+        def work(state: State) -> Work:
+            yield RESERVE
+            if state.used_bytes() - state.reserve + size > capacity:
+                raise TableFull("the database has no space left")
+            return True, [Reserve(size)]
+
+        capacity = self.database.faults.capacity_bytes
+        return cast("bool", self._call(work))
+
     def drop_below(self, sequence: int) -> None:
         size = self.database.faults.range_frames
 
@@ -119,7 +140,7 @@ class SimulatedReader(_Part):
     def oldest(self) -> int:
         def work(state: State) -> Work:
             yield from ()  # it needs no lock
-            return min(state.frames, default=state.last + 1), _nothing()
+            return min(state.frames, default=state.last + 1) if state.last else 1, _nothing()
 
         return cast("int", self._call(work))
 
@@ -165,7 +186,7 @@ class SimulatedLease(_Part):
             changed = ShardRow(row.epoch + 1, owner, address, database.now() + lease_ms)
             last = state.last
             if not has_fence:
-                return Acquired(changed.epoch, last), [changed]
+                return Acquired(changed.epoch, last + 1), [changed]
             yield frame_key(last + 1)
             if last + 1 in state.frames:
                 raise SequenceTaken(f"frame {last + 1} is there already")
@@ -180,7 +201,7 @@ class SimulatedLease(_Part):
         def work(state: State) -> Work:
             yield SHARD_ROW
             row = state.row
-            if row.epoch != epoch:
+            if row.epoch != epoch or not row.owner:
                 return False, []
             return True, [ShardRow(epoch, row.owner, address, database.now() + lease_ms)]
 
@@ -207,14 +228,59 @@ class SimulatedLease(_Part):
         return cast("Ownership", self._call(work))
 
 
+class SimulatedNodes(_Part):
+    """See ``ports.NodeTable``."""
+
+    def report(self, entry: NodeEntry) -> str:
+        now = self.database.now
+
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            return state.asked.get(entry.node, ""), [Reported(entry, now())]
+
+        return cast("str", self._call(work))
+
+    def nodes(self) -> list[NodeEntry]:
+        now = self.database.now
+
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            found = [
+                replace(one.entry, asked=state.asked.get(name, ""), age_ms=now() - one.at)
+                for name, one in sorted(state.nodes.items())
+            ]
+            return found, _nothing()
+
+        return cast("list[NodeEntry]", self._call(work))
+
+    def ask(self, node: str, request: str) -> bool:
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            is_known = node in state.nodes
+            return is_known, [Asked(node, request)] if is_known else _nothing()
+
+        return cast("bool", self._call(work))
+
+    def answered(self, node: str, request: str) -> None:
+        def work(state: State) -> Work:
+            yield from ()  # it needs no lock
+            return None, [Asked(node, "")] if state.asked.get(node) == request else _nothing()
+
+        self._call(work)
+
+    def forget(self, node: str) -> bool:
+        raise NotImplementedError(f"nobody forgets {node} here")
+
+
 def frame_key(sequence: int) -> Key:
     return ("frame", sequence)
 
 
-def quiet_table(seed: int = 0) -> SimulatedTable:
+def quiet_table(range_frames: int) -> SimulatedTable:
     """A table in a world of its own in which nothing goes wrong: its calls let time pass and return."""
     time = VirtualTime()
-    return SimulatedTable(Database(time, random.Random(seed)), Machine(time))
+    faults = Faults(delay_ms=2, replication_ms=2, range_frames=range_frames)
+    return SimulatedTable(Database(time, random.Random(0), faults), Machine(time))
 
 
 def _nothing() -> list[Change]:

@@ -10,10 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Final
+
+JOIN_STEP_SECONDS: Final = 0.05
 
 
 class Killed(BaseException):
     """The machine of this thread is gone. Not an ``Exception``: nothing that ships may catch it."""
+
+
+class RestlessWorld(AssertionError):
+    """More events happen than a world can need."""
 
 
 class Reply:
@@ -56,6 +63,10 @@ class VirtualTime:
         """Have something happen so many milliseconds from now."""
         self.at(self.now + wait, action, *arguments)
 
+    def expects(self, action: Callable[..., None]) -> bool:
+        """Whether something is going to happen."""
+        return any(planned == action for _, _, planned, _ in self._events)
+
     def run_until(self, time: int) -> None:
         """Let everything happen up to an instant."""
         while self._events and self._events[0][0] <= time:
@@ -73,7 +84,7 @@ class VirtualTime:
         at, number, action, arguments = heappop(self._events)
         self.now = at
         if number > self._events_max:
-            raise AssertionError(f"the world does not come to rest after {number} events")
+            raise RestlessWorld(f"the world does not come to rest after {number} events")
         action(*arguments)
 
 
@@ -93,6 +104,9 @@ class Machine:
         self.is_paused = False
         self._held: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._threads: list[VirtualThread] = []
+        self._main: VirtualThread | None = None
+        self._posted: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self._work = Reply()
 
     def clock_ms(self) -> float:
         """Its monotonic clock. It goes on while the machine is paused."""
@@ -111,6 +125,23 @@ class Machine:
             self._held.append((action, arguments))
         else:
             action(*arguments)
+
+    def post(self, action: Callable[..., None], *arguments: object) -> None:
+        """Have it done by the machine's main thread, in order: later if that blocks, never if the machine dies before."""
+        if self.is_dead:
+            return
+        self._posted.append((action, arguments))
+        if self._main is None:
+            self._main = self.start(self._run_main, "main")
+        self._work.give()
+
+    def _run_main(self) -> None:
+        while True:
+            while self._posted:
+                action, arguments = self._posted.pop(0)
+                action(*arguments)
+            self._work = Reply()
+            self.wait(self._work)
 
     def pause(self) -> None:
         """Stop every thread of the machine where it stands."""
@@ -149,7 +180,7 @@ class Machine:
         if thread is None:
             self.time.run_until_done(reply)
         elif not reply.is_done:
-            reply.on_done = lambda: self.run(thread.resume)
+            reply.on_done = lambda: self.time.after(0, self.run, thread.resume)
             thread.suspend()
         if reply.error is not None:
             raise reply.error
@@ -238,6 +269,107 @@ class _Current:
 _current = _Current()
 
 
-def is_on_a_thread() -> bool:
-    """Whether the caller may block without stopping the event loop of its machine."""
-    return _current.thread is not None
+class Threading:
+    """Stands in for the module ``threading`` in code that ships: its threads are of the machine on which they are made.
+
+    Only one virtual thread runs at a time and it is interrupted only where it blocks, so a lock has nothing to do.
+    """
+
+    class Thread:
+        """See ``threading.Thread``."""
+
+        def __init__(self, *, target: Callable[[], None], name: str, daemon: bool = False) -> None:
+            thread = _current.thread
+            assert thread is not None, f"{name} is made on no machine"
+            self._machine = thread.machine
+            self._target = target
+            self._name = name
+            self.is_daemon = daemon
+            self._thread: VirtualThread | None = None
+
+        @property
+        def ident(self) -> int | None:
+            return None if self._thread is None else id(self._thread)
+
+        def start(self) -> None:
+            self._thread = self._machine.start(self._target, self._name)
+
+        def is_alive(self) -> bool:
+            return self._thread is not None and not self._thread.is_ended
+
+        def join(self, timeout: float | None = None) -> None:
+            waited = 0.0
+            while self.is_alive() and (timeout is None or waited < timeout):
+                self._machine.sleep(JOIN_STEP_SECONDS)
+                waited += JOIN_STEP_SECONDS
+
+    class Condition:
+        """See ``threading.Condition``."""
+
+        def __init__(self) -> None:
+            self._waiting: list[Reply] = []
+
+        def __enter__(self) -> Threading.Condition:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def wait(self, timeout: float | None = None) -> bool:
+            thread = _current.thread
+            assert thread is not None, "only virtual threads wait"
+            reply = Reply()
+            self._waiting.append(reply)
+            if timeout is not None:
+                thread.machine.after(timeout * 1000, reply.give, False)
+            try:
+                return bool(thread.machine.wait(reply))
+            finally:
+                if reply in self._waiting:
+                    self._waiting.remove(reply)
+
+        def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+            thread = _current.thread
+            assert thread is not None, "only virtual threads wait"
+            end = None if timeout is None else thread.machine.clock_ms() + timeout * 1000
+            while not predicate():
+                left = None if end is None else (end - thread.machine.clock_ms()) / 1000
+                if left is not None and left <= 0:
+                    return False
+                self.wait(left)
+            return True
+
+        def notify(self, count: int = 1) -> None:
+            for reply in [one for one in self._waiting if not one.is_done][:count]:
+                reply.give(True)
+
+        def notify_all(self) -> None:
+            self.notify(len(self._waiting))
+
+    Lock = Condition
+
+
+class Queues:
+    """Stands in for the module ``queue`` in code that ships."""
+
+    class SimpleQueue:
+        """See ``queue.SimpleQueue``."""
+
+        def __init__(self) -> None:
+            self._items: list[object] = []
+            self._arrival = Reply()
+
+        def __class_getitem__(cls, _item: object) -> type[Queues.SimpleQueue]:
+            return cls
+
+        def put(self, item: object) -> None:
+            self._items.append(item)
+            self._arrival.give()
+
+        def get(self) -> object:
+            thread = _current.thread
+            assert thread is not None, "only virtual threads wait"
+            while not self._items:
+                self._arrival = Reply()
+                thread.machine.wait(self._arrival)
+            return self._items.pop(0)
