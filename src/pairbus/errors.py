@@ -156,6 +156,8 @@ class InvalidEntity(Refusal):
 
     condition = "com.microsoft:argument-error"
     status = 400
+    setting: str = ""
+    """The setting that is refused, where one is."""
 
 
 class InvalidRule(Refusal):

@@ -73,7 +73,9 @@ class Router:
         entity = self._find(target)
         # It may be the entity itself: what that forwards comes back until its hops are used up.
         if entity is None or entity.kind == SUBSCRIPTION:
-            raise InvalidEntity(f"{setting} of '{path}' is '{target}': no queue or topic has this name.")
+            refusal = InvalidEntity(f"{setting} of '{path}' is '{target}': no queue or topic has this name.")
+            refusal.setting = setting
+            raise refusal
         return target.strip("/")
 
     def target(self, path: str) -> Entity:

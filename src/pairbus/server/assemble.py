@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import Refusal, StoreCorrupt, UsageError
+from pairbus.errors import InvalidEntity, Refusal, StoreCorrupt, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
@@ -277,8 +277,7 @@ def _declare_entities(namespace: Namespace, declarations: Declarations, now: int
 
 def _failed(file: str, declared: EntityDeclaration, error: Refusal) -> UsageError:
     """With the file and the place of the property that is refused."""
-    places = (place for name, place in declared.places.items() if name in error.description)
-    place = next(places, declared.where)
+    place = declared.places.get(error.setting if isinstance(error, InvalidEntity) else "", declared.where)
     return UsageError(f"{file}: {place}: {error.description}" if file else f"{place}: {error.description}")
 
 
