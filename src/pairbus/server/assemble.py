@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pairbus.errors import InvalidEntity, Refusal, StoreCorrupt, UsageError
+from pairbus.errors import InvalidEntity, Refusal, StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
@@ -23,7 +23,7 @@ from pairbus.server.ready import READY_FILE
 from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.memory import MemoryStore
-from pairbus.storage.table.store import TableStore
+from pairbus.storage.table.store import RESERVE_BYTES, TableStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 KEY_BYTES: Final = 32
 BROKER_RANDOM_BYTES: Final = 32
 STORE_DIRECTORY: Final = "store"
+MOVED_DIRECTORY: Final = f"{STORE_DIRECTORY}.moved"
+"""What is left of a log whose namespace was moved to a database."""
 AUDIT_DIRECTORY: Final = "audit"
 MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"
 USAGE_DIRECTORY: Final = "usage"
@@ -187,7 +189,12 @@ def open_store(options: Options) -> Store:
 
 
 def open_table_store(
-    table: ShardTable, acquired: Acquired, may_retry: Callable[[], bool], name: str
+    table: ShardTable,
+    acquired: Acquired,
+    may_retry: Callable[[], bool],
+    name: str,
+    *,
+    reserve_bytes: int = RESERVE_BYTES,
 ) -> TableStore:
     """The store of a shard that this node has acquired; ``may_retry`` tells whether the lease still holds."""
     return TableStore(
@@ -196,6 +203,7 @@ def open_table_store(
         epoch=acquired.epoch,
         fence=acquired.fence,
         may_retry=may_retry,
+        reserve_bytes=reserve_bytes,
         name=name,
     )
 
@@ -203,6 +211,11 @@ def open_table_store(
 def _refuse_a_store_that_is_gone(data: Path) -> None:
     """A broker writes its ready file after its first commit. If that file is there, an empty store has lost everything."""
     directory = data / STORE_DIRECTORY
+    if (data / MOVED_DIRECTORY).is_dir() and not directory.is_dir():
+        raise StoreUnavailable(
+            f"the namespace of {data} was moved to a database: serve it with --store postgresql://host/database, or move it "
+            "back with `pairbus store move`"
+        )
     if (data / READY_FILE).is_file() and not any(
         name != LOCK_FILE for name in (os.listdir(directory) if directory.is_dir() else ())
     ):

@@ -13,10 +13,12 @@ from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.namespace import data_directory
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import progress_bar, show
+from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
     from pairbus.errors import StoreCorrupt
     from pairbus.server.offline.namespace import EntityCounts
+    from pairbus.storage.postgres.database import Database
     from pairbus.storage.tools.inspect import CheckReport
     from pairbus.storage.tools.repair import RepairReport
 
@@ -29,6 +31,7 @@ Examples:
   pairbus store export --data ./contoso ./backup
   pairbus store import --data ./restored ./backup
   pairbus store compact --data ./contoso --json
+  pairbus store move --data ./contoso --to postgresql://pairbus@db-1,db-2/pairbus
 
 \b
 The broker must be stopped: data belongs to one process at a time.
@@ -72,9 +75,20 @@ Examples:
 """
 
 
+MOVE_EXAMPLES: Final = """\b
+Examples:
+  pairbus store move --data ./contoso --to postgresql://pairbus@db-1,db-2/pairbus
+  pairbus store move --data ./contoso --from postgresql://pairbus@db-1,db-2/pairbus --namespace contoso
+
+\b
+Exit codes: 0 moved, 2 wrong usage, or the target holds something already, 3 the data or the namespace is in use, not
+there or damaged, the database cannot be reached, or there is no space.
+"""
+
+
 @click.group(cls=HelpfulGroup, epilog=EPILOG)
 def store() -> None:
-    """Check, compact, export, import or repair the data of a namespace whose broker is stopped."""
+    """Check, compact, export, import, move or repair the data of a namespace whose broker is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +112,16 @@ class ExportFlags(DataFlags):
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags(DataFlags):
     source: str = argument(metavar="DIR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveFlags(DataFlags):
+    target: str | None = option(
+        "The PostgreSQL database to move the namespace into.", flag="--to", metavar="URL"
+    )
+    source: str | None = option(
+        "The PostgreSQL database to move the namespace out of.", flag="--from", metavar="URL"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +226,50 @@ def import_store(flags: ImportFlags) -> None:
         f"{flags.directory}: {manifest.messages:,} messages in {manifest.entities:,} entities; "
         f"serve it with --namespace {manifest.namespace}",
     )
+
+
+@command(MoveFlags, MOVE_EXAMPLES, group=store)
+def move(flags: MoveFlags) -> None:
+    """Move a namespace from its data directory into a PostgreSQL database, or back.
+
+    Everything moves: entities, messages with their numbers, schedules, deferred and dead-lettered messages, session states, duplicate
+    history, keys and the certificate authority. The target must not hold the namespace yet. The source is kept, but no
+    broker serves it any more: on disk it is called DIR/store.moved, in the database it carries a mark.
+    """
+    from pairbus.server.clock import BrokerClock
+    from pairbus.server.offline.move import move_to_database, move_to_files
+    from pairbus.server.offline.namespace import name_of
+
+    if (flags.target is None) == (flags.source is None):
+        raise UsageError("give --to or --from, and one of them only: the database to move into or out of")
+    directory, now = flags.directory, BrokerClock()()
+    with progress_bar("moving") as progress:
+        if flags.target is not None:
+            database = _database(flags.target, name_of(directory), replaces_moved=True)
+            moved = move_to_database(directory, database, now, progress)
+            way_on = f"serve it with --namespace {moved.namespace} --store postgresql://…"
+        else:
+            database = _database(flags.source or "", flags.namespace, replaces_moved=False)
+            moved = move_to_files(database, directory, now, progress)
+            way_on = f"serve it with --namespace {moved.namespace} --data {directory}"
+    show(
+        {"data": str(directory), "database": str(database), **asdict(moved)},
+        flags.as_json,
+        f"{moved.messages:,} messages in {moved.entities:,} entities of {moved.namespace} were moved; {way_on}",
+    )
+
+
+def _database(url: str, namespace: str, *, replaces_moved: bool) -> Database:
+    from pairbus.errors import StoreUnavailable
+    from pairbus.storage.postgres.opening import is_database, open_database
+    from pairbus.storage.table.ports import OutcomeUnknown, TableFailed
+
+    if not is_database(url):
+        raise UsageError("--to and --from take a URL of the form postgresql://user@host[,host]/database")
+    try:
+        return open_database(url, namespace, replaces_moved=replaces_moved)
+    except (OutcomeUnknown, TableFailed) as error:
+        raise StoreUnavailable(str(error)) from error
 
 
 @command(RepairFlags, REPAIR_EXAMPLES, group=store)

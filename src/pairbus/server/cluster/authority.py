@@ -22,19 +22,33 @@ AUTHORITY: Final = "tls-authority"
 _FILES: Final = ("ca.pem", "ca.key")
 
 
-def share_authority(settings: SettingTable, directory: Path, names: Sequence[str], now: datetime) -> None:
-    """Put the cluster's authority into this node's directory; the first node makes it."""
+def keep_authority(settings: SettingTable, directory: Path) -> None:
+    """Take the authority of a broker into the database, if it has one: clients that trust it will trust every node."""
+    if all((directory / name).is_file() for name in _FILES):
+        made = {name: (directory / name).read_text() for name in _FILES}
+        settings.put(AUTHORITY, json.dumps(made).encode())
+
+
+def give_authority(settings: SettingTable, directory: Path) -> None:
+    """Put the cluster's authority, if there is one, into a broker's directory."""
     held = settings.get(AUTHORITY)
     if held is None:
-        ensure_certificates(directory, names, now)
-        made = {name: (directory / name).read_text() for name in _FILES}
-        held = settings.settle(AUTHORITY, json.dumps(made).encode())
+        return
     files: dict[str, str] = json.loads(held)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in _FILES:
         path = directory / name
         if not path.exists() or path.read_text() != files[name]:
             write_whole(path, files[name].encode())
+
+
+def share_authority(settings: SettingTable, directory: Path, names: Sequence[str], now: datetime) -> None:
+    """Put the cluster's authority into this node's directory; the first node makes it."""
+    if settings.get(AUTHORITY) is None:
+        ensure_certificates(directory, names, now)
+        made = {name: (directory / name).read_text() for name in _FILES}
+        settings.settle(AUTHORITY, json.dumps(made).encode())
+    give_authority(settings, directory)
 
 
 def cluster_certificates(directory: Path, names: Sequence[str], now: datetime) -> CertificateFiles:

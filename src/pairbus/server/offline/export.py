@@ -187,13 +187,13 @@ def _write_entities(found: Opened, target: Path) -> int:
 
 def _write_state(found: Opened, target: Path, now: int) -> int:
     writer = PartWriter(target / STATE, STATE_TYPES)
-    for record in _facts(found, now):
+    for record in facts_of(found, now):
         writer.add({"record": encode(record)})
     writer.close()
     return writer.count
 
 
-def _facts(found: Opened, now: int) -> list[Record]:
+def facts_of(found: Opened, now: int) -> list[Record]:
     """All that is true of a namespace but its messages."""
     namespace = found.namespace
     facts = _namespace_facts(found, now)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pairbus.engine.queues.consumer import Consumer, Lock
     from pairbus.engine.records import Record
     from pairbus.model.message import Message
-    from pairbus.storage.ports import StoreStatistics
+    from pairbus.storage.ports import Store, StoreStatistics
 
 KIND_NAMES: Final = {QUEUE: "queue", TOPIC: "topic", SUBSCRIPTION: "subscription"}
 PROGRESS_EVERY: Final = 1_000
@@ -94,6 +94,11 @@ def store_directory(data: Path) -> Path:
     return directory
 
 
+def name_of(data: Path) -> str:
+    """The namespace that a data directory holds. Raises StoreUnavailable."""
+    return _owner(store_directory(data))
+
+
 def verify(data: Path, progress: Progress) -> tuple[CheckReport, list[EntityCounts]]:
     """Read every frame, check it, and count what is there. Changes nothing.
 
@@ -133,7 +138,7 @@ class Opened:
     """A namespace with its store, recovered as a broker would, and facts that only the records hold."""
 
     name: str
-    store: LogStore
+    store: Store
     namespace: Namespace
     settings: NamespacePut | None = None
     """The latest record about the namespace itself; None before its first commit."""
@@ -253,6 +258,7 @@ def compact(data: Path, now: int, progress: Progress) -> tuple[StoreStatistics, 
     """
     with opened(data, progress) as found:
         store = found.store
+        assert isinstance(store, LogStore), "it was opened from files"
         before = store.statistics()
         if COMPACT_GARBAGE_SHARE_MIN * before.garbage_bytes > before.used_bytes:
             store.rewrite()
@@ -267,7 +273,7 @@ def compact(data: Path, now: int, progress: Progress) -> tuple[StoreStatistics, 
         return before, store.statistics()
 
 
-def _commit(store: LogStore) -> None:
+def _commit(store: Store) -> None:
     batch = store.seal()
     if batch is not None:
         store.commit(batch)

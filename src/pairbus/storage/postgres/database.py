@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pairbus.storage.postgres.connection import Address, Session
 from pairbus.storage.postgres.lease import PostgresLease
 from pairbus.storage.postgres.nodes import PostgresNodes
 from pairbus.storage.postgres.reader import PostgresReader
-from pairbus.storage.postgres.schema import RANGE_FRAMES, ensure, shard_of
-from pairbus.storage.postgres.settings import PostgresSettings
+from pairbus.storage.postgres.schema import RANGE_FRAMES, drop_shard, ensure, shard_of
+from pairbus.storage.postgres.settings import PostgresSettings, setting_of
 from pairbus.storage.postgres.writer import PostgresWriter
+from pairbus.storage.table.ports import TableFailed
+
+MOVED: Final = "moved"
+"""The setting of a shard whose namespace lives elsewhere now: where."""
 
 
 class Database:
@@ -30,12 +36,25 @@ class Database:
         """Hosts and database, without anything secret."""
         return str(self.address)
 
-    def prepare(self) -> None:
-        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown or TableFailed."""
+    def prepare(self, *, replaces_moved: bool = False) -> None:
+        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown or TableFailed.
+
+        A namespace that was moved elsewhere is refused; with ``replaces_moved`` what is left of it is removed.
+        """
         session = Session(self.address, "setup")
         try:
             ensure(session)
-            self._shard, self._range_frames = shard_of(session, self.namespace, self._range_frames)
+            self._shard, range_frames = shard_of(session, self.namespace, self._range_frames)
+            moved = setting_of(session, self._shard, MOVED)
+            if moved is not None:
+                if not replaces_moved:
+                    raise TableFailed(
+                        f"namespace {self.namespace} was moved from {self} to {moved.decode()}: serve it from there, or move "
+                        "it back with `pairbus store move`"
+                    )
+                drop_shard(session, self._shard)
+                self._shard, range_frames = shard_of(session, self.namespace, self._range_frames)
+            self._range_frames = range_frames
         finally:
             session.close()
 

@@ -17,8 +17,10 @@ def is_database(url: str) -> bool:
     return url.startswith(SCHEMES)
 
 
-def open_database(url: str, namespace: str) -> Database:
+def open_database(url: str, namespace: str, *, replaces_moved: bool = False) -> Database:
     """Connect once: make or migrate the tables, and find the namespace's shard or begin it.
+
+    A namespace that was moved elsewhere is refused; with ``replaces_moved`` what is left of it is removed.
 
     Raises:
         UsageError: psycopg is not installed, or the URL cannot be understood.
@@ -32,5 +34,5 @@ def open_database(url: str, namespace: str) -> Database:
             "--store postgresql:… needs psycopg, which is not installed: pip install 'pairbus[postgres]'"
         ) from error
     database = Database(url, namespace)
-    database.prepare()
+    database.prepare(replaces_moved=replaces_moved)
     return database

@@ -114,6 +114,15 @@ def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES)
     return shard, frames
 
 
+def drop_shard(session: Session, shard: int) -> None:
+    """Remove a shard and everything in it."""
+    session.run(
+        f"drop table if exists pairbus_frame_{shard}; drop table if exists pairbus_reserve_{shard};"
+        f"delete from pairbus_setting where shard = {shard}; delete from pairbus_node where shard = {shard};"
+        f"delete from pairbus_barrier where shard = {shard}; delete from pairbus_shard where shard = {shard}"
+    )
+
+
 def range_name(shard: int, place: int) -> str:
     """The table of one range."""
     return f"pairbus_frame_{shard}_{place}"

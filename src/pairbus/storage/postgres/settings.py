@@ -23,8 +23,7 @@ class PostgresSettings:
         self._shard = int4(shard)
 
     def get(self, name: str) -> bytes | None:
-        found = self._session.execute(b"get", _GET, (INT4, TEXT), (self._shard, name.encode()))
-        return raw(found, 0, 0) if found.ntuples else None
+        return _value(self._session, self._shard, name)
 
     def put(self, name: str, value: bytes) -> None:
         """Set a value, whatever it was."""
@@ -39,3 +38,13 @@ class PostgresSettings:
 
     def close(self) -> None:
         self._session.close()
+
+
+def setting_of(session: Session, shard: int, name: str) -> bytes | None:
+    """One value, by a connection that is open already."""
+    return _value(session, int4(shard), name)
+
+
+def _value(session: Session, shard: bytes, name: str) -> bytes | None:
+    found = session.execute(b"get", _GET, (INT4, TEXT), (shard, name.encode()))
+    return raw(found, 0, 0) if found.ntuples else None

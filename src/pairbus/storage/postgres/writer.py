@@ -108,7 +108,7 @@ class PostgresWriter:
         if held < wanted:
             # Not compressed, or it would take less space than it says.
             self._session.run(
-                f"insert into {name} select decode(repeat('00', {RESERVE_PART_BYTES}), 'hex') "
+                f"insert into {name} select convert_to(repeat('x', {RESERVE_PART_BYTES}), 'UTF8') "
                 f"from generate_series(1, {min(wanted - held, RESERVE_PARTS_AT_ONCE)})"
             )
         return held + RESERVE_PARTS_AT_ONCE >= wanted

@@ -61,23 +61,16 @@ class Appender:
         self._failure = ""
         self._dropped_below = 0
         self._commits_since_full = 0
+        self._has_reserve = not reserve_bytes
+        """It is filled by the first commits, a step with each."""
         self.is_full = False
         """The database had no space when last asked; read by the owner's thread."""
         self.repetitions = 0
         self.barriers = 0
 
     def begin(self, first: int) -> None:
-        """Before the first commit; ``first`` is the first frame there is. A database that is full now takes no sends."""
+        """Before the first commit; ``first`` is the first frame there is."""
         self._dropped_below = first
-        if self._reserve_bytes:
-            self._retrying("the reserve", self._fill)
-
-    def _fill(self) -> None:
-        try:
-            while not self._writer.hold_reserve(self._reserve_bytes):
-                pass
-        except TableFull:
-            self._became_full()
 
     def _became_full(self) -> None:
         if not self.is_full:
@@ -87,6 +80,7 @@ class Appender:
             )
         self.is_full = True
         self._commits_since_full = 0
+        self._has_reserve = not self._reserve_bytes
         if self._reserve_bytes:
             self._retrying("the reserve", lambda: self._writer.hold_reserve(0))
 
@@ -102,8 +96,8 @@ class Appender:
         except TableFailed as error:
             self._failure = str(error)
             raise StoreFailed(f"frame {frame.sequence} cannot be written: {error}") from error
-        if self.is_full:
-            self._try_refill()
+        if self.is_full or not self._has_reserve:
+            self._tend_reserve()
 
     def _append(self, frame: Frame) -> None:
         sequence, mark, body = frame.sequence, frame.marked(self._epoch), [frame.body()]
@@ -162,17 +156,24 @@ class Appender:
             except TableFailed as error:
                 raise StoreFailed(f"{what} cannot be written: {error}") from error
 
-    def _try_refill(self) -> None:
-        self._commits_since_full += 1
-        if self._commits_since_full < REFILL_COMMITS:
-            return
-        self._commits_since_full = 0
+    def _tend_reserve(self) -> None:
+        """Take a step towards the reserve; on a full database only now and then."""
+        if self.is_full:
+            self._commits_since_full += 1
+            if self._commits_since_full < REFILL_COMMITS:
+                return
+            self._commits_since_full = 0
         try:
-            if not self._reserve_bytes or self._writer.hold_reserve(self._reserve_bytes):
-                self.is_full = False
-                logger.info("the database has space again", extra={"event": "store.has_space"})
-        except (TableFull, OutcomeUnknown):
-            pass  # asked again later
+            self._has_reserve = self._has_reserve or self._writer.hold_reserve(self._reserve_bytes)
+        except TableFull:
+            self._became_full()
+        except OutcomeUnknown:
+            pass  # the next commit finds out
+        else:
+            if self.is_full:
+                self.is_full = not self._has_reserve
+                if not self.is_full:
+                    logger.info("the database has space again", extra={"event": "store.has_space"})
 
     def drop_below(self, sequence: int) -> None:
         """Give back frames that no longer matter: the commit that says so is durable. Tried again with a later one if it fails."""

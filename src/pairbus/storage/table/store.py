@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
-from pairbus.errors import StoreFailed, StoreUnavailable, UsageError
+from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.storage.accounts import SegmentAccount, SegmentAccounts
 from pairbus.storage.codec import decode, encode_stored
 from pairbus.storage.codec_rare import encode_rare
@@ -189,10 +189,7 @@ class TableStore:
         following = (self._fence + 1) >> self._unit_bits
         self._account = account if account.number == following else self._begin_unit(account, following)
         self._oldest = self._sealed_oldest = first
-        try:
-            self._appender.begin(first)
-        except StoreFailed as error:
-            raise StoreUnavailable(str(error)) from error
+        self._appender.begin(first)
         self._bodies.start()
         # Nothing is given back before the owner has called ``live``; an empty log holds nothing that lives.
         self._is_accounted = is_empty
@@ -290,6 +287,13 @@ class TableStore:
         self._sealed_oldest = self._oldest
         self._is_restating = False
         return TableBatch(staging.take_frames(), self._sealed_oldest)
+
+    def seal_part(self) -> TableBatch | None:
+        """Take what is staged as a part of a batch that goes on: it counts once ``seal`` has ended it. For tools that write much."""
+        if not self._staging.has_records:
+            return None
+        self._next_frame(MORE, self._sealed_oldest)
+        return TableBatch(self._staging.take_frames(), self._sealed_oldest)
 
     # -- commit thread -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,307 @@
+"""``pairbus store move``: a namespace goes into PostgreSQL and back, and both hold the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pairbus.cli.root import root
+from pairbus.engine.namespace import Namespace
+from pairbus.engine.queues.consumer import Consumer
+from pairbus.engine.records import AuditMarked
+from pairbus.engine.sessions import operations as session_ops
+from pairbus.errors import StorageError, StoreUnavailable, UsageError
+from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
+from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
+from pairbus.server.assemble import STORE_DIRECTORY, open_store, open_table_store, recover
+from pairbus.server.config.options import Options
+from pairbus.server.offline import move as module
+from pairbus.server.offline.namespace import NoOutbox, entities, opened
+from pairbus.storage.codec_rare import encode_extra
+from pairbus.storage.log.store import LogStore
+from pairbus.storage.ports import Store
+from pairbus.storage.postgres.database import Database
+from pairbus.storage.postgres.opening import open_database
+from pairbus.storage.table.ports import SequenceTaken, TableFailed
+from tests.contract.table_kinds import new_name
+from tests.postgres_kit import shared_server
+from tests.unit.engine.engine_kit import START, TRUE_RULE, incoming
+
+NAME = "contoso"
+DAY = 86_400_000
+
+
+class Hand:
+    """The outbox of a receiver that remembers its locks."""
+
+    def __init__(self) -> None:
+        self.locks: list[Any] = []
+
+    def deliver(self, consumer: Consumer, message: object, lock: object) -> None:
+        self.locks.append(lock)
+
+    def session_accepted(self, consumer: Consumer) -> None: ...
+
+    def detach(self, consumer: Consumer, condition: str, description: str) -> None: ...
+
+
+def commit(store: Store) -> None:
+    batch = store.seal()
+    if batch is not None:
+        store.commit(batch)
+
+
+def fill(data: Path) -> None:
+    """A namespace with something in every state."""
+    store = LogStore.open(data / STORE_DIRECTORY, namespace=NAME, segment_bytes=64 * 1024)
+    list(store.replay())
+    hand = Hand()
+    namespace = Namespace(NAME, store, hand)
+    chance = random.Random(5)
+    rule = AccessRule(name=ROOT_RULE, rights=RIGHTS, primary_key="one", secondary_key="two")
+    namespace.set_access_rules((rule,), START)
+    plain = namespace.create(QUEUE, "plain", Settings(), START)
+    orders = namespace.create(QUEUE, "orders", replace(Settings(), requires_duplicate_detection=True), START)
+    baskets = namespace.create(QUEUE, "baskets", replace(Settings(), requires_session=True), START)
+    gone = namespace.create(QUEUE, "gone", Settings(), START)
+    topic = namespace.create(TOPIC, "events", Settings(), START)
+    namespace.create(
+        SUBSCRIPTION, "events/Subscriptions/audit", replace(Settings(), rules=(TRUE_RULE,)), START
+    )
+    for number in range(400):
+        namespace.send(
+            plain, incoming(chance.randbytes(chance.randrange(2_000)), body_kind="data"), START + number
+        )
+    for number in range(20):
+        namespace.send(orders, incoming("x", message_id=f"id-{number}"), START + number)
+        namespace.send(baskets, incoming("x", session_id=f"s{number % 3}"), START + number)
+        namespace.send(topic, incoming(f"event {number}"), START + number)
+    namespace.send(plain, incoming("later", scheduled_at=START + DAY), START)
+    namespace.send(gone, incoming("x"), START)
+    namespace.delete(gone, START)
+    commit(store)
+    consumer = Consumer(None, False)
+    plain.main.attach(consumer, START)
+    plain.main.set_credit(consumer, 12)
+    orders_consumer = Consumer(None, False)
+    orders.main.attach(orders_consumer, START)
+    orders.main.set_credit(orders_consumer, 5)
+    namespace.pump(START)
+    first = hand.locks[:12]
+    for lock in first[:3]:
+        plain.main.dead_letter(lock, "reason", "because", b"", START)
+    for lock in first[3:6]:
+        plain.main.defer(lock, b"", START)
+    for lock in first[6:9]:
+        plain.main.abandon(lock, b"", START)
+    for lock in hand.locks[12:]:
+        orders.main.complete(lock, START)  # their ids are still remembered
+    holder = Consumer(None, False)
+    session_ops.accept(baskets.main, holder, "s1", 60_000, START)
+    session_ops.set_state(
+        baskets.main, session_ops.held_session(baskets.main, None, "s1", START), b"state", START
+    )
+    store.append(AuditMarked(17))
+    commit(store)
+    store.close()
+
+
+def described(namespace: Namespace, store: Store) -> dict[str, Any]:
+    """Everything that a namespace is."""
+    places: dict[str, Any] = {}
+    for entity in entities(namespace):
+        queues = []
+        for queue in entity.queues:
+            messages = [
+                (
+                    number, m.state, m.delivery_count, m.enqueued_at, m.expires_at, m.session_id,
+                    None if m.extra is None else encode_extra(m.extra), store.read(m.location, m.size),
+                )
+                for number, m in sorted(queue.messages.items())
+            ]  # fmt: skip
+            sessions = (
+                {}
+                if queue.sessions is None
+                else {
+                    one: (s.state, s.state_at)
+                    for one, s in queue.sessions.sessions.items()
+                    if s.state is not None
+                }
+            )
+            keys = [] if queue.duplicates is None else [
+                (f"id-{n}", queue.duplicates.accepted_at(f"id-{n}".encode())) for n in range(30)
+            ]  # fmt: skip
+            queues.append((queue.queue_id, messages, sessions, keys))
+        numbers = (entity.numbers.next_sequence_number, entity.numbers.last_enqueued_at)
+        places[entity.path] = (entity.entity_id, entity.kind, entity.settings.to_json(), numbers, queues)
+    rules = [(one.name, one.rights, one.primary_key, one.secondary_key) for one in namespace.access_rules]
+    return {
+        "places": places,
+        "rules": rules,
+        "created": namespace.created_at,
+        "audited": namespace.audited_batch,
+        "next": namespace._next_entity_id,
+    }
+
+
+def on_disk(data: Path) -> dict[str, Any]:
+    with opened(data, lambda *_: None) as found:
+        return described(found.namespace, found.store)
+
+
+@contextmanager
+def taken(database: Database) -> Iterator[tuple[Namespace, Store]]:
+    lease = database.lease()
+    held = None
+    while held is None:
+        try:
+            held = lease.acquire("test", "", 60_000)
+            assert held is not None
+        except SequenceTaken:
+            continue
+    store = open_table_store(database, held, lambda: True, "test", reserve_bytes=0)
+    namespace = Namespace(NAME, store, NoOutbox())
+    recover(namespace, store)
+    yield namespace, store
+    store.close()
+    lease.release(held.epoch)
+    lease.close()
+
+
+def in_database(url: str) -> dict[str, Any]:
+    with taken(open_database(url, NAME)) as (namespace, store):
+        return described(namespace, store)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data: Path = tmp_path_factory.mktemp("filled") / "data"
+    data.mkdir()
+    fill(data)
+    return data
+
+
+@pytest.fixture
+def data(filled: Path, tmp_path: Path) -> Path:
+    shutil.copytree(filled, tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def url() -> str:
+    return shared_server().new_database(new_name("move"))
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(root, ["store", "move", *map(str, arguments)], standalone_mode=False)
+
+
+def moved(*arguments: str | Path) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exception is None, result.exception
+    told: dict[str, Any] = json.loads(result.stdout)
+    return told
+
+
+@pytest.mark.promise("B1", "B19")
+def test_a_namespace_is_the_same_in_the_database_and_on_disk_again(
+    data: Path, url: str, tmp_path: Path
+) -> None:
+    before = on_disk(data)
+    (data / "tls").mkdir()
+    (data / "tls" / "ca.pem").write_text("certificate")
+    (data / "tls" / "ca.key").write_text("key")
+
+    told = moved("--data", data, "--to", url)
+
+    assert told["messages"] == sum(len(queue[1]) for place in before["places"].values() for queue in place[4])
+    assert told["namespace"] == NAME
+    assert url.partition("@")[2] not in json.dumps(told)
+    assert in_database(url) == before
+
+    back = tmp_path / "back"
+    assert moved("--data", back, "--from", url, "--namespace", NAME)["messages"] == told["messages"]
+    assert on_disk(back) == before
+    assert (back / "tls" / "ca.key").read_text() == "key"
+
+
+def test_what_was_moved_away_is_not_served_by_mistake(data: Path, url: str, tmp_path: Path) -> None:
+    moved("--data", data, "--to", url)
+    with pytest.raises(StoreUnavailable, match="moved to a database"):
+        open_store(Options(namespace=NAME, data=data))
+    moved("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+    with pytest.raises(TableFailed, match="was moved"):
+        open_database(url, NAME)
+    # The way in is open again: what is left there was moved out.
+    moved("--data", tmp_path / "back", "--to", url)
+    assert len(in_database(url)["places"]) == 5
+
+
+def test_a_target_that_holds_something_is_not_overwritten(data: Path, url: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy)
+    moved("--data", data, "--to", url)
+    before = in_database(url)
+    result = run("--data", copy, "--to", url)
+    assert isinstance(result.exception, UsageError)
+    assert "already" in str(result.exception)
+    assert in_database(url) == before
+    assert on_disk(copy) == before
+    result = run("--data", copy, "--from", url, "--namespace", NAME)
+    assert isinstance(result.exception, UsageError)
+
+
+def test_a_namespace_that_a_node_serves_is_not_moved(data: Path, url: str, tmp_path: Path) -> None:
+    moved("--data", data, "--to", url)
+    with taken(open_database(url, NAME)):
+        result = run("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
+        assert isinstance(result.exception, StoreUnavailable)
+        assert "served by node test" in str(result.exception)
+
+
+@pytest.mark.promise("B1")
+def test_an_interrupted_move_has_changed_nothing_and_is_begun_again(
+    data: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = on_disk(data)
+    monkeypatch.setattr(module, "COMMIT_BYTES", 20_000)
+
+    with pytest.raises(KeyboardInterrupt):
+        module.move_to_database(data, open_database(url, NAME), START, _interrupting(300))
+    assert on_disk(data) == before
+    assert in_database(url)["places"] == {}
+    moved("--data", data, "--to", url)
+    assert in_database(url) == before
+
+    back = tmp_path / "back"
+    with pytest.raises(KeyboardInterrupt):
+        module.move_to_files(open_database(url, NAME), back, START, _interrupting(300))
+    assert in_database(url) == before
+    moved("--data", back, "--from", url, "--namespace", NAME)
+    assert on_disk(back) == before
+
+
+def _interrupting(after: int) -> Any:
+    def progress(done: int, total: int) -> None:
+        if total and done >= after:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_wrong_directions_are_refused(data: Path, url: str) -> None:
+    for arguments in ((), ("--to", url, "--from", url), ("--to", "./elsewhere")):
+        result = run("--data", data, *arguments)
+        assert isinstance(result.exception, UsageError), arguments
+    result = run("--data", data.parent / "new", "--from", url, "--namespace", "nobody")
+    assert isinstance(result.exception, UsageError | StorageError)
+    assert "holds no namespace" in str(result.exception)
