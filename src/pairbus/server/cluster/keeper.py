@@ -228,7 +228,7 @@ class LeaseKeeper:
         except StorageError as error:
             with self._condition:
                 lease.unknown(self._clock_ns())
-            self._failed(call, error)
+            self._failed(call.value, error)
         else:
             self._answered_ns = self._clock_ns()
             if self._failure:
@@ -251,7 +251,7 @@ class LeaseKeeper:
         if acquired is not None:
             self.acquisitions += 1
 
-    def _failed(self, call: LeaseCall, error: StorageError) -> None:
+    def _failed(self, call: str, error: StorageError) -> None:
         self.failures += 1
         if str(error) != self._failure:
             self._failure = str(error)
@@ -259,8 +259,20 @@ class LeaseKeeper:
                 "the database did not answer"
                 if isinstance(error, OutcomeUnknown)
                 else "the database refused",
-                extra={"event": "cluster.database_failed", "call": call.value, "error": str(error)},
+                extra={"event": "cluster.database_failed", "call": call, "error": str(error)},
             )
+
+    def _exchange(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
+        try:
+            return self._exchange_once(done, state)
+        except OutcomeUnknown:
+            # The lease has a connection of its own, and it was just answered: this one was lost while it was idle.
+            return self._exchange_once(done, state)
+
+    def _exchange_once(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
+        if done:
+            self._nodes.answered(self._entry.node, done)
+        return self._nodes.report(replace(self._entry, state=state)), tuple(self._nodes.nodes())
 
     def _report(self) -> None:
         """Report this node once a second and when its state changes, right after the database has answered."""
@@ -272,13 +284,10 @@ class LeaseKeeper:
             return
         done, self._done = self._done, ""
         try:
-            if done:
-                self._nodes.answered(self._entry.node, done)
-            asked = self._nodes.report(replace(self._entry, state=state))
-            known = tuple(self._nodes.nodes())
+            asked, known = self._exchange(done, state)
         except StorageError as error:
             self._done = done
-            self._failed(LeaseCall.LOOK, error)
+            self._failed("report", error)
             return
         self._reported_ns, self._reported_state = now, state
         with self._condition:

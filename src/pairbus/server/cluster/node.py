@@ -34,7 +34,7 @@ from pairbus.server.ready import ReadyInfo, connection_string
 from pairbus.server.server import Server
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, OutcomeUnknown
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.exposition import Metric
@@ -57,6 +57,8 @@ HOLD_OFF_LEASES: Final = 3
 WAIT_BEYOND_LEASE_SECONDS: Final = 2.0
 """A client that comes while there is no owner waits for one: for the rest of the lease, and so much longer."""
 REVIEW_SECONDS: Final = 0.2
+SETTING_TRIES: Final = 5
+SETTING_PAUSE_SECONDS: Final = 0.1
 
 AssembleShard = Callable[["Options", int, "Acquired", Callable[[], bool]], "Assembly"]
 """Opens the store of an acquired shard and builds the broker over it. The last argument tells whether a commit may be repeated."""
@@ -132,8 +134,7 @@ class Node:
         self._addresses = (main, http)
         self._advertised = _advertised(self._cluster.advertise, main)
         if options.tls and options.tls_cert is None:
-            async with self._settings_lock:
-                await self._run(self._share_authority)
+            await self._setting(self._share_authority)
         entry = NodeEntry(
             node=self._cluster.node,
             address=self._advertised,
@@ -198,6 +199,16 @@ class Node:
 
     async def _run(self, call: Callable[..., object], *arguments: object) -> Any:
         return await self._loop.run_in_executor(None, call, *arguments)
+
+    async def _setting(self, call: Callable[..., object], *arguments: object) -> Any:
+        """Use the settings, which can be repeated: a connection that was idle for long may have been lost without notice."""
+        async with self._settings_lock:
+            for _ in range(SETTING_TRIES - 1):
+                try:
+                    return await self._run(call, *arguments)
+                except OutcomeUnknown:
+                    await asyncio.sleep(SETTING_PAUSE_SECONDS)
+            return await self._run(call, *arguments)
 
     # Asked by the relay.
 
@@ -413,8 +424,7 @@ class Node:
             )
             ready = await server.start()
             self._root_key = assembly.root_key
-            async with self._settings_lock:
-                await self._run(self._settings.put, ROOT_KEY, assembly.root_key.encode())
+            await self._setting(self._settings.put, ROOT_KEY, assembly.root_key.encode())
         except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard
             self._is_building = False
             if server is not None:
@@ -454,8 +464,7 @@ class Node:
             self._end(error)
 
     async def _be_ready_as_relay(self) -> None:
-        async with self._settings_lock:
-            key = await self._run(self._settings.get, ROOT_KEY)
+        key = await self._setting(self._settings.get, ROOT_KEY)
         if key is None or self._ready.done():
             return
         (host, port), http = self._addresses
