@@ -71,5 +71,5 @@ def bill_of(counts: Counts, table: PriceTable) -> Bill:
     return Bill(
         lines=tuple(Line(*line) for line in lines),
         currency=table.currency,
-        price_source=f"{table.tier} tier, {table.region}, {table.source_date}: first paid band",
+        price_source=f"{table.tier} tier, {table.region}, {table.source_date}; no free operations",
     )

@@ -299,7 +299,7 @@ class _Story:
         self._need(lambda: _all_in(client, Health.FAILED_OVER), "failover of every entity")
         seconds = time.monotonic() - killed_at
         scene.act = "Failed over: sends go on, into the backlog"
-        scene.say(f"every sender goes on, {seconds:.1f} s after the kill", "accent")
+        scene.say(f"every sender continues, {seconds:.1f} s after the kill", "accent")
         wanted = self._options.messages * RETURN_AT
         self._need(
             lambda: self._book.accepted_count >= wanted or not any(one.is_running for one in self._senders),

@@ -114,7 +114,7 @@ def _times(result: Result) -> RenderableType:
     drained_by = ENGINES[result.engine]
     return _rows(
         (
-            ("every sender went on", f"{result.failover_seconds:.1f} s after the kill"),
+            ("every sender continued", f"{result.failover_seconds:.1f} s after the kill"),
             ("every sender was back", f"{result.failback_seconds:.1f} s after the return"),
             ("the backlog was home", f"{result.drain_seconds:.1f} s later, brought by {drained_by}"),
         )
