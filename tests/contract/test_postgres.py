@@ -182,11 +182,18 @@ def test_a_killed_primary_is_followed_to_its_standby() -> None:
             standby.dispose()
 
 
-def test_a_database_without_space_changes_nothing_and_says_so(database: Database, writer: Any) -> None:
+@pytest.mark.parametrize(("text", "state"), [("full", "53100"), ("Disk quota exceeded", "58030")])
+def test_a_database_without_space_changes_nothing_and_says_so(
+    database: Database, writer: Any, text: str, state: str
+) -> None:
     writer.insert(2, MARK, b"", [])
     run(
         database,
-        "create function full_disk() returns trigger language plpgsql as $$ begin raise exception 'no space' using errcode = '53100'; end $$",
+        "create function full_disk() returns trigger language plpgsql as $$ begin raise exception '"
+        + text
+        + "' using errcode = '"
+        + state
+        + "'; end $$",
     )
     run(
         database,

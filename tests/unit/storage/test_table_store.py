@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from pairbus.engine.records import EntityPut, MessageRemoved, MessageStored, Record
-from pairbus.errors import StorageError, StoreCorrupt, StoreFailed, StoreFenced, StoreUnavailable, UsageError
+from pairbus.errors import (
+    ServerBusy,
+    StorageError,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFenced,
+    StoreUnavailable,
+    UsageError,
+)
 from pairbus.model.message import Message
+from pairbus.storage.table import bodies as bodies_module
 from pairbus.storage.table import frame as frames
 from pairbus.storage.table import store as module
 from pairbus.storage.table.bodies import Bodies, BodyTable, HeadRequest
@@ -630,3 +640,26 @@ def test_a_former_owner_that_drops_late_disturbs_nobody(is_during_replay: bool) 
         if (batch := store.seal()) is not None:
             store.commit(batch)
     assert min(table.rows) > 8
+
+
+def test_a_read_on_the_spot_ends_when_the_database_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop waits with it: what needs it is told to come again."""
+    monkeypatch.setattr(bodies_module, "WAIT_SECONDS_MAX", 0.01)
+    table = FakeTable()
+    table.rows[1] = Row(FrameMark(1, 0), b"", b"b")
+    is_down = True
+
+    def read(sequences: Sequence[int]) -> dict[int, bytes]:
+        if is_down:
+            raise OutcomeUnknown("no database")
+        return {1: b"b"}
+
+    table.bodies = read  # type: ignore[method-assign]
+    bodies = Bodies(table, BodyTable(2), 1 << 20, pause=time.sleep, is_background=True, name="test")
+    bodies.start()
+    with pytest.raises(ServerBusy):
+        bodies.wait(1)
+    is_down = False
+    monkeypatch.setattr(bodies_module, "WAIT_SECONDS_MAX", 60)
+    assert bodies.wait(1) == b"b"
+    bodies.stop()

@@ -10,6 +10,7 @@ Rule 4: whatever names a connection in an error names hosts and database only: t
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -50,6 +51,8 @@ select set_config(name, '0', false) from pg_settings
 
 _UNIQUE: Final = b"23505"
 _DISK_FULL: Final = b"53100"
+_NO_SPACE: Final = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
+"""A quota of the file system has no SQLSTATE of its own."""
 _PASSING_CLASSES: Final = (b"08", b"40", b"53", b"57", b"58")
 """Classes of SQLSTATE that may be gone at the next try: the connection, a deadlock, resources, a restart, the system."""
 _READ_ONLY: Final = b"25006"
@@ -187,7 +190,7 @@ class Session:
                 return SequenceTaken(text)
             if state == _NO_PARTITION:
                 return NoRange(text)
-            if state == _DISK_FULL:
+            if state == _DISK_FULL or _NO_SPACE.search(text):
                 return TableFull(f"{self.address} has no space left: {text}")
             if state == _LOCK_TIMED_OUT:
                 return LockTimedOut(text)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from pairbus.errors import StorageError, StoreCorrupt, StoreFailed
+from pairbus.errors import ServerBusy, StorageError, StoreCorrupt, StoreFailed
 from pairbus.storage.table import replay
 from pairbus.storage.table.frame import damaged
 from pairbus.storage.table.ports import OutcomeUnknown
@@ -31,6 +31,8 @@ KEPT_MIN: Final = 4
 PAUSE_SECONDS_MIN: Final = 0.02
 PAUSE_SECONDS_MAX: Final = 0.5
 JOIN_SECONDS_MAX: Final = 10.0
+WAIT_SECONDS_MAX: Final = 3.0
+"""How long a caller waits on the spot: everybody waits with it."""
 _SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << _SIZE_BITS) - 1
 
@@ -161,7 +163,7 @@ class Bodies:
         return arrived
 
     def wait(self, sequence: int) -> bytes:
-        """A body, however long it takes. Raises StoreCorrupt or StoreFailed."""
+        """A body, waited for on the spot. Raises StoreCorrupt or StoreFailed, and ServerBusy if the database does not answer."""
         with self._changed:
             body = self._kept.get(sequence)
             if body is not None:
@@ -173,14 +175,20 @@ class Bodies:
             if self._thread is None or not self._thread.is_alive():
                 self._step()
             with self._changed:
-                while True:
-                    body = self._awaited[sequence]
-                    if body is not None:
-                        return body
-                    self.raise_if_failed()
-                    self._changed.wait(1.0)
+                if not self._changed.wait_for(lambda: self._is_settled(sequence), WAIT_SECONDS_MAX):
+                    raise ServerBusy(
+                        "The database does not answer. Nothing has changed; try again in a moment."
+                    )
+                body = self._awaited[sequence]
+                if body is not None:
+                    return body
+                self.raise_if_failed()
+                raise StoreFailed(f"frame {sequence} could not be read")
         finally:
             self._awaited.pop(sequence, None)
+
+    def _is_settled(self, sequence: int) -> bool:
+        return self._awaited[sequence] is not None or self._error is not None or self._is_stopped
 
     def raise_if_failed(self) -> None:
         """Raises what ended the reading."""
