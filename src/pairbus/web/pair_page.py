@@ -69,7 +69,7 @@ class _Session:
     """Sides that took the key once and do so no more: it was replaced (M5)."""
 
 
-class PairPage:
+class PairPageServer:
     """An HTTP server for one pair.
 
     Args:

@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 from pairbus.testing import Namespace, Pair, Queue
-from pairbus.web.pair_page import PairPage, Side
+from pairbus.web.pair_page import PairPageServer, Side
 from pairbus.web.pairing_view import PairingView
 from tests.integration.web.chromium import Browser
 from tests.integration.web.kit import HOSTILE, photograph, wait_quiet
@@ -62,7 +62,7 @@ class Stage:
             )
             for role, one in (("primary", self.pair.primary), ("secondary", self.pair.secondary))
         ]
-        page = PairPage(sides, snapshot=view.snapshot, send=view.send)
+        page = PairPageServer(sides, snapshot=view.snapshot, send=view.send)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()

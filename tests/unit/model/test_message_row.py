@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 
-from pairbus.amqp.message.whole import PROPERTY_FIELDS
+from pairbus.amqp.message.scan import scan
+from pairbus.amqp.message.whole import PROPERTY_FIELDS, encode_message
+from pairbus.amqp.types import Uuid
 from pairbus.model.message import SCHEDULED, Extra, Message
 from pairbus.model.message_row import (
     COLUMNS,
@@ -21,6 +24,9 @@ from pairbus.model.message_row import (
     restore_extra,
     stored_values,
 )
+from pairbus.server.offline.export import message_row
+from pairbus.spark.connector.schema import row_of
+from pairbus.web.messages import shown_parts
 
 SOURCE = Path(__file__).parents[3] / "src" / "pairbus"
 TABLE = SOURCE / "model" / "message_row.py"
@@ -93,6 +99,7 @@ def test_every_column_stands_in_a_row() -> None:
     assert set(SENT_NAMES) < set(SPARK_ROW)
 
 
+@pytest.mark.uncompiled
 def test_a_stored_message_comes_back_from_its_row() -> None:
     message = Message(7, 1_000, 0, 99, "s")
     message.state = SCHEDULED
@@ -108,5 +115,16 @@ def test_a_stored_message_comes_back_from_its_row() -> None:
     assert all(getattr(restored, name) == getattr(message.extra, name) for name in Extra.__slots__)
 
 
+@pytest.mark.uncompiled
 def test_a_row_keeps_every_rare_fact_of_a_stored_message() -> None:
     assert {column.extra for column in EXPORT_ROW.values() if column.extra} == set(Extra.__slots__)
+
+
+def test_a_message_id_of_type_uuid_is_the_same_text_in_every_row() -> None:
+    shown = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    payload = encode_message(message_id=Uuid(bytes(range(16))), body=b"x", body_kind="data")
+    message = Message(7, 1_000, 0, len(payload), None)
+
+    assert shown_parts(payload)["message_id"] == shown
+    assert message_row("orders", 4, message, scan(payload).blob)["message_id"] == shown
+    assert dict(zip(SPARK_ROW, row_of(payload, "orders"), strict=True))["message_id"] == shown

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from pairbus.web.pair_page import PairPage, Side
+from pairbus.web.pair_page import PairPageServer, Side
 from pairbus.web.sessions import FAILURES_MAX
 
 KEY = "K" * 44
@@ -46,7 +46,7 @@ class Stage:
     """A page with two played namespaces, and a browser before it."""
 
     def __init__(
-        self, page: PairPage, address: str, sides: dict[str, Played], client: aiohttp.ClientSession
+        self, page: PairPageServer, address: str, sides: dict[str, Played], client: aiohttp.ClientSession
     ) -> None:
         self.page = page
         self.sides = sides
@@ -93,7 +93,7 @@ async def staged(
         http = f"127.0.0.1:{runner.addresses[0][1]}"
         string = f"Endpoint=sb://{http};SharedAccessKeyName={ROOT};SharedAccessKey={role[0] * 44}"
         sides.append(Side(id=role, name=role, role=role, http=http, connection_string=string))
-    page = PairPage(sides, snapshot=snapshot, send=send)
+    page = PairPageServer(sides, snapshot=snapshot, send=send)
     port = await page.start("127.0.0.1", 0)
     jar = aiohttp.CookieJar(unsafe=True)
     try:

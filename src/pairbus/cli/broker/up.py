@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pairbus.local.pair import Member, UpInfo
     from pairbus.pairing.client.sync import PairedServiceBusClient
-    from pairbus.web.pair_page import PairPage
+    from pairbus.web.pair_page import PairPageServer
 
 EPILOG: Final = """\b
 Examples:
@@ -82,8 +82,8 @@ async def _run(options: UpOptions, *, as_json: bool) -> int:
     return 0
 
 
-def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Member]) -> PairPage:
-    from pairbus.web.pair_page import PairPage, Side
+def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Member]) -> PairPageServer:
+    from pairbus.web.pair_page import PairPageServer, Side
     from pairbus.web.pairing_view import PairingView
 
     view = PairingView(client, journal)
@@ -100,7 +100,7 @@ def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Membe
                 connection_string=ready.connection_string,
             )
         )
-    return PairPage(sides, snapshot=view.snapshot, send=view.send)
+    return PairPageServer(sides, snapshot=view.snapshot, send=view.send)
 
 
 def _sentences(info: UpInfo) -> str:

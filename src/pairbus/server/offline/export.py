@@ -41,7 +41,6 @@ from pairbus.server.offline.namespace import (
 from pairbus.storage.codec import encode
 
 if TYPE_CHECKING:
-    from pairbus.engine.queues.queue import Queue
     from pairbus.engine.records import Record
     from pairbus.model.message import Message
 
@@ -89,19 +88,19 @@ def _write_messages(found: Opened, target: Path, progress: Progress) -> int:
             for number in sorted(queue.messages):
                 message = queue.messages[number]
                 blob = found.store.read(message.location, message.size)
-                writer.add(message_row(entity.path, queue, message, blob), 2 * len(blob))
+                writer.add(message_row(entity.path, queue.queue_id, message, blob), 2 * len(blob))
                 if writer.count % PROGRESS_EVERY == 0:
                     progress(writer.count, total)
     writer.close()
     return writer.count
 
 
-def message_row(path: str, queue: Queue, message: Message, blob: bytes) -> dict[str, Any]:
+def message_row(path: str, queue_id: int, message: Message, blob: bytes) -> dict[str, Any]:
     """One stored message as a row."""
     raw = payload_of(blob)
     return {
         "entity": path,
-        "sub_queue": SUB_QUEUES[queue.queue_id & 3],
+        "sub_queue": SUB_QUEUES[queue_id & 3],
         **_content(raw),
         **stored_values(EXPORT_ROW, message),
         "raw": raw,
