@@ -22,6 +22,10 @@ COMMANDS: Final = {
     ),
     "up": ("broker.up:up", "Run a pair on this machine, with the syphon and a live page."),
     "serve": ("broker.serve:serve", "Serve one namespace until stopped."),
+    "cluster": (
+        "broker.cluster:cluster",
+        "Show the nodes that serve a namespace from a database, and move it between them.",
+    ),
     "connection-string": (
         "broker.connection_string:connection_string",
         "Print the connection string of a namespace on this machine.",

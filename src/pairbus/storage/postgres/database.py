@@ -8,7 +8,7 @@ from pairbus.storage.postgres.connection import Address, Session
 from pairbus.storage.postgres.lease import PostgresLease
 from pairbus.storage.postgres.nodes import PostgresNodes
 from pairbus.storage.postgres.reader import PostgresReader
-from pairbus.storage.postgres.schema import RANGE_FRAMES, drop_shard, ensure, shard_of
+from pairbus.storage.postgres.schema import RANGE_FRAMES, drop_shard, ensure, find_shard, shard_of
 from pairbus.storage.postgres.settings import PostgresSettings, setting_of
 from pairbus.storage.postgres.writer import PostgresWriter
 from pairbus.storage.table.ports import TableFailed
@@ -57,6 +57,17 @@ class Database:
             self._range_frames = range_frames
         finally:
             session.close()
+
+    def find(self) -> bool:
+        """Find the shard and make nothing; False: the database has no such namespace. Raises OutcomeUnknown or TableFailed."""
+        session = Session(self.address, "setup")
+        try:
+            found = find_shard(session, self.namespace)
+        finally:
+            session.close()
+        if found is not None:
+            self._shard, self._range_frames = found
+        return found is not None
 
     @property
     def shard(self) -> int:

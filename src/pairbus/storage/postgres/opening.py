@@ -27,12 +27,26 @@ def open_database(url: str, namespace: str, *, replaces_moved: bool = False) -> 
         OutcomeUnknown: The database does not answer; try again.
         TableFailed: It refuses: missing rights, or a newer PairBus made the tables.
     """
+    database = _database(url, namespace)
+    database.prepare(replaces_moved=replaces_moved)
+    return database
+
+
+def find_database(url: str, namespace: str) -> Database:
+    """The shard of a namespace that is there already; makes nothing. Raises as ``open_database`` does, and UsageError if it is not there."""
+    database = _database(url, namespace)
+    if not database.find():
+        raise UsageError(
+            f"{database} has no namespace {namespace!r}: name it with --namespace, or begin it with `pairbus serve --store …`"
+        )
+    return database
+
+
+def _database(url: str, namespace: str) -> Database:
     try:
         from pairbus.storage.postgres.database import Database  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
             "--store postgresql:… needs psycopg, which is not installed: pip install 'pairbus[postgres]'"
         ) from error
-    database = Database(url, namespace)
-    database.prepare(replaces_moved=replaces_moved)
-    return database
+    return Database(url, namespace)

@@ -93,6 +93,15 @@ def _migrate(session: Session, version: int) -> None:
     )
 
 
+def find_shard(session: Session, namespace: str) -> tuple[int, int] | None:
+    """The number of a namespace's shard and the frames in each of its ranges; None: there is none. Makes nothing."""
+    if found_version(session) is None:
+        return None
+    select = b"select shard, range_frames from pairbus_shard where name = $1"
+    found = session.execute(b"shard", select, (TEXT,), (namespace.encode(),))
+    return (number(found, 0, 0), number(found, 0, 1)) if found.ntuples else None
+
+
 def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES) -> tuple[int, int]:
     """The number of a namespace's shard and the frames in each of its ranges; the shard is made if it is not there."""
     name = namespace.encode()

@@ -1,0 +1,80 @@
+"""``pairbus cluster`` on a real cluster: status, a planned move, and draining a node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.cluster.kit import Cluster, load, wait_until
+from tests.postgres_kit import shared_server
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(
+        tmp_path_factory.mktemp("commands"), shared_server().url(), "a", "b", namespace="commanded"
+    )
+    made.start()
+    yield made
+    made.kill()
+
+
+def run(cluster: Cluster, *words: str) -> tuple[int, Any, str]:
+    command = [sys.executable, "-m", "pairbus", "cluster", *words, "--store", cluster.url]
+    done = subprocess.run(
+        [*command, "--namespace", cluster.namespace, "--json"], capture_output=True, text=True, check=False
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+@pytest.mark.long
+def test_status_move_and_drain(cluster: Cluster) -> None:
+    owner, other = cluster.owner_and_other()
+    code, found, _ = run(cluster, "status")
+    assert code == 0
+    assert found["owner"] == owner.name
+    assert {one["node"]: one["role"] for one in found["nodes"]} == {owner.name: "owner", other.name: "relay"}
+    assert 0 < found["lease_seconds_left"] <= 2
+
+    with load(other) as traffic:
+        code, moved, errors = run(cluster, "move")
+        assert (code, errors) == (0, "")
+        assert moved == {"owner": other.name, "epoch": found["epoch"] + 1, "before": owner.name}
+        count = len(traffic.completed)
+        wait_until(lambda: len(traffic.completed) >= count + 20, "clients are served again")
+    assert owner.is_running
+    wait_until(lambda: owner.role == "relay", "the former owner relays")
+
+    code, drained, _ = run(cluster, "drain", other.name)
+    assert code == 0
+    assert drained["owner"] == owner.name
+    code, _, errors = run(cluster, "move")
+    assert code == 1
+    assert "only node" in errors
+    code, undone, _ = run(cluster, "drain", other.name, "--undo")
+    assert (code, undone) == (0, {"node": other.name, "done": "takes part again"})
+
+    code, _, errors = run(cluster, "drain", "nobody")
+    assert code == 1
+    assert "nobody" in errors
+
+
+def test_mistakes_are_explained_in_one_sentence() -> None:
+    for words, sentence in (
+        (("status", "--store", "memory:"), "--store must name a database"),
+        (
+            ("status", "--store", shared_server().url(), "--namespace", "unheard-of"),
+            "has no namespace 'unheard-of'",
+        ),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "pairbus", "cluster", *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert sentence in done.stderr
+        assert len(done.stderr.splitlines()) == 1
