@@ -175,7 +175,9 @@ class Ledger:
             raise PromiseBroken(f"B5: {uid} was completed and yet delivered again from {path}")
         copy.delivered += 1
         copy.is_done = copy.is_done or seen.settled
-        if stamp.index > copy.emission:  # else it was overtaken on its way
+        # A lock may have ended before the delivery was written, for output waits: then nobody ever held the message by it.
+        is_void = 0 < seen.locked_until <= stamp.broker_now
+        if stamp.index > copy.emission and not is_void:  # else it was overtaken on its way
             self._check_holder(path, uid, seen, copy, stamp)
             copy.emission = stamp.index
             copy.emitted_at = stamp.at

@@ -167,6 +167,9 @@ class SimulatedReader(_Part):
 
         return cast("dict[int, bytes]", self._call(work))
 
+    def reconnect(self) -> None:
+        self.close()
+
 
 class SimulatedLease(_Part):
     """See ``ports.LeaseTable``."""

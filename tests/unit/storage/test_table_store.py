@@ -32,6 +32,7 @@ from pairbus.storage.table.ports import (
     TableFailed,
     TableFull,
 )
+from pairbus.storage.table.replay import LogEnd
 from pairbus.storage.table.store import TableStore
 
 QUEUE = 4
@@ -121,6 +122,9 @@ class FakeTable:
     def bodies(self, sequences: Sequence[int]) -> dict[int, bytes]:
         self.calls.append("bodies")
         return {one: self.rows[one].body for one in sequences if one in self.rows}
+
+    def reconnect(self) -> None:
+        self.calls.append("reconnect")
 
     def close(self) -> None:
         pass
@@ -349,7 +353,7 @@ def test_a_log_that_lost_its_beginning_is_refused() -> None:
     table = filled()
     for sequence in range(1, 5):
         del table.rows[sequence]
-    with pytest.raises(StoreCorrupt, match="begins with frame 5"):
+    with pytest.raises(StoreCorrupt, match="frame 1 .*: frame 5 follows"):
         opened(table, 2)
 
 
@@ -578,7 +582,9 @@ def test_frames_that_were_dropped_while_they_were_read_are_no_damage(what: str) 
     table = DroppedMeanwhile()
     for sequence in range(1, 12):
         table.rows[sequence] = Row(FrameMark(1, 0), b"", b"b")
-    bodies = Bodies(table, BodyTable(2), 1 << 20, pause=lambda _: None, is_background=False, name="test")
+    bodies = Bodies(
+        table, BodyTable(2), LogEnd(1, 11), 1 << 20, pause=lambda _: None, is_background=False, name="test"
+    )
     table.while_reading = lambda: bodies.drop_below(8)
     request = HeadRequest(4, 7)
     if what == "bodies":
@@ -655,7 +661,9 @@ def test_a_read_on_the_spot_ends_when_the_database_does_not_answer(monkeypatch: 
         return {1: b"b"}
 
     table.bodies = read  # type: ignore[method-assign]
-    bodies = Bodies(table, BodyTable(2), 1 << 20, pause=time.sleep, is_background=True, name="test")
+    bodies = Bodies(
+        table, BodyTable(2), LogEnd(1, 1), 1 << 20, pause=time.sleep, is_background=True, name="test"
+    )
     bodies.start()
     with pytest.raises(ServerBusy):
         bodies.wait(1)
@@ -663,3 +671,52 @@ def test_a_read_on_the_spot_ends_when_the_database_does_not_answer(monkeypatch: 
     monkeypatch.setattr(bodies_module, "WAIT_SECONDS_MAX", 60)
     assert bodies.wait(1) == b"b"
     bodies.stop()
+
+
+class Behind(FakeTable):
+    """A reader that is connected to a database which was replaced, until it connects again."""
+
+    shows_up_to = 1 << 40
+
+    def reconnect(self) -> None:
+        super().reconnect()
+        self.shows_up_to = 1 << 40
+
+    def heads(self, first: int, end: int) -> Iterator[FrameHead]:
+        return (head for head in super().heads(first, end) if head.sequence <= self.shows_up_to)
+
+    def bodies(self, sequences: Sequence[int]) -> dict[int, bytes]:
+        return {one: body for one, body in super().bodies(sequences).items() if one <= self.shows_up_to}
+
+
+@pytest.mark.promise("S3")
+def test_a_database_that_is_behind_is_left_for_another_connection() -> None:
+    table = Behind()
+    store, _ = opened(table)
+    messages = [send(store, number) for number in range(1, 9)]
+    table.shows_up_to = 5
+    store, records = opened(table, 2, cache_bytes=0)
+    assert numbers(records) == list(range(1, 9))
+    table.shows_up_to = 5
+    assert store.read(messages[-1].location, 50) == b"x" * 50
+    assert table.calls.count("reconnect") == 2
+
+
+@pytest.mark.promise("S2")
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_node_that_slept_in_replay_while_others_dropped_is_fenced(is_dropped: bool) -> None:
+    table = FakeTable()
+    store, _ = opened(table)
+    messages = [send(store, number) for number in range(1, 6)]
+    sleeper = TableStore(
+        table, table, epoch=2, fence=table.fence(2), pause=lambda _: None, is_background=False
+    )
+    store, _ = opened(table, 3)
+    for message in messages:
+        store.append(MessageRemoved(QUEUE, message.sequence_number, message.location, message.size))
+    commit(store)
+    for number in range(6, 12):
+        send(store, number)
+    table.drop_below(12 if is_dropped else 4)
+    with pytest.raises(StoreFenced, match="another node"):
+        list(sleeper.replay())

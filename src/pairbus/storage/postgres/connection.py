@@ -124,9 +124,10 @@ class Session:
     def close(self) -> None:
         """Hang up. Idempotent."""
         self._is_closed = True
-        self._hang_up()
+        self.hang_up()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """The next call connects again."""
         connection, self._connection = self._connection, None
         self._prepared.clear()
         if connection is not None:
@@ -175,7 +176,7 @@ class Session:
             raise self._refused(result, what)
         if self._warning:
             warning = self._warning
-            self._hang_up()
+            self.hang_up()
             raise OutcomeUnknown(f"{self.address} warned, so its answer proves nothing: {warning}")
         return result
 
@@ -195,10 +196,10 @@ class Session:
             if state == _LOCK_TIMED_OUT:
                 return LockTimedOut(text)
         if lost or not state or state == _READ_ONLY or state.startswith(_PASSING_CLASSES):
-            self._hang_up()
+            self.hang_up()
             return OutcomeUnknown(f"the connection to {self.address} was lost: {text}")
         if what:
-            self._hang_up()
+            self.hang_up()
         return TableFailed(f"{self.address} {what or 'refused'}: {text} (SQLSTATE {state.decode()})")
 
 

@@ -62,5 +62,8 @@ class PostgresReader:
         )
         return {number(found, row, 0): raw(found, row, 1) for row in range(found.ntuples)}
 
+    def reconnect(self) -> None:
+        self._session.hang_up()
+
     def close(self) -> None:
         self._session.close()

@@ -75,6 +75,7 @@ class Bodies:
     Args:
         reader: The table; used by the thread from ``start`` on.
         table: Lengths and checksums.
+        log_end: What the owner knows of the end of the log.
         cache_bytes: Bound of what is kept.
         pause: Waits for so many seconds before a lost connection is tried again.
         is_background: Whether there is a thread; without it the caller reads.
@@ -84,6 +85,7 @@ class Bodies:
         self,
         reader: FrameReader,
         table: BodyTable,
+        log_end: replay.LogEnd,
         cache_bytes: int,
         *,
         pause: Callable[[float], None],
@@ -92,6 +94,7 @@ class Bodies:
     ) -> None:
         self._reader = reader
         self._table = table
+        self._log_end = log_end
         self._cache_bytes = cache_bytes
         self._pause = pause
         self._changed = threading.Condition()
@@ -252,7 +255,9 @@ class Bodies:
 
     def _read_heads(self, request: HeadRequest) -> list[FrameHead]:
         try:
-            return list(replay.heads(self._reader, request.first, request.end, self._lost_again()))
+            return list(
+                replay.heads(self._reader, request.first, request.end, self._log_end, self._lost_again())
+            )
         except StoreCorrupt:
             if request.first < self._dropped_below:
                 return []  # dropped while they were read: nobody needs them any more
@@ -276,18 +281,19 @@ class Bodies:
         while True:
             try:
                 found = self._reader.bodies(list(chosen))
+                for sequence in chosen:
+                    if sequence not in found and not self._is_dropped(sequence):
+                        raise replay.why_missing(self._reader, sequence, self._log_end, "it is gone")
                 break
             except OutcomeUnknown as error:
                 retry(error)
         for sequence, tags in chosen.items():
             body = found.get(sequence)
             if body is None:
-                if sequence < self._dropped_below and sequence not in self._awaited:
-                    # Dropped while it was read: nothing in it matters. Who asked looks again.
-                    with self._changed:
-                        self._arrived |= tags
-                    continue
-                raise damaged(sequence, "it is gone")
+                # Dropped while it was read: nothing in it matters. Who asked looks again.
+                with self._changed:
+                    self._arrived |= tags
+                continue
             self._table.verify(sequence, body)
             with self._changed:
                 self._keep(sequence, body)
@@ -298,6 +304,9 @@ class Bodies:
                     self._arrived_bytes += len(body)
         with self._changed:
             self._changed.notify_all()
+
+    def _is_dropped(self, sequence: int) -> bool:
+        return sequence < self._dropped_below and sequence not in self._awaited
 
     def _keep(self, sequence: int, body: bytes) -> None:
         former = self._kept.pop(sequence, b"")

@@ -110,7 +110,10 @@ class FrameReader(Protocol):
         """Frames ``first`` up to, not including, ``end``, in order."""
 
     def bodies(self, sequences: Sequence[int]) -> dict[int, bytes]:
-        """The message bytes of these frames."""
+        """The message bytes of these frames; those that are not there are left out."""
+
+    def reconnect(self) -> None:
+        """Hang up: the next call connects again, because this database is behind."""
 
     def close(self) -> None: ...
 

@@ -4,6 +4,7 @@ Rule 1: numbers have no gaps and epochs never fall (S1, S2).
 Rule 2: the log ends with our own fence: a reader that sees less has reached a copy that is behind.
 Rule 3: a batch of several frames counts if its last one is there. Otherwise its owner ended before it was acknowledged.
 Rule 4: whatever is against this is refused with its place. Nothing is skipped (B10).
+        So is a frame that is missing, unless another owner has dropped it, or the database that was read is behind.
 Rule 5: frames below the oldest that matters, as the last frame states it, are not read: a former owner may still be dropping them.
 """
 
@@ -14,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
-from pairbus.errors import StoreCorrupt
+from pairbus.errors import StorageError, StoreCorrupt, StoreFenced
 from pairbus.storage.table.frame import MORE, damaged, head_checksum, read_preamble
 from pairbus.storage.table.ports import OutcomeUnknown
 
@@ -26,8 +27,19 @@ FRAMES_AT_ONCE: Final = 8
 Answer = TypeVar("Answer")
 
 
+class LogEnd:
+    """What an owner knows of the end of its log: by it a reader tells a frame that is lost from one that it cannot see."""
+
+    __slots__ = ("epoch", "newest")
+
+    def __init__(self, epoch: int, fence: int) -> None:
+        self.epoch = epoch
+        self.newest = fence
+        """The last frame that is durable; written by the commit thread."""
+
+
 def heads(
-    reader: FrameReader, first: int, end: int, retry: Callable[[OutcomeUnknown], None]
+    reader: FrameReader, first: int, end: int, log_end: LogEnd, retry: Callable[[OutcomeUnknown], None]
 ) -> Iterator[FrameHead]:
     """Frames ``first`` up to, not including, ``end``, verified. ``retry`` is called when the connection was lost; it may raise."""
     expected = first
@@ -35,32 +47,45 @@ def heads(
         try:
             for frame in reader.heads(expected, end):
                 if frame.sequence != expected:
-                    raise damaged(expected, f"it is missing: frame {frame.sequence} follows in its place")
+                    raise why_missing(
+                        reader, expected, log_end, f"frame {frame.sequence} follows in its place"
+                    )
                 _verify(frame)
                 expected += 1
                 yield frame
+            if expected < end:
+                raise why_missing(reader, expected, log_end, f"the log should reach to frame {end - 1}")
         except OutcomeUnknown as error:
             retry(error)
-            continue
-        if expected < end:
-            raise damaged(expected, f"it is missing, and the log should reach to frame {end - 1}")
+
+
+def why_missing(reader: FrameReader, sequence: int, log_end: LogEnd, what: str) -> StorageError:
+    """Why a frame that should be there is not: another owner dropped it, the database that was read is behind, or it is damage."""
+    newest = log_end.newest
+    is_dropped = reader.oldest() > newest
+    if is_dropped or any(frame.mark.epoch > log_end.epoch for frame in reader.heads(newest + 1, newest + 3)):
+        return StoreFenced(
+            f"frame {sequence} is not needed any more: another node has taken the shard (ours is epoch {log_end.epoch})"
+        )
+    if not any(frame.sequence == newest for frame in reader.heads(newest, newest + 1)):
+        reader.reconnect()
+        return OutcomeUnknown(f"the database that was read is behind: it does not have frame {newest}")
+    return damaged(sequence, f"it is missing: {what}")
 
 
 def complete(
-    reader: FrameReader, epoch: int, fence: int, retry: Callable[[OutcomeUnknown], None], void: set[int]
+    reader: FrameReader, log_end: LogEnd, retry: Callable[[OutcomeUnknown], None], void: set[int]
 ) -> Iterator[FrameHead]:
     """Every frame up to the fence. Numbers of frames that never counted are put into ``void`` before their successor comes.
 
     A frame that the batch goes on behind is given out once the batch is known to be whole.
     """
+    fence = log_end.newest
     oldest = _stated_oldest(reader, fence, retry)
-    first = _retried(reader.oldest, retry)
-    if first > oldest:
-        raise damaged(oldest, f"it is missing: the log begins with frame {first}")
     last_epoch = 0
     waiting: list[FrameHead] = []
     last = None
-    for frame in heads(reader, oldest, fence + 1, retry):
+    for frame in heads(reader, oldest, fence + 1, log_end, retry):
         last = frame
         mark = frame.mark
         if mark.epoch < last_epoch:
@@ -77,9 +102,9 @@ def complete(
         if not flags & MORE:
             yield from waiting
             waiting = []
-    if last is None or last.mark.epoch != epoch or last.head:
+    if last is None or last.mark.epoch != log_end.epoch or last.head:
         raise StoreCorrupt(
-            f"the log does not end with the fence of epoch {epoch} at frame {fence}: the database that was read is not the one "
+            f"the log does not end with the fence of epoch {log_end.epoch} at frame {fence}: the database that was read is not the one "
             "that gave the lease"
         )
 

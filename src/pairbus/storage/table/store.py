@@ -52,7 +52,7 @@ from pairbus.storage.table.frame import (
     damaged,
 )
 from pairbus.storage.table.ports import OutcomeUnknown, TableFailed
-from pairbus.storage.table.replay import complete
+from pairbus.storage.table.replay import LogEnd, complete
 from pairbus.storage.table.restating import Round
 from pairbus.storage.table.staging import TableStaging
 
@@ -130,10 +130,17 @@ class TableStore:
         self._appender = Appender(
             writer, epoch, may_retry=self._may_retry, pause=pause, reserve_bytes=reserve_bytes
         )
+        self._log_end = LogEnd(epoch, fence)
         self._recent = RecentBlobs(cache_bytes // 2)
         self._table = BodyTable(unit_bits)
         self._bodies = Bodies(
-            reader, self._table, cache_bytes // 2, pause=pause, is_background=is_background, name=name
+            reader,
+            self._table,
+            self._log_end,
+            cache_bytes // 2,
+            pause=pause,
+            is_background=is_background,
+            name=name,
         )
         self._accounts = SegmentAccounts(OFFSET_BITS + unit_bits)
         self._account = SegmentAccount(0)
@@ -168,7 +175,7 @@ class TableStore:
         is_empty = True
         first = 0
         try:
-            for frame in complete(self._reader, self._epoch, self._fence, self._lost_in_replay, self._void):
+            for frame in complete(self._reader, self._log_end, self._lost_in_replay, self._void):
                 unit = frame.sequence >> self._unit_bits
                 first = first or frame.sequence
                 if account is None or account.number < unit:
@@ -306,6 +313,7 @@ class TableStore:
             self._table.set(frame.sequence, frame.body_bytes, body_checksum(mark))
             self._appender.append(frame)
             self._durable = (frame.sequence + 1) << OFFSET_BITS
+            self._log_end.newest = frame.sequence
         self._commits += 1
         self._commit_ms = (time.perf_counter() - started) * 1000
         self._appender.drop_below(batch.drop_below)
