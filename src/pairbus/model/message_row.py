@@ -7,7 +7,7 @@ column is one line in the table and its name in the rows that show it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,42 +115,21 @@ COLUMNS: Final = (
 _BY_NAME: Final = {name: column for column in COLUMNS for name in (column.name, *column.aliases)}
 
 
-def row(names: Iterable[str]) -> Row:
+def row(names: str) -> Row:
     """The columns of these names or aliases, in this order."""
-    return {name: _BY_NAME[name] for name in names}
+    return {name: _BY_NAME[name] for name in names.split()}
 
 
-def types(names: Iterable[str]) -> dict[str, str]:
+def types(names: str) -> dict[str, str]:
     """The types of these columns: for rows about something else, in which a message is named."""
-    return {name: _BY_NAME[name].type for name in names}
+    return {name: column.type for name, column in row(names).items()}
 
 
 SPARK_ROW: Final = row(
-    [
-        "body",
-        "body_type",
-        "message_id",
-        "session_id",
-        "correlation_id",
-        "subject",
-        "content_type",
-        "to",
-        "reply_to",
-        "reply_to_session_id",
-        "partition_key",
-        "application_properties",
-        "raw",
-        "time_to_live_ms",
-        "delivery_count",
-        "sequence_number",
-        "enqueued_time",
-        "scheduled_enqueue_time",
-        "expires_at",
-        "state",
-        "dead_letter_reason",
-        "dead_letter_description",
-        "entity",
-    ]
+    "body body_type message_id session_id correlation_id subject content_type to reply_to "
+    "reply_to_session_id partition_key application_properties raw time_to_live_ms delivery_count "
+    "sequence_number enqueued_time scheduled_enqueue_time expires_at state dead_letter_reason "
+    "dead_letter_description entity"
 )
 """A row of ``format("servicebus")`` and of ``pairbus capture``."""
 SENT_NAMES: Final = (
@@ -162,76 +141,22 @@ SENT_NAMES: Final = (
 SINK_NAMES: Final = (*SENT_NAMES, "raw", "path", "sequence_number", "entity", "enqueued_time")
 """The columns that the Spark sink reads: a message, where to send it, and where it came from."""
 EXPORT_ROW: Final = row(
-    [
-        "entity",
-        "sub_queue",
-        "sequence_number",
-        "state",
-        "enqueued_time",
-        "expires_at",
-        "scheduled_time",
-        "delivery_count",
-        "session_id",
-        "message_id",
-        "correlation_id",
-        "subject",
-        "content_type",
-        "properties",
-        "body_type",
-        "body",
-        "dead_letter_reason",
-        "dead_letter_description",
-        "dead_letter_source",
-        "enqueue_sequence_number",
-        "hops",
-        "time_to_live_ms",
-        "changed_properties",
-        "raw",
-        "stored",
-    ]
+    "entity sub_queue sequence_number state enqueued_time expires_at scheduled_time delivery_count "
+    "session_id message_id correlation_id subject content_type properties body_type body "
+    "dead_letter_reason dead_letter_description dead_letter_source enqueue_sequence_number hops "
+    "time_to_live_ms changed_properties raw stored"
 )
 """A row of ``pairbus store export``. ``raw``: the sender's bytes. ``stored``: the stored form, only where it cannot be
 recomputed from ``raw``."""
 COMMAND_ROW: Final = row(
-    [
-        "sequence_number",
-        "message_id",
-        "session_id",
-        "subject",
-        "content_type",
-        "state",
-        "delivery_count",
-        "enqueued_time",
-        "dead_letter_reason",
-        "dead_letter_description",
-        "properties",
-        "body",
-    ]
+    "sequence_number message_id session_id subject content_type state delivery_count enqueued_time "
+    "dead_letter_reason dead_letter_description properties body"
 )
 """What ``pairbus peek`` and ``pairbus receive`` show."""
 PAGE_ROW: Final = row(
-    [
-        "sequence_number",
-        "enqueued_at",
-        "expires_at",
-        "scheduled_at",
-        "state",
-        "is_locked",
-        "delivery_count",
-        "size",
-        "dead_letter_reason",
-        "dead_letter_description",
-        "dead_letter_source",
-        "message_id",
-        "session_id",
-        "correlation_id",
-        "subject",
-        "content_type",
-        "to",
-        "reply_to",
-        "properties",
-        "body",
-    ]
+    "sequence_number enqueued_at expires_at scheduled_at state is_locked delivery_count size "
+    "dead_letter_reason dead_letter_description dead_letter_source message_id session_id correlation_id "
+    "subject content_type to reply_to properties body"
 )
 """What the live page shows of a stored message."""
 

@@ -47,8 +47,10 @@ def listings(tree: ast.AST) -> Iterator[set[str]]:
             items = [key for key in node.keys if key is not None]
         elif isinstance(node, ast.Tuple | ast.List | ast.Set):
             items = list(node.elts)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " string" in node.value:
-            yield set(re.findall(r"(\w+) (?:string|long|binary|timestamp)\b", node.value))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = node.value.split()
+            schema = re.findall(r"(\w+) (?:string|long|binary|timestamp)\b", node.value)
+            yield set(words) if all(map(str.isidentifier, words)) else set(schema)
             continue
         else:
             continue
@@ -74,6 +76,7 @@ def test_a_listing_of_columns_is_noticed_in_every_form() -> None:
         repr(list(names)),
         repr(dict.fromkeys(names, "text")),
         repr(", ".join(f"{name} string" for name in names)),
+        repr(" ".join(names)),
     )
 
     assert all(set(names) in listings(ast.parse(form)) for form in forms)

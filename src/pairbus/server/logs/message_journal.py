@@ -36,7 +36,7 @@ TYPES: Final = {
     "time": "timestamp",
     "namespace": "text",
     "kind": "text",
-    **types(("entity", "sequence_number", "message_id", "size")),
+    **types("entity sequence_number message_id size"),
     "sha256": "text",
     "destination": "text",
     "detail": "text",

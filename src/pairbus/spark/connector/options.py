@@ -375,7 +375,7 @@ def _judge_types(mapped: Mapping[str, str], types: Mapping[str, str]) -> str:
         kind = types.get(column, "void")
         if name == "application_properties" or kind == "void":
             continue
-        allowed = ("binary", "string") if name == "body" else _TYPES_ALLOWED[column_types((name,))[name]]
+        allowed = ("binary", "string") if name == "body" else _TYPES_ALLOWED[column_types(name)[name]]
         if kind not in allowed:
             raise UsageError(
                 f"column {column} is {kind}: expected {' or '.join(allowed)} for {name}. Cast the column, or leave "
