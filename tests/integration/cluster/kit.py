@@ -138,12 +138,16 @@ class Cluster:
         )
         self.nodes = [NodeProcess(self, name) for name in names]
 
+    def begin(self) -> None:
+        """Start the nodes that do not run, without waiting for them."""
+        for node in self.nodes:
+            if not node.is_running:
+                node.begin()
+
     def start(self) -> None:
-        """Start the nodes that do not run."""
-        stopped = [node for node in self.nodes if not node.is_running]
-        for node in stopped:
-            node.begin()
-        for node in stopped:
+        """Start the nodes that do not run, and wait until all are ready."""
+        self.begin()
+        for node in self.nodes:
             node.await_ready()
         self.await_owner()
 
