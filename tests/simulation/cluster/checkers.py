@@ -63,8 +63,9 @@ class LogChecker:
         """A node takes it that this frame is durable (S3, S5, S7)."""
         if self._is_blind:
             return
-        kept = self._database.primary.durable.frames.get(sequence)
-        if kept is not None and kept.mark == mark:
+        durable = self._database.primary.durable
+        kept = durable.frames.get(sequence)
+        if sequence < durable.dropped or (kept is not None and kept.mark == mark):
             return
         found = "nothing" if kept is None else f"a frame of epoch {kept.mark.epoch}"
         is_visible = sequence in self._database.primary.state.frames

@@ -289,6 +289,7 @@ class Serving:
         namespace = self.broker.namespace
         recover(namespace, self.store)
         self.broker.serve(None)
+        namespace.context.read_ahead = self.store.read_ahead
         self.inspector = Inspector(
             self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, self._now_max
         )

@@ -233,7 +233,10 @@ class ClusterWorld(Scene):
             standby_ms=self.chance.choice((0, 200, 1_500)),
         )
 
-    def _terminate(self) -> None:
+    def _terminate(self, tries: int = 40) -> None:
+        if not self.database.primary.waiting and tries:
+            self.at(self.time + 25, self._terminate, tries - 1)  # it is worst while a commit waits
+            return
         self.say("database", "connections are ended")
         self.database.terminate()
 

@@ -720,3 +720,18 @@ def test_a_node_that_slept_in_replay_while_others_dropped_is_fenced(is_dropped: 
     table.drop_below(12 if is_dropped else 4)
     with pytest.raises(StoreFenced, match="another node"):
         list(sleeper.replay())
+
+
+def test_what_is_staged_is_not_asked_of_the_database() -> None:
+    """A caller names what comes next, and some of it may have been stored a moment ago."""
+    table = FakeTable()
+    store, _ = opened(table, cache_bytes=0)
+    old = send(store, 1)
+    send(store, 2)
+    record = stored(3, b"new")
+    store.append(record)
+    assert (store.is_at_hand(old.location), store.is_at_hand(record.message.location)) == (False, True)
+    store.fetch([old.location, record.message.location], tag=QUEUE)
+    assert store.take_fetched() == {QUEUE}
+    assert store.is_at_hand(old.location)
+    commit(store)

@@ -353,7 +353,9 @@ class TableStore:
         return self._recent.get(location) is not None or self._bodies.has(location >> OFFSET_BITS)
 
     def fetch(self, locations: Iterable[int], tag: int) -> None:
-        self._bodies.ask({location >> OFFSET_BITS: None for location in locations}, tag)
+        # What is not durable yet is in memory and nowhere else.
+        wanted = {one >> OFFSET_BITS: None for one in locations if self._recent.get(one) is None}
+        self._bodies.ask(wanted, tag)
 
     def take_fetched(self) -> set[int]:
         return self._bodies.take_arrived()
