@@ -30,7 +30,7 @@ from tests.integration.spark.kit import descendants, wait_until, workers_of
 ROOT: Final = Path(__file__).parents[1]
 START_SECONDS_MAX: Final = 90
 STOP_SECONDS_MAX: Final = 20
-BUILD_SECONDS_MAX: Final = 120
+BUILD_SECONDS_MAX: Final = 600
 WORKER_MEMORY: Final = "2g"
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 _QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
