@@ -157,7 +157,15 @@ def test_a_commit_whose_wait_for_the_standby_is_cancelled_proves_nothing() -> No
             assert not barrier.done()
             server.wait_for_copies("")
             barrier.result(WAIT_SECONDS_MAX)
-        writer.close()
+            # A node that ends does not wait for a commit that hangs.
+            server.wait_for_copies("ANY 1 (nobody)")
+            hanging = pool.submit(writer.insert, 4, MARK, b"", [])
+            until(lambda: len(server.run(waiting)) == 1)
+            writer.close()
+            with pytest.raises((OutcomeUnknown, TableFailed)):
+                hanging.result(WAIT_SECONDS_MAX)
+            with pytest.raises(TableFailed, match="closed"):
+                writer.mark_of(4)
 
 
 @pytest.mark.promise("S3", "S5", "S8")

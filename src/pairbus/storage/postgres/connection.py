@@ -10,7 +10,10 @@ Rule 4: whatever names a connection in an error names hosts and database only: t
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import socket
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -119,12 +122,27 @@ class Session:
         self._connection: psycopg.Connection[Any] | None = None
         self._warning = ""
         self._prepared: set[bytes] = set()
+        self._in_use = threading.Lock()
+        """Held during a call: libpq's connection must not go while it is used."""
         self._is_closed = False
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Hang up, from any thread. A call under way ends with an unknown outcome. Idempotent."""
         self._is_closed = True
-        self.hang_up()
+        if self._in_use.acquire(blocking=False):
+            try:
+                self.hang_up()
+            finally:
+                self._in_use.release()
+            return
+        connection = self._connection
+        if connection is not None:
+            # The socket is shut down below the call, which then ends; its own thread closes the connection.
+            with (
+                contextlib.suppress(OSError, psycopg.Error),
+                socket.socket(fileno=os.dup(connection.fileno())) as wire,
+            ):
+                wire.shutdown(socket.SHUT_RDWR)
 
     def hang_up(self) -> None:
         """The next call connects again."""
@@ -136,25 +154,31 @@ class Session:
 
     def _wire(self) -> pq.abc.PGconn:
         """The connection as libpq has it: its calls give the interpreter free while they wait."""
-        if self._is_closed:
-            raise TableFailed(f"the connection to {self.address} is closed")
+        self._check_open()
         connection = self._connection
         if connection is None:
             connection = self.address.connect(self._purpose)
             self._connection = connection
+            self._check_open()
             connection.pgconn.notice_handler = self._warned
             self._warning = ""
             self._check(connection.pgconn.exec_(_SESSION), "could not be set up")
         return connection.pgconn
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            self.hang_up()
+            raise TableFailed(f"the connection to {self.address} is closed")
 
     def _warned(self, notice: pq.abc.PGresult) -> None:
         self._warning = notice.error_message.decode(errors="replace").strip() or "a warning without text"
 
     def run(self, script: str) -> pq.abc.PGresult:
         """Send statements without parameters, as one transaction. Returns the last result."""
-        wire = self._wire()
-        self._warning = ""
-        return self._check(wire.exec_(script.encode()), "")
+        with self._in_use:
+            wire = self._wire()
+            self._warning = ""
+            return self._check(wire.exec_(script.encode()), "")
 
     def execute(
         self, name: bytes, statement: bytes, types: Sequence[int], values: Sequence[bytes]
@@ -163,12 +187,13 @@ class Session:
 
         Raises SequenceTaken, OutcomeUnknown, TableFull or TableFailed.
         """
-        wire = self._wire()
-        if name not in self._prepared:
-            self._check(wire.prepare(name, statement, types), "")
-            self._prepared.add(name)
-        self._warning = ""
-        return self._check(wire.exec_prepared(name, values, (1,) * len(values), 1), "")
+        with self._in_use:
+            wire = self._wire()
+            if name not in self._prepared:
+                self._check(wire.prepare(name, statement, types), "")
+                self._prepared.add(name)
+            self._warning = ""
+            return self._check(wire.exec_prepared(name, values, (1,) * len(values), 1), "")
 
     def _check(self, result: pq.abc.PGresult, what: str) -> pq.abc.PGresult:
         status = result.status
