@@ -131,8 +131,12 @@ class Bodies:
             return body
 
     def has(self, sequence: int) -> bool:
-        # Reading a dict is one step; whether it is evicted a moment later, ``wait`` will find out.
-        return sequence in self._kept or self._error is not None
+        """Whether a body is here; it is not evicted at once then."""
+        with self._changed:
+            if sequence in self._kept:
+                self._kept.move_to_end(sequence)
+                return True
+            return self._error is not None
 
     def ask(self, sequences: Iterable[int], tag: int) -> None:
         """Have bodies brought; ``take_arrived`` will name the tag, unless it is 0."""

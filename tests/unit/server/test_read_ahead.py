@@ -1,0 +1,118 @@
+"""Message bytes that come from another machine: the thread that brings them wakes the loop, and the broker is told once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from pairbus.server.loop import Driver
+from tests.unit.server.fakes import FakeBroker, FakeStore
+
+ROUNDS_MAX = 10_000
+
+
+class Far:
+    """What a store brings from elsewhere."""
+
+    def __init__(self) -> None:
+        self.arrived: set[int] = set()
+        self.call: Callable[[], None] = lambda: None
+
+    def is_at_hand(self, location: int) -> bool:
+        return False
+
+    def fetch(self, locations: Iterable[int], tag: int) -> None:
+        return None
+
+    def take_fetched(self) -> set[int]:
+        taken, self.arrived = self.arrived, set()
+        return taken
+
+    def on_fetched(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def arrive(self, *tags: int) -> None:
+        """As the thread that reads does."""
+        self.arrived.update(tags)
+        thread = threading.Thread(target=self.call)
+        thread.start()
+        thread.join()
+
+
+class FarStore(FakeStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.far = Far()
+
+    @property
+    def read_ahead(self) -> Far:  # type: ignore[override]
+        return self.far
+
+
+class Told(FakeBroker):
+    def __init__(self, store: FakeStore) -> None:
+        super().__init__(store)
+        self.told: list[list[int]] = []
+        self.pumps = 0
+        self.breaks = False
+
+    def fetched(self, queue_ids: list[int], now: int) -> None:
+        if self.breaks:
+            raise RuntimeError("a fault of the broker")
+        self.told.append(queue_ids)
+
+    def pump(self, now: int) -> None:
+        self.pumps += 1
+
+
+def driver(errors: list[Exception]) -> tuple[Driver, Told, Far]:
+    store = FarStore()
+    broker = Told(store)
+    made = Driver(
+        broker, store, lambda: 5_000, outputs=list, set_reading=lambda _: None, failed=errors.append
+    )
+    made.start()
+    return made, broker, store.far
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(ROUNDS_MAX):
+        if is_so():
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("it never happened")
+
+
+async def test_bytes_that_have_come_are_told_to_the_broker_and_lead_to_a_turn() -> None:
+    made, broker, far = driver([])
+    await until(lambda: broker.pumps > 0)
+    pumps = broker.pumps
+    far.arrive(9, 4)
+    await until(lambda: broker.pumps > pumps)
+    assert broker.told == [[4, 9]]
+    far.arrive()
+    await asyncio.sleep(0)
+    assert broker.told == [[4, 9]]
+    made.stop()
+
+
+async def test_a_broker_that_breaks_over_them_ends_the_server() -> None:
+    errors: list[Exception] = []
+    made, broker, far = driver(errors)
+    broker.breaks = True
+    far.arrive(4)
+    await until(lambda: bool(errors))
+    assert made.is_failed
+    made.stop()
+
+
+async def test_a_read_that_ends_after_the_server_is_ignored() -> None:
+    made, broker, far = driver([])
+    await until(lambda: broker.pumps > 0)
+    made.stop()
+    far.arrive(4)
+    await asyncio.sleep(0)
+    assert broker.told == []
