@@ -735,3 +735,23 @@ def test_what_is_staged_is_not_asked_of_the_database() -> None:
     assert store.take_fetched() == {QUEUE}
     assert store.is_at_hand(old.location)
     commit(store)
+
+
+def test_who_asks_for_what_has_just_come_is_told() -> None:
+    """Between a look and the question the reading thread may have been quicker: nobody must wait for an arrival that was before."""
+    table = FakeTable()
+    table.rows[1] = Row(FrameMark(1, 0), b"", b"b")
+    bodies = Bodies(
+        table, BodyTable(2), LogEnd(1, 1), 1 << 20, pause=time.sleep, is_background=True, name="test"
+    )
+    told: list[str] = []
+    bodies.on_arrival = lambda: told.append("arrived")
+    bodies.start()
+    assert bodies.wait(1) == b"b"
+    told.clear()
+    bodies.ask([1], 17)
+    assert told == ["arrived"]
+    assert bodies.take_arrived() == {17}
+    bodies.ask([], 18)
+    assert bodies.take_arrived() == {18}
+    bodies.stop()

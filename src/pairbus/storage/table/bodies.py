@@ -140,17 +140,21 @@ class Bodies:
 
     def ask(self, sequences: Iterable[int], tag: int) -> None:
         """Have bodies brought; ``take_arrived`` will name the tag, unless it is 0."""
+        is_under_way = False
         with self._changed:
             for sequence in sequences:
                 if sequence not in self._kept:
+                    is_under_way = True
                     tags = self._wanted.setdefault(sequence, set())
                     if tag:
                         tags.add(tag)
-                elif tag:
-                    self._arrived.add(tag)
+            if tag and not is_under_way:
+                self._arrived.add(tag)  # it came between the caller's look and now
             self._changed.notify_all()
         if self._thread is None:
             self._step()
+        elif tag and not is_under_way and self.on_arrival is not None:
+            self.on_arrival()
 
     def ask_heads(self, request: HeadRequest) -> None:
         """Have heads brought: ``request.frames`` is set then."""
