@@ -14,6 +14,8 @@ JOBS ?= 2
 # Simulation: SEEDS worlds, or the one world SEED with its history printed.
 SEEDS ?= 300
 SEED ?=
+# Options of the model of many cells: --check, --measure.
+MODEL ?=
 # How often the soak kills the broker, and how long the fuzzer looks.
 KILLS ?= 200
 FUZZ_SECONDS ?= 60
@@ -33,7 +35,7 @@ CHECKED := tests/unit tests/typing tests/property tests/contract tests/simulatio
 
 .DEFAULT_GOAL := help
 .PHONY: help setup fmt lint types imports check test contract integration conformance sim soak soak-scale soak-spark soak-strangers fuzz compiled browser \
-        bench-broker bench-settle bench-pairing bench-spark bench demo docs site dist lock clean
+        bench-broker bench-settle bench-pairing bench-spark bench-scale bench demo docs site dist lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,7 +130,10 @@ bench-spark: $(STAMP) ## The Spark syphon beside the in-process one and the plai
 	$(BIN)/python -m bench.spark
 	$(BIN)/python -m bench.bill
 
-bench: bench-broker bench-settle bench-pairing bench-spark ## All benchmarks
+bench-scale: $(STAMP) ## A model of 100,000 namespaces from measured costs; MODEL="--check" runs its small end here too
+	@$(BIN)/python -m bench.scale $(MODEL)
+
+bench: bench-broker bench-settle bench-pairing bench-spark bench-scale ## All benchmarks
 
 demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the drain, the bill, the proof
 	@$(BIN)/python -m pairbus demo

@@ -45,8 +45,8 @@ static struct {
     int port, connections, window, two_step, verify, serve_null_port;
     size_t size;
     uint64_t count;
-    double seconds, timeout;
-} opt = {"both", "127.0.0.1", NULL, NULL, NULL, "q", 5672, 1, 100, 0, 1, -1, 1024, 0, 0, 30};
+    double seconds, timeout, rate;
+} opt = {"both", "127.0.0.1", NULL, NULL, NULL, "q", 5672, 1, 100, 0, 1, -1, 1024, 0, 0, 30, 0};
 
 static conn_t conns[CONNECTIONS_MAX];
 static int conn_count, sender_count, sends, receives;
@@ -190,11 +190,15 @@ static void prepare_sender(conn_t *c) {
     }
 }
 
+static int is_due(const conn_t *c, uint64_t now) {
+    return opt.rate <= 0 || (double)c->sent < (double)(now - start_ns) / 1e9 * opt.rate;
+}
+
 static void send_allowed(conn_t *c, uint64_t now) {
     const template_t *t = &c->template;
     size_t n = buf_used(&t->bytes);
     uint64_t settled_sends = c->acked + c->rejected;
-    while (is_sending && c->sent < c->quota && c->sent - settled_sends < (uint64_t)opt.window
+    while (is_sending && c->sent < c->quota && is_due(c, now) && c->sent - settled_sends < (uint64_t)opt.window
            && (int32_t)(c->credit_until - (uint32_t)c->sent) > 0 && (int32_t)(c->window_until - (uint32_t)c->sent) > 0
            && buf_used(&c->out) < WRITE_MARK) {
         if (c->sent == c->times_cap) {
@@ -558,7 +562,7 @@ static void run(void) {
     for (int i = conn_count - 1; i >= 0; i--) after_input(&conns[i], start_ns); /* receivers first */
     uint64_t now = start_ns;
     while (!is_finished(now)) {
-        poll_once(opt.seconds > 0 && opt.seconds < 1 ? 1 : TICK_MS);
+        poll_once(opt.rate > 0 || (opt.seconds > 0 && opt.seconds < 1) ? 1 : TICK_MS);
         now = now_ns();
         check_progress(now);
     }
@@ -572,7 +576,7 @@ static void run(void) {
 static const char USAGE[] =
     "usage: load send|receive|both [--host H] [--port P] [--hostname H] [--user U --password P] [--address A]\n"
     "            [--size BYTES] [--window N] [--connections N] (--count N | --seconds S) [--two-step] [--no-verify]\n"
-    "            [--timeout S]\n"
+    "            [--timeout S] [--rate N]      N: messages a second and sender, at most; without it as many as the window lets through\n"
     "       load --serve-null PORT [--size BYTES]      the null broker: answers at once, stores nothing\n";
 
 static void parse(int argc, char **argv) {
@@ -595,6 +599,7 @@ static void parse(int argc, char **argv) {
         else if (!strcmp(name, "--count")) opt.count = (uint64_t)atoll(value);
         else if (!strcmp(name, "--seconds")) opt.seconds = atof(value);
         else if (!strcmp(name, "--timeout")) opt.timeout = atof(value);
+        else if (!strcmp(name, "--rate")) opt.rate = atof(value);
         else if (!strcmp(name, "--serve-null")) opt.serve_null_port = atoi(value);
         else { fprintf(stderr, "load: unknown option %s\n%s", name, USAGE); exit(2); }
     }

@@ -45,11 +45,14 @@ class Load:
     connections: int = 1
     seconds: float = 0.0
     count: int = 0
+    rate: float = 0.0
+    """Messages a second and sender at most; 0: as many as the window lets through."""
     is_verified: bool = True
 
     def arguments(self) -> list[str]:
         words = [self.mode, "--window", str(self.window), "--connections", str(self.connections)]
         words += ["--count", str(self.count)] if self.count else ["--seconds", str(self.seconds)]
+        words += ["--rate", str(self.rate)] if self.rate else []
         return words if self.is_verified else [*words, "--no-verify"]
 
 

@@ -41,6 +41,10 @@ BENCHMARKS: Final = {
         "spark --messages 20000 --json",
     ),
     "bill": ("Bill and certificate on Spark beside one process.", "bill --usage-rows 1000000"),
+    "scale": (
+        "A model of 100,000 namespaces with a million messages a second, from measured costs.",
+        "scale --check",
+    ),
     "stores": ("The embedded store beside SQLite.", "stores --messages 50000"),
     "topics": (
         "What finding a message's subscriptions costs, by kind of filter and number.",
