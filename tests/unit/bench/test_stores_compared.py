@@ -1,0 +1,52 @@
+"""The comparison of stores: which ratios are printed, and against which target."""
+
+from __future__ import annotations
+
+from bench import broker, postgresql
+from bench.loadgen import LoadResult
+
+
+def run(peer: str, window: int, rate: float) -> broker.Run:
+    load = LoadResult(
+        messages=100,
+        wall_s=1.0,
+        msgs_per_s=rate,
+        send_acked_per_s=rate,
+        receive_settled_per_s=rate,
+        ack_us_p50=1000.0,
+        ack_us_p99=2000.0,
+        ack_us_max=3000.0,
+        rejected=0,
+        duplicates=0,
+        generator_cpu_s=0.1,
+    )
+    return broker.Run(
+        peer=peer, window=window, connections=4, load=load, broker_cpu_us_per_message=20.0, foreign_cpus=0.0
+    )
+
+
+def test_each_round_is_compared_with_the_log_of_the_same_round() -> None:
+    runs = [
+        run("PairBus", 100, 1000),
+        run(postgresql.ALONE, 100, 800),
+        run(postgresql.ALONE, 100, 300),  # the second round goes the other way round
+        run("PairBus", 100, 400),
+        run("PairBus", 100, 1000),
+        run(postgresql.ALONE, 100, 790),
+    ]
+
+    assert broker.verdict(runs) == [
+        "PostgreSQL, window 100, 4 connections: 0.79 x the log on this disk (wanted: 0.75)"
+    ]
+
+
+def test_the_table_has_the_ratio_on_the_line_of_each_database() -> None:
+    runs = [
+        run("PairBus", 1000, 1000),
+        run(postgresql.ALONE, 1000, 950),
+        run(postgresql.WITH_STANDBY, 1000, 500),
+    ]
+    lines = broker.table(runs, ["PairBus", postgresql.ALONE, postgresql.WITH_STANDBY], is_of_stores=True)
+    assert "0.95x" in lines[3]
+    assert "0.50x" in lines[4]
+    assert "x" not in lines[2].removeprefix("  1000")
