@@ -28,9 +28,15 @@ def server() -> PostgresServer:
 
 
 @pytest.fixture
-def database(server: PostgresServer) -> Database:
-    """An empty database with one shard that was taken."""
-    made = Database(server.new_database(new_name("db")), "contoso", range_frames=8)
+def url(server: PostgresServer) -> str:
+    """An empty database."""
+    return server.new_database(new_name("db"))
+
+
+@pytest.fixture
+def database(url: str) -> Database:
+    """A database with one shard that was taken."""
+    made = Database(url, "contoso", range_frames=8)
     made.prepare()
     take(made)
     return made
@@ -241,7 +247,7 @@ def test_no_timeout_of_a_role_reaches_the_connections(database: Database) -> Non
     session.close()
 
 
-def test_a_reader_that_stays_does_not_hold_up_commits(database: Database, writer: Any) -> None:
+def test_a_reader_that_stays_does_not_hold_up_commits(url: str, database: Database, writer: Any) -> None:
     """A backup holds a lock on every table for as long as it runs."""
     for sequence in range(2, 20):
         writer.insert(sequence, MARK, b"", [])
@@ -249,6 +255,9 @@ def test_a_reader_that_stays_does_not_hold_up_commits(database: Database, writer
         backup.autocommit = False
         backup.execute(b"select count(*) from pairbus_frame")
         writer.drop_below(16)
+        another = Database(url, "fabrikam", range_frames=8)
+        another.prepare()
+        take(another)
         for sequence in range(20, 60):
             writer.insert(sequence, MARK, b"", [])
         backup.rollback()

@@ -116,9 +116,18 @@ def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES)
         )
         found = session.execute(b"shard", select, (TEXT,), (name,))
     shard, frames = number(found, 0, 0), number(found, 0, 1)
+    # As for a range: attaching waits for no reader, so a backup that runs holds up neither this nor the commits of other shards.
+    table = f"pairbus_frame_{shard}"
     session.run(
-        f"{_GUARD}create table if not exists pairbus_frame_{shard} partition of pairbus_frame for values in ({shard}) "
-        "partition by range (seq)"
+        f"""do $pairbus$ begin
+        if to_regclass('{table}') is null then
+          lock table pairbus_frame in share update exclusive mode;
+          if to_regclass('{table}') is null then
+            create table {table} (like pairbus_frame including all) partition by range (seq);
+            alter table pairbus_frame attach partition {table} for values in ({shard});
+          end if;
+        end if;
+        end $pairbus$"""
     )
     return shard, frames
 
@@ -126,7 +135,7 @@ def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES)
 def drop_shard(session: Session, shard: int) -> None:
     """Remove a shard and everything in it."""
     session.run(
-        f"drop table if exists pairbus_frame_{shard}; drop table if exists pairbus_reserve_{shard};"
+        f"set local lock_timeout = '10s'; drop table if exists pairbus_frame_{shard}; drop table if exists pairbus_reserve_{shard};"
         f"delete from pairbus_setting where shard = {shard}; delete from pairbus_node where shard = {shard};"
         f"delete from pairbus_barrier where shard = {shard}; delete from pairbus_shard where shard = {shard}"
     )
