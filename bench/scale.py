@@ -80,7 +80,7 @@ def fleet_lines(costs: Costs, hardware: fleet.Hardware, size: Size) -> Iterator[
     for design in fleet.DESIGNS:
         plan = fleet.plan(costs, design, hardware, size.namespaces, size.messages_per_s)
         yield (
-            f"  {design.name}: {plan.shards:,} shards, {plan.commits_per_s:,.0f} commits/s, {plan.renewals_per_s:,.0f} renewals/s, {plan.looks_per_s:,.0f} looks/s"
+            f"  {design.name}: {plan.shards:,} shards, {plan.commits_per_s:,.0f} commits/s, {plan.renewals_per_s:,.0f} renewals/s, {plan.looks_per_s:,.0f} looks/s, {plan.reports_per_s:,.0f} reports/s"
             f" -> {plan.cells:,} cells, {plan.machines(hardware):,} machines"
         )
         yield "      " + "; ".join(f"{need.resource} {need.cells:,.1f}" for need in plan.needs)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from bench.cells.costs import Costs, frame_bytes
+from pairbus.server.cluster.keeper import REPORT_SECONDS
 from pairbus.server.cluster.lease import LOOK_MS_MAX, RENEWALS_PER_LEASE
 
 NAMESPACES = 100_000
@@ -50,9 +51,10 @@ class Design:
     """0: a process for each shard."""
     standby_processes: int = 1
     """Further processes of each shard that wait to take it over, if each shard has its own."""
-    connections_per_process: int = 3
-    """To the database: commits, lease, reading."""
-    connections_per_standby: int = 1
+    connections_per_process: int = 5
+    """To the database: commits, lease, reading, the list of nodes, settings."""
+    connections_per_standby: int = 3
+    """Lease, the list of nodes, settings."""
     renews_together: bool = False
     pause_s: float = 0.0
     lease_s: float = 10.0
@@ -154,6 +156,7 @@ class Plan:
     commits_per_s: float
     renewals_per_s: float
     looks_per_s: float
+    reports_per_s: float
     overloaded: int
     """Shards that have more to do than one thread can."""
     needs: list[Need]
@@ -197,20 +200,30 @@ def plan(
         else (costs.renew_s, costs.renew_wal_bytes)
     )
     looks = 0.0 if design.processes_per_node else len(shards) * design.standby_processes * design.looks_per_s
+    # Every process writes its own row in the list of nodes; that costs what a renewal costs.
+    reports = (
+        0.0 if design.processes_per_node else len(shards) * (1 + design.standby_processes) / REPORT_SECONDS
+    )
     per_process = design.processes_per_node
     serving = hardware.nodes - hardware.spare_nodes
-    wal = commits * costs.wal.fixed + messages_per_s * costs.wal.each * size + renewals * renew_wal
+    wal = (
+        commits * costs.wal.fixed
+        + messages_per_s * costs.wal.each * size
+        + (renewals * renew_wal + reports * costs.renew_wal_bytes)
+    )
     database_s = (
         commits * costs.insert.fixed
         + messages_per_s * costs.insert.each * size
         + renewals * renew_s
         + looks * costs.look_s
+        + reports * costs.renew_s
     )
     relayed = (hardware.nodes - 1) / hardware.nodes
     node_s = (
         commits * (costs.commit_s + costs.insert_client.fixed)
         + messages_per_s * (costs.message_s + costs.insert_client.each * size + costs.relay_s * relayed)
-        + (looks if design.renews_together else renewals + looks) * costs.insert_client.fixed
+        + (reports + looks if design.renews_together else reports + renewals + looks)
+        * costs.insert_client.fixed
     )
     memory = messages_per_s * QUEUED_SECONDS * costs.message_bytes_in_memory
     memory += namespaces * CONNECTIONS_PER_NAMESPACE * costs.connection_bytes
@@ -248,7 +261,15 @@ def plan(
         needs.append(Need("database: connections", connections, hardware.database_connections, "connections"))
     needs.sort(key=lambda need: -need.cells)
     result = Plan(
-        design, len(shards), processes, commits, renewals, looks, sum(rate > limit for rate in shards), needs
+        design,
+        len(shards),
+        processes,
+        commits,
+        renewals,
+        looks,
+        reports,
+        sum(rate > limit for rate in shards),
+        needs,
     )
     return replace(result, processes=result.cells * hardware.nodes * per_process) if per_process else result
 
