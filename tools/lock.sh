@@ -16,6 +16,7 @@ compile() {
 PATH=$PWD/.venv/bin:$PATH
 compile requirements/base.lock pyproject.toml "$@"
 compile requirements/dev.lock pyproject.toml --extra dev --constraint requirements/base.lock "$@"
+compile requirements/postgres.lock pyproject.toml --extra postgres --constraint requirements/dev.lock "$@"
 compile requirements/conformance.lock requirements/conformance.in --constraint requirements/dev.lock "$@"
 compile requirements/docs.lock requirements/docs.in --constraint requirements/dev.lock "$@"
 compile requirements/browser.lock requirements/browser.in --no-deps "$@"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from pairbus import errors
 from pairbus.cli.root import root
 from pairbus.local.management import ManagementClient
 from pairbus.pairing import errors as pairing_errors
+from pairbus.server.cluster.metrics import CLUSTER_METRICS
 from pairbus.spark.connector.options import OPTIONS, Option
 from pairbus.testing import Namespace
 
@@ -46,7 +47,8 @@ COMMANDS_HEAD: Final = """# Commands
 
 `tools/reference.py` writes this page from the help texts. `-h` and `--help` work with every command; `pairbus --version` prints the version.
 
-Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 the command could not reach the namespace or was refused.
+Exit codes of every command: 0 done, 1 the answer is no, 2 wrong usage, 3 the command could not reach the namespace or was refused. `pairbus serve` also has 4: another
+[node](../glossary.md#node) took the namespace.
 
 Connection strings come from the environment (`PAIRBUS_PRIMARY`, `PAIRBUS_SECONDARY`) or from files that the environment names (`PAIRBUS_PRIMARY_FILE`,
 `PAIRBUS_SECONDARY_FILE`).
@@ -60,6 +62,16 @@ METRICS_HEAD: Final = """# Metrics
 
 `GET /metrics` works on both addresses and needs a token with a right on the [namespace](../glossary.md#namespace). The answer is in Prometheus' text format. It contains no keys, tokens
 or bodies. `tools/reference.py` writes this page from a broker that has just started; some labels appear only with traffic.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+"""
+
+CLUSTER_HEAD: Final = """
+## Of a node of a cluster
+
+A [node](../glossary.md#node) has these too. `GET /health/metrics` gives them on every node, in plain text and without a token; `GET /metrics` gives those of the
+[owner](../glossary.md#owner), wherever the request arrives, because other nodes relay it.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|
@@ -176,9 +188,16 @@ def metrics_page() -> str:
     for name, kind in kinds.items():
         samples = re.findall(rf"^{name}(?:_bucket)?\{{(.*)\}} ", text, re.MULTILINE)
         labels = dict.fromkeys(label for sample in samples for label in re.findall(r'(\w+)="', sample))
-        quoted = ", ".join(f"`{label}`" for label in labels)
-        lines.append(f"| `{name}` | {kind} | {quoted} | {_cell(meanings[name])} |\n")
-    return METRICS_HEAD + "".join(lines) + METRICS_END
+        lines.append(_metric_line(name, kind, labels, meanings[name]))
+    of_a_node = (
+        _metric_line(name, kind, labels, meaning) for name, (kind, meaning, labels) in CLUSTER_METRICS.items()
+    )
+    return METRICS_HEAD + "".join(lines) + CLUSTER_HEAD + "".join(of_a_node) + METRICS_END
+
+
+def _metric_line(name: str, kind: str, labels: Iterable[str], meaning: str) -> str:
+    quoted = ", ".join(f"`{label}`" for label in labels)
+    return f"| `{name}` | {kind} | {quoted} | {_cell(meaning)} |\n"
 
 
 def spark_options_page() -> str:

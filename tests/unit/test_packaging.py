@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import configparser
+import re
 import tomllib
 from pathlib import Path
+
+from pairbus.cli.broker.serve import serve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,10 +42,10 @@ def test_every_page_can_be_found_from_the_site() -> None:
     assert missing == []
 
 
-def unit() -> configparser.ConfigParser:
+def unit(name: str = "pairbus.service") -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read(ROOT / "packaging" / "pairbus.service")
+    parser.read(ROOT / "packaging" / name)
     return parser
 
 
@@ -67,3 +70,36 @@ def test_the_systemd_unit_gives_the_broker_its_data_and_nothing_else() -> None:
 
 def test_the_unit_does_not_restart_what_a_person_must_look_at() -> None:
     assert unit()["Service"]["RestartPreventExitStatus"] == "2"
+
+
+def test_a_node_is_started_again_after_each_end_but_wrong_usage() -> None:
+    found = unit("pairbus-node.service")
+    service = found["Service"]
+
+    expected = {"Restart": "always", "RestartPreventExitStatus": "2", "Environment": "PGPASSFILE=%d/pgpass"}
+    assert {name: service[name] for name in expected} == expected
+    assert found["Unit"]["StartLimitIntervalSec"] == "0"
+
+
+def test_a_node_may_do_no_more_than_a_single_broker() -> None:
+    alone = unit()["Service"]
+    node = unit("pairbus-node.service")["Service"]
+
+    own = {"Environment", "EnvironmentFile", "LoadCredential", "ExecStart", "Restart", "RestartSec"}
+    directories = {"StateDirectory", "RuntimeDirectory"}
+    assert set(node) - set(alone) == {"EnvironmentFile", "LoadCredential"}
+    assert {name: node[name] for name in set(alone) - own - directories} == {
+        name: alone[name] for name in set(alone) - own - directories
+    }
+
+
+def test_every_option_in_the_packaging_exists() -> None:
+    known = {name for parameter in serve.params for name in parameter.opts}
+    compose = (ROOT / "packaging" / "compose.yaml").read_text()
+    commands = re.findall(r"^ +command: .*$", compose, re.MULTILINE)
+    starts = [unit(name)["Service"]["ExecStart"] for name in ("pairbus.service", "pairbus-node.service")]
+
+    used = {word for text in (*commands, *starts) for word in re.findall(r"--[a-z-]+", text)}
+
+    assert {"--node", "--advertise"} <= used <= known
+    assert len(commands) == 2

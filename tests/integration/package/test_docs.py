@@ -1,7 +1,8 @@
 """The documents are true: their blocks run, their links lead somewhere, the reference leaves nothing out.
 
 A fenced block runs when its info string says so: ```` ```python run ```` is a program, ```` ```console run ```` a session
-whose lines with ``$`` are typed into one shell. Each block gets an empty directory and may take a minute, four where others keep the machine busy.
+whose lines with ``$`` are typed into one shell. With a third word, ``postgresql``, the variable ``PAIRBUS_STORE`` names an empty
+database for it. Each block gets an empty directory and may take a minute, four where others keep the machine busy.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 import pytest
 
+from tests.postgres_kit import shared_server
 from tools import reference
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,6 +36,7 @@ class Block(NamedTuple):
     line: int
     language: str
     text: str
+    needs_database: bool
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -44,9 +48,10 @@ def blocks() -> list[Block]:
         text = page.read_text()
         for match in _FENCE.finditer(text):
             words = match["info"].split()
-            if words[1:] == ["run"]:
+            if words[1:2] == ["run"]:
+                assert words[2:] in ([], ["postgresql"]), f"{page}: {match['info']!r} is not known"
                 line = text.count("\n", 0, match.start()) + 1
-                found.append(Block(page, line, words[0], match["text"]))
+                found.append(Block(page, line, words[0], match["text"], bool(words[2:])))
     return found
 
 
@@ -68,6 +73,8 @@ def test_block_runs(block: Block, tmp_path: Path) -> None:
         "HOME": str(tmp_path),
         "XDG_DATA_HOME": str(tmp_path / "share"),
     }
+    if block.needs_database:
+        environment["PAIRBUS_STORE"] = shared_server().new_database(f"block_{uuid4().hex}")
     output = tmp_path / "output"
     with output.open("wb") as sink:
         process = subprocess.Popen(
@@ -106,6 +113,16 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_generated_page_is_up_to_date(name: str) -> None:
     assert (reference.FOLDER / name).read_text() == reference.PAGES[name](), (
         "run `make docs` to write it anew"
+    )
+
+
+def test_the_page_of_events_has_those_of_a_node_and_no_others() -> None:
+    source = ROOT / "src" / "pairbus" / "server" / "cluster"
+    text = "\n".join(path.read_text() for path in source.glob("*.py"))
+    page = (reference.FOLDER / "events.md").read_text()
+
+    assert set(re.findall(r"^\| `(cluster\.\w+)`", page, re.MULTILINE)) == set(
+        re.findall(r'"event": "(cluster\.\w+)"', text)
     )
 
 

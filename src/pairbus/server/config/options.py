@@ -147,7 +147,7 @@ class ServeSettings:
     )
     store: str | None = option(
         "postgresql://host[,host]/database to share the namespace with other nodes; memory: to keep nothing.  "
-        "[default: files in the data directory]",
+        "[default: files in the data directory; env: PAIRBUS_STORE]",
         metavar="URL",
         envvar="PAIRBUS_STORE",
     )
