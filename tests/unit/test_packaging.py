@@ -76,7 +76,7 @@ def test_a_node_is_started_again_after_each_end_but_wrong_usage() -> None:
     found = unit("pairbus-node.service")
     service = found["Service"]
 
-    expected = {"Restart": "always", "RestartPreventExitStatus": "2", "Environment": "PGPASSFILE=%d/pgpass"}
+    expected = {"Restart": "always", "RestartPreventExitStatus": "2"}
     assert {name: service[name] for name in expected} == expected
     assert found["Unit"]["StartLimitIntervalSec"] == "0"
 
@@ -85,9 +85,9 @@ def test_a_node_may_do_no_more_than_a_single_broker() -> None:
     alone = unit()["Service"]
     node = unit("pairbus-node.service")["Service"]
 
-    own = {"Environment", "EnvironmentFile", "LoadCredential", "ExecStart", "Restart", "RestartSec"}
+    own = {"Environment", "EnvironmentFile", "ExecStart", "Restart", "RestartSec"}
     directories = {"StateDirectory", "RuntimeDirectory"}
-    assert set(node) - set(alone) == {"EnvironmentFile", "LoadCredential"}
+    assert set(node) - set(alone) == {"EnvironmentFile"}
     assert {name: node[name] for name in set(alone) - own - directories} == {
         name: alone[name] for name in set(alone) - own - directories
     }
