@@ -34,7 +34,7 @@ WAITING_JOBS ?= 6
 CHECKED := tests/unit tests/typing tests/property tests/contract tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports check test contract integration conformance sim soak soak-scale soak-spark soak-strangers fuzz compiled browser \
+.PHONY: help setup fmt lint types imports check test contract integration conformance sim soak soak-cluster soak-scale soak-spark soak-strangers fuzz compiled browser \
         bench-broker bench-settle bench-pairing bench-spark bench-scale bench demo docs site dist lock clean
 
 help: ## List the targets
@@ -100,6 +100,9 @@ sim: $(STAMP) ## The whole broker with failures of disk, network and clock: SEED
 
 soak: $(STAMP) ## Load while the broker is killed KILLS=n times, then proof that nothing was lost
 	$(BIN)/python tests/soak/kill.py --kills $(KILLS)
+
+soak-cluster: $(STAMP) ## Nodes over PostgreSQL with a standby: the owner is killed KILLS=n times (100), other strikes between
+	PYTHONPATH=. $(BIN)/python tests/soak/cluster.py --kills $(if $(filter file,$(origin KILLS)),100,$(KILLS))
 
 soak-spark: $(STAMP) ## 100,000 parked messages delivered by Spark while its driver and workers are killed
 	PYTHONPATH=. $(BIN)/python tests/soak/spark_syphon.py
