@@ -35,6 +35,7 @@ from tests.integration.cluster.kit import LEASE_SECONDS, NodeProcess, wait_until
 from tests.soak.cluster_parts import ClusterYard, DatabasePair, Front, Nodes
 from tests.soak.kill_history import Event, Operation, Outcome, Verdict, Violation, judge
 from tests.soak.kill_load import LOCK_SECONDS, ORDERS, SESSIONS, Actor, Drain, Yard, crew
+from tests.soak.ways import can_use_namespaces
 
 NODES: Final = 3
 BACK_SECONDS_MAX: Final = 90.0
@@ -53,10 +54,10 @@ Blow: TypeAlias = Callable[[NodeProcess], str]
 class Soak:
     """One run."""
 
-    def __init__(self, seed: int, directory: Path) -> None:
+    def __init__(self, seed: int, directory: Path, *, uses_namespaces: bool = False) -> None:
         self._chance = random.Random(seed)
         self._directory = directory
-        self._database = DatabasePair(NODES)
+        self._database = DatabasePair(NODES, uses_namespaces=uses_namespaces)
         queues = [
             Queue(ORDERS, lock_duration=timedelta(seconds=LOCK_SECONDS)),
             Queue(SESSIONS, requires_session=True, lock_duration=timedelta(seconds=LOCK_SECONDS)),
@@ -143,14 +144,8 @@ class Soak:
     def _cut(self, node: NodeProcess) -> str:
         ways = self._database.ways[self._nodes.all.index(node)]
         seconds = LEASE_SECONDS * self._chance.uniform(0.5, 2.5)
-        for way in ways:
-            way.cut()
-
-        def mend() -> None:
-            for way in ways:
-                way.mend()
-
-        self._later(seconds, mend)
+        ways.cut()
+        self._later(seconds, ways.mend)
         return f"{node.name} cut off from the database for {seconds:.1f} s"
 
     def kill_primary(self, _owner: NodeProcess) -> str:
@@ -390,9 +385,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options = parser.parse_args()
     start = time.monotonic()
-    print(f"seed {options.seed}", flush=True)
+    uses_namespaces = can_use_namespaces()
+    print(
+        f"seed {options.seed}, nodes are cut off "
+        f"{'in network namespaces' if uses_namespaces else 'by ways that pass nothing on: network namespaces need root'}",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="pairbus-soak-cluster-") as directory:
-        soak = Soak(options.seed, Path(directory))
+        soak = Soak(options.seed, Path(directory), uses_namespaces=uses_namespaces)
         verdict = soak.run(soak.plan(options.kills))
     print(soak.silences())
     print(verdict.summary())

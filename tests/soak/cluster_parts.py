@@ -16,9 +16,10 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusClient
 
 from tests.integration.cluster.kit import Cluster, NodeProcess, wait_until
-from tests.postgres_kit import STANDBY, PostgresServer, new_server
+from tests.postgres_kit import ADMINISTRATOR, STANDBY, PostgresServer, new_server
 from tests.soak.kill_history import Operation
 from tests.soak.kill_load import Yard
+from tests.soak.ways import CHUNK_BYTES, CONNECT_SECONDS_MAX, NamespaceWays, NodeWays
 
 DATABASE: Final = "pairbus"
 RESTART_SECONDS: Final = 0.2
@@ -27,56 +28,6 @@ EXIT_KILLED: Final = -9
 EXIT_FENCED: Final = 4
 DETECTION_SECONDS: Final = 0.5
 """How long it takes until a dead primary is noticed and its standby is promoted."""
-CHUNK_BYTES: Final = 65_536
-CONNECT_SECONDS_MAX: Final = 1.0
-
-
-class Way:
-    """A port of this machine that leads to another one, until it is cut: then nothing passes, and nobody is told."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.target = 0
-        """The port it leads to; 0: connections are refused."""
-        self._is_open = threading.Event()
-        self._is_open.set()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        self._is_open.clear()
-
-    def mend(self) -> None:
-        self._is_open.set()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        self._is_open.wait()
-        try:
-            server = socket.create_connection(("127.0.0.1", self.target), CONNECT_SECONDS_MAX)
-        except OSError:
-            client.close()
-            return
-        server.settimeout(None)
-        for one in (client, server):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=self._pass, args=(client, server), daemon=True).start()
-        self._pass(server, client)
-
-    def _pass(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(CHUNK_BYTES):
-                self._is_open.wait()
-                target.sendall(data)
-        self._is_open.wait()
-        for one in (source, target):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
 
 
 class Relayed:
@@ -156,25 +107,23 @@ class Front:
 class DatabasePair:
     """A primary and its synchronous standby. Whoever is killed comes back as a standby."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, *, uses_namespaces: bool = False) -> None:
         primary = new_server(tcp=True)
         primary.new_database(DATABASE)
         self.primary: PostgresServer = primary
         self.standby: PostgresServer | None = primary.add_standby()
-        self.ways = [(Way(), Way()) for _ in range(nodes)]
+        self.ways = [NamespaceWays(one) if uses_namespaces else NodeWays() for one in range(nodes)]
         """Of each node to the two places at which a server may be."""
         self._places: list[PostgresServer | None] = [self.primary, self.standby]
         self._lead()
 
     def url(self, node: int) -> str:
         """What a node is given: both places, over its own ways."""
-        hosts = ",".join(f"127.0.0.1:{way.port}" for way in self.ways[node])
-        return f"postgresql://{self.primary.url(DATABASE).split('//')[1].split('@')[0]}@{hosts}/{DATABASE}?connect_timeout=2"
+        return f"postgresql://{ADMINISTRATOR}@{self.ways[node].hosts()}/{DATABASE}?connect_timeout=2"
 
     def _lead(self) -> None:
         for ways in self.ways:
-            for way, server in zip(ways, self._places, strict=True):
-                way.target = 0 if server is None else server.port
+            ways.lead(*(0 if server is None else server.port for server in self._places))
 
     def owner(self) -> tuple[int, str]:
         """Epoch and name of the owner."""
@@ -212,6 +161,8 @@ class DatabasePair:
         )
 
     def dispose(self) -> None:
+        for ways in self.ways:
+            ways.close()
         for server in self._places:
             if server is not None:
                 server.dispose()
