@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pairbus.pairing.client.sync import PairedSender, PairedServiceBusClient
     from pairbus.pairing.errors import (
         BatchTooLargeError,
+        CancelInDoubtError,
         ClientClosedError,
         EntityGoneError,
         InvalidMessageError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyPairedError",
     "BatchTooLargeError",
+    "CancelInDoubtError",
     "ClientClosedError",
     "EntityGoneError",
     "EntityReport",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pairbus import (
         AlreadyPairedError,
         BatchTooLargeError,
+        CancelInDoubtError,
         ClientClosedError,
         EntityGoneError,
         EntityReport,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyPairedError",
     "BatchTooLargeError",
+    "CancelInDoubtError",
     "ClientClosedError",
     "EntityGoneError",
     "EntityReport",

@@ -25,7 +25,7 @@ out too. ``pairbus`` exports all that a program needs.
         ├── InvalidParkedPropertyError       what the drain dead-letters
         ├── DrainStalledError                a drain that should end cannot go on
         └── pairbus.pairing.errors           NoBacklogQueuesError · EntityGoneError · MessageTooLargeForBacklogError
-                                             BatchTooLargeError · InvalidMessageError · ScheduledMessageGoneError
+                                             BatchTooLargeError · InvalidMessageError · ScheduledMessageGoneError · CancelInDoubtError
                                              PartnerClosedError · ClientClosedError
 
 Names: a refusal is named by what happened (``MessageLockLost``), a new error of any other kind ends in ``Error``.
@@ -42,6 +42,7 @@ _OF_THE_SDK = frozenset(
         "EntityGoneError",
         "MessageTooLargeForBacklogError",
         "BatchTooLargeError",
+        "CancelInDoubtError",
         "InvalidMessageError",
         "ScheduledMessageGoneError",
         "SendAvailabilityError",

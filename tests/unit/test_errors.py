@@ -85,6 +85,7 @@ def test_what_was_noted_on_an_error_travels_with_it() -> None:
         (of_the_sdk.MessageTooLargeForBacklogError(9, 2, 7), (sdk.MessageSizeExceededError, ValueError)),
         (of_the_sdk.EntityGoneError("orders"), (sdk.MessagingEntityNotFoundError,)),
         (of_the_sdk.ScheduledMessageGoneError("gone"), (sdk.MessageNotFoundError,)),
+        (of_the_sdk.CancelInDoubtError("orders", ["a"]), ()),
         (of_the_sdk.ClientClosedError("closed"), (ValueError,)),
         (of_the_sdk.PartnerClosedError("a", "b"), ()),
         (of_the_sdk.NoBacklogQueuesError("none"), ()),

@@ -6,6 +6,8 @@ therefore of those classes too, beside ``PairbusError``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from azure.servicebus.exceptions import (
     MessageNotFoundError,
     MessageSizeExceededError,
@@ -14,6 +16,8 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.errors import PairingError
+
+SHOWN_IDS_MAX: Final = 10
 
 
 class SendAvailabilityError(PairingError, ServiceBusError):
@@ -84,6 +88,22 @@ class ScheduledMessageGoneError(SendAvailabilityError, MessageNotFoundError):
     def __init__(self, text: str) -> None:
         MessageNotFoundError.__init__(self, message=text)
         self._forget_context()
+
+
+class CancelInDoubtError(SendAvailabilityError):
+    """A scheduled message was cancelled in the backlog, but there may be another copy: an attempt before had no answer."""
+
+    def __init__(self, path: str, message_ids: list[str]) -> None:
+        shown = ", ".join(repr(message_id) for message_id in message_ids[:SHOWN_IDS_MAX])
+        if len(message_ids) > SHOWN_IDS_MAX:
+            shown += f" and {len(message_ids) - SHOWN_IDS_MAX} more"
+        super().__init__(
+            f"cancelled in the backlog: {shown}. But an attempt to schedule before had no answer, so there may be another copy: at "
+            f"the primary, or on its way there. Once the primary answers and the backlog is drained, look for this message id "
+            f"among the scheduled messages of {path!r} (peek_messages), and cancel it by the sequence number that it has there"
+        )
+        self.path = path
+        self.message_ids = message_ids
 
 
 class PartnerClosedError(SendAvailabilityError):

@@ -14,15 +14,20 @@ class ParkedSchedule(int):
     message_id: str
     factory: str
     detour: int
+    has_other_copy: bool
+    """Whether there may be another copy: an attempt to store it somewhere else had no answer."""
 
     @classmethod
-    def make(cls, queue: str, message_id: str, factory: str, detour: int) -> ParkedSchedule:
+    def make(
+        cls, queue: str, message_id: str, factory: str, detour: int, *, has_other_copy: bool = False
+    ) -> ParkedSchedule:
         """The handle of one message in one backlog queue. Message ids may repeat; the detour numbers of a client do not."""
         handle = cls(-detour)
         handle.queue = queue
         handle.message_id = message_id
         handle.factory = factory
         handle.detour = detour
+        handle.has_other_copy = has_other_copy
         return handle
 
 

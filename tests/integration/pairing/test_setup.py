@@ -303,6 +303,40 @@ def test_a_cancel_ends_in_time_when_the_secondary_is_silent() -> None:
         sender.cancel_scheduled_messages(handles)
 
 
+@pytest.mark.promise("P5")
+def test_a_cancel_says_when_the_primary_may_hold_another_copy() -> None:
+    from datetime import UTC, datetime
+
+    from pairbus import CancelInDoubtError
+
+    with (
+        Pair(Namespace("contoso", queues=["orders"], process=True), Namespace("fabrikam")) as pair,
+        paired(pair, options(backlog_queue_count=1)) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(text("the link is open"))
+        # The link for schedules is another one.
+        sender.cancel_scheduled_messages(
+            sender.schedule_messages(text(0), datetime.now(UTC) + timedelta(hours=1))
+        )
+        pair.primary.pause()
+        try:
+            handles = sender.schedule_messages(
+                text(1, message_id="victim"), datetime.now(UTC) + timedelta(hours=1), timeout=12
+            )
+            with pytest.raises(CancelInDoubtError, match="victim.*had no answer") as caught:
+                sender.cancel_scheduled_messages(handles)
+        finally:
+            pair.primary.resume()
+
+        assert caught.value.message_ids == ["victim"]
+        with (
+            pair.secondary.client() as official,
+            official.get_queue_receiver("contoso/x-servicebus-transfer/0") as receiver,
+        ):
+            assert receiver.peek_messages(10) == []
+
+
 def test_a_schedule_without_a_time_gives_handles_as_the_official_client_does(pair: Pair) -> None:
     with paired(pair, by_hand()) as client, client.get_queue_sender("orders") as sender:
         numbers = sender.schedule_messages(text(1), None)  # type: ignore[arg-type]

@@ -301,6 +301,27 @@ def test_a_ping_that_failed_is_not_called_answered(stage: Stage) -> None:
     stage.play(act)
 
 
+def test_a_key_that_the_primary_refuses_during_an_outage_is_reported_loudly_and_once(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        bench.primary.answer = refuse(REFUSED)
+        await client.get_queue_sender("orders").send_messages(text(1))
+        bench.primary.answer = refuse(sdk.ServiceBusAuthenticationError(message="bad key"))
+        await asyncio.sleep(65)
+
+        loud = [event for event in client.events() if event.is_loud]
+        assert [(event.kind, event.subject) for event in loud] == [(Kind.PING_FAILED, "orders")]
+        assert "make a new client with a key that is valid" in loud[0].text
+        assert "make a new client" in client.health()["orders"].why
+        bench.primary.answer = accept
+        await asyncio.sleep(25)
+        assert client.events()[-1].kind is Kind.RECOVERED
+        await client.close()
+
+    stage.play(act)
+
+
 def test_health_of_a_closed_client_shows_the_applications_entities_only(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()

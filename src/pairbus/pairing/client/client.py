@@ -49,7 +49,6 @@ logger = logging.getLogger("pairbus.pairing")
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
 HANDLER_CLOSE_SECONDS: Final = 2.0
-CANCEL_SECONDS: Final = 60.0
 
 Official = TypeVar("Official")
 Sender = TypeVar("Sender")
@@ -474,25 +473,25 @@ class PairedClient(Generic[Official, Sender]):
         if self._drain is not None:
             await self._drain.stop(seconds)
 
-    async def _cancel_parked(self, handle: ParkedSchedule, timeout: float | None) -> None:
-        seconds = CANCEL_SECONDS if timeout is None else timeout
+    async def _cancel_parked(self, handle: ParkedSchedule, until: float) -> None:
+        """Remove a parked message from the backlog. ``until``: an instant of ``time.monotonic``; all steps share it."""
 
         async def withdraw() -> bool:
             drain = self._drain
-            return drain is not None and bool(await drain.withdraw(handle, seconds))
+            left = until - time.monotonic()
+            return drain is not None and left > 0 and bool(await drain.withdraw(handle, left))
 
         if await withdraw():
             return
         try:
-            await self._cancel_in_turn(handle, seconds, withdraw)
+            await self._cancel_in_turn(handle, until, withdraw)
         except ScheduledMessageGoneError:
             # Our own drain may have been about to receive it when it was asked first.
             if not await withdraw():
                 raise
 
-    async def _cancel_in_turn(self, handle: ParkedSchedule, seconds: float, withdraw: Withdraw) -> None:
+    async def _cancel_in_turn(self, handle: ParkedSchedule, until: float, withdraw: Withdraw) -> None:
         """Callers of one client would lock each other's messages: one at a time looks into a backlog queue."""
-        until = time.monotonic() + seconds
         while True:
             token = self._runtime.change_token()
             with self._state.lock:

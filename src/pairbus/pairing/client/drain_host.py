@@ -32,7 +32,7 @@ class DrainHost(Protocol):
         """A destination is healthy again: send to it at once."""
 
     async def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
-        """Remove a message that the drain holds. False when it does not hold it, or has ended."""
+        """Remove a message that the drain holds. False when it does not hold it, has ended, or takes too long."""
 
     def progress(self) -> tuple[int | None, float]:
         """The age in milliseconds of the oldest message that is not drained, and messages drained per second."""
@@ -107,9 +107,13 @@ class TaskDrainHost(_Host):
     def wake(self) -> None:
         self._drain.wake()
 
-    async def withdraw(self, handle: ParkedSchedule, _seconds: float) -> bool:
+    async def withdraw(self, handle: ParkedSchedule, seconds: float) -> bool:
         detour = (handle.factory, handle.detour)
-        return await self._drain.withdraw(handle.queue, handle.message_id, detour)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._drain.withdraw(handle.queue, handle.message_id, detour)
+        except TimeoutError:
+            return False
 
     async def _run(self, doubts: DoubtfulSends) -> None:
         try:

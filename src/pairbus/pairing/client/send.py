@@ -100,12 +100,22 @@ class Send(Attempts):
 
 
 def handle_of(
-    queue: str, payload: bytes, message: ServiceBusMessage | AmqpAnnotatedMessage
+    queue: str,
+    payload: bytes,
+    message: ServiceBusMessage | AmqpAnnotatedMessage,
+    *,
+    has_other_copy: bool = False,
 ) -> ParkedSchedule:
     """The handle of a scheduled message that was parked."""
     passport = parking.passport_of(payload)
     assert passport is not None
-    return ParkedSchedule.make(queue, message_bytes.message_id(message), passport.factory, passport.detour)
+    return ParkedSchedule.make(
+        queue,
+        message_bytes.message_id(message),
+        passport.factory,
+        passport.detour,
+        has_other_copy=has_other_copy,
+    )
 
 
 def prepared_for_sending(message: Any, *, is_scheduled: bool = False) -> tuple[Any, int]:

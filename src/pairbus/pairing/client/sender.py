@@ -7,6 +7,7 @@ performs the steps: it tries the primary, waits, or sends the parked form to a b
 from __future__ import annotations
 
 import datetime
+import time
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from pairbus.pairing.client.send import (
     prepared_for_sending,
     scheduled_for,
 )
-from pairbus.pairing.errors import ClientClosedError
+from pairbus.pairing.errors import CancelInDoubtError, ClientClosedError
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
 from pairbus.pairing.rules.health import Health
@@ -132,7 +133,7 @@ class SenderCore:
         if send.handles is not None:
             return send.handles
         return [
-            handle_of(queue, payload, copy)
+            handle_of(queue, payload, copy, has_other_copy=send.is_in_doubt)
             for copy, (queue, payload) in zip(copies, send.parked, strict=True)
         ]
 
@@ -140,12 +141,18 @@ class SenderCore:
         self._check_live()
         _check_timeout(timeout)
         plain, parked = split_handles(sequence_numbers)
+        seconds = TIMEOUT_MS_DEFAULT / 1000 if timeout is None else timeout
+        until = time.monotonic() + seconds
         for handle in parked:
-            await self._client._cancel_parked(handle, timeout)
+            await self._client._cancel_parked(handle, until)
         if plain:
             link = self._primary_link()
-            seconds = TIMEOUT_MS_DEFAULT / 1000 if timeout is None else timeout + GRACE_SECONDS
-            await link.call(link.sender.cancel_scheduled_messages, seconds, plain, timeout=timeout)
+            left = max(0.001, until - time.monotonic())
+            cancel = link.sender.cancel_scheduled_messages
+            await link.call(cancel, left + GRACE_SECONDS, plain, timeout=None if timeout is None else left)
+        in_doubt = [handle.message_id for handle in parked if handle.has_other_copy]
+        if in_doubt:
+            raise CancelInDoubtError(self.entity_name, in_doubt)
 
     async def _do_new_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
         self._check_live()

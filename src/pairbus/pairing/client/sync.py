@@ -73,6 +73,8 @@ class PairedSender(SenderCore, ServiceBusSender):  # type: ignore[misc]  # the o
 
         Raises:
             ScheduledMessageGoneError: A parked one has left the backlog already.
+            CancelInDoubtError: All were cancelled, but there may be another copy of a parked one: an attempt to schedule it had
+                no answer.
         """
         if options:
             warn_unsupported(options)

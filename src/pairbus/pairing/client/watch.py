@@ -25,6 +25,12 @@ SDK_SHARE: Final = 0.9
 """Part of a ping's time that the SDK gets, so that it can end in its own way before it is cut off."""
 
 
+KEY_REFUSED: Final = (
+    "the primary answers and refuses the key, so messages stay in the backlog: make a new client with a key that is valid and "
+    "may send"
+)
+
+
 def ping_message() -> ServiceBusMessage:
     """Empty, short-lived, with a throw-away session so that entities that require one accept it (P23, P24)."""
     return ServiceBusMessage(
@@ -80,6 +86,7 @@ async def _ping(client: PairedClient[Any, Any], health: EntityHealth) -> None:
     state.emit(Kind.PING_SENT, health.path, "asking whether the entity is back")
     seconds = health.pings.timeout_ms / 1000
     error: Exception | None = None
+    is_loud = False
     sender: Any = None
     try:
         # A fresh link for each ping: an old one would report its own death, not the entity's.
@@ -102,8 +109,16 @@ async def _ping(client: PairedClient[Any, Any], health: EntityHealth) -> None:
             changes = health.ping_succeeded(now)
         else:
             text = f"{type(error).__name__}: {error}"[:200]
-            is_gone = classify(error) is Failure.NOT_FOUND
+            failure = classify(error)
+            is_key_refused = failure is Failure.UNAUTHORIZED
+            if is_key_refused:
+                text = f"{KEY_REFUSED} ({text})"
+            is_gone = failure is Failure.NOT_FOUND
             changes = health.ping_failed(now, text, entity_is_gone=is_gone, error=error)
+            # Once for each time that it begins: this ends only when somebody acts.
+            is_loud = is_key_refused and not health.is_key_refused
+            health.is_key_refused = is_key_refused
         state.note(health, f"ping: {text}")
-        state.emit(Kind.PING_ANSWERED if error is None else Kind.PING_FAILED, health.path, text)
+        kind = Kind.PING_ANSWERED if error is None else Kind.PING_FAILED
+        state.emit(kind, health.path, text, is_loud=is_loud)
         state.apply(health, changes)

@@ -109,6 +109,8 @@ class EntityHealth:
         """The last failure of the primary that counted: the cause of a send that the backlog refuses, too."""
         self.gone_error: BaseException | None = None
         """The answer to the ping that found the entity gone: the cause of every refusal until it is back."""
+        self.is_key_refused = False
+        """Whether the last ping found that the primary refuses the key."""
         self.pings = PingSchedule(ping_interval_ms)
 
     @property
@@ -250,6 +252,7 @@ class EntityHealth:
             self.gone_error = None
         if state is Health.HEALTHY:
             self.last_error = None
+            self.is_key_refused = False
         return change
 
 
