@@ -36,7 +36,7 @@ def test_the_worlds_roll_recycle_compact_and_restart() -> None:
 
 @pytest.mark.promise("B10")
 def test_a_lost_end_that_goes_unnoticed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "find", lambda files, expects_mark: recovery.look(files, None))
+    monkeypatch.setattr(recovery, "find", lambda files, expects_mark: recovery.look(files, None, None))
     with pytest.raises(AssertionError, match="recovery gives none of"):
         for seed in range(5):
             World(seed).run()

@@ -360,7 +360,26 @@ def test_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> None:
         assert orders.main.messages[1].delivery_count == 1
 
 
-@pytest.mark.parametrize("name", ["mark", "format"])
+def test_a_damaged_spare_segment_is_told_as_what_it_is(filled: tuple[Path, str], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(filled[0], data)
+    spare = max((data / "store").glob("*.segment"))
+    if spare.name == "0000000001.segment":
+        spare = spare.with_name("0000000002.segment")
+    spare.write_bytes(b"damaged")
+
+    looked = run("repair", "--data", data)
+
+    assert looked.return_value == 1
+    assert "nothing is lost: every acknowledged commit is there" in looked.stdout
+    assert "no message is given up" in looked.stdout
+    assert "are gone" not in looked.stdout
+    repaired = run("repair", "--data", data, "--accept-loss")
+    assert "repaired: the broker starts again" in repaired.stdout
+    assert answer("check", "--data", data)["intact"] is True
+
+
+@pytest.mark.parametrize("name", ["mark", "format", "lock"])
 def test_a_file_that_is_a_directory_cannot_be_read(
     filled: tuple[Path, str], tmp_path: Path, name: str
 ) -> None:

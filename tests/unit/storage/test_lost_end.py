@@ -332,6 +332,87 @@ def test_damage_before_the_end_cannot_be_given_up() -> None:
         repair("simulated", accepts_loss=True, file_system=disk)
 
 
+def let_go() -> tuple[SimulatedDisk, str, int]:
+    """A disk whose last commit of many lets old segments go, which are used again; the newest segment, and where its last frame starts."""
+    disk = SimulatedDisk()
+    store = ready_log(disk)
+    kept = []
+    for number in range(1, 16):
+        kept.append(send(store, number, 500))
+        commit(store)
+    for number in range(100, 103):
+        send(store, number, 200)
+        commit(store)
+    for one in kept[:8]:
+        remove(store, one)
+    start = store._staging.frame_start
+    commit(store)
+    newest = segment_name(store._staging.segment)
+    assert segment_name(1) not in disk.names(), "the oldest was used again"
+    store.close()
+    return disk.killed(), newest, start
+
+
+@pytest.mark.promise("B10")
+def test_a_lost_commit_that_let_old_segments_go_is_blamed_and_can_be_given_up() -> None:
+    disk, newest, start = let_go()
+    ways: list[Callable[[SimulatedDisk], None]] = [
+        partial(SimulatedDisk.truncate, name=newest, length=start),
+        partial(SimulatedDisk.truncate, name=newest, length=start + 9),
+        partial(SimulatedDisk.zero, name=newest, offset=start),
+        partial(SimulatedDisk.lose, name=newest),
+    ]
+    for damage in ways:
+        damaged = disk.killed()
+        damage(damaged)
+        assert newest in str(outcome(damaged)).partition(";")[0]
+        assert "--accept-loss" in str(outcome(damaged))
+        before = {file: damaged.contents(file) for file in damaged.names()}
+        report = repair("simulated", accepts_loss=False, file_system=damaged)
+        assert {file: damaged.contents(file) for file in damaged.names()} == before
+        assert segment_name(1) in report.missing_files
+        assert report.lost_frames
+        assert repair("simulated", accepts_loss=True, file_system=damaged) == report
+        found = outcome(damaged)
+        assert isinstance(found, list), found
+        assert found
+        assert (report.unowned_messages, report.are_keys_lost) == (len(found), True), (
+            "no entity was made here"
+        )
+        store = open_log(damaged)
+        replay(store)
+        send(store, 200)
+        commit(store)
+        store.close()
+        assert outcome(damaged) == [*found, 200]
+        assert repair("simulated", accepts_loss=True, file_system=damaged).damage == ""
+
+
+def test_giving_up_a_commit_that_let_old_segments_go_may_be_interrupted_anywhere() -> None:
+    disk, newest, start = let_go()
+    disk.truncate(newest, start)
+    left: list[SimulatedDisk] = []
+    chance = random.Random(1)
+    disk.watch = lambda _: left.extend((disk.killed(), disk.crashed(chance)))
+    repair("simulated", accepts_loss=True, file_system=disk)
+    disk.watch = None
+    whole = outcome(disk)
+    assert isinstance(whole, list)
+    assert len(left) > 6
+    for other in left:
+        repair("simulated", accepts_loss=True, file_system=other)
+        found = outcome(other)
+        assert isinstance(found, list), found
+        assert found[-len(whole) :] == whole, "a loss of power may bring a segment back that was let go"
+
+
+def test_an_old_segment_that_is_missing_while_the_end_is_there_cannot_be_given_up() -> None:
+    disk, places = written(is_closed=True)
+    disk.lose(places[0][0])
+    with pytest.raises(StoreCorrupt, match=f"{places[0][0]}: the file is missing; restore"):
+        repair("simulated", accepts_loss=True, file_system=disk)
+
+
 def test_segments_used_again_are_guarded_too() -> None:
     disk = SimulatedDisk()
     store = ready_log(disk)

@@ -303,11 +303,34 @@ def _repair_lines(directory: Path, report: RepairReport, is_repaired: bool) -> I
     kept = "".join(f"; {name} cannot be read and is kept as {name}.damaged" for name in report.damaged_files)
     if report.lost_frames is None:
         lost = "how many commits are lost behind it is not known, for the mark is lost too"
-    else:
+    elif report.lost_frames:
         lost = f"{report.lost_frames:,} acknowledged commits behind it are lost"
+    else:
+        lost = "nothing is lost: every acknowledged commit is there"
     yield f"{directory}: {place}; {lost}{kept}"
+    if report.lost_frames == 0:
+        yield (
+            "repaired: the broker starts again"
+            if is_repaired
+            else "nothing was changed; `pairbus store repair --accept-loss` repairs it, and no message is given up"
+        )
+        return
+    yield "messages that were sent in lost commits are gone, and messages that were settled in them are there again"
+    if report.missing_files:
+        yield (
+            f"{_between(report.missing_files)} missing: the lost commits may have moved what was still needed "
+            "of it, so entities and messages older than the loss may be gone too"
+        )
+    if report.unowned_messages:
+        yield f"{report.unowned_messages:,} messages belong to entities whose definition is lost: the broker drops them"
+    if report.are_keys_lost:
+        yield "the access keys are lost: the broker makes new ones at its next start"
     yield (
         "the loss is accepted: the broker starts again from there"
         if is_repaired
         else "nothing was changed; give the loss up with --accept-loss, or restore the data directory from a copy"
     )
+
+
+def _between(names: tuple[str, ...]) -> str:
+    return f"{names[0]} is" if len(names) == 1 else f"{names[0]} to {names[-1]} are"

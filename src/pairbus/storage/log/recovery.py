@@ -3,6 +3,9 @@
 The end is found from the newest segment backwards: the highest segment with any frame is the tail, and the tail's last intact frame
 names which segment is the oldest that matters. Between those two everything must be there and undamaged (B10). The end must
 not lie before the mark (``mark``), and no segment from the tail on may be shorter than it was made.
+
+Where the end is lost, the last intact frame may name segments that the lost commits had let go, and that were used again since. So a
+lost end is reported before a missing segment, and where the loss is accepted the log begins behind the missing ones.
 """
 
 from __future__ import annotations
@@ -34,6 +37,12 @@ if TYPE_CHECKING:
 
 SEGMENTS_AHEAD: Final = 2
 """Segments held in memory ahead of the one that is looked through."""
+
+WITHOUT_IT: Final = (
+    "`pairbus store repair` says whether acknowledged data was in it, and with --accept-loss goes on without it; "
+    "or restore the data directory from a copy"
+)
+"""The way out for a segment that is behind the end of the log."""
 
 Span: TypeAlias = tuple[SegmentImage, int, int]
 """The records between two offsets of a segment."""
@@ -76,6 +85,8 @@ class Loss:
     """(name, length, the length it was made with)."""
     unused: list[str] = field(default_factory=list)
     """Prepared segments behind a missing one."""
+    gone: list[str] = field(default_factory=list)
+    """Old segments that the last intact frame still names and that are missing: the lost commits let them go."""
 
 
 def find(files: FileSystem, *, expects_mark: bool) -> Found | None:
@@ -87,41 +98,56 @@ def find(files: FileSystem, *, expects_mark: bool) -> Found | None:
     mark = read_mark(files)
     if mark is None and expects_mark:
         raise missing_mark()
-    found = look(files, None)
-    if found is None:
-        if mark is not None:
-            raise StoreCorrupt(
-                "the data directory has lost all its segments; restore it from a copy",
-                file=segment_name(mark.segment),
-                offset=0,
-            )
-    elif mark is not None and found.frame_number < mark.number:
-        raise _lost(files, found, mark)
+    found = look(files, mark, None)
+    if found is None and mark is not None:
+        raise StoreCorrupt(
+            "the data directory has lost all its segments; restore it from a copy",
+            file=segment_name(mark.segment),
+            offset=0,
+        )
     return found
 
 
-def look(files: FileSystem, loss: Loss | None) -> Found | None:
-    """What is there, regardless of the mark; None if there is no segment at all.
+def look(files: FileSystem, mark: Mark | None, loss: Loss | None) -> Found | None:
+    """What is there; None if there is no segment at all.
 
-    ``loss``: takes what is missing or damaged behind the last intact frame; without it such damage raises StoreCorrupt.
+    ``mark``: how far the log was acknowledged; None: not known. ``loss``: takes what is missing or damaged behind the last intact
+    frame, and the old segments that lost commits let go; without it such damage raises StoreCorrupt.
     """
     names = files.names()
     numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
     if not numbers:
         return None
     found = _find_tail(files, numbers, loss)
-    last = numbers[-1] if loss is None else found.tail.number
-    for number in range(found.oldest, last + 1):
-        if number not in numbers:
-            name = segment_name(number)
-            raise StoreCorrupt(
-                f"{name}: the file is missing; restore the data directory from a copy", file=name, offset=0
-            )
-    if loss is not None:
+    if loss is None:
+        if mark is not None and found.frame_number < mark.number:
+            raise _lost(files, found, mark)
+        _forbid_gaps(numbers, found.oldest, found.tail.number, numbers[-1])
+    else:
+        if mark is None or found.frame_number < mark.number:
+            _begin_behind_gaps(found, numbers, loss)
+        _forbid_gaps(numbers, found.oldest, found.tail.number, found.tail.number)
         _leave_out_unused(found, loss)
     found.leftovers.extend(segment_name(number) for number in numbers if number < found.oldest)
     found.leftovers.extend(sorted(name for name in names if name.endswith(UNFINISHED_SUFFIX)))
     return found
+
+
+def _forbid_gaps(numbers: list[int], oldest: int, tail: int, last: int) -> None:
+    for number in range(oldest, last + 1):
+        if number not in numbers:
+            name = segment_name(number)
+            way_out = WITHOUT_IT if number > tail else "restore the data directory from a copy"
+            raise StoreCorrupt(f"{name}: the file is missing; {way_out}", file=name, offset=0)
+
+
+def _begin_behind_gaps(found: Found, numbers: list[int], loss: Loss) -> None:
+    # Segments go oldest first, so what is still there without a gap up to the tail is all that can be used.
+    for number in range(found.tail.number, found.oldest - 1, -1):
+        if number not in numbers:
+            loss.gone = [segment_name(one) for one in range(found.oldest, number + 1) if one not in numbers]
+            found.oldest = number + 1
+            return
 
 
 def _leave_out_unused(found: Found, loss: Loss) -> None:
@@ -161,8 +187,7 @@ def _find_tail(files: FileSystem, numbers: list[int], loss: Loss | None) -> Foun
         except StoreCorrupt as error:
             if loss is None:
                 raise StoreCorrupt(
-                    f"{str(error).partition(';')[0]}. It is the newest file or a prepared one: `pairbus store repair` says whether "
-                    f"acknowledged data was in it, and with --accept-loss goes on without it; or restore the data directory from a copy",
+                    f"{str(error).partition(';')[0]}. It is the newest file or a prepared one: {WITHOUT_IT}",
                     file=error.file,
                     offset=error.offset,
                 ) from None
