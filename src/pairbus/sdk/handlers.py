@@ -72,6 +72,22 @@ def watch_attempts(
         sender._handle_exception = handle
 
 
+def end_retries(sender: Any, is_over: Callable[[], bool]) -> None:
+    """Let the error of an attempt of a synchronous sender be its last one when ``is_over`` says so.
+
+    The SDK opens a link without a time limit, and would try again after its caller has given up.
+    """
+    original = sender._handle_exception
+
+    def handle(exception: Exception) -> BaseException:
+        error: BaseException = original(exception)
+        if is_over():
+            raise error
+        return error
+
+    sender._handle_exception = handle
+
+
 def share(sender: Any, send: Any) -> Any:
     """Let ``send`` stand where the SDK attempts to send a message. Returns what the SDK does there."""
     original, sender._send = sender._send, send
@@ -229,7 +245,11 @@ async def end_client(handler: Any, seconds: float) -> None:
 
 def cut_socket(handler: Any) -> None:
     """End whatever a synchronous sender or receiver is waiting for, by ending its connection under it."""
-    client = getattr(handler, "_handler", None)
+    cut_connection(getattr(handler, "_handler", None))
+
+
+def cut_connection(client: Any) -> None:
+    """End the socket of a synchronous connection under the thread that reads from it."""
     connection = getattr(client, "_connection", None)
     transport = getattr(connection, "_transport", None)
     end = getattr(transport, "sock", None)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.pairing.runtime import thread_runtime as runtime
+from pairbus.pairing.runtime.attempts import LinkClosed
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
 
 WAIT_SECONDS = 10.0
@@ -17,7 +22,12 @@ WAIT_SECONDS = 10.0
 
 def link(limits: runtime.Limits, send_messages: Any = None) -> ThreadLink:
     sender = SimpleNamespace(
-        send_messages=send_messages, _send=None, _handler=None, _running=True, _close_handler=lambda: None
+        send_messages=send_messages,
+        _send=None,
+        _handler=None,
+        _running=True,
+        _close_handler=lambda: None,
+        _handle_exception=lambda error: error,
     )
     return ThreadLink(sender, limits, lambda: True)
 
@@ -139,3 +149,127 @@ def test_the_watcher_ends_with_the_client_not_after_its_idle_turns(monkeypatch: 
 
     assert watcher is None or not watcher.is_alive()
     assert limits.watcher is None
+
+
+# --- a peer that accepts connections and never answers ------------------------------------------------
+
+
+@pytest.fixture
+def peer() -> Iterator[socket.socket]:
+    """A silent peer: its connections are made, and nobody reads from them."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        listening.settimeout(WAIT_SECONDS)
+        yield listening
+
+
+@pytest.fixture
+def silent(peer: socket.socket) -> ThreadLink:
+    """A link to the silent peer."""
+    conn_str = (
+        f"Endpoint=sb://127.0.0.1:{peer.getsockname()[1]};SharedAccessKeyName=k;SharedAccessKey=a2V5;"
+        "UseDevelopmentEmulator=true"
+    )
+    # It is not closed: a call that hangs would hold that, too.
+    client = ServiceBusClient.from_connection_string(conn_str, retry_backoff_factor=0.01)
+    return ThreadLink(client.get_queue_sender("orders"), runtime.Limits(), lambda: True)
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException]]:
+    """Run ``work`` in a thread that a failed test leaves behind."""
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            runtime.run(work())
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread, errors
+
+
+def schedule(link: ThreadLink, seconds: float) -> Any:
+    return link.call(link.sender.schedule_messages, seconds, ServiceBusMessage("x"), None)
+
+
+CALLS: dict[str, Callable[[ThreadLink, float], Any]] = {
+    "open": lambda link, seconds: link.open(seconds),
+    "call": schedule,
+    "send": lambda link, seconds: link.send(ServiceBusMessage("x"), seconds, seconds),
+}
+
+
+@pytest.mark.parametrize("name", ["open", "call"])
+def test_a_call_ends_though_each_connection_that_the_sdk_opens_is_silent(
+    silent: ThreadLink, name: str
+) -> None:
+    thread, errors = in_thread(lambda: CALLS[name](silent, 0.2))
+    thread.join(WAIT_SECONDS)
+
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [OperationTimeoutError]
+    assert "within 0.2 seconds" in str(errors[0])
+
+
+@pytest.mark.promise("P44")
+@pytest.mark.parametrize("name", CALLS)
+def test_closing_a_link_ends_the_call_that_waits_for_a_silent_peer(
+    peer: socket.socket, silent: ThreadLink, name: str
+) -> None:
+    running = [in_thread(lambda: CALLS[name](silent, 3_600.0)) for _ in range(3)]
+    connected, _ = peer.accept()
+    with connected:
+        closing, problems = in_thread(silent.close)
+        closing.join(WAIT_SECONDS)
+        connected.settimeout(WAIT_SECONDS)
+        while connected.recv(1_000):
+            pass  # until the end of the stream: no socket is left
+
+    assert not closing.is_alive()
+    assert not problems
+    for thread, errors in running:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+        assert errors
+    assert [one for one in threading.enumerate() if one.name == "pairbus-closing"] == []
+    with pytest.raises((LinkClosed, ValueError)):
+        runtime.run(CALLS[name](silent, 3_600.0))
+
+
+def test_a_call_that_goes_on_after_it_was_cut_off_is_cut_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[object] = []
+    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", cuts.append)
+    limits = runtime.Limits()
+    subject = link(limits)
+    subject.until = 10.0
+    for now in (9.9, 10.0, 10.0 + runtime.CUT_AGAIN_SECONDS / 2, 10.0 + runtime.CUT_AGAIN_SECONDS):
+        limits._look(now)
+    assert cuts == [subject.sender] * 2
+
+    subject.until = NEVER
+    assert not limits._look(1e9), "and a link without a call is left alone"
+    assert len(cuts) == 2
+
+
+def test_a_call_that_outlasts_the_closing_of_its_link_is_cut_off_by_the_watcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuts: list[Any] = []
+    monkeypatch.setattr("pairbus.sdk.handlers.cut_socket", cuts.append)
+    monkeypatch.setattr("pairbus.pairing.runtime.thread_link.CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr("pairbus.pairing.runtime.thread_link.CUT_SECONDS", 0.01)
+    limits = runtime.Limits()
+    handler = SimpleNamespace(close=lambda: None)
+    subject = link(limits)
+    subject.sender._handler, subject.sender.close = handler, lambda: None
+    subject.until = 1e18
+    with subject.turn:
+        runtime.run(subject.close())
+        assert subject.sender._handler is handler, "it stays with its thread, or nobody could cut it"
+        assert limits._look(10.0)
+        assert cuts[-1] is subject.sender
+    subject.until = NEVER
+
+    subject._end_if_free()
+    assert subject.sender._handler is None

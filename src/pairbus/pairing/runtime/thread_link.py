@@ -2,6 +2,9 @@
 
 The SDK's sender is not safe for threads: two that open its link replace each other's connection. So one thread at a time
 calls it, and the others wait for their turn, each no longer than its own timeout.
+
+The connection belongs to the thread that has the turn. Nobody else takes it off the sender: the watcher would find nothing to
+cut, and that thread would wait for a silent peer for ever.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.servicebus.exceptions import OperationTimeoutError
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from pairbus.pairing.runtime.attempts import NotWanted, current_attempts
+from pairbus.pairing.runtime.attempts import LinkClosed, NotWanted, current_attempts
 from pairbus.sdk import handlers
+from pairbus.sdk.failures import IN_DOUBT, classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +29,11 @@ if TYPE_CHECKING:
 NEVER: Final = float("inf")
 CLOSE_SECONDS: Final = 0.5
 """How long ``close`` waits for the call in progress before it ends the connection under it."""
-END_SECONDS: Final = 2.0
-"""How long ``close`` waits for the end of a connection before it leaves it behind."""
+CUT_SECONDS: Final = 1.5
+"""How long ``close`` then cuts connections until the call in progress has ended."""
+CUT_EVERY_SECONDS: Final = 0.1
+END_SECONDS: Final = 1.0
+"""How long ``close`` waits for the end of a connection before it cuts it, and again before it leaves it behind."""
 
 
 class ThreadLink:
@@ -41,14 +48,21 @@ class ThreadLink:
     def __init__(self, sender: Any, limits: Limits, is_wanted: Callable[[], bool]) -> None:
         self.sender = sender
         self.until = NEVER
-        """When the plain send in progress is cut off. An attribute: what it costs is paid by every send."""
+        """When the call in progress is cut off; only the thread that has the turn sets it. An attribute: what it costs is paid
+        by every send."""
+        self.cut_again = 0.0
+        """The watcher's own note: not before this time it cuts the call in progress once more."""
+        self.is_closed = False
+        self.is_overdue = False
+        """Whether the call in progress has outlasted ``close``. The watcher then cuts it, whatever its time limit."""
         self.turn = threading.Lock()
         """Held by the one thread that calls the sender."""
         self._limits = limits
         self._is_wanted = is_wanted
-        self._ending: list[threading.Thread] = []
+        self._ending: list[tuple[threading.Thread, Any]] = []
         self._sdk_send = handlers.share(sender, self._send)
         handlers.free_sockets(sender)
+        handlers.end_retries(sender, self._is_over)
         limits.add(self)
 
     async def send(self, message: Any, seconds: float, cut_seconds: float) -> None:
@@ -71,6 +85,8 @@ class ThreadLink:
         finally:
             self.until = NEVER
             self.turn.release()
+            if self.is_closed:
+                self._end_if_free()
 
     async def open(self, seconds: float) -> None:
         with self._held(seconds):
@@ -92,15 +108,26 @@ class ThreadLink:
                 self.turn.release()
 
     async def close(self) -> None:
+        self.is_closed = True
         is_ours = self.turn.acquire(timeout=CLOSE_SECONDS)
-        try:
-            self._drop()
-            self.sender.close()
-        finally:
-            if is_ours:
+        until = time.monotonic() + CUT_SECONDS
+        while not is_ours and time.monotonic() < until:
+            # Again and again: the call in progress may be about to open a connection that is not there yet.
+            handlers.cut_socket(self.sender)
+            is_ours = self.turn.acquire(timeout=CUT_EVERY_SECONDS)
+        if is_ours:
+            try:
+                self._end_sender()
+            finally:
                 self.turn.release()
-        for thread in self._ending:
+        else:
+            # The watcher goes on cutting, and the thread that has the turn ends the connection when it gives it back.
+            self.is_overdue = True
+        for thread, handler in self._ending:
             thread.join(END_SECONDS)
+            if thread.is_alive():
+                handlers.cut_connection(handler)
+                thread.join(END_SECONDS)
 
     @contextmanager
     def _held(self, seconds: float) -> Iterator[None]:
@@ -108,13 +135,27 @@ class ThreadLink:
         if not self.turn.acquire(timeout=seconds):
             raise OperationTimeoutError(message="Timed out waiting for the link.")
         try:
+            if self.is_closed:
+                raise LinkClosed
             self.until = begun + max(0.001, seconds)
             if self._limits.watcher is None:
                 self._limits.start()
             yield
+        except ServiceBusError as error:
+            if self.is_closed or time.monotonic() < self.until or classify(error) not in IN_DOUBT:
+                raise
+            raise OperationTimeoutError(
+                message=f"The request did not end within {seconds:g} seconds."
+            ) from error
         finally:
             self.until = NEVER
             self.turn.release()
+            if self.is_closed:
+                self._end_if_free()
+
+    def _is_over(self) -> bool:
+        """Whether the SDK's retries are of no use: the call in progress has no time left, or the link is closed."""
+        return self.is_closed or self.until <= time.monotonic()
 
     def _send(
         self, message: Any, timeout: float | None = None, last_exception: Exception | None = None
@@ -124,6 +165,8 @@ class ThreadLink:
         # Attributes, not ``begin`` and ``sending``: what this costs is paid by every send.
         if attempts is not None:
             attempts.is_sent = False
+        if self.is_closed:
+            raise LinkClosed
         if not self._is_wanted():
             raise NotWanted
         handlers.ensure_open(self.sender, timeout)
@@ -136,8 +179,20 @@ class ThreadLink:
         handler = handlers.take_handler(self.sender)
         if handler is not None:
             thread = threading.Thread(target=_end, args=(handler,), name="pairbus-closing", daemon=True)
-            self._ending = [*(one for one in self._ending if one.is_alive()), thread]
+            self._ending = [*(one for one in self._ending if one[0].is_alive()), (thread, handler)]
             thread.start()
+
+    def _end_sender(self) -> None:
+        self._drop()
+        self.sender.close()
+
+    def _end_if_free(self) -> None:
+        """The link was closed during a call: what that call has left open is closed now."""
+        if self.turn.acquire(blocking=False):
+            try:
+                self._end_sender()
+            finally:
+                self.turn.release()
 
 
 def _end(handler: Any) -> None:

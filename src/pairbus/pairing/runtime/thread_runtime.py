@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 WATCH_SECONDS: Final = 0.1
+"""How often the watcher looks for calls that overrun."""
 CUT_AGAIN_SECONDS: Final = 0.5
 """Seconds after which a call that was cut off and goes on is cut off again."""
-"""How often the watcher looks for calls that overrun."""
 IDLE_TURNS: Final = 20
 """After so many looks without a call the watcher ends; the next call starts another one."""
 
@@ -140,10 +140,12 @@ class _Entered:
 
 
 class Watched(Protocol):
-    """A link whose plain sends are bounded: ``until`` is when the send in progress is cut off, or ``NEVER``."""
+    """A link whose calls are bounded: ``until`` is when the call in progress is cut off, or ``NEVER``."""
 
     sender: Any
     until: float
+    cut_again: float
+    is_overdue: bool
     turn: threading.Lock
 
 
@@ -162,7 +164,7 @@ class Limits:
         _everywhere.add(self)
 
     def add(self, link: Watched) -> None:
-        """Watch the plain sends of one more link."""
+        """Watch the calls of one more link."""
         # Under the lock: a set that grows while the watcher goes through it would end the watcher.
         with self._lock:
             self._links.add(link)
@@ -223,8 +225,10 @@ class Limits:
                 call.until = now + CUT_AGAIN_SECONDS
                 handlers.cut_socket(call.handler)
         for link in self._watched():
-            if link.until <= now:
-                link.until = NEVER
+            until = link.until
+            # ``until`` stays as it is, for the reason above. It is the caller's, who may set it back in this moment.
+            if (until <= now or (link.is_overdue and until < NEVER)) and link.cut_again <= now:
+                link.cut_again = now + CUT_AGAIN_SECONDS
                 handlers.cut_socket(link.sender)
         return self._is_busy()
 
