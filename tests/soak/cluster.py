@@ -301,9 +301,10 @@ class Soak:
         verdict = judge(events)
         strange = [Violation("client", "", text) for text in self._yard.unexpected]
         strange += [Violation("client", actor.name, "did not stop") for actor in actors if actor.is_alive()]
-        strange += [Violation("exit", name, f"ended with code {code}") for name, code in self._nodes.exits]
+        strange += [Violation("exit", name, f"ended with {how}") for name, how in self._nodes.exits]
         strange += self._complaints()
         counts = {**verdict.counts, "kills": self._numbers, "nodes fenced": self._nodes.fenced}
+        counts["starts without a database"] = self._nodes.unreached
         return Verdict(verdict.violations + judge_hands(events) + self._violations + strange, counts)
 
     def _drain(self) -> None:

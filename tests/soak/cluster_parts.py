@@ -25,6 +25,7 @@ DATABASE: Final = "pairbus"
 RESTART_SECONDS: Final = 0.2
 """How long a node that has ended stays down."""
 EXIT_KILLED: Final = -9
+EXIT_STORE: Final = 3
 EXIT_FENCED: Final = 4
 DETECTION_SECONDS: Final = 0.5
 """How long it takes until a dead primary is noticed and its standby is promoted."""
@@ -173,8 +174,10 @@ class Nodes:
 
     def __init__(self, directory: Path, database: DatabasePair, count: int, entities: dict[str, Any]) -> None:
         self.all: list[NodeProcess] = []
-        self.exits: list[tuple[str, int]] = []
-        """Exit codes that nothing explains."""
+        self.exits: list[tuple[str, str]] = []
+        """Ends that nothing explains: which node, its exit code and its last line."""
+        self.unreached = 0
+        """Starts that found no database."""
         self.fenced = 0
         self._is_over = threading.Event()
         for number in range(count):
@@ -204,7 +207,11 @@ class Nodes:
         if code == EXIT_FENCED:
             self.fenced += 1
         elif code != EXIT_KILLED:
-            self.exits.append((node.name, code))
+            last = (node.log().splitlines() or [""])[-1]
+            if code == EXIT_STORE and ("cannot be reached" in last or "was lost" in last):
+                self.unreached += 1
+            else:
+                self.exits.append((node.name, f"code {code}: {last[:400]}"))
         self._is_over.wait(RESTART_SECONDS)
         if not self._is_over.is_set():
             node.begin()
