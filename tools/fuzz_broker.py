@@ -12,7 +12,7 @@ from pairbus.amqp.types import Int
 from pairbus.gateway.broker import Broker
 from pairbus.model.access import ROOT_RULE
 from pairbus.model.entity import QUEUE, Settings
-from pairbus.server.assemble import declare, recover
+from pairbus.server.assemble import declare_access_rules, recover
 from pairbus.server.config.declarations import Declarations
 from pairbus.storage.memory import MemoryStore
 from tests.simulation.wire import ClientConnection
@@ -53,7 +53,7 @@ class FuzzedBroker:
         self._broker = Broker("fuzz", self._store, bytes(16))
         self._broker.offers_faults = True
         recover(self._broker.namespace, self._store)
-        self._key = declare(self._broker.namespace, Declarations(), self._now)
+        self._key = declare_access_rules(self._broker.namespace, Declarations(), self._now)
         self._broker.namespace.create(QUEUE, "plain", Settings(), self._now)
         self._broker.namespace.create(QUEUE, "sessions", Settings(requires_session=True), self._now)
 

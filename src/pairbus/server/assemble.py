@@ -50,6 +50,7 @@ AUDIT_DIRECTORY: Final = "audit"
 MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"
 USAGE_DIRECTORY: Final = "usage"
 BOOT_ID_BYTES: Final = 8
+UNDECLARED_NAMED_MAX: Final = 10
 REFUSED_CHARACTERS_MAX: Final = 256
 """Of a path or a key's name that a refused client sent, in the log."""
 
@@ -68,6 +69,8 @@ class Assembly:
     meter: Meter | None = None
     usage_writer: UsageWriter | None = None
     """None: what is counted is not kept."""
+    declare_rest: Callable[[int], bool] | None = None
+    """Makes the declared entities that the disk had no room for at the start; True: they are there. None: there are none."""
 
     def close(self) -> None:
         """Release files and the lock on the data."""
@@ -79,6 +82,8 @@ class Assembly:
 def assemble(options: Options, now: int, store: Store | None = None) -> Assembly:
     """Open the store, recover what it holds, make what is declared and missing. Nothing is durable before the first
     commit. Raises StorageError or UsageError; then nothing is left open.
+
+    On a full disk entities that are declared and missing wait for room: what is there must be receivable (B12).
 
     ``store``: one that was opened already, such as the log of a shard that this node has acquired.
     """
@@ -113,7 +118,8 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             kept = AuditedStore(store, audit_rows, messages, audited)
         broker.serve(audit_rows, kept)
         broker.namespace.context.read_ahead = kept.read_ahead
-        root_key = declare(broker.namespace, options.declarations, now)
+        root_key = declare_access_rules(broker.namespace, options.declarations, now)
+        is_declared = declare_entities(broker.namespace, options.declarations, now)
     except BaseException:
         if audit is not None:
             audit.close()
@@ -131,6 +137,11 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
         message_audit=messages,
         meter=broker.meter,
         usage_writer=usage,
+        declare_rest=(
+            None
+            if is_declared
+            else lambda now: declare_entities(broker.namespace, options.declarations, now, is_quiet=True)
+        ),
     )
 
 
@@ -242,11 +253,8 @@ def recover(namespace: Namespace, store: Store, seen: Callable[[Record], None] |
     return count
 
 
-def declare(namespace: Namespace, declarations: Declarations, now: int) -> str:
-    """Make what is declared and missing; what exists stays as it is. Returns the root rule's primary key.
-
-    Raises UsageError when a declared entity cannot be made.
-    """
+def declare_access_rules(namespace: Namespace, declarations: Declarations, now: int) -> str:
+    """Make the access rules that are declared and missing, and the root rule. Returns the root rule's primary key."""
     held = {rule.name: rule for rule in namespace.access_rules}
     wanted = {rule.name: rule for rule in declarations.access_rules}
     rules = dict(held)
@@ -256,12 +264,24 @@ def declare(namespace: Namespace, declarations: Declarations, now: int) -> str:
         rules[declared.name] = _access_rule(declared, held.get(declared.name), now)
     if rules != held:
         namespace.set_access_rules(tuple(rules.values()), now)
-    _declare_entities(namespace, declarations, now)
     return rules[ROOT_RULE].primary_key
 
 
-def _declare_entities(namespace: Namespace, declarations: Declarations, now: int) -> None:
+def declare_entities(
+    namespace: Namespace, declarations: Declarations, now: int, *, is_quiet: bool = False
+) -> bool:
+    """Make the entities that are declared and missing; what exists stays as it is.
+
+    All or none of them, for they may forward to each other. False: the disk has no room for them, and nothing has changed; the log
+    says so unless ``is_quiet``. Raises UsageError when a declared entity cannot be made.
+    """
     missing = [entity for entity in declarations.entities if namespace.find(entity.path) is None]
+    # Twice: what forwards is written a second time.
+    size = sum(2 * (len(entity.path) + len(entity.settings.to_json())) for entity in missing)
+    if missing and not namespace.context.log.has_room(size):
+        if not is_quiet:
+            _tell_undeclared(missing)
+        return False
     for declared in missing:
         rules = tuple(_access_rule(rule, None, now) for rule in declared.access_rules)
         settings = replace(
@@ -286,6 +306,20 @@ def _declare_entities(namespace: Namespace, declarations: Declarations, now: int
             namespace.update(entity, settings, now)
         except Refusal as error:
             raise _failed(declarations.file, declared, error) from error
+    return True
+
+
+def _tell_undeclared(missing: list[EntityDeclaration]) -> None:
+    names = ", ".join(entity.path for entity in missing[:UNDECLARED_NAMED_MAX])
+    more = len(missing) - UNDECLARED_NAMED_MAX
+    logger.error(
+        "the disk has no room for declared entities, which are missing until there is; everything else is served. "
+        "Free some space: they are then made without a restart",
+        extra={
+            "event": "server.undeclared",
+            "entities": f"{names} and {more} more" if more > 0 else names,
+        },
+    )
 
 
 def _failed(file: str, declared: EntityDeclaration, error: Refusal) -> UsageError:

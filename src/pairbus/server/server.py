@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 COMMIT_SECONDS_MAX: Final = 10.0
 """How long an orderly stop waits for the disk."""
+DECLARE_SECONDS: Final = 10.0
+"""How often declared entities are tried again that the disk had no room for."""
 CLOSE_SECONDS_MAX: Final = 0.5
 """How long an orderly stop waits for clients to take their leave."""
 CERTIFICATE_CHECK_SECONDS: Final = 86_400.0
@@ -109,6 +111,7 @@ class Server:
         self._renewal: asyncio.TimerHandle | None = None
         self._usage: UsageLog | None = None
         self._usage_timer: asyncio.TimerHandle | None = None
+        self._declaration_timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[Exception | None] | None = None
         self._is_stopping = False
 
@@ -193,7 +196,7 @@ class Server:
     async def kill(self) -> None:
         """End at once: what is not durable is forgotten, as if the process had been killed. Idempotent."""
         self._is_stopping = True
-        for timer in (self._renewal, self._usage_timer):
+        for timer in (self._renewal, self._usage_timer, self._declaration_timer):
             if timer is not None:
                 timer.cancel()
         if self._registry is not None:
@@ -265,6 +268,8 @@ class Server:
             self._arm_usage()
         if assembly.message_audit is not None:
             assembly.message_audit.start()
+        if assembly.declare_rest is not None:
+            self._arm_declaration(assembly.declare_rest)
         driver.start()
         # The root key and declared entities are durable before anybody can connect.
         if not await driver.wait_durable(COMMIT_SECONDS_MAX) or driver.is_failed:
@@ -361,6 +366,33 @@ class Server:
         if self._assembly is not None and self._assembly.audit is not None:
             self._assembly.audit.flush()
         self._arm_usage()
+
+    def _arm_declaration(self, declare: Callable[[int], bool]) -> None:
+        self._declaration_timer = asyncio.get_running_loop().call_later(
+            DECLARE_SECONDS, self._declare, declare
+        )
+
+    def _declare(self, declare: Callable[[int], bool]) -> None:
+        """Make what was declared, now that there may be room on the disk."""
+        if self._driver is None or self._driver.is_failed or self._is_stopping:
+            return
+        try:
+            is_declared = declare(self._clock())
+        except UsageError as error:
+            logger.error(
+                "declared entities were not made; mend the configuration and restart",
+                extra={"event": "server.undeclared", "error": str(error)},
+            )
+            is_declared = True
+        else:
+            if is_declared:
+                logger.info(
+                    "the declared entities that the disk had no room for are made",
+                    extra={"event": "server.declared"},
+                )
+        self._driver.ask_turn()
+        if not is_declared:
+            self._arm_declaration(declare)
 
     def _fail(self, error: Exception) -> None:
         """Nothing is acknowledged any more (B11): everybody is cut off, and ``wait_ended`` returns the reason."""

@@ -1,0 +1,110 @@
+"""B12: a namespace on a full disk is served, whatever the configuration declares beside what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from pairbus.engine.namespace import Namespace
+from pairbus.gateway.broker import Broker
+from pairbus.server import server as server_module
+from pairbus.server.assemble import Assembly, assemble
+from pairbus.server.config.declarations import read_declarations
+from pairbus.server.config.options import MEMORY, Options
+from pairbus.server.server import Server
+from pairbus.storage.memory import MemoryStore
+
+CONFIG = """{"UserConfig": {"Namespaces": [{"Name": "contoso",
+    "Queues": [{"Name": "orders"}, {"Name": "new", "Properties": {"ForwardTo": "later"}}],
+    "Topics": [{"Name": "later", "Subscriptions": [{"Name": "all"}]}]}]}}"""
+POLLS_MAX = 3_000
+
+
+class Disk(MemoryStore):
+    """A store whose disk is full until somebody frees some space."""
+
+    is_full = True
+
+    def has_room(self, size: int) -> bool:
+        return not self.is_full
+
+
+def options(tmp_path: Path) -> Options:
+    def no_secrets(*_: object) -> str:
+        raise AssertionError("there is no secret in this configuration")
+
+    return Options(
+        namespace="contoso",
+        data=tmp_path,
+        store=MEMORY,
+        tls=False,
+        amqp=("127.0.0.1", 0),
+        declarations=read_declarations(CONFIG, no_secrets),
+    )
+
+
+def namespace_of(assembly: Assembly) -> Namespace:
+    assert isinstance(assembly.broker, Broker)
+    return assembly.broker.namespace
+
+
+@pytest.mark.promise("B12")
+def test_declared_entities_wait_for_room_and_the_log_names_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+
+    with caplog.at_level(logging.ERROR):
+        assembly = assemble(options(tmp_path), 1_000, disk)
+
+    namespace = namespace_of(assembly)
+    assert namespace.find("orders") is None
+    assert [vars(record)["entities"] for record in caplog.records] == [
+        "orders, new, later, later/Subscriptions/all"
+    ]
+    assert assembly.declare_rest is not None
+    assert not assembly.declare_rest(2_000)
+    assert len(caplog.records) == 1, "said once"
+    disk.is_full = False
+    assert assembly.declare_rest(3_000)
+    new = namespace.find("new")
+    assert new is not None
+    assert new.settings.forward_to == "later"
+    assert namespace.find("later/Subscriptions/all") is not None
+
+
+def test_a_disk_with_room_gets_everything_at_the_start(tmp_path: Path) -> None:
+    assembly = assemble(options(tmp_path), 1_000, MemoryStore())
+
+    assert assembly.declare_rest is None
+
+
+@pytest.mark.promise("B12")
+async def test_a_running_broker_makes_declared_entities_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "DECLARE_SECONDS", 0.01)
+    disk = Disk()
+    made: list[Assembly] = []
+
+    def over_disk(options: Options, now: int) -> Assembly:
+        made.append(assemble(options, now, disk))
+        return made[0]
+
+    server = Server(options(tmp_path), assemble=over_disk)
+    await server.start()
+    try:
+        namespace = namespace_of(made[0])
+        assert namespace.find("orders") is None
+        disk.is_full = False
+        for _ in range(POLLS_MAX):
+            if namespace.find("orders") is not None and b"orders" in disk.disk.contents:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            pytest.fail("the declared entities were never made")
+    finally:
+        await server.stop()
