@@ -163,6 +163,9 @@ class SimulatedDisk:
         """See FileSystem."""
         return list(self._names)
 
+    def path(self, name: str) -> str:
+        return name
+
     def size(self, name: str) -> int:
         """See FileSystem."""
         return len(self._file(name).contents)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -64,6 +65,7 @@ COMMANDS: Final = {
 HELP: Final = ("-h", "--help")
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
+EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 """What a shell reports of a program whose reader has gone."""
 
@@ -101,34 +103,65 @@ def root() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: runs a command and ends the process with its exit code."""
     try:
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on, as with `| head`. The answer is not "no", which an exit code of 1 would say.
+        _drop_output()
+        sys.exit(EXIT_PIPE)
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        _drop_output()
+        sys.exit(_complain(f"the output cannot be written: {error.strerror}", EXIT_REFUSED))
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
+    """Run a command; its exit code. Raises OSError if the output cannot be written."""
+    try:
         if not set(HELP).intersection(sys.argv[1:] if arguments is None else arguments):
             from_files(os.environ)
         code = root.main(args=arguments, prog_name="pairbus", standalone_mode=False)
     except click.exceptions.Abort:
-        sys.exit(130)
-    except BrokenPipeError:
-        # Nobody reads on, as with `| head`. The answer is not "no", which an exit code of 1 would say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_PIPE)
+        return EXIT_INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         # Nothing was typed: that is a question, not a mistake. A group without its command is a mistake.
         is_root = error.ctx.parent is None
         click.echo(error.format_message(), err=not is_root)
-        sys.exit(0 if is_root else EXIT_USAGE)
+        return 0 if is_root else EXIT_USAGE
     except click.UsageError as error:
-        sys.exit(_complain(_usage_line(error), EXIT_USAGE))
+        return _complain(_usage_line(error), EXIT_USAGE)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except PairbusError as error:
-        sys.exit(_complain(one_line(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED))
+        return _complain(one_line(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_REFUSED)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         # A namespace that cannot be reached, or will not let us in, is no fault of the program.
         line = way_out(error)
         if line is None:
             raise
-        sys.exit(_complain(line, EXIT_REFUSED))
-    sys.exit(code if isinstance(code, int) else 0)
+        return _complain(line, EXIT_REFUSED)
+    return code if isinstance(code, int) else 0
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether standard output failed, and not some file of a command."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what could not be written is still there
+    except OSError:
+        return True
+    return error.errno == errno.ENOSPC and error.filename is None
+
+
+def _drop_output() -> None:
+    """Have nothing more written to standard output: the interpreter would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_line(error: click.UsageError) -> str:

@@ -91,7 +91,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
     audit: AuditLog | None = None
     messages: MessageAudit | None = None
     try:
-        audit = AuditLog(options.data / AUDIT_DIRECTORY) if options.store != MEMORY else None
+        audit = AuditLog(_directory(options.data, AUDIT_DIRECTORY)) if options.store != MEMORY else None
         broker = Broker(
             options.namespace,
             store,
@@ -106,7 +106,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
         audit_rows = AuditRows() if options.audit else None
         kept: Store = store
         if audit_rows is not None:
-            directory = options.data / MESSAGE_AUDIT_DIRECTORY
+            directory = _directory(options.data, MESSAGE_AUDIT_DIRECTORY)
             messages = MessageAudit(
                 directory,
                 options.namespace,
@@ -143,6 +143,15 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             else lambda now: declare_entities(broker.namespace, options.declarations, now, is_quiet=True)
         ),
     )
+
+
+def _directory(data: Path, name: str) -> Path:
+    path = data / name
+    if path.exists() and not path.is_dir():
+        raise UsageError(
+            f"{path} is a file, and the broker keeps a directory of this name: move the file away"
+        )
+    return path
 
 
 def assemble_shard(

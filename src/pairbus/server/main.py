@@ -34,6 +34,9 @@ EXIT_FENCED: Final = 4
 """Another node of the cluster has taken the namespace: start this one again, and it takes part as before."""
 FILES_BESIDE_CONNECTIONS: Final = 512
 """File descriptors that the store, listeners and logs may need."""
+MORE_DESCRIPTORS: Final = (
+    "the broker needs more file descriptors; raise the limit (`ulimit -n`, or LimitNOFILE= of its service)"
+)
 SWITCH_SECONDS: Final = 0.0005
 """A thread that waits for the interpreter asks for it after this long; the usual 5 ms would be added to every commit
 that ends while the broker computes."""
@@ -237,6 +240,8 @@ def raise_file_limit(wanted: int) -> int | None:
 
 
 def _explain(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error.strerror}: {MORE_DESCRIPTORS}"
     if error.errno == errno.EADDRINUSE:
         return f"{error.strerror}: another program listens there; choose another --amqp or --http address, or port 0"
     if error.errno == errno.EADDRNOTAVAIL:
@@ -252,6 +257,8 @@ def _way_out(cause: BaseException | None) -> str:
         return ""
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return "; free some space there, or name another directory with --data"
+    if cause.errno in (errno.EMFILE, errno.ENFILE):
+        return f"; {MORE_DESCRIPTORS}"
     return "; name a directory that can be written with --data"
 
 

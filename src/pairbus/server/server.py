@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -327,6 +328,8 @@ class Server:
         try:
             return ensure_certificates(options.data / "tls", names, utc(self._clock()))
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             raise UsageError(
                 f"{options.data} cannot hold the broker's files: {error.strerror}; choose another --data directory"
             ) from error

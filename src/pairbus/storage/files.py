@@ -30,6 +30,9 @@ class FileSystem(Protocol):
     def names(self) -> list[str]:
         """Every file."""
 
+    def path(self, name: str) -> str:
+        """What a person calls it."""
+
     def size(self, name: str) -> int:
         """Its length in bytes."""
 
@@ -88,6 +91,9 @@ class RealFileSystem:
             return self._reserve.run(lambda: os.listdir(self._directory))
         finally:
             self._reserve.fill()
+
+    def path(self, name: str) -> str:
+        return str(self._directory / name)
 
     def size(self, name: str) -> int:
         return os.stat(self._directory / name).st_size

@@ -33,13 +33,19 @@ def read_identity(files: FileSystem) -> tuple[int, str] | None:
         values = json.loads(raw)
         identity = int(values["format"]), str(values["namespace"])
         is_foreign = identity[0] > FORMAT_VERSION and "check" not in values
-        if len(values) > 2 and values != _values(*identity) and not is_foreign:
-            raise ValueError("its checksum does not fit")
+        is_damaged = len(values) > 2 and values != _values(*identity) and not is_foreign
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreUnavailable(
-            f"the file '{FORMAT_FILE}' of the data directory cannot be read ({error}): restore it from a copy"
-        ) from error
+        raise _damaged_format(files) from error
+    if is_damaged:
+        raise _damaged_format(files)
     return identity
+
+
+def _damaged_format(files: FileSystem) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{files.path(FORMAT_FILE)} is damaged: it does not name the format and the namespace, or its checksum "
+        "does not fit; restore it from a copy"
+    )
 
 
 def is_current(files: FileSystem, namespace: str) -> bool:
@@ -69,11 +75,9 @@ def _encoded(namespace: str) -> bytes:
     return json.dumps(_values(FORMAT_VERSION, namespace)).encode() + b"\n"
 
 
-def missing_format() -> StoreUnavailable:
+def missing_format(files: FileSystem) -> StoreUnavailable:
     """The error for data of an unknown format."""
-    return StoreUnavailable(
-        f"the file '{FORMAT_FILE}' of the data directory is missing: restore it from a copy"
-    )
+    return StoreUnavailable(f"{files.path(FORMAT_FILE)} is missing: restore it from a copy")
 
 
 def check_identity(identity: tuple[int, str], namespace: str | None) -> None:

@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from pairbus.cli.root import root
 from pairbus.errors import PairbusError, StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.server.offline.namespace import opened
+from pairbus.storage.files import RealFileSystem
+from pairbus.storage.identity import LOCK_FILE
 from pairbus.testing import Namespace, Queue
 from tests.conformance.haste import make_haste
 
@@ -215,9 +217,7 @@ def test_check_and_repair_miss_the_format_file_of_data(filled: tuple[Path, str],
     for command in ("check", "repair"):
         result = run(command, "--data", data)
         assert isinstance(result.exception, StoreUnavailable)
-        assert "the file 'format' of the data directory is missing: restore it from a copy" in str(
-            result.exception
-        )
+        assert f"{data / 'store' / 'format'} is missing: restore it from a copy" in str(result.exception)
 
 
 @pytest.mark.promise("B69")
@@ -358,6 +358,51 @@ def test_compaction_gives_space_back_and_loses_nothing(tmp_path: Path) -> None:
         assert orders is not None
         assert orders.main.active_count == 141 - done
         assert orders.main.messages[1].delivery_count == 1
+
+
+def test_an_export_without_a_column_is_damaged(filled: tuple[Path, str], tmp_path: Path) -> None:
+    answer("export", tmp_path / "out", "--data", filled[0])
+    (part,) = (tmp_path / "out" / "state").glob("part-*.parquet")
+    table = pyarrow_parquet.read_table(part)
+    pyarrow_parquet.write_table(table.rename_columns(["rebord"]), part)
+
+    result = run("import", tmp_path / "out", "--data", tmp_path / "new")
+
+    assert isinstance(result.exception, StoreUnavailable)
+    assert f"{part} is damaged" in str(result.exception)
+    assert "the column 'record' is missing" in str(result.exception)
+
+
+def test_an_import_that_was_killed_can_be_run_again(filled: tuple[Path, str], tmp_path: Path) -> None:
+    answer("export", tmp_path / "out", "--data", filled[0])
+    left = tmp_path / "new" / "store.importing"
+    left.mkdir(parents=True)
+    (left / "0000000001.segment").write_bytes(b"half")
+
+    assert answer("import", tmp_path / "out", "--data", tmp_path / "new")["messages"] == 9
+    assert not left.exists()
+
+
+def test_an_import_that_goes_on_is_not_disturbed(filled: tuple[Path, str], tmp_path: Path) -> None:
+    answer("export", tmp_path / "out", "--data", filled[0])
+    other = RealFileSystem(tmp_path / "new" / "store.importing")
+    other.lock(LOCK_FILE)
+
+    result = run("import", tmp_path / "out", "--data", tmp_path / "new")
+
+    other.unlock()
+    assert "in use by process" in str(result.exception)
+
+
+def test_a_damaged_format_file_is_named_with_its_path(filled: tuple[Path, str], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(filled[0], data)
+    (data / "store" / "format").write_bytes(b"\xff\xfe")
+
+    for command in ("check", "repair"):
+        text = str(run(command, "--data", data).exception)
+        assert text.startswith(f"{data / 'store' / 'format'} is damaged"), command
+        assert "codec" not in text
 
 
 def test_a_damaged_spare_segment_is_told_as_what_it_is(filled: tuple[Path, str], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import ssl
 import stat
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ import pytest
 from pairbus.errors import UsageError
 from pairbus.server.config.certificates import CertificateFiles, ensure_certificates
 from pairbus.server.layers.tls import TlsLayer, server_context
+from pairbus.server.main import _explain
 
 NOW = datetime.now(tz=UTC)
 
@@ -107,6 +109,67 @@ def test_unreadable_files_are_an_error_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("garbage")
 
     with pytest.raises(UsageError, match="remove both"):
+        ensure_certificates(tmp_path, [], NOW)
+
+
+@pytest.mark.parametrize("missing", ["ca.pem", "ca.key"])
+def test_half_an_authority_that_is_in_use_is_not_replaced(tmp_path: Path, missing: str) -> None:
+    ensure_certificates(tmp_path, [], NOW)
+    (tmp_path / missing).unlink()
+    before = contents(tmp_path)
+
+    with pytest.raises(UsageError, match=f"{missing} is missing.*Restore {missing} from a copy"):
+        ensure_certificates(tmp_path, [], NOW)
+
+    assert contents(tmp_path) == before
+
+
+def test_a_first_start_that_was_killed_between_the_files_goes_on(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, [], NOW)
+    for name in ("ca.pem", "server.pem", "server.key"):
+        (tmp_path / name).unlink()
+
+    shake(ensure_certificates(tmp_path, [], NOW), "localhost")
+
+
+def test_a_lost_authority_is_made_again_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ensure_certificates(tmp_path, [], NOW)
+    assert not caplog.records
+    for name in ("ca.pem", "ca.key"):
+        (tmp_path / name).unlink()
+
+    shake(ensure_certificates(tmp_path, [], NOW), "localhost")
+
+    (record,) = caplog.records
+    assert "clients that trust the one before must trust this one" in record.getMessage()
+
+
+def test_a_shortage_of_descriptors_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_certificates(tmp_path, [], NOW)
+
+    def no_descriptor(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", no_descriptor)
+    with pytest.raises(OSError, match="Too many open files") as caught:
+        ensure_certificates(tmp_path, [], NOW)
+
+    assert "ulimit -n" in _explain(caught.value)
+    assert "remove" not in _explain(caught.value)
+
+
+def test_a_file_that_may_not_be_read_is_not_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_certificates(tmp_path, [], NOW)
+
+    def forbidden(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    with pytest.raises(UsageError, match="ca.pem cannot be read: Permission denied; make it readable"):
         ensure_certificates(tmp_path, [], NOW)
 
 

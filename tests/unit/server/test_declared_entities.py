@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pairbus.engine.namespace import Namespace
+from pairbus.errors import UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.server import server as server_module
 from pairbus.server.assemble import Assembly, assemble
@@ -108,3 +110,17 @@ async def test_a_running_broker_makes_declared_entities_when_there_is_room(
             pytest.fail("the declared entities were never made")
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("name", ["audit", "messages-audit"])
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("something")
+    with pytest.raises(UsageError, match=f"{name} is a file, and the broker keeps a directory of this name"):
+        assemble(replace(options(tmp_path), store=None, audit=True), 1_000, MemoryStore())
+
+
+def test_a_name_that_no_certificate_can_be_for_is_found_in_the_file() -> None:
+    with pytest.raises(
+        UsageError, match=r"PairBus.TlsNames\[1\] \(line 2\): 'bad name!' is neither a host name"
+    ):
+        read_declarations('{"PairBus": {"TlsNames": ["good.example",\n"bad name!"]}}', lambda *_: "")

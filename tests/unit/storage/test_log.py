@@ -398,7 +398,7 @@ def test_a_missing_format_file_beside_data_is_refused() -> None:
     commit(store)
     store.close()
     disk.unlink("format")
-    with pytest.raises(StoreUnavailable, match="'format' of the data directory is missing"):
+    with pytest.raises(StoreUnavailable, match="format is missing"):
         open_log(disk)
 
 

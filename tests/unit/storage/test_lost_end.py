@@ -294,7 +294,7 @@ def test_data_without_its_format_file_is_refused_alike_by_broker_check_and_repai
             attempt()
         said.append(str(caught.value))
 
-    assert said == ["the file 'format' of the data directory is missing: restore it from a copy"] * 3
+    assert said == ["format is missing: restore it from a copy"] * 3
 
 
 def test_an_unreadable_segment_behind_the_end_is_put_aside() -> None:

@@ -242,7 +242,7 @@ def _agrees(question: str) -> bool:
 
 def is_person_there() -> bool:
     """Whether a person can type an answer."""
-    return sys.stdin.isatty()
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _run(

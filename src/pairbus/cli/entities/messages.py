@@ -12,7 +12,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import click
 
@@ -167,7 +167,7 @@ def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
     if flags.lines:
         if flags.count > 1:
             raise UsageError("--count repeats one message; it cannot be combined with --lines")
-        return (line.rstrip("\n") for line in sys.stdin)
+        return (line.rstrip("\n") for line in _standard_input())
     if flags.file is not None:
         try:
             return itertools.repeat(Path(flags.file).read_bytes(), flags.count)
@@ -175,15 +175,23 @@ def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
             raise UsageError(f"--file {flags.file} cannot be read: {error.strerror}") from None
     if flags.body is not None and flags.body != "-":
         return itertools.repeat(flags.body, flags.count)
-    if flags.body is None and sys.stdin.isatty():
+    source = _standard_input()
+    if flags.body is None and source.isatty():
         raise UsageError(
             "there is nothing to send: give a BODY or --file, or send something to standard input"
         )
     # A shell ends what it pipes with a line break, which is not part of what the person wrote.
-    read = sys.stdin.buffer.read()
+    read = source.buffer.read()
     if not read:
         raise UsageError("standard input is empty: give a BODY or --file; '' as BODY sends an empty message")
     return itertools.repeat(read.removesuffix(b"\n"), flags.count)
+
+
+def _standard_input() -> TextIO:
+    # Python has none where the shell closed it: `<&-`.
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: give a BODY or --file")
+    return sys.stdin
 
 
 @command(ReceiveFlags, RECEIVE_EXAMPLES)

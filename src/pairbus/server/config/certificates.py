@@ -5,7 +5,9 @@ Files lie in ``DATA/tls`` with mode 0600: ``ca.pem``, ``ca.key``, ``server.pem``
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +21,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pairbus.errors import UsageError
 from pairbus.server.files import write_whole
+
+logger = logging.getLogger(__name__)
 
 CA_LIFE: Final = timedelta(days=3650)
 SERVER_LIFE: Final = timedelta(days=397)
@@ -44,14 +48,20 @@ def ensure_certificates(directory: Path, names: Sequence[str], now: datetime) ->
     """Make or renew what is missing, too old or for other names. Repeating it changes nothing.
 
     The paths it gives are absolute: other processes read them from the ready file, each in a directory of its own.
-    Raises UsageError when files are there that cannot be read.
+    Raises UsageError when files are there that cannot be read, or half an authority that is in use; OSError when the process has no file
+    descriptor left.
     """
     directory = directory.absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     ca_path, ca_key_path = directory / "ca.pem", directory / "ca.key"
     path, key_path = directory / "server.pem", directory / "server.key"
+    is_in_use = path.exists()
+    if is_in_use:
+        _refuse_half_an_authority(ca_path, ca_key_path)
     ca = _load(ca_path, ca_key_path)
     if ca is None or _ends_soon(ca[0], now):
+        if is_in_use:
+            _warn_of_new_authority(ca_path, "it is missing" if ca is None else "it ends soon")
         ca = _make_ca(now)
         write_whole(ca_key_path, _key_pem(ca[1]))
         write_whole(ca_path, _pem(ca[0]))
@@ -62,6 +72,23 @@ def ensure_certificates(directory: Path, names: Sequence[str], now: datetime) ->
         write_whole(key_path, _key_pem(key))
         write_whole(path, _pem(certificate) + _pem(ca[0]))
     return CertificateFiles(certificate_file=str(path), key_file=str(key_path), ca_file=str(ca_path))
+
+
+def _refuse_half_an_authority(ca_path: Path, ca_key_path: Path) -> None:
+    """Refuse to replace an authority of which one file is missing: no client would trust the broker any more."""
+    for missing, held in ((ca_path, ca_key_path), (ca_key_path, ca_path)):
+        if held.exists() and not missing.exists():
+            raise UsageError(
+                f"{missing} is missing, and {held.name} beside it is in use: a new authority would not be trusted by any client. "
+                f"Restore {missing.name} from a copy; or remove {held} as well, and have every client trust the new ca.pem"
+            )
+
+
+def _warn_of_new_authority(ca_path: Path, why: str) -> None:
+    logger.warning(
+        "a new certificate authority is made: clients that trust the one before must trust this one from now on",
+        extra={"event": "tls.new_authority", "ca_file": str(ca_path), "reason": why},
+    )
 
 
 def _is_fit(certificate: x509.Certificate, ca: x509.Certificate, names: Sequence[str], now: datetime) -> bool:
@@ -85,14 +112,25 @@ def _load(path: Path, key_path: Path) -> tuple[x509.Certificate, ec.EllipticCurv
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # nothing is wrong with the file
         raise UsageError(
-            f"{path} or its key cannot be read ({error}); remove both and they are made again at the next start"
+            f"{error.filename or path} cannot be read: {error.strerror}; make it readable for this user"
         ) from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(_damaged(path, key_path)) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         # Killed between the two files: the pair does not belong together and is made again.
         return None
     return certificate, key
+
+
+def _damaged(path: Path, key_path: Path) -> str:
+    what = f"{path} or {key_path.name} is damaged: it holds no certificate or key in PEM format; restore it from a copy"
+    if path.name == "ca.pem":
+        return f"{what}, or remove both: a new authority is made at the next start, which every client must trust"
+    return f"{what}, or remove both: they are made again at the next start"
 
 
 def _make_ca(now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

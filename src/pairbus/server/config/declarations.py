@@ -9,6 +9,8 @@ Every error names the key path and the line. What a file leaves out keeps its de
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -95,6 +97,8 @@ class Declarations:
     """Where all this was read."""
 
 
+_HOST_NAME: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
+"""A name for a certificate: letters, digits, hyphens and dots, perhaps with a wildcard in front."""
 QUOTAS: Final = ("MaxConnections", "MaxHttpBodyBytes")
 _CORRELATION: Final = {**CORRELATION_ELEMENTS, "Subject": "label"}
 
@@ -117,8 +121,26 @@ def read_declarations(text: str, read_secret: ReadSecret) -> Declarations:
         entities=tuple(entities),
         access_rules=_access_rules(ours.get("AccessRules"), read_secret),
         quotas=_quotas(ours.get("Quotas")),
-        tls_names=tuple(_text(name) for name in _list(ours.get("TlsNames"))),
+        tls_names=tuple(_tls_name(name) for name in _list(ours.get("TlsNames"))),
     )
+
+
+def is_tls_name(text: str) -> bool:
+    """Whether a certificate can be for this: a host name or an IP address."""
+    if _HOST_NAME.fullmatch(text):
+        return True
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _tls_name(item: Located) -> str:
+    name = _text(item)
+    if not is_tls_name(name):
+        raise item.fail(f"{name!r} is neither a host name nor an IP address")
+    return name
 
 
 def _namespace(item: Located, read_secret: ReadSecret) -> tuple[str, list[EntityDeclaration]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import socket
@@ -15,7 +14,7 @@ from typing import Any, Final
 from pairbus.errors import UsageError
 from pairbus.model.flags import option
 from pairbus.server.config.addresses import is_wildcard, parse_address
-from pairbus.server.config.declarations import Declarations, read_declarations
+from pairbus.server.config.declarations import Declarations, is_tls_name, read_declarations
 from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_RETENTION_DAYS
 from pairbus.server.logs.usage import RETENTION_DAYS
 from pairbus.server.sockets.registry import Limits
@@ -117,7 +116,7 @@ class Options:
         if self.ready_file is not None and self.ready_file.is_dir():
             raise UsageError(f"--ready-file {self.ready_file} is a directory; name a file in it")
         for name in self.tls_names:
-            if not _HOST_NAME.fullmatch(name) and not _is_address(name):
+            if not is_tls_name(name):
                 raise UsageError(f"--tls-name {name!r} is neither a host name nor an IP address")
         if self.usage_days < 1:
             raise UsageError(f"--usage-days {self.usage_days}: at least one day of usage files is kept")
@@ -181,18 +180,6 @@ class ServeSettings:
         "How many days of the audit log of messages are kept.", AUDIT_RETENTION_DAYS, minimum=1
     )
     connections_max: int | None = option("Connections served at once.  [default: 10000]", minimum=1)
-
-
-_HOST_NAME: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
-"""A name for a certificate: letters, digits, hyphens and dots, perhaps with a wildcard in front."""
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 _SAME: Final = ("store", "tls", "tls_cert", "tls_key", "faults", "audit", "usage_days", "audit_days")

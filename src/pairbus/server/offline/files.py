@@ -162,6 +162,10 @@ def read_rows(directory: Path, types: dict[str, str], expected: int) -> Iterator
             with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
                 for group in range(file.num_row_groups):
                     table = file.read_row_group(group, columns=list(types))
+                    for column in types:
+                        # A column that is not there is left out without an error.
+                        if column not in table.column_names:
+                            raise KeyError(f"the column '{column}' is missing")
                     for column, kind in types.items():
                         if kind == "timestamp":
                             index = table.schema.get_field_index(column)

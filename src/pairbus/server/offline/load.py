@@ -27,6 +27,8 @@ from pairbus.server.offline.files import (
 )
 from pairbus.storage.codec import decode
 from pairbus.storage.codec_rare import encode_extra
+from pairbus.storage.files import RealFileSystem
+from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.store import LogStore
 
 if TYPE_CHECKING:
@@ -40,15 +42,16 @@ COMMIT_RECORDS: Final = 1_000
 def restore(source: Path, data: Path, progress: Progress) -> Manifest:
     """Make a data directory from an export. ``data`` must be new or empty.
 
-    An interrupted import leaves no store that a broker would take for whole: it gets its name at the very end.
+    An interrupted import leaves no store that a broker would take for whole: it gets its name at the very end. What it left is removed.
 
     Raises:
         UsageError: The data directory is not empty.
         StorageError: The export is not whole or damaged, or there is no space.
     """
     manifest = read_manifest(source)
-    new_directory(data, "the imported data")
     unfinished = data / UNFINISHED_DIRECTORY
+    _remove_interrupted(unfinished)
+    new_directory(data, "the imported data")
     try:
         store = LogStore.open(unfinished, namespace=manifest.namespace)
         try:
@@ -63,6 +66,16 @@ def restore(source: Path, data: Path, progress: Progress) -> Manifest:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return manifest
+
+
+def _remove_interrupted(unfinished: Path) -> None:
+    """Remove what an import left that was killed. StoreUnavailable if it goes on."""
+    if not unfinished.is_dir():
+        return
+    files = RealFileSystem(unfinished)
+    files.lock(LOCK_FILE)
+    files.unlock()
+    shutil.rmtree(unfinished)
 
 
 class _Import:

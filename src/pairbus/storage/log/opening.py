@@ -33,7 +33,7 @@ def find_or_begin(
         check_identity(identity, namespace)
     found = recovery.find(files, expects_mark=identity is not None and identity[0] >= MARKED_SINCE)
     if identity is None and found is not None and found.frame_number:
-        raise missing_format()
+        raise missing_format(files)
     if found is None:
         if identity is not None:
             raise StoreCorrupt("the data directory has lost all its segments; restore it from a copy")

@@ -107,7 +107,7 @@ class _Reader:
             if identity is None:
                 unnamed = recovery.find(self.files, expects_mark=False)
                 if unnamed is not None and unnamed.frame_number:
-                    raise missing_format()
+                    raise missing_format(self.files)
                 raise StoreUnavailable(f"{directory} holds no data: the file '{FORMAT_FILE}' is missing")
             check_identity(identity, None)
             found = recovery.find(self.files, expects_mark=identity[0] >= MARKED_SINCE)

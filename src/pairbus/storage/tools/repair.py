@@ -82,7 +82,7 @@ def repair(
 def _repair(files: FileSystem, accepts_loss: bool) -> RepairReport:
     identity = read_identity(files)
     if identity is None:
-        raise missing_format()
+        raise missing_format(files)
     check_identity(identity, None)
     damage = ""
     try:
