@@ -291,7 +291,7 @@ class World:
             disk.unlock()
             if str(error) != (checked := refusal(disk)):
                 raise AssertionError(f"refused: {error}; the check says: {checked or 'intact'}") from error
-            self._repair(disk)
+            self._repair(disk, str(error))
             return
         store.close()
         self._allow(state, allowed)
@@ -310,12 +310,17 @@ class World:
             case _:
                 disk.lose(MARK_FILE)
 
-    def _repair(self, disk: SimulatedDisk) -> None:
-        """A loss that was accepted is no loss the next time."""
+    def _repair(self, disk: SimulatedDisk, told: str) -> None:
+        """A loss that was accepted is no loss the next time, and whoever is told to accept it can."""
         try:
             report = repair("simulated", accepts_loss=True, file_system=disk)
-        except StoreCorrupt:
-            return  # damage before the end of the log
+        except StoreCorrupt as error:
+            # Damage before the end of the log. A file that lost commits let go is none.
+            if "--accept-loss" in told and "the file is missing;" in str(error):
+                raise AssertionError(
+                    f"told to accept the loss ({told}), and it cannot be: {error}"
+                ) from error
+            return
         assert report.damage
         self.repaired += 1
         check("simulated", file_system=disk)
