@@ -188,8 +188,13 @@ def end_handler(handler: Any) -> None:
 
 
 def free_sockets(sender: Any) -> None:
-    """Let a sender close the socket of each connection that it gives up. See ``end_handler``."""
-    original = sender._close_handler
+    """Let a sender or receiver close the socket of each connection that it gives up. See ``end_handler``.
+
+    A client has no connection of its own and stays as it is.
+    """
+    original = getattr(sender, "_close_handler", None)
+    if original is None:
+        return
     if inspect.iscoroutinefunction(original):
 
         async def close_later() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.pairing.runtime import thread_runtime as runtime
 from pairbus.pairing.runtime.attempts import LinkClosed
 from pairbus.pairing.runtime.thread_link import NEVER, ThreadLink
+from pairbus.sdk import handlers
 
 WAIT_SECONDS = 10.0
 
@@ -163,14 +165,19 @@ def peer() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def silent(peer: socket.socket) -> ThreadLink:
-    """A link to the silent peer."""
+def client(peer: socket.socket) -> ServiceBusClient:
+    """The official client of the silent peer."""
     conn_str = (
         f"Endpoint=sb://127.0.0.1:{peer.getsockname()[1]};SharedAccessKeyName=k;SharedAccessKey=a2V5;"
         "UseDevelopmentEmulator=true"
     )
     # It is not closed: a call that hangs would hold that, too.
-    client = ServiceBusClient.from_connection_string(conn_str, retry_backoff_factor=0.01)
+    return ServiceBusClient.from_connection_string(conn_str, retry_backoff_factor=0.01)
+
+
+@pytest.fixture
+def silent(client: ServiceBusClient) -> ThreadLink:
+    """A link to the silent peer."""
     return ThreadLink(client.get_queue_sender("orders"), runtime.Limits(), lambda: True)
 
 
@@ -273,3 +280,33 @@ def test_a_call_that_outlasts_the_closing_of_its_link_is_cut_off_by_the_watcher(
 
     subject._end_if_free()
     assert subject.sender._handler is None
+
+
+def test_a_receiver_whose_opening_was_cut_off_leaves_no_socket(
+    peer: socket.socket, client: ServiceBusClient
+) -> None:
+    subject = runtime.ThreadRuntime()
+    receiver = client.get_queue_receiver("orders")
+    handlers.set_retries(receiver, 0)
+
+    async def enter() -> None:
+        async with subject.limit(receiver, 0.1), subject.entered(receiver):
+            pass
+
+    gc.disable()
+    try:
+        thread, errors = in_thread(enter)
+        connected, _ = peer.accept()
+        thread.join(WAIT_SECONDS)
+        assert errors
+        port = connected.getpeername()[1]
+        assert [one for one in gc.get_objects() if _is_from(one, port)] == []
+    finally:
+        gc.enable()
+        connected.close()
+
+
+def _is_from(found: object, port: int) -> bool:
+    if not isinstance(found, socket.socket) or found.fileno() < 0:
+        return False
+    return bool(found.getsockname()[1] == port)

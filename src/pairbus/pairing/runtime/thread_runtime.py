@@ -68,6 +68,7 @@ class ThreadRuntime:
         return list(pages)
 
     def entered(self, resource: Any) -> _Entered:
+        handlers.free_sockets(resource)
         return _Entered(resource)
 
     def admin_client(self, client: Any, options: dict[str, Any], host: str | None) -> Any:

@@ -1,0 +1,230 @@
+"""Every public method of the paired client and its senders ends while a namespace accepts connections and never answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus import ClientClosedError, PairedServiceBusClient, aio
+from pairbus.pairing.client.sync import PairedSender
+from pairbus.testing import Namespace, Pair
+from tests.integration.pairing.kit import options, text, wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+TIMEOUT = 2
+"""Seconds that each method has."""
+ENDED_SECONDS = 60.0
+"""Seconds after which a method counts as hung; a busy machine must not."""
+LATER = datetime.now(UTC) + timedelta(hours=1)
+ENTITIES = ["open", "parked", "other", *(f"fresh-{number}" for number in range(8))]
+SILENT = [
+    "primary",
+    # Pairing gives a silent secondary half a minute.
+    pytest.param("secondary", marks=pytest.mark.slow),
+    pytest.param("both", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
+    for name in ("ENTER_SECONDS", "ASK_SECONDS"):
+        monkeypatch.setattr(f"pairbus.pairing.client.sender.{name}", float(TIMEOUT))
+    monkeypatch.setattr("pairbus.pairing.client.setup.PROBE_SECONDS", float(TIMEOUT))
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    logging.getLogger("pairbus").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair(queues=ENTITIES) as started:
+        yield started
+
+
+def namespaces(pair: Pair, silent: str) -> list[Namespace]:
+    return {"primary": [pair.primary], "secondary": [pair.secondary], "both": [pair.primary, pair.secondary]}[
+        silent
+    ]
+
+
+def new_client(kind: Any, pair: Pair) -> Any:
+    return kind.from_connection_strings(
+        pair.primary.connection_string,
+        pair.secondary.connection_string,
+        options=options(failover_interval=timedelta(seconds=1), backlog_queue_count=1),
+    )
+
+
+Call = Callable[[], Any]
+
+
+def sender_calls(client: Any, opened: Any, parked: Any, numbers: list[int], handle: int) -> dict[str, Call]:
+    """Each method of a sender: on one that was open before, and on a fresh one that nobody else uses."""
+    fresh = [client.get_queue_sender(f"fresh-{number}") for number in range(8)]
+    enter = "__aenter__" if hasattr(fresh[0], "__aenter__") else "__enter__"
+    return {
+        "send_messages": lambda: fresh[0].send_messages(text(1), timeout=TIMEOUT),
+        "schedule_messages": lambda: fresh[1].schedule_messages(text(1), LATER, timeout=TIMEOUT),
+        "cancel_scheduled_messages": lambda: fresh[2].cancel_scheduled_messages(7, timeout=TIMEOUT),
+        "create_message_batch": fresh[3].create_message_batch,
+        enter: getattr(fresh[4], enter),
+        "close": fresh[5].close,
+        "send_messages, open": lambda: opened.send_messages(text(1), timeout=TIMEOUT),
+        "schedule_messages, open": lambda: opened.schedule_messages(text(1), LATER, timeout=TIMEOUT),
+        "cancel_scheduled_messages, open": lambda: opened.cancel_scheduled_messages(numbers, timeout=TIMEOUT),
+        "cancel_scheduled_messages, parked": lambda: parked.cancel_scheduled_messages(
+            handle, timeout=TIMEOUT
+        ),
+        "schedule_messages, failed over": lambda: parked.schedule_messages(text(1), LATER, timeout=TIMEOUT),
+        "send_messages, failed over": lambda: parked.send_messages(text(1), timeout=TIMEOUT),
+    }
+
+
+def client_calls(client: Any) -> dict[str, Call]:
+    """Each method of a client that is not the official one's. ``pair`` and ``close`` have tests of their own."""
+    return {
+        "get_queue_sender": lambda: client.get_queue_sender("other"),
+        "get_topic_sender": lambda: client.get_topic_sender("other"),
+        "fail_over": lambda: client.fail_over("other"),
+        "mark_healthy": lambda: client.mark_healthy("other"),
+        "health": client.health,
+        "explain": lambda: client.explain("other"),
+        "events": client.events,
+        "statistics": client.statistics,
+        "headroom": lambda: client.headroom(text(1)),
+    }
+
+
+OF_THE_OFFICIAL_CLIENT = {
+    "from_connection_string",
+    "from_connection_strings",
+    "get_queue_receiver",
+    "get_subscription_receiver",
+    "list_queue_sessions",
+    "list_subscription_sessions",
+}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))}
+
+
+def test_the_table_is_complete(pair: Pair) -> None:
+    client = new_client(PairedServiceBusClient, pair)
+    opened = client.get_queue_sender("open")
+    assert public(PairedSender) <= set(sender_calls(client, opened, opened, [], 1))
+    assert public(PairedServiceBusClient) - OF_THE_OFFICIAL_CLIENT == {*client_calls(client), "pair", "close"}
+    client.close()
+
+
+def sockets() -> int:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(link).startswith("socket") for link in links if os.path.islink(link))
+
+
+@pytest.mark.promise("P44")
+@pytest.mark.parametrize("silent", SILENT)
+def test_every_method_ends_and_closing_leaves_nothing(pair: Pair, silent: str) -> None:
+    threads_before, sockets_before = set(threading.enumerate()), sockets()
+    client = new_client(PairedServiceBusClient, pair)
+    client.pair()
+    opened, parked = client.get_queue_sender("open"), client.get_queue_sender("parked")
+    numbers = opened.schedule_messages(text(0), LATER)
+    client.fail_over("parked")
+    (handle,) = parked.schedule_messages(text(0), LATER)
+    calls = {**sender_calls(client, opened, parked, numbers, handle), **client_calls(client)}
+    calls["pair"] = lambda: _pair_and_close(new_client(PairedServiceBusClient, pair))
+    running: dict[str, threading.Thread] = {}
+    racing: list[threading.Thread] = []
+    for namespace in namespaces(pair, silent):
+        namespace.pause()
+    try:
+        for name, call in calls.items():
+            running[name] = threading.Thread(target=_quietly, args=(call,), name=name, daemon=True)
+            running[name].start()
+        until = time.monotonic() + ENDED_SECONDS
+        for thread in running.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        assert [name for name, thread in running.items() if thread.is_alive()] == []
+
+        for sender in (opened, parked, client.get_queue_sender("fresh-6")):
+            racing += [threading.Thread(target=_send_on, args=(sender,), daemon=True) for _ in range(3)]
+        for thread in racing:
+            thread.start()
+        wait_until(lambda: client.statistics().sends > 20, "they send")
+        begun = time.monotonic()
+        client.close()
+        assert time.monotonic() - begun < ENDED_SECONDS
+        for thread in racing:
+            thread.join(ENDED_SECONDS)
+        assert not any(thread.is_alive() for thread in racing)
+        wait_until(lambda: set(threading.enumerate()) <= threads_before, "no thread is left", 5)
+        wait_until(lambda: sockets() <= sockets_before, "no socket is left", 5)
+    finally:
+        for namespace in namespaces(pair, silent):
+            namespace.resume()
+
+
+def _quietly(call: Call) -> None:
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - how it ends is tested elsewhere
+        return
+
+
+def _send_on(sender: Any) -> None:
+    while True:
+        try:
+            sender.send_messages([text(1), text(2), text(3)])
+        except ClientClosedError:
+            return
+        except Exception:  # noqa: BLE001 - both namespaces may be silent
+            continue
+
+
+def _pair_and_close(client: Any) -> None:
+    try:
+        client.pair()
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("silent", SILENT)
+async def test_every_method_of_the_asynchronous_client_ends(pair: Pair, silent: str) -> None:
+    client = new_client(aio.PairedServiceBusClient, pair)
+    await client.pair()
+    opened, parked = client.get_queue_sender("open"), client.get_queue_sender("parked")
+    numbers = await opened.schedule_messages(text(0), LATER)
+    client.fail_over("parked")
+    (handle,) = await parked.schedule_messages(text(0), LATER)
+    calls = sender_calls(client, opened, parked, numbers, handle)
+
+    async def pair_and_close() -> None:
+        other = new_client(aio.PairedServiceBusClient, pair)
+        try:
+            await other.pair()
+        finally:
+            await other.close()
+
+    calls["pair"] = pair_and_close
+    for namespace in namespaces(pair, silent):
+        namespace.pause()
+    try:
+        running = {name: asyncio.ensure_future(call()) for name, call in calls.items()}
+        _, hung = await asyncio.wait(running.values(), timeout=ENDED_SECONDS)
+        assert [name for name, task in running.items() if task in hung] == []
+        assert [task for task in running.values() if isinstance(task.exception(), TypeError)] == []
+        await asyncio.wait_for(client.close(), ENDED_SECONDS)
+    finally:
+        for namespace in namespaces(pair, silent):
+            namespace.resume()
