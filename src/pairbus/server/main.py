@@ -146,8 +146,7 @@ async def _serve_node(
 
 async def _be_ready(node: Node, options: Options, announce: Callable[[ReadyInfo], None] | None) -> None:
     ready = await node.wait_ready()
-    for file in ready_files(options):
-        write_ready_file(file, ready)
+    _write_ready_files(options, ready)
     if announce is not None:
         announce(ready)
 
@@ -168,8 +167,7 @@ async def _serve(
         policy.gave_up()
         raise
     try:
-        for file in ready_files(options):
-            write_ready_file(file, ready)
+        _write_ready_files(options, ready)
         if announce is not None:
             announce(ready)
         async with asyncio.TaskGroup() as tasks:
@@ -196,6 +194,20 @@ async def _collect_garbage(policy: CollectorPolicy) -> None:
             await asyncio.sleep(COLLECTOR_TICK_SECONDS)
             policy.tick()
         heap.tick()
+
+
+def _write_ready_files(options: Options, ready: ReadyInfo) -> None:
+    """On a full disk the broker serves without them: what is there must be receivable (B12)."""
+    for file in ready_files(options):
+        try:
+            write_ready_file(file, ready)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            logger.error(
+                "the ready file is not written: the disk has no room. The broker serves without it",
+                extra={"event": "server.ready_file", "file": str(file), "error": error.strerror},
+            )
 
 
 def ready_files(options: Options) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 from pairbus.engine.namespace import Namespace
 from pairbus.errors import UsageError
 from pairbus.gateway.broker import Broker
+from pairbus.server import main as main_module
 from pairbus.server import server as server_module
 from pairbus.server.assemble import Assembly, assemble
 from pairbus.server.config.declarations import read_declarations
 from pairbus.server.config.options import MEMORY, Options
+from pairbus.server.ready import ReadyInfo
 from pairbus.server.server import Server
 from pairbus.storage.memory import MemoryStore
 
@@ -124,3 +127,19 @@ def test_a_name_that_no_certificate_can_be_for_is_found_in_the_file() -> None:
         UsageError, match=r"PairBus.TlsNames\[1\] \(line 2\): 'bad name!' is neither a host name"
     ):
         read_declarations('{"PairBus": {"TlsNames": ["good.example",\n"bad name!"]}}', lambda *_: "")
+
+
+@pytest.mark.promise("B12")
+def test_a_ready_file_that_a_full_disk_does_not_take_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(main_module, "write_ready_file", full)
+    ready = ReadyInfo(
+        namespace="contoso", pid=1, amqp="127.0.0.1:1", http="127.0.0.1:1", connection_string="", ca_file=None
+    )
+    main_module._write_ready_files(replace(options(tmp_path), ready_file=tmp_path / "ready"), ready)
+
+    assert [vars(record)["file"] for record in caplog.records] == [str(tmp_path / "ready")]
