@@ -183,7 +183,7 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
             "--tls-cert /does/not/exist cannot be read",
         ),
         (("--config", "/does/not/exist"), "--config /does/not/exist cannot be read"),
-        (("--store", "postgres://user:secret@host/db"), "--store postgres:… is not known"),
+        (("--store", "mysql://user:secret@host/db"), "--store mysql:… is not known"),
         (("--no-such-option",), "No such option"),
     ],
 )

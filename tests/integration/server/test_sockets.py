@@ -116,7 +116,7 @@ async def _become_calm(running: Running, reader: asyncio.StreamReader, writer: a
 async def test_small_commits_on_a_quick_disk_are_waited_for_on_the_spot(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         reader, writer = await connect(running.amqp)
-        writer.write(HEADER)
+        writer.write(HEADER + b"OPEN")  # a peer that is not known is read in small pieces
         await read_until(reader, b">")
         assert running.store.committers[-1] != threading.current_thread().name
         await _become_calm(running, reader, writer)

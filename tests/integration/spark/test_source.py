@@ -239,7 +239,7 @@ def test_a_bad_option_fails_at_once_with_its_name_and_what_is_allowed(spark: Spa
                 load(spark, "queue", **change)
             assert named in str(caught.value)
             assert bus.key not in str(caught.value)
-    with pytest.raises(PySparkException, match="option mode is 'consume': expected one of browse"):
+    with pytest.raises(PySparkException, match="option mode is 'consume': a batch read leaves"):
         bus.browse(spark, "queue", mode="consume").count()
 
 
