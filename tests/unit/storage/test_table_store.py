@@ -249,7 +249,7 @@ def test_without_its_database_a_store_repeats_until_its_lease_is_over() -> None:
     left = iter([True] * 7)
     store, _ = opened(table, may_retry=lambda: next(left, False))
     table.script = ["lost"] * 100
-    with pytest.raises(StoreFailed, match="lease is over"):
+    with pytest.raises(StoreFailed, match="lost the shard"):
         send(store, 1)
     assert table.calls.count("insert") == 8
     assert sorted(table.rows) == [1]
@@ -441,7 +441,7 @@ def test_a_log_that_cannot_be_read_is_not_waited_for_after_the_lease() -> None:
         raise OutcomeUnknown("no database")
 
     table.heads = heads  # type: ignore[method-assign]
-    with pytest.raises(StoreUnavailable, match="lease is over"):
+    with pytest.raises(StoreUnavailable, match="lost the shard"):
         opened(table, 2, may_retry=lambda: False)
 
 

@@ -52,6 +52,8 @@ ROOT_KEY: Final = "root-key"
 LEAVE_SECONDS_MAX: Final = 0.25
 """How long clients may take to leave in a planned move, before they are cut: part of its silence."""
 RELEASE_SECONDS_MAX: Final = 5.0
+TASKS_SECONDS_MAX: Final = 10.0
+"""How long a stop waits for work under way, such as a replay."""
 HOLD_OFF_LEASES: Final = 3
 """After a planned move this node leaves the shard to others for so many leases."""
 WAIT_BEYOND_LEASE_SECONDS: Final = 2.0
@@ -179,8 +181,9 @@ class Node:
         if keeper is not None:
             keeper.withdraw()
             await self._leave()
-            for task in list(self._tasks):
-                await asyncio.wait((task,))
+            if self._tasks:
+                # Each ends soon by itself: commits and replay are not repeated any more. A silent database must not hold up the end.
+                await asyncio.wait(self._tasks, timeout=TASKS_SECONDS_MAX)
             await self._run(keeper.wait_released, RELEASE_SECONDS_MAX)
             await self._run(keeper.stop)
             self._keeper = None

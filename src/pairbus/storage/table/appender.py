@@ -3,10 +3,10 @@
 | the table answers | then |
 |---|---|
 | done | durable |
-| outcome unknown | the same frame again, under the same number: the number makes that safe. Given up when the lease has ended (S5) |
+| outcome unknown | the same frame again, under the same number: the number makes that safe. Given up when ``may_retry`` says so (S5) |
 | number taken, by our own frame | it was ours and its answer was lost: durable behind a barrier (S7) |
 | number taken, by another | somebody else owns the shard: fenced (S2) |
-| full | the reserve is given up, and the frame tried again; then until there is space or the lease has ended (S8) |
+| full | the reserve is given up, and the frame tried again; then until there is space or ``may_retry`` says no (S8) |
 | refused | failed: a repetition does not mend it |
 """
 
@@ -39,7 +39,7 @@ class Appender:
     Args:
         writer: The table.
         epoch: The owner's.
-        may_retry: Whether there is still time to repeat: False once the lease is over.
+        may_retry: Whether to repeat: False once this node stops or another owns the shard. Silence alone does not end it.
         pause: Waits for so many seconds.
         reserve_bytes: Space to hold for the day the database is full; 0: none.
     """
@@ -136,7 +136,7 @@ class Appender:
         """Wait before a repetition; how long, for the next time. Raises StoreFailed when there is no time left."""
         if self._failure or not self._may_retry():
             raise StoreFailed(
-                f"whether {what} was written is not known, and the lease is over: {error}"
+                f"whether {what} was written is not known, and it is not tried again, because this node stops or lost the shard: {error}"
             ) from error
         if seconds:
             self._pause(seconds)

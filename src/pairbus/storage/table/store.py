@@ -90,7 +90,8 @@ class TableStore:
         reader: Reads frames; used during replay, then by the reading thread.
         epoch: Of this owner.
         fence: The frame that begins this owner's epoch: what lies before is replayed, our frames begin behind.
-        may_retry: Whether a commit whose outcome is unknown may still be repeated: False once the lease is over.
+        may_retry: Whether a commit whose outcome is unknown may still be repeated: False once this node stops or another owns the
+            shard.
         pause: Waits for so many seconds; of the commit thread and the reading thread.
         cache_bytes: Bound of the message bytes in memory.
         reserve_bytes: Space held in the database for settlements.
@@ -208,7 +209,9 @@ class TableStore:
 
     def _lost_in_replay(self, error: OutcomeUnknown) -> None:
         if not self._may_retry():
-            raise StoreUnavailable(f"the log cannot be read, and the lease is over: {error}") from error
+            raise StoreUnavailable(
+                f"the log cannot be read, and this node stops or lost the shard: {error}"
+            ) from error
         self._pause(0.1)
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
