@@ -24,6 +24,9 @@ FAILOVER_INTERVAL_MAX: Final = timedelta(minutes=60)
 PING_INTERVAL_DEFAULT: Final = timedelta(minutes=1)
 PING_INTERVAL_MIN: Final = timedelta(seconds=1)
 PING_INTERVAL_MAX: Final = timedelta(minutes=30)
+FENCE_TIMEOUT_DEFAULT: Final = timedelta(minutes=5)
+FENCE_TIMEOUT_MIN: Final = timedelta(seconds=1)
+FENCE_TIMEOUT_MAX: Final = timedelta(hours=24)
 
 TriggerName = Literal["documented", "outage", "shipped"]
 Trigger = TriggerName | Callable[[BaseException], bool]
@@ -44,9 +47,16 @@ class SendAvailabilityOptions:
         trigger: Which errors count: ``"documented"``, ``"outage"``, ``"shipped"``, or ``trigger(error) -> bool``.
         while_suspect: What a send does inside the failover interval: ``"wait"`` until the primary answers, the entity
             fails over, or the caller's timeout is spent, or ``"raise"`` its error.
-        order: ``"relaxed"``. ``"session"`` is not offered yet.
+        order: ``"relaxed"``: none across an outage. ``"session"``: messages of one session arrive in the order of their
+            sends, also across failover, drain and failback. ``"partition"``: likewise, and messages without a session are
+            kept in order by their partition key.
         time_to_live: ``"freeze"``: time in the backlog does not count; ``"deduct"``: it does.
         healthy_pings: Good pings in a row before sends go to the primary again.
+        fence_timeout: With an order: how long a session may go on being parked after failback, because messages of it
+            are still in the backlog, before ``fence_policy`` applies.
+        fence_policy: What becomes of sends of that session then: ``"wait"``: they are still parked behind the others.
+            ``"raise"``: they raise ``SessionFencedError``. ``"overtake"``: they go to the primary, out of order. There is
+            an event in each case.
         spool: Not offered yet; None.
     """
 
@@ -56,9 +66,11 @@ class SendAvailabilityOptions:
     enable_syphon: bool = False
     trigger: Trigger = "documented"
     while_suspect: Literal["raise", "wait"] = "wait"
-    order: Literal["relaxed", "session"] = "relaxed"
+    order: Literal["relaxed", "session", "partition"] = "relaxed"
     time_to_live: Literal["freeze", "deduct"] = "freeze"
     healthy_pings: int = 1
+    fence_timeout: timedelta = FENCE_TIMEOUT_DEFAULT
+    fence_policy: Literal["wait", "raise", "overtake"] = "wait"
     spool: Path | str | None = None
 
     def __post_init__(self) -> None:
@@ -71,10 +83,10 @@ class SendAvailabilityOptions:
         if not callable(self.trigger) and self.trigger not in _TRIGGERS:
             raise UsageError(f"trigger is {self.trigger!r}: give one of {_TRIGGERS} or a callable")
         _check_choice("while_suspect", self.while_suspect, ("raise", "wait"))
-        _check_choice("order", self.order, ("relaxed", "session"))
+        _check_choice("order", self.order, ("relaxed", "session", "partition"))
         _check_choice("time_to_live", self.time_to_live, ("freeze", "deduct"))
-        if self.order == "session":
-            raise UsageError("order is 'session': this comes in a later release; use 'relaxed' until then")
+        _check_duration("fence_timeout", self.fence_timeout, FENCE_TIMEOUT_MIN, FENCE_TIMEOUT_MAX)
+        _check_choice("fence_policy", self.fence_policy, ("wait", "raise", "overtake"))
         if self.spool is not None:
             raise UsageError(
                 f"spool is {self.spool!r}: this comes in a later release; leave it out until then"

@@ -62,16 +62,36 @@ OTHER_PRIMARY: Final = "OtherPrimary"
 
 
 @dataclass(frozen=True, slots=True)
+class Follows:
+    """What a message must not overtake: messages of its session in another backlog queue.
+
+    Args:
+        queue: The backlog queue that the session was parked in before.
+        factory: The client that parked there; empty: any client.
+        detour: That client's messages with a detour number up to this one go first. Not used without a client: then
+            every message of the session that is in ``queue`` already goes first.
+    """
+
+    queue: str
+    factory: str = ""
+    detour: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Passport:
     """Where a parked message comes from, and how its original was written where that is not the usual way."""
 
     factory: str
+    """The client that parked it."""
     first_send_ms: int
     detour: int
+    """A number that grows with each message that this client parks."""
     reason: str
     hints: dict[str, object] = field(default_factory=dict)
     primary: str = ""
     """Address of the primary that the message is for, from ``naming.identity_of``; empty in older passports."""
+    follows: Follows | None = None
+    """Only when the session was parked in another queue before (``order="session"``)."""
 
     def text(self) -> str:
         value: dict[str, object] = {
@@ -82,6 +102,8 @@ class Passport:
         }
         if self.primary:
             value["p"] = self.primary
+        if self.follows is not None:
+            value["a"] = [self.follows.queue, self.follows.factory, self.follows.detour]
         if self.hints:
             value["h"] = self.hints
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -99,7 +121,28 @@ class Passport:
             str(value.get("r", "")),
             value.get("h", {}),
             str(value.get("p", "")),
+            _follows(value.get("a")),
         )
+
+
+def _follows(value: object) -> Follows | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 3:
+        raise ValueError("not a passport")
+    return Follows(str(value[0]), str(value[1]), int(value[2]))
+
+
+def order_key(order: str, session_id: str | None, partition_key: str | None) -> str | None:
+    """What a message is kept in order by: its session, or its partition key if ``order`` is ``"partition"``.
+
+    None: it is not kept in order. The service wants both equal when both are set.
+    """
+    if order == "relaxed":
+        return None
+    if session_id is not None or order != "partition":
+        return session_id
+    return partition_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ def test_defaults_keep_a_program_sending() -> None:
         ("while_suspect", "hope"),
         ("order", "strict"),
         ("time_to_live", "ignore"),
+        ("fence_timeout", timedelta(milliseconds=999)),
+        ("fence_timeout", timedelta(hours=25)),
+        ("fence_timeout", 300),
+        ("fence_policy", "hope"),
         ("healthy_pings", 0),
         ("healthy_pings", True),
     ],
@@ -55,12 +59,16 @@ def test_a_wrong_value_is_refused_with_its_field_and_value(field: str, value: ob
     assert str(value) in str(caught.value)
 
 
-@pytest.mark.parametrize(("field", "value"), [("order", "session"), ("spool", "/var/spool")])
-def test_what_comes_later_says_so(field: str, value: str) -> None:
-    given: dict[str, Any] = {field: value}
-
+def test_what_comes_later_says_so() -> None:
     with pytest.raises(UsageError, match="later release"):
-        SendAvailabilityOptions(**given)
+        SendAvailabilityOptions(spool="/var/spool")
+
+
+def test_an_order_comes_with_a_bound_and_a_policy() -> None:
+    options = SendAvailabilityOptions(order="session")
+
+    assert (options.fence_timeout, options.fence_policy) == (timedelta(minutes=5), "wait")
+    assert SendAvailabilityOptions(order="partition", fence_policy="overtake").order == "partition"
 
 
 def test_limits_themselves_are_allowed() -> None:

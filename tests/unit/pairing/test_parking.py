@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.pairing.parking import Passport
+from pairbus.pairing.parking import Follows, Passport
 from pairbus.sdk import message_bytes, sections
 
 PASSPORT = Passport("f", 1, 1, "timeout")
@@ -70,6 +70,39 @@ def test_a_message_that_names_no_primary_belongs_to_the_drain_of_its_queue() -> 
 
     assert parking.restore(older, 0, primary=primary).path == "orders"
     assert parking.restore(backlog(PATH), 0, primary=primary).path == "orders"
+
+
+def test_a_passport_says_what_its_message_follows() -> None:
+    original = message_bytes.encoded(ServiceBusMessage(b"x", session_id="s"))
+    follows = Follows("contoso/x-servicebus-transfer/3", "f", 41)
+    parked = parking.park(original, "orders", Passport("f", 1, 42, "timeout", follows=follows))
+
+    restored = parking.restore(parked, 0)
+    assert restored.payload == original
+    assert restored.passport is not None
+    assert restored.passport.follows == follows
+
+
+def test_a_passport_of_an_older_client_follows_nothing() -> None:
+    assert Passport.parse('{"f":"f","t":1,"n":2,"r":"timeout"}').follows is None
+    assert '"a"' not in PASSPORT.text()
+
+
+@pytest.mark.parametrize("value", ["1", '["q"]', '["q","f","x"]', '["q","f",null]', '{"q":1}'])
+def test_a_passport_that_follows_nonsense_sets_its_message_aside(value: str) -> None:
+    text = '{"f":"f","t":1,"n":2,"r":"r","a":' + value + "}"
+
+    with pytest.raises(InvalidParkedPropertyError, match="x-pairbus-passport"):
+        parking.restore(backlog(PATH, ("x-pairbus-passport", sections.encode_text(text))), 0)
+
+
+def test_what_messages_are_kept_in_order_by() -> None:
+    assert parking.order_key("relaxed", "s", "p") is None
+    assert parking.order_key("session", "s", None) == "s"
+    assert parking.order_key("session", "", None) == ""
+    assert parking.order_key("session", None, "p") is None
+    assert parking.order_key("partition", None, "p") == "p"
+    assert parking.order_key("partition", "s", "s") == "s"
 
 
 @pytest.mark.promise("P11")
