@@ -90,8 +90,8 @@ class Passport:
     hints: dict[str, object] = field(default_factory=dict)
     primary: str = ""
     """Address of the primary that the message is for, from ``naming.identity_of``; empty in older passports."""
-    follows: Follows | None = None
-    """Only when the session was parked in another queue before (``order="session"``)."""
+    follows: tuple[Follows, ...] = ()
+    """Only when the session was parked in other queues before (``order="session"``): one entry for each of them."""
 
     def text(self) -> str:
         value: dict[str, object] = {
@@ -102,8 +102,8 @@ class Passport:
         }
         if self.primary:
             value["p"] = self.primary
-        if self.follows is not None:
-            value["a"] = [self.follows.queue, self.follows.factory, self.follows.detour]
+        if self.follows:
+            value["a"] = [[one.queue, one.factory, one.detour] for one in self.follows]
         if self.hints:
             value["h"] = self.hints
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -121,13 +121,11 @@ class Passport:
             str(value.get("r", "")),
             value.get("h", {}),
             str(value.get("p", "")),
-            _follows(value.get("a")),
+            tuple(_follows(one) for one in value.get("a", ())),
         )
 
 
-def _follows(value: object) -> Follows | None:
-    if value is None:
-        return None
+def _follows(value: object) -> Follows:
     if not isinstance(value, list) or len(value) != 3:
         raise ValueError("not a passport")
     return Follows(str(value[0]), str(value[1]), int(value[2]))

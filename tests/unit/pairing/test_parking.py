@@ -74,7 +74,7 @@ def test_a_message_that_names_no_primary_belongs_to_the_drain_of_its_queue() -> 
 
 def test_a_passport_says_what_its_message_follows() -> None:
     original = message_bytes.encoded(ServiceBusMessage(b"x", session_id="s"))
-    follows = Follows("contoso/x-servicebus-transfer/3", "f", 41)
+    follows = (Follows("contoso/x-servicebus-transfer/3", "f", 41), Follows("contoso/x-servicebus-transfer/5"))
     parked = parking.park(original, "orders", Passport("f", 1, 42, "timeout", follows=follows))
 
     restored = parking.restore(parked, 0)
@@ -88,7 +88,7 @@ def test_a_passport_of_an_older_client_follows_nothing() -> None:
     assert '"a"' not in PASSPORT.text()
 
 
-@pytest.mark.parametrize("value", ["1", '["q"]', '["q","f","x"]', '["q","f",null]', '{"q":1}'])
+@pytest.mark.parametrize("value", ["1", '["q"]', '[["q"]]', '[["q","f","x"]]', '[["q","f",null]]', '{"q":1}'])
 def test_a_passport_that_follows_nonsense_sets_its_message_aside(value: str) -> None:
     text = '{"f":"f","t":1,"n":2,"r":"r","a":' + value + "}"
 
