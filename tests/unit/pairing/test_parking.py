@@ -74,7 +74,10 @@ def test_a_message_that_names_no_primary_belongs_to_the_drain_of_its_queue() -> 
 
 def test_a_passport_says_what_its_message_follows() -> None:
     original = message_bytes.encoded(ServiceBusMessage(b"x", session_id="s"))
-    follows = (Follows("contoso/x-servicebus-transfer/3", "f", 41), Follows("contoso/x-servicebus-transfer/5"))
+    follows = (
+        Follows("contoso/x-servicebus-transfer/3", "f", 41),
+        Follows("contoso/x-servicebus-transfer/5"),
+    )
     parked = parking.park(original, "orders", Passport("f", 1, 42, "timeout", follows=follows))
 
     restored = parking.restore(parked, 0)
@@ -84,7 +87,7 @@ def test_a_passport_says_what_its_message_follows() -> None:
 
 
 def test_a_passport_of_an_older_client_follows_nothing() -> None:
-    assert Passport.parse('{"f":"f","t":1,"n":2,"r":"timeout"}').follows is None
+    assert Passport.parse('{"f":"f","t":1,"n":2,"r":"timeout"}').follows == ()
     assert '"a"' not in PASSPORT.text()
 
 
