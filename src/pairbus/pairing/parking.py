@@ -92,6 +92,8 @@ class Passport:
     """Address of the primary that the message is for, from ``naming.identity_of``; empty in older passports."""
     follows: tuple[Follows, ...] = ()
     """Only when the session was parked in other queues before (``order="session"``): one entry for each of them."""
+    order: str = "relaxed"
+    """The order that its client keeps: a drain keeps it too, whatever its own options are."""
 
     def text(self) -> str:
         value: dict[str, object] = {
@@ -104,6 +106,8 @@ class Passport:
             value["p"] = self.primary
         if self.follows:
             value["a"] = [[one.queue, one.factory, one.detour] for one in self.follows]
+        if self.order != "relaxed":
+            value["o"] = self.order
         if self.hints:
             value["h"] = self.hints
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -122,6 +126,7 @@ class Passport:
             value.get("h", {}),
             str(value.get("p", "")),
             tuple(_follows(one) for one in value.get("a", ())),
+            str(value.get("o", "relaxed")),
         )
 
 

@@ -86,6 +86,12 @@ def test_a_passport_says_what_its_message_follows() -> None:
     assert restored.passport.follows == follows
 
 
+def test_a_passport_says_which_order_its_client_keeps() -> None:
+    assert Passport.parse(Passport("f", 1, 2, "r", order="session").text()).order == "session"
+    assert Passport.parse('{"f":"f","t":1,"n":2,"r":"timeout"}').order == "relaxed"
+    assert '"o"' not in PASSPORT.text()
+
+
 def test_a_passport_of_an_older_client_follows_nothing() -> None:
     assert Passport.parse('{"f":"f","t":1,"n":2,"r":"timeout"}').follows == ()
     assert '"a"' not in PASSPORT.text()

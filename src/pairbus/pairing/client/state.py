@@ -298,7 +298,7 @@ class PairingState:
             parking.park(
                 payload,
                 path,
-                Passport(self.name, now, number, reason, primary=self.identity),
+                Passport(self.name, now, number, reason, primary=self.identity, order=self.options.order),
                 is_checked=True,
             )
             for number, payload in enumerate(payloads, first)
