@@ -1,8 +1,11 @@
-"""Receivers of the asynchronous SDK that keep the bytes of their messages, and whose poll can be ended early."""
+"""Receivers of the asynchronous SDK that keep the bytes of their messages, and whose poll can be ended early; synchronous ones
+that are read in one thread.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from pairbus.errors import RemoteProtocolError
@@ -10,6 +13,23 @@ from pairbus.sdk import sections
 
 SETTLE_IN_SECONDS: Final = 0.05
 """How long a poll runs at least, so that messages that are there arrive."""
+
+
+def read_in_one_thread(receiver: Any) -> Any:
+    """Let only the caller's thread read from the connection of a synchronous receiver. Returns it. Call before it opens.
+
+    The SDK reads in a second thread too, every five seconds, to keep the connection alive. Its lock covers the reading of a
+    frame, but not what comes after: two threads may apply two frames of one message in the wrong order, and the body that
+    the program gets is not the one that was sent. A receiver that is asked for messages all the time needs no second reader.
+    """
+    create: Callable[..., None] = receiver._create_handler
+
+    def create_handler(*arguments: Any) -> None:
+        create(*arguments)
+        receiver._handler._keep_alive_interval = 0
+
+    receiver._create_handler = create_handler
+    return receiver
 
 
 def keep_payloads(receiver: Any) -> None:

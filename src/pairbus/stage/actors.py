@@ -11,6 +11,7 @@ from typing import Any, Final
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient
 
 from pairbus.pairing.clock import steady_ms
+from pairbus.sdk.receivers import read_in_one_thread
 from pairbus.stage.book import Book, Delivery
 
 RECEIVE_SECONDS: Final = 1.0
@@ -76,7 +77,7 @@ class Consumer(Actor):
 
     def _consume(self, client: ServiceBusClient) -> None:
         while not self._stop.is_set():
-            with self._receiver(client) as receiver:
+            with read_in_one_thread(self._receiver(client)) as receiver:
                 while not self._stop.is_set():
                     messages = receiver.receive_messages(
                         max_message_count=RECEIVE_MAX, max_wait_time=RECEIVE_SECONDS

@@ -296,6 +296,8 @@ def _receiver(
 ) -> ServiceBusReceiver:
     from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 
+    from pairbus.sdk.receivers import read_in_one_thread
+
     path, sub_queue = split_sub_queue(flags.entity)
     sub_queue = sub_queue or (DEAD_LETTER if flags.dead_letter else "")
     settings: dict[str, Any] = {
@@ -308,9 +310,13 @@ def _receiver(
     if flags.session is not None:
         settings["session_id"] = NEXT_AVAILABLE_SESSION if flags.session == NEXT_SESSION else flags.session
     target = find_target(path)
-    if target.subscription:
-        return client.get_subscription_receiver(target.name, target.subscription, **settings)
-    return client.get_queue_receiver(target.name, **settings)
+    receiver = (
+        client.get_subscription_receiver(target.name, target.subscription, **settings)
+        if target.subscription
+        else client.get_queue_receiver(target.name, **settings)
+    )
+    read_in_one_thread(receiver)
+    return receiver
 
 
 def _shown_name(flags: ReceiveFlags | PeekFlags) -> str:
