@@ -26,11 +26,11 @@ from pairbus.pairing.client.management import Management
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import client_settings, handlers, message_bytes, receivers
+from pairbus.sdk.addresses import connect
 from pairbus.sdk.admin import NoManageRight
 from pairbus.sdk.browsing import Browsed, page_of
 from pairbus.sdk.connection_string import namespace_name, parse_connection_string
 from pairbus.sdk.failures import Failure, classify
-from pairbus.sdk.trust import reaching
 
 PAGE: Final = 100
 WAIT_SECONDS: Final = 1.0
@@ -96,16 +96,15 @@ class Backlog:
             )
         self.name = namespace_name(first.host, first.namespace, name) if first else str(name)
         self._primary = primary
-        self._address = first.host if first else None
+        self._addresses = first.hosts if first else ()
         second = parse_connection_string(secondary, "secondary")
         self._secondary, self._host = second.text, second.host
         self._count = count
         self._trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file else {}
 
     def _client(self, connection_string: str) -> ServiceBusClient:
-        return ServiceBusClient.from_connection_string(
-            connection_string, retry_total=1, **reaching(connection_string), **self._trust
-        )
+        client: ServiceBusClient = connect(ServiceBusClient, connection_string, retry_total=1, **self._trust)
+        return client
 
     async def queues(self) -> list[QueueRow]:
         """Every backlog queue with its counts; extra ones included."""
@@ -131,9 +130,9 @@ class Backlog:
         Raises:
             OtherPrimaryError: A queue belongs to another primary, and no alias names it.
         """
-        if self._address is None:
+        if not self._addresses:
             return
-        identity = naming.PrimaryIdentity.make(self._address, primary_aliases)
+        identity = naming.PrimaryIdentity.make(self._addresses, primary_aliases)
         for row in rows:
             if not identity.accepts(row.owner):
                 raise OtherPrimaryError(row.name, row.owner, identity.address)
@@ -226,7 +225,7 @@ class Backlog:
                 secondary,
                 queues,
                 name=self.name,
-                identity=naming.PrimaryIdentity.make(client_settings.address_of(primary), primary_aliases),
+                identity=naming.PrimaryIdentity.make(client_settings.addresses_of(primary), primary_aliases),
                 counters=counters,
                 ledger=ledger,
                 not_found=not_found,

@@ -73,7 +73,7 @@ def build(
         wall_clock=wall_ms,
         time_to_live=time_to_live,
         observer=observer,
-        identity=identity or PrimaryIdentity.make(client_settings.address_of(primary)),
+        identity=identity or PrimaryIdentity.make(client_settings.addresses_of(primary)),
     )
     return drain, doubts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,13 +30,16 @@ class PrimaryIdentity:
     aliases: frozenset[str] = frozenset()
 
     @staticmethod
-    def make(host: str, aliases: Iterable[str] = ()) -> PrimaryIdentity:
-        """The identity of the primary at ``host``, which may also be called by the ``aliases``."""
+    def make(hosts: str | Sequence[str], aliases: Iterable[str] = ()) -> PrimaryIdentity:
+        """The identity of the primary at ``hosts``: the first one names it; the others, and the ``aliases``, lead to it too."""
         if isinstance(aliases, str):
             raise UsageError(
                 f"primary_aliases is {aliases!r}: give a list of addresses, each a host or host:port"
             )
-        return PrimaryIdentity(identity_of(host), frozenset(identity_of(alias) for alias in aliases))
+        first, *others = [hosts] if isinstance(hosts, str) else hosts
+        return PrimaryIdentity(
+            identity_of(first), frozenset(identity_of(alias) for alias in (*others, *aliases))
+        )
 
     def accepts(self, address: str) -> bool:
         """Whether something marked with ``address`` belongs to this primary. Without a mark it does."""
@@ -55,10 +58,12 @@ def identity_of(host: str) -> str:
     return name if port in ("", str(AMQP_PORT), str(AMQPS_PORT)) else f"{name}:{port}"
 
 
-def check_different(primary: str, secondary: str) -> None:
-    """Raise SameNamespaceError when both are one broker."""
-    if primary == secondary:
-        raise SameNamespaceError(f"primary and secondary are both {primary}: give two different namespaces")
+def check_different(primary: str | Sequence[str], secondary: str | Sequence[str]) -> None:
+    """Raise SameNamespaceError when an address of one is an address of the other."""
+    own = [primary] if isinstance(primary, str) else primary
+    for host in [secondary] if isinstance(secondary, str) else secondary:
+        if host in own:
+            raise SameNamespaceError(f"primary and secondary are both {host}: give two different namespaces")
 
 
 def backlog_prefix(primary: str) -> str:

@@ -11,6 +11,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as Ai
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.sdk import client_settings
+from pairbus.sdk.addresses import addresses_of
 
 
 class NoManageRight(Exception):
@@ -27,9 +28,9 @@ def admin_client(
         options: Options of the administration client.
         host: The address with its port; a client that uses TLS does not know its port.
     """
-    from pairbus.sdk.plain_http import PlainHttpTransport  # noqa: PLC0415 - it needs requests
+    from pairbus.sdk import plain_http  # noqa: PLC0415 - it needs requests
 
-    credential, given = _arguments(client, options, ServiceBusSharedKeyCredential, PlainHttpTransport)
+    credential, given = _arguments(client, options, ServiceBusSharedKeyCredential, plain_http)
     return ServiceBusAdministrationClient(host or client.fully_qualified_namespace, credential, **given)
 
 
@@ -37,13 +38,13 @@ def aio_admin_client(
     client: Any, options: dict[str, Any], host: str | None = None
 ) -> AioAdministrationClient:
     """As ``admin_client``, for an asynchronous client."""
-    from pairbus.sdk.plain_http_aio import PlainHttpTransport  # noqa: PLC0415 - it needs aiohttp
+    from pairbus.sdk import plain_http_aio  # noqa: PLC0415 - it needs aiohttp
 
-    credential, given = _arguments(client, options, AioSharedKeyCredential, PlainHttpTransport)
+    credential, given = _arguments(client, options, AioSharedKeyCredential, plain_http_aio)
     return AioAdministrationClient(host or client.fully_qualified_namespace, credential, **given)
 
 
-def _arguments(client: Any, options: dict[str, Any], key: Any, transport: Any) -> tuple[Any, dict[str, Any]]:
+def _arguments(client: Any, options: dict[str, Any], key: Any, transports: Any) -> tuple[Any, dict[str, Any]]:
     given = {"retry_total": 1, "connection_timeout": 10, "read_timeout": 15, **options}
     credential = client_settings.credential_of(client)
     if isinstance(credential, AzureNamedKeyCredential):
@@ -51,7 +52,10 @@ def _arguments(client: Any, options: dict[str, Any], key: Any, transport: Any) -
         credential = key(*credential.named_key)
     elif not hasattr(credential, "get_token"):
         raise NoManageRight(f"{type(credential).__name__} is of no use to the administration client")
-    if not client_settings.uses_tls(client):
+    addresses = addresses_of(client)
+    if addresses is not None:
+        given["transport"] = transports.SpreadHttpTransport(addresses, **given)
+    elif not client_settings.uses_tls(client):
         # A namespace that is reached without TLS is asked without TLS too: the SDK has no switch for that.
-        given["transport"] = transport(**given)
+        given["transport"] = transports.PlainHttpTransport(**given)
     return credential, given

@@ -13,6 +13,7 @@ from azure.servicebus.aio._base_handler_async import (
 )
 
 from pairbus.sdk import client_settings
+from pairbus.sdk.addresses import addresses_of, spread
 
 if TYPE_CHECKING:
     from typing import Self
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
 
 def asynchronous(client: Any) -> ServiceBusClient:
     """An asynchronous official client that reaches the same namespace in the same way as a synchronous one."""
-    return ServiceBusClient(
+    made = ServiceBusClient(
         client.fully_qualified_namespace,
         _asynchronous_credential(client_settings.credential_of(client)),
         **client_settings.settings_of(client),
     )
+    addresses = addresses_of(client)
+    if addresses is not None:
+        spread(made, addresses)
+    return made
 
 
 def _asynchronous_credential(credential: Any) -> Any:

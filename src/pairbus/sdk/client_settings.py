@@ -32,6 +32,12 @@ def address_of(client: Any) -> str:
     return str(custom).split("://", 1)[-1].split("/", 1)[0]
 
 
+def addresses_of(client: Any) -> tuple[str, ...]:
+    """All addresses at which an SDK client reaches its namespace: one, unless ``sdk.addresses`` gave it more."""
+    listed = getattr(client, "_pairbus_addresses", None)
+    return (address_of(client),) if listed is None else listed.hosts
+
+
 def check_entity(client: Any, path: str) -> None:
     """Raise UsageError, as the SDK does, when a client's connection string is for another entity than ``path``."""
     only = getattr(client, "_entity_name", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,11 +28,15 @@ class ConnectionString:
 
     text: str
     host: str
-    """With the port, as the endpoint gives it."""
+    """With the port, as the endpoint gives it; the first one when it lists several."""
     namespace: str | None
     is_emulator: bool
     key_name: str = ""
     key: str = ""
+    hosts: tuple[str, ...] = ()
+    """All addresses that the endpoint lists; any of them leads to the namespace."""
+    first_text: str = ""
+    """The connection string with the first address alone, as the official clients take it."""
 
     def __repr__(self) -> str:
         return f"ConnectionString(host={self.host!r}, namespace={self.namespace!r})"
@@ -45,12 +50,17 @@ def parse_connection_string(text: str, side: str) -> ConnectionString:
         raise UsageError(
             f"the {side} connection string is {kind}: give one like Endpoint=sb://…;SharedAccessKeyName=…"
         )
-    pairs = (part.split("=", 1) for part in text.split(";") if "=" in part)
-    values = {key.strip().lower(): value.strip() for key, value in pairs}
+    values = _values_of(text)
     endpoint = values.get("endpoint", values.get("hostname", ""))
-    host = endpoint.split("://", 1)[-1].split("/", 1)[0]
-    if not host:
+    listed = endpoint.split("://", 1)[-1].split("/", 1)[0]
+    hosts = tuple(dict.fromkeys(host.strip() for host in listed.split(",")))
+    if not listed:
         raise UsageError(f"the {side} connection string has no Endpoint=sb://…")
+    if not all(hosts):
+        raise UsageError(
+            f"the {side} connection string lists an empty address, in {listed!r}: give host:port,host:port"
+        )
+    host = hosts[0]
     namespace = values.get("namespace") or None
     if namespace is not None and not _LABEL.match(namespace):
         raise UsageError(
@@ -63,7 +73,45 @@ def parse_connection_string(text: str, side: str) -> ConnectionString:
         values.get("usedevelopmentemulator") == "true",
         values.get("sharedaccesskeyname", ""),
         values.get("sharedaccesskey", ""),
+        hosts,
+        text if len(hosts) == 1 else _with_hosts(text, listed, host),
     )
+
+
+def merge_connection_strings(given: str | Sequence[str], side: str) -> str:
+    """One connection string that lists the addresses of all given ones. Raises UsageError when they are not of one namespace."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return parse_connection_string(given, side).text
+    parts = [parse_connection_string(text, side) for text in given]
+    if not parts:
+        raise UsageError(
+            f"the list of {side} connection strings is empty: give one like Endpoint=sb://…;SharedAccessKeyName=…"
+        )
+    first = parts[0]
+    rest = _rest_of(first.text)
+    for part in parts[1:]:
+        differing = {key for key, value in rest.items() ^ _rest_of(part.text).items()}
+        if differing:
+            raise UsageError(
+                f"the {side} connection strings of {first.host} and {part.host} differ in {', '.join(sorted(differing))}: several "
+                "addresses of one namespace have the same key and the same Namespace"
+            )
+    hosts = dict.fromkeys(host for part in parts for host in part.hosts)
+    return _with_hosts(first.first_text, first.host, ",".join(hosts))
+
+
+def _values_of(text: str) -> dict[str, str]:
+    pairs = (part.split("=", 1) for part in text.split(";") if "=" in part)
+    return {key.strip().lower(): value.strip() for key, value in pairs}
+
+
+def _with_hosts(text: str, before: str, after: str) -> str:
+    pattern = rf"((?:endpoint|hostname)\s*=\s*(?:[a-z]+://)?\s*){re.escape(before)}"
+    return re.sub(pattern, lambda found: found[1] + after, text, count=1, flags=re.IGNORECASE)
+
+
+def _rest_of(text: str) -> dict[str, str]:
+    return {key: value for key, value in _values_of(text).items() if key not in ("endpoint", "hostname")}
 
 
 def namespace_name(host: str, declared: str | None = None, given: str | None = None) -> str:

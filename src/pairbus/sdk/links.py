@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 
 from pairbus.errors import UsageError
+from pairbus.sdk.addresses import connect
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
@@ -22,11 +23,12 @@ SUB_QUEUES: Final = {
 def client_of(conn_str: str, **options: Any) -> ServiceBusClient:
     """The official client. Its errors never show the connection string, for it holds a key."""
     try:
-        return ServiceBusClient.from_connection_string(conn_str, logging_enable=False, **options)
+        client: ServiceBusClient = connect(ServiceBusClient, conn_str, logging_enable=False, **options)
     except ValueError:
         raise UsageError(
             "connectionString cannot be used: it needs Endpoint, SharedAccessKeyName and SharedAccessKey"
         ) from None
+    return client
 
 
 def at_once(link: Any) -> Any:

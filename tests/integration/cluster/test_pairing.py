@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
+from pairbus.sdk import client_settings
 from tests.integration.cluster.kit import QUEUE, Cluster, wait_until
 from tests.postgres_kit import PostgresServer, own_server
 
@@ -52,8 +53,8 @@ def test_a_pair_survives_a_machine_of_its_primary_and_then_all_of_it(
         enable_syphon=True,
     )
     with PairedServiceBusClient.from_connection_strings(
-        other.connection_string,
-        secondary.owner_and_other()[1].connection_string,
+        [owner.connection_string, other.connection_string],
+        [node.connection_string for node in secondary.nodes],
         options=options,
         retry_total=0,
     ) as client:
@@ -70,7 +71,8 @@ def test_a_pair_survives_a_machine_of_its_primary_and_then_all_of_it(
                         accepted.append(str(number))
 
         send(0, 10)
-        owner.kill()
+        assert client_settings.addresses_of(client.primary)[0] in owner.connection_string
+        owner.kill()  # the node that the client is connected to
         killed = time.monotonic()
         send(10, 1)
         print(

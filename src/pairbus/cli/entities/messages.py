@@ -249,17 +249,20 @@ def peek(flags: PeekFlags) -> int:
 def _client(ready_file: str | None) -> ServiceBusClient:
     from azure.servicebus import ServiceBusClient
 
+    from pairbus.sdk.addresses import connect
+
     connection_string, ca_file = connection_of(None, ready_file, None, os.environ)
     settings: dict[str, Any] = {"retry_total": 1, "logging_enable": False}
     if ca_file is not None:
         settings["connection_verify"] = ca_file
     try:
-        return ServiceBusClient.from_connection_string(connection_string, **settings)
+        client: ServiceBusClient = connect(ServiceBusClient, connection_string, **settings)
     except ValueError:
         # The client's text may repeat the string; the way out is the same for every fault in it.
         raise UsageError(
             "the connection string cannot be used: it needs Endpoint, SharedAccessKeyName and SharedAccessKey"
         ) from None
+    return client
 
 
 def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: str = SESSION_HINT) -> int:

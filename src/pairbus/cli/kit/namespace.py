@@ -83,15 +83,21 @@ def administration_client(
     """The official administration client for a namespace."""
     from azure.servicebus.management import ServiceBusAdministrationClient
 
+    from pairbus.sdk.addresses import Addresses
     from pairbus.sdk.connection_string import parse_connection_string
-    from pairbus.sdk.plain_http import PlainHttpTransport
+    from pairbus.sdk.plain_http import PlainHttpTransport, SpreadHttpTransport
 
     settings = {"retry_total": 1, **({"connection_verify": ca_file} if ca_file else {}), **options}
-    if not ca_file and parse_connection_string(connection_string, "given").is_emulator:
-        # A namespace that is reached without TLS is asked without TLS too, as pairing does: `pairbus up` just works.
+    parts = parse_connection_string(connection_string, "given")
+    # A namespace that is reached without TLS is asked without TLS too, as pairing does: `pairbus up` just works.
+    is_plain = not ca_file and parts.is_emulator
+    if len(parts.hosts) > 1:
+        addresses = Addresses(parts.hosts, uses_tls=not is_plain)
+        settings.setdefault("transport", SpreadHttpTransport(addresses, **settings))
+    elif is_plain:
         settings.setdefault("transport", PlainHttpTransport())
     try:
-        return ServiceBusAdministrationClient.from_connection_string(connection_string, **settings)
+        return ServiceBusAdministrationClient.from_connection_string(parts.first_text, **settings)
     except (ValueError, UnboundLocalError) as error:
         # The second is how the client takes a connection string without a key. Neither text repeats the string.
         raise UsageError(

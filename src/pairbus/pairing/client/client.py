@@ -33,8 +33,13 @@ from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
 from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
 from pairbus.sdk import client_settings, message_bytes
-from pairbus.sdk.connection_string import namespace_name, normal_host, parse_connection_string
-from pairbus.sdk.trust import reaching
+from pairbus.sdk.addresses import connect
+from pairbus.sdk.connection_string import (
+    merge_connection_strings,
+    namespace_name,
+    normal_host,
+    parse_connection_string,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -122,9 +127,9 @@ class PairedClient(Generic[Official, Sender]):
         self.fully_qualified_namespace = client_settings.host_of(primary)
         self.options = options if options is not None else SendAvailabilityOptions()
         name = namespace_name(self.fully_qualified_namespace, given=primary_namespace)
-        self._hosts = (_host_of(primary), _host_of(secondary))
-        naming.check_different(*self._hosts)
-        self._identity = naming.PrimaryIdentity.make(client_settings.address_of(primary), primary_aliases)
+        self._hosts = (_hosts_of(primary)[0], _hosts_of(secondary)[0])
+        naming.check_different(_hosts_of(primary), _hosts_of(secondary))
+        self._identity = naming.PrimaryIdentity.make(client_settings.addresses_of(primary), primary_aliases)
         self._is_registered = False
         self._runtime = type(self)._runtime_class()
         self._watched: set[str] = set()
@@ -162,8 +167,8 @@ class PairedClient(Generic[Official, Sender]):
     @classmethod
     def from_connection_strings(
         cls,
-        primary: str,
-        secondary: str,
+        primary: str | Sequence[str],
+        secondary: str | Sequence[str],
         *,
         options: SendAvailabilityOptions | None = None,
         primary_namespace: str | None = None,
@@ -175,14 +180,18 @@ class PairedClient(Generic[Official, Sender]):
         not_found: Literal["dead-letter", "wait"] = "dead-letter",
         **client_options: Any,
     ) -> Self:
-        """Make the client from two connection strings. ``client_options`` go to both official clients."""
-        first = parse_connection_string(primary, "primary")
-        second = parse_connection_string(secondary, "secondary")
+        """Make the client from two connection strings. ``client_options`` go to both official clients.
+
+        A namespace that several nodes serve may have several addresses: a connection string that lists them
+        (``Endpoint=sb://node-1:5671,node-2:5671/;…``), or a list of connection strings. When one address does not serve,
+        links go on to the next, before the namespace counts as not available.
+        """
+        first = parse_connection_string(merge_connection_strings(primary, "primary"), "primary")
+        second = parse_connection_string(merge_connection_strings(secondary, "secondary"), "secondary")
         name = namespace_name(first.host, first.namespace, primary_namespace)
-        make = cls._official.from_connection_string
         return cls(
-            make(first.text, **{**reaching(first.text), **client_options}),
-            make(second.text, **{**reaching(second.text), **client_options}),
+            connect(cls._official, first.text, **client_options),
+            connect(cls._official, second.text, **client_options),
             options=options,
             primary_namespace=name,
             primary_aliases=primary_aliases,
@@ -510,8 +519,9 @@ class PairedClient(Generic[Official, Sender]):
                 self._runtime.notify()
 
 
-def _host_of(client: Any) -> str:
-    return normal_host(client_settings.address_of(client), is_emulator=not client_settings.uses_tls(client))
+def _hosts_of(client: Any) -> list[str]:
+    is_emulator = not client_settings.uses_tls(client)
+    return [normal_host(host, is_emulator=is_emulator) for host in client_settings.addresses_of(client)]
 
 
 async def _close_sender(sender: SenderCore) -> None:

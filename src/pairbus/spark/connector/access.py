@@ -62,12 +62,11 @@ class Access:
         return normal_host(parts.host, is_emulator=parts.is_emulator)
 
     def connection(self) -> dict[str, Any]:
-        """What the official client needs to know: the connection string, its port over TLS, whom to trust."""
-        from pairbus.sdk.trust import reaching, trusting
+        """What ``sdk.addresses.connect`` needs to know: the connection string and whom to trust."""
+        from pairbus.sdk.trust import trusting
 
-        text = self.connection_string()
         trust = {"ssl_context": trusting(self.authorities)} if self.authorities else {}
-        return {"conn_str": text, **reaching(text), **trust}
+        return {"conn_str": self.connection_string(), **trust}
 
 
 def parse_access(connection_string: str, variable: str, namespace: str, ca_file: str) -> Access:

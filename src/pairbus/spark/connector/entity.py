@@ -18,6 +18,7 @@ from pairbus.amqp.types import Symbol, Timestamp, Uuid
 from pairbus.errors import UsageError
 from pairbus.sdk import browsing, handlers, links
 from pairbus.sdk import settling as sdk_settling
+from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
 from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.entity_kind import refuse_topic
@@ -248,9 +249,7 @@ class _Settling:
 
 
 async def _settle(options: SourceOptions, settling: _Settling, sessions: Sequence[str | None]) -> None:
-    async with AsyncServiceBusClient.from_connection_string(
-        **options.access.connection(), retry_total=2
-    ) as client:
+    async with connect(AsyncServiceBusClient, **options.access.connection(), retry_total=2) as client:
         try:
             async with links.at_once(receiver_of(client, options)) as receiver:
                 await _complete(receiver, settling, len(sessions))

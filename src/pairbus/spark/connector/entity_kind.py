@@ -18,6 +18,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.errors import UsageError
 from pairbus.sdk import handlers, links
+from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ async def management_of(access: Access) -> AsyncIterator[ServiceBusAdministratio
         host = parse_connection_string(text, "given").host
         async with (
             asyncio.timeout(MANAGEMENT_SECONDS),
-            ServiceBusClient.from_connection_string(**access.connection()) as client,
+            connect(ServiceBusClient, **access.connection()) as client,
         ):
             try:
                 management = aio_admin_client(client, settings, host)
@@ -124,7 +125,7 @@ async def _is_receiver_refused(options: SourceOptions, session_id: str | None) -
     try:
         async with (
             asyncio.timeout(LINK_SECONDS),
-            ServiceBusClient.from_connection_string(**options.access.connection(), retry_total=0) as client,
+            connect(ServiceBusClient, **options.access.connection(), retry_total=0) as client,
         ):
             receiver = links.at_once(client.get_queue_receiver(options.queue, **settings))
             handlers.set_retries(receiver, 0)

@@ -20,6 +20,7 @@ from pairbus.drain.azure_ports import LINKS_MAX, AzureOutlet
 from pairbus.drain.plan import BATCH_BYTES, BacklogMessage, forbidden
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
+from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.links import SendersAtOnce
 from pairbus.spark.connector.access import lasting_refusal
@@ -77,9 +78,7 @@ class _Sending:
         self._sent = 0
 
     async def run(self, rows: Iterator[Row]) -> Sent:
-        async with ServiceBusClient.from_connection_string(
-            **self._options.access.connection(), retry_total=1
-        ) as client:
+        async with connect(ServiceBusClient, **self._options.access.connection(), retry_total=1) as client:
             senders: Any = SendersAtOnce(client)
             outlets = [AzureOutlet(senders) for _ in range(self._options.in_flight)]
             try:

@@ -12,10 +12,11 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing.naming import backlog_index, backlog_queue
 from pairbus.sdk import links
+from pairbus.sdk.addresses import connect
 from pairbus.sdk.browsing import Browser, open_without_link
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.failures import Failure, classify
-from pairbus.sdk.trust import bundle_of, reaching
+from pairbus.sdk.trust import bundle_of
 
 
 class Census:
@@ -29,8 +30,7 @@ class Census:
         self._files = ExitStack()
         bundle = self._files.enter_context(bundle_of(authorities))
         self._trust: dict[str, Any] = {"connection_verify": bundle} if bundle else {}
-        self._reach = {**reaching(secondary), **self._trust}
-        self._client = links.client_of(secondary, retry_total=1, **self._reach)
+        self._client = links.client_of(secondary, retry_total=1, **self._trust)
         self._browsers: dict[str, Browser] = {}
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Census:
         from pairbus.sdk.admin import aio_admin_client
 
         counts: dict[str, int | None] = {}
-        async with AsyncServiceBusClient.from_connection_string(self._secondary, **self._reach) as client:
+        async with connect(AsyncServiceBusClient, self._secondary, **self._trust) as client:
             try:
                 async with aio_admin_client(client, self._trust, self._host) as management:
                     async for queue in management.list_queues_runtime_properties():

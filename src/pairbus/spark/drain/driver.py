@@ -141,8 +141,10 @@ class _Run:
         first = parse_connection_string(options.primary, "primary")
         second = parse_connection_string(options.secondary, "secondary")
         check_different(
-            normal_host(first.host, is_emulator=first.is_emulator),
-            normal_host(second.host, is_emulator=second.is_emulator),
+            *(
+                [normal_host(host, is_emulator=side.is_emulator) for host in side.hosts]
+                for side in (first, second)
+            )
         )
         self._name = namespace_name(first.host, first.namespace, options.primary_namespace)
         self._options = options

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from azure.servicebus.aio import ServiceBusClient
 
@@ -24,8 +24,9 @@ from pairbus.drain.shell import Drain, close_all
 from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.statistics import Counters
+from pairbus.sdk.addresses import connect
 from pairbus.sdk.connection_string import parse_connection_string
-from pairbus.sdk.trust import reaching, trusting
+from pairbus.sdk.trust import trusting
 from pairbus.spark.drain.order import OrderedInbox
 from pairbus.spark.drain.report import TIME_IS_UP
 from pairbus.spark.drain.rows import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
@@ -153,13 +154,13 @@ class Task:
         self._rows = Rows()
         self._clients = [_client(settings, settings.primary, 0), _client(settings, settings.secondary, 1)]
         inbox = OrderedInbox if settings.is_ordered else AzureInbox
-        host = parse_connection_string(settings.primary, "primary").host
+        hosts = parse_connection_string(settings.primary, "primary").hosts
         self._drain = task_drain(
             settings,
             [inbox(self._clients[1], queue, steady_ms, wall_ms) for queue in queues],
             AzureOutlet(self._clients[0]),
             self._rows,
-            identity=PrimaryIdentity.make(host, settings.primary_aliases),
+            identity=PrimaryIdentity.make(hosts, settings.primary_aliases),
         )
 
     async def run(self) -> list[LedgerRow]:
@@ -178,10 +179,14 @@ class Task:
 
 
 def _client(settings: TaskSettings, connection_string: str, retries: int) -> ServiceBusClient:
-    options: dict[str, Any] = {"ssl_context": trusting(settings.authorities), **reaching(connection_string)}
-    return ServiceBusClient.from_connection_string(
-        connection_string, retry_total=retries, logging_enable=False, **options
+    client: ServiceBusClient = connect(
+        ServiceBusClient,
+        connection_string,
+        retry_total=retries,
+        logging_enable=False,
+        ssl_context=trusting(settings.authorities),
     )
+    return client
 
 
 def run_task(settings: TaskSettings, queues: Sequence[str]) -> list[LedgerRow]:
