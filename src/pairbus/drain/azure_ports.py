@@ -157,6 +157,7 @@ class AzureInbox:
             receiver = self._client.get_queue_receiver(self.queue)
             # Reopening is ours to do: the hooks below belong to one link.
             handlers.set_retries(receiver, 0)
+            handlers.open_quickly(receiver)
             async with asyncio.timeout(OPEN_SECONDS):
                 await receiver.__aenter__()
             receivers.keep_payloads(receiver)
@@ -222,6 +223,7 @@ class AzureOutlet:
             sender = self._client.get_queue_sender(path)
             # A link that died while idle is opened again once; the plan decides what happens when that fails.
             handlers.set_retries(sender, 1)
+            handlers.open_quickly(sender)
         self._senders[key] = sender  # at the end: the first is the least recently used
         return sender
 
@@ -264,6 +266,7 @@ class AzureOutlet:
     async def _look(self, index: DestinationIndex, path: str, ids: frozenset[str], now: int) -> None:
         receiver = open_without_link_async(self._client.get_queue_receiver(path))
         handlers.set_retries(receiver, 0)
+        handlers.open_quickly(receiver)
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 async with asyncio.timeout(OPEN_SECONDS):

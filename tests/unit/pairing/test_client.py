@@ -301,6 +301,23 @@ def test_a_ping_that_failed_is_not_called_answered(stage: Stage) -> None:
     stage.play(act)
 
 
+def test_the_answer_to_a_ping_counts_before_its_link_is_closed(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        client = bench.paired()
+        bench.primary.answer = refuse(REFUSED)
+        await client.get_queue_sender("orders").send_messages(text(1))
+        bench.primary.answer = accept
+        bench.primary.closing_s = 2.0
+        await asyncio.sleep(11)
+
+        assert client.health()["orders"].state is Health.HEALTHY
+        await asyncio.sleep(5)
+        await client.close()
+
+    stage.play(act)
+
+
 def test_a_key_that_the_primary_refuses_during_an_outage_is_reported_loudly_and_once(stage: Stage) -> None:
     async def act() -> None:
         bench = Bench()

@@ -105,6 +105,25 @@ def test_a_plain_send_that_overruns_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
         runtime.run(subject.send("message", 0.01, 0.01))
 
 
+def test_a_send_that_fails_does_not_wait_for_the_end_of_its_connection() -> None:
+    is_over = threading.Event()
+    handler = SimpleNamespace(close=lambda: is_over.wait(WAIT_SECONDS))
+
+    def send_messages(message: Any, **options: Any) -> None:
+        # What the SDK does with a connection that is lost. Its close waits for a thread that sleeps for half a second.
+        subject.sender._close_handler()
+        raise ConnectionError
+
+    subject = link(runtime.Limits(), send_messages)
+    subject.sender._handler = handler
+    with pytest.raises(ConnectionError):
+        runtime.run(subject.send("message", 1.0, 1.0))
+
+    assert not is_over.is_set()
+    assert subject.sender._handler is None
+    is_over.set()
+
+
 def test_a_forked_process_has_a_watcher_of_its_own() -> None:
     limits = runtime.Limits()
     slot = link(limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import socket
 from collections.abc import Iterator
@@ -53,6 +54,45 @@ def test_a_client_reaches_its_namespace_as_the_one_it_was_made_after() -> None:
     assert isinstance(other, AsyncClient)
     assert client_settings.settings_of(other) == client_settings.settings_of(client)
     assert other.fully_qualified_namespace == client.fully_qualified_namespace
+
+
+@pytest.mark.parametrize("kind", [ServiceBusClient, AsyncClient])
+def test_a_link_is_opened_without_a_pause_between_its_frames(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender: Any = kind.from_connection_string(TEXT).get_queue_sender("orders")
+    frames = 9
+    read: list[int] = []
+
+    def is_ready() -> bool:
+        read.append(len(read))
+        return len(read) > frames
+
+    async def is_ready_later() -> bool:
+        return is_ready()
+
+    handler = SimpleNamespace(client_ready=is_ready, client_ready_async=is_ready_later)
+    monkeypatch.setattr(sender, "_create_handler", lambda auth: setattr(sender, "_handler", handler))
+
+    handlers.open_quickly(sender)
+    sender._create_handler(None)
+
+    answer = handler.client_ready() if kind is ServiceBusClient else asyncio.run(handler.client_ready_async())
+    assert answer is True, (
+        "one question of the SDK reads every frame; it sleeps for 50 ms before it asks again"
+    )
+    assert len(read) == frames + 1
+
+
+def test_a_link_that_does_not_open_leaves_the_deadline_to_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "READ_SECONDS", 0.0)
+    handler = SimpleNamespace(client_ready=lambda: False)
+    sender: Any = SimpleNamespace(_create_handler=lambda auth: setattr(sender, "_handler", handler))
+
+    handlers.open_quickly(sender)
+    sender._create_handler(None)
+
+    assert handler.client_ready() is False
 
 
 @pytest.mark.promise("P16")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 BACKLOG_RETRIES: Final = 1
 """A connection that died while idle is opened once more before its queue leaves the rotation. An answer is final."""
 PRIMARY_RETRIES_MAX: Final = 1
-PRIMARY_BACKOFF_SECONDS_MAX: Final = 0.25
+PRIMARY_BACKOFF_SECONDS_MAX: Final = 0.05
 """Bounds on the SDK's own retries when a failed send is detoured or held anyway: its three retries take eleven seconds,
 which the message may spend in the backlog."""
 ENTER_SECONDS: Final = 5.0

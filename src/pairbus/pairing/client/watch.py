@@ -86,19 +86,29 @@ async def _ping(client: PairedClient[Any, Any], health: EntityHealth) -> None:
     state.emit(Kind.PING_SENT, health.path, "asking whether the entity is back")
     seconds = health.pings.timeout_ms / 1000
     error: Exception | None = None
-    is_loud = False
     sender: Any = None
     try:
         # A fresh link for each ping: an old one would report its own death, not the entity's.
         sender = client.primary.get_queue_sender(health.path)
         handlers.set_retries(sender, 0)
         handlers.free_sockets(sender)
+        handlers.open_quickly(sender)
         async with client._runtime.limit(sender, seconds):
             await client._runtime.call(sender.send_messages, ping_message(), timeout=seconds * SDK_SHARE)
     except Exception as caught:  # noqa: BLE001 - every error is the answer to the ping
         error = caught
-    finally:
+    except BaseException:
         await client._close_quietly(sender)
+        raise
+    # The answer counts at once: closing the link takes the SDK half a second.
+    _answered(client, health, error)
+    await client._close_quietly(sender)
+
+
+def _answered(client: PairedClient[Any, Any], health: EntityHealth, error: Exception | None) -> None:
+    """A ping was accepted, or failed with ``error``."""
+    state = client._state
+    is_loud = False
     with state.lock:
         if client._is_ended:
             return

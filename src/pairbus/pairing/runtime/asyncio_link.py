@@ -79,6 +79,7 @@ class AsyncioLink:
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        handlers.open_quickly(sender)
         self._sdk_send = handlers.share(sender, self._send)
         self._sdk_open = handlers.share_opening(sender, self._open, self._let_go)
         self._can_pipeline = handlers.can_pipeline(sender)

@@ -61,7 +61,8 @@ class ThreadLink:
         self._is_wanted = is_wanted
         self._ending: list[tuple[threading.Thread, Any]] = []
         self._sdk_send = handlers.share(sender, self._send)
-        handlers.free_sockets(sender)
+        handlers.open_quickly(sender)
+        handlers.share_closing(sender, self._drop)
         handlers.end_retries(sender, self._is_over)
         limits.add(self)
 
