@@ -8,7 +8,7 @@ import pytest
 
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.nodes import PostgresNodes
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, DatabaseCopies, NodeEntry
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import shared_server
 
@@ -61,3 +61,7 @@ def test_a_node_can_be_forgotten(table: PostgresNodes) -> None:
     assert table.forget("a")
     assert not table.forget("a")
     assert table.nodes() == []
+
+
+def test_the_database_tells_about_its_standbys(table: PostgresNodes) -> None:
+    assert table.copies() == DatabaseCopies("", ())

@@ -75,11 +75,12 @@ def run_node(
     wrap: Callable[[Assemble], Assemble] | None = None,
     *,
     page: Page | None = None,
+    joined: Callable[[Node], None] | None = None,
     announce: Callable[[ReadyInfo], None] | None = None,
 ) -> int:
     """Serve as one node of a cluster until a signal comes. Returns the exit code, as ``run`` does.
 
-    ``wrap`` is given the assembler of each server that this node builds: see ``web.page.Page.assembling``.
+    ``wrap`` is given the assembler of each server that this node builds: see ``web.page.Page.assembling``. ``joined`` is given the node.
     """
     from pairbus.server.cluster.selector import GatedSelector
 
@@ -90,7 +91,7 @@ def run_node(
     try:
         check_exposure(options)
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-            return runner.run(_serve_node(options, cluster, wrap, page, announce, selector))
+            return runner.run(_serve_node(options, cluster, wrap, page, joined, announce, selector))
     except (UsageError, Refusal) as error:
         return _complain(str(error), EXIT_USAGE)
     except StorageError as error:
@@ -104,6 +105,7 @@ async def _serve_node(
     cluster: ClusterOptions,
     wrap: Callable[[Assemble], Assemble] | None,
     page: Page | None,
+    joined: Callable[[Node], None] | None,
     announce: Callable[[ReadyInfo], None] | None,
     selector: GatedSelector,
 ) -> int:
@@ -119,6 +121,8 @@ async def _serve_node(
     database = await loop.run_in_executor(None, open_database, options.store, options.namespace)
     node = Node(options, cluster, database, assemble_shard(database, wrap), page=page)
     selector.may_flush = node.may_flush
+    if joined is not None:
+        joined(node)
     policy = CollectorPolicy()
     error: Exception | None = None
     try:

@@ -56,6 +56,8 @@ SHARED_FROM: Final = 100
 PLACES: Final = ("main", "dead-letter", "transfer-dead-letter")
 
 Handler = Callable[["ApiRequest"], HttpResponse]
+ClusterPicture = Callable[[], dict[str, object] | None]
+"""What a node knows of its cluster: see ``server.cluster.status``."""
 
 
 class ApiRequest:
@@ -69,6 +71,7 @@ class ApiRequest:
         session: Session | None,
         now: int,
         snapshots: SnapshotCache,
+        cluster: ClusterPicture | None = None,
     ) -> None:
         self.broker = broker
         self.request = request
@@ -76,6 +79,7 @@ class ApiRequest:
         self.session = session
         self.now = now
         self.snapshots = snapshots
+        self.cluster = cluster
         self.query = {name: values[0] for name, values in parse_qs(request.target.partition("?")[2]).items()}
         self.body: dict[str, object] = {}
 
@@ -119,6 +123,11 @@ class Page:
         self._rate = RateLimit()
         self._stranger_rate = RateLimit(STRANGER_REQUESTS_PER_SECOND, STRANGER_BURST)
         self._broker: Broker | None = None
+        self._cluster: ClusterPicture | None = None
+
+    def join(self, cluster: ClusterPicture) -> None:
+        """The broker is a node of a cluster, which can be shown."""
+        self._cluster = cluster
 
     def assembling(self, assemble: Assemble) -> Assemble:
         """An assembler that lets this page know the broker it serves."""
@@ -241,7 +250,7 @@ class Page:
                     "page.request", path[len(PREFIX) :], "", str(refusal.status), request.peer
                 )
             return error_response(HTTPStatus.UNAUTHORIZED, refusal.description)
-        api = ApiRequest(broker, request, grant, session, now, self._snapshots)
+        api = ApiRequest(broker, request, grant, session, now, self._snapshots, self._cluster)
         name = path[len(API) + 1 :] if path.startswith(API + "/") else ""
         if request.method in ("GET", "HEAD"):
             answer = _QUERIES.get(name)
@@ -320,6 +329,14 @@ def _overview(api: ApiRequest) -> HttpResponse:
     return snapshot_response(shown, api.known_tag)
 
 
+def _cluster(api: ApiRequest) -> HttpResponse:
+    """The nodes, with their addresses: for who has a right on the whole namespace. An empty object: it is no cluster."""
+    if not rights_of(api.broker.access, api.grant, "", api.now):
+        raise Unauthorized(missing_claim(LISTEN, ""))
+    picture = api.cluster() if api.cluster is not None else None
+    return json_response(picture or {})
+
+
 def _entity(api: ApiRequest) -> HttpResponse:
     entity = api.entity()
     rights = rights_of(api.broker.access, api.grant, entity.path, api.now)
@@ -378,6 +395,7 @@ def _purge(api: ApiRequest) -> HttpResponse:
 _QUERIES: Final[dict[str, Handler]] = {
     "session": _session,
     "overview": _overview,
+    "cluster": _guarded(_cluster),
     "entity": _guarded(_entity),
     "messages": _guarded(_numbers_checked(_messages)),
     "faults": _guarded(_faults),

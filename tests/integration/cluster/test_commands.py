@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.integration.cluster.kit import Cluster, load, wait_until
+from pairbus.sdk.credentials import credentials_of, sas_token
+from tests.integration.cluster.kit import Cluster, NodeProcess, load, wait_until
 from tests.postgres_kit import shared_server
 
 
@@ -30,6 +33,34 @@ def run(cluster: Cluster, *words: str) -> tuple[int, Any, str]:
         [*command, "--namespace", cluster.namespace, "--json"], capture_output=True, text=True, check=False
     )
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def page(node: NodeProcess, name: str) -> dict[str, Any]:
+    """What the page of a node answers to somebody with the root key."""
+    who = credentials_of(node.connection_string)
+    address = f"http://127.0.0.1:{node.port}"
+    token = sas_token(address, who.key_name, who.key, int(time.time()) + 60)
+    request = urllib.request.Request(f"{address}/$page/api/{name}", headers={"authorization": token})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+@pytest.mark.long
+def test_the_page_of_every_node_shows_the_cluster(cluster: Cluster) -> None:
+    owner, other = cluster.owner_and_other()
+    wait_until(lambda: len(page(owner, "cluster").get("nodes", [])) == 2, "both nodes have reported")
+    seen = [page(node, "cluster") for node in (owner, other)]
+    for found in seen:
+        assert found["owner"] == owner.name
+        assert {one["node"]: one["role"] for one in found["nodes"]} == {
+            owner.name: "owner",
+            other.name: "relay",
+        }
+        assert 0 < found["lease_seconds_left"] <= found["lease_seconds"] == 2
+        assert found["database"] == {"synchronous_standby_names": "", "standbys": []}
+    assert seen[0]["epoch"] == seen[1]["epoch"] == run(cluster, "status")[1]["epoch"]
+    assert page(other, "overview")["namespace"] == cluster.namespace
 
 
 @pytest.mark.long

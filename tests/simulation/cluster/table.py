@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from pairbus.storage.table.ports import (
     Acquired,
+    DatabaseCopies,
     FrameHead,
     FrameMark,
     NodeEntry,
@@ -270,6 +271,9 @@ class SimulatedNodes(_Part):
             return None, [Asked(node, "")] if state.asked.get(node) == request else _nothing()
 
         self._call(work)
+
+    def copies(self) -> DatabaseCopies:
+        return DatabaseCopies("", ())
 
     def forget(self, node: str) -> bool:
         raise NotImplementedError(f"nobody forgets {node} here")

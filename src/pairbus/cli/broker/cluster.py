@@ -13,16 +13,16 @@ import click
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, table_lines
-from pairbus.errors import UsageError
+from pairbus.errors import StorageError, UsageError
+from pairbus.server.cluster.status import STALE_MS, describe
 
 if TYPE_CHECKING:
-    from pairbus.storage.table.ports import LeaseTable, NodeEntry, NodeTable, Ownership
+    from pairbus.storage.table.ports import DatabaseCopies, LeaseTable, NodeEntry, NodeTable, Ownership
 
 EXIT_DONE: Final = 0
 EXIT_NO: Final = 1
-STALE_MS: Final = 10_000
-"""A node that has not reported for so long is shown as gone."""
 POLL_SECONDS: Final = 0.1
+STANDBY_COLUMNS: Final = ("standby", "state", "behind_bytes", "behind_seconds")
 COLUMNS: Final = ("node", "state", "role", "address", "seen_seconds_ago", "asked", "version")
 
 EPILOG: Final = """\b
@@ -101,6 +101,12 @@ class Tables:
     def state(self) -> tuple[Ownership, list[NodeEntry]]:
         return self.lease.look(), self.nodes.nodes()
 
+    def copies(self) -> DatabaseCopies | None:
+        """The standbys of the database; None: it does not tell."""
+        with contextlib.suppress(StorageError):
+            return self.nodes.copies()
+        return None
+
 
 @contextlib.contextmanager
 def _tables(flags: ClusterFlags) -> Iterator[Tables]:
@@ -117,35 +123,6 @@ def _tables(flags: ClusterFlags) -> Iterator[Tables]:
         tables.nodes.close()
 
 
-def _described(flags: ClusterFlags, owner: Ownership, nodes: list[NodeEntry]) -> dict[str, Any]:
-    is_owned = bool(owner.owner) and owner.remaining_ms > 0
-    return {
-        "namespace": flags.namespace,
-        "owner": owner.owner if is_owned else None,
-        "epoch": owner.epoch,
-        "address": owner.address if is_owned else None,
-        "lease_seconds_left": round(max(owner.remaining_ms, 0) / 1000, 1) if is_owned else 0,
-        "nodes": [
-            {
-                "node": one.node,
-                "state": one.state if one.age_ms < STALE_MS else "gone",
-                "role": _role(one, owner.owner if is_owned else ""),
-                "address": one.address,
-                "seen_seconds_ago": round(one.age_ms / 1000, 1),
-                "asked": one.asked or None,
-                "version": one.version,
-            }
-            for one in nodes
-        ],
-    }
-
-
-def _role(node: NodeEntry, owner: str) -> str | None:
-    if node.age_ms >= STALE_MS:
-        return None
-    return "owner" if node.node == owner else "relay"
-
-
 def _sentences(found: dict[str, Any]) -> list[str]:
     if found["owner"]:
         head = (
@@ -154,14 +131,27 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         )
     else:
         head = f"{found['namespace']}: no node owns it (last epoch {found['epoch']})"
-    return [head, "", *table_lines(found["nodes"], COLUMNS)]
+    return [head, "", *table_lines(found["nodes"], COLUMNS), "", *_database_sentences(found["database"])]
+
+
+def _database_sentences(database: dict[str, Any] | None) -> list[str]:
+    if database is None:
+        return ["The database does not tell about its standbys."]
+    names = database["synchronous_standby_names"]
+    head = (
+        f"A commit waits for standbys: {names}"
+        if names
+        else "A commit waits for no standby that PostgreSQL names (synchronous_standby_names is empty)"
+    )
+    rows = database["standbys"]
+    return [head, *(["", *table_lines(rows, STANDBY_COLUMNS)] if rows else [])]
 
 
 @command(ClusterFlags, STATUS_EXAMPLES, group=cluster, name="status")
 def show_status(flags: ClusterFlags) -> int:
     """Show who owns the namespace, until when, and what every node does."""
     with _tables(flags) as tables:
-        found = _described(flags, *tables.state())
+        found = describe(flags.namespace, *tables.state(), tables.copies())
     show(found, flags.as_json, _sentences(found))
     return EXIT_DONE if found["owner"] else EXIT_NO
 

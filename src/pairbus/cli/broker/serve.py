@@ -60,6 +60,7 @@ def serve(flags: ServeFlags) -> int:
             options.cluster,
             page.assembling,
             page=page,
+            joined=lambda node: page.join(node.picture),
             announce=lambda ready: _announce(ready, options.data),
         )
     return run(

@@ -18,7 +18,14 @@ from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
 from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken
 
 if TYPE_CHECKING:
-    from pairbus.storage.table.ports import Acquired, LeaseTable, NodeEntry, NodeTable, Ownership
+    from pairbus.storage.table.ports import (
+        Acquired,
+        DatabaseCopies,
+        LeaseTable,
+        NodeEntry,
+        NodeTable,
+        Ownership,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +57,10 @@ class LeaseView:
     nodes: tuple[NodeEntry, ...]
     lag_ms: int
     """Since the database last answered."""
+    writes_ms_left: int = 0
+    """How long this node may still write without a renewal."""
+    copies: DatabaseCopies | None = None
+    """The standbys of the database, as the owner last saw them; None: not the owner, or the database does not tell."""
 
 
 class LeaseKeeper:
@@ -86,6 +97,8 @@ class LeaseKeeper:
         self._asked = ""
         self._done = ""
         self._known: tuple[NodeEntry, ...] = ()
+        self._copies: DatabaseCopies | None = None
+        self._sees_copies = True
         self._answered_ns = clock_ns()
         self._reported_ns = 0
         self._reported_state = ""
@@ -130,6 +143,8 @@ class LeaseKeeper:
                 asked=self._asked,
                 nodes=self._known,
                 lag_ms=(now - self._answered_ns) // 1_000_000,
+                writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
+                copies=self._copies if self._lease.held is not None else None,
             )
 
     # Reported by the node.
@@ -274,6 +289,22 @@ class LeaseKeeper:
             self._nodes.answered(self._entry.node, done)
         return self._nodes.report(replace(self._entry, state=state)), tuple(self._nodes.nodes())
 
+    def _look_at_copies(self) -> DatabaseCopies | None:
+        """What the owner shows of the database's standbys. Nothing depends on it, so a database that does not tell is not asked again."""
+        if self._lease.held is None or not self._sees_copies:
+            return None
+        try:
+            return self._nodes.copies()
+        except OutcomeUnknown:
+            return None
+        except StorageError as error:
+            self._sees_copies = False
+            logger.info(
+                "the database does not tell about its standbys",
+                extra={"event": "cluster.copies_unknown", "error": str(error)},
+            )
+            return None
+
     def _report(self) -> None:
         """Report this node once a second and when its state changes, right after the database has answered."""
         now = self._clock_ns()
@@ -290,7 +321,9 @@ class LeaseKeeper:
             self._failed("report", error)
             return
         self._reported_ns, self._reported_state = now, state
+        copies = self._look_at_copies()
         with self._condition:
+            self._copies = copies
             # A request that was answered while the report was under way is not asked again.
             self._asked, self._known = ("" if self._done else asked), known
         self._changed(False)

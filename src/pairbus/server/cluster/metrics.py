@@ -8,6 +8,7 @@ from pairbus.gateway.telemetry.exposition import COUNTER, GAUGE, Family, Metric,
 
 if TYPE_CHECKING:
     from pairbus.server.cluster.relay import RelayStatistics
+    from pairbus.storage.table.ports import DatabaseCopies
 
 CLUSTER_METRICS: Final[dict[str, Family]] = {
     "pairbus_cluster_role": (
@@ -37,6 +38,11 @@ CLUSTER_METRICS: Final[dict[str, Family]] = {
         "Time since the database last answered a call of the lease.",
         (),
     ),
+    "pairbus_cluster_standby_behind_bytes": (
+        GAUGE,
+        "Log that a standby of the database has not flushed yet, as the owner sees it; only where its role may see it.",
+        ("standby", "state"),
+    ),
     "pairbus_cluster_relayed_connections": (GAUGE, "Connections that are relayed to the owner now.", ()),
     "pairbus_cluster_relayed_connections_total": (COUNTER, "Connections that were relayed.", ()),
     "pairbus_cluster_waiting_connections": (GAUGE, "Connections that wait for an owner.", ()),
@@ -54,6 +60,7 @@ def cluster_metrics(
     renewals: int,
     failures: int,
     lag_ms: int,
+    copies: DatabaseCopies | None,
     relay: RelayStatistics,
 ) -> list[Metric]:
     """All of them, as one node sees itself."""
@@ -65,6 +72,11 @@ def cluster_metrics(
         "pairbus_cluster_lease_renewals_total": {(): renewals},
         "pairbus_cluster_database_failures_total": {(): failures},
         "pairbus_cluster_database_lag_seconds": {(): lag_ms / 1000},
+        "pairbus_cluster_standby_behind_bytes": {
+            (one.name, one.state): one.behind_bytes
+            for one in (copies.standbys if copies is not None else ())
+            if one.behind_bytes is not None
+        },
         "pairbus_cluster_relayed_connections": {(): relay.relayed},
         "pairbus_cluster_relayed_connections_total": {(): relay.relayed_total},
         "pairbus_cluster_waiting_connections": {(): relay.waiting},

@@ -29,12 +29,13 @@ from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
 from pairbus.server.cluster.lease import Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.relay import Relay, Route, RouteKind
+from pairbus.server.cluster.status import describe
 from pairbus.server.config.addresses import format_address, is_wildcard
 from pairbus.server.ready import ReadyInfo, connection_string
 from pairbus.server.server import Server
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
-from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, OutcomeUnknown
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, OutcomeUnknown, Ownership
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.exposition import Metric
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pairbus.server.config.certificates import CertificateFiles
     from pairbus.server.config.options import ClusterOptions, Options
     from pairbus.server.server import Page
-    from pairbus.storage.table.ports import Acquired, Ownership
+    from pairbus.storage.table.ports import Acquired
 
 logger = logging.getLogger(__name__)
 
@@ -558,9 +559,23 @@ class Node:
     def standing(self) -> dict[str, str]:
         return self._standing(self.role())
 
+    def picture(self) -> dict[str, Any] | None:
+        """The cluster as this node knows it while it is the owner; None: it is not."""
+        view = self._keeper.view() if self._keeper is not None else None
+        if view is None or view.held is None:
+            return None
+        name = self._cluster.node
+        owner = Ownership(view.held.epoch, name, self._advertised, view.writes_ms_left)
+        return {
+            **describe(self._options.namespace, owner, view.nodes, view.copies),
+            "lease_seconds": self._cluster.lease_ms / 1000,
+            "owner_changes": self._owner_changes,
+        }
+
     def metrics(self) -> list[Metric]:
         keeper = self._keeper
         assert keeper is not None, "asked while the node runs"
+        view = keeper.view()
         return cluster_metrics(
             node=self._cluster.node,
             role=self.role(),
@@ -569,7 +584,8 @@ class Node:
             silences=self._silences,
             renewals=keeper.renewals,
             failures=keeper.failures,
-            lag_ms=keeper.view().lag_ms,
+            lag_ms=view.lag_ms,
+            copies=view.copies,
             relay=self._relay.statistics(),
         )
 

@@ -44,6 +44,11 @@ def number(result: pq.abc.PGresult, row: int, column: int) -> int:
     return value
 
 
+def optional_number(result: pq.abc.PGresult, row: int, column: int) -> int | None:
+    """As ``number``, of a cell that may be empty."""
+    return None if result.get_value(row, column) is None else number(result, row, column)
+
+
 def unsigned(result: pq.abc.PGresult, row: int, column: int) -> int:
     """What ``unsigned8`` wrote."""
     return number(result, row, column) % _ALL

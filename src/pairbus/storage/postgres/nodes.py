@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.storage.postgres.binary import INT4, TEXT, int4, number, text
+from pairbus.storage.postgres.binary import INT4, TEXT, int4, number, optional_number, text
 from pairbus.storage.postgres.connection import Session
-from pairbus.storage.table.ports import NodeEntry
+from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, StandbyEntry
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
@@ -24,6 +24,11 @@ _NODES: Final = (
 _ASK: Final = b"update pairbus_node set asked = $3 where shard = $1 and node = $2 returning node"
 _ANSWERED: Final = b"update pairbus_node set asked = '' where shard = $1 and node = $2 and asked = $3"
 _FORGET: Final = b"delete from pairbus_node where shard = $1 and node = $2 returning node"
+_COPIES: Final = (
+    b"select current_setting('synchronous_standby_names'), coalesce(application_name, ''), coalesce(sync_state, ''), "
+    b"pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)::bigint, floor(extract(epoch from flush_lag) * 1000)::bigint, pid "
+    b"from (select 1) as one left join pg_stat_replication on true order by 2, pid"
+)
 
 
 class PostgresNodes:
@@ -64,6 +69,20 @@ class PostgresNodes:
     def forget(self, node: str) -> bool:
         values = (self._shard, node.encode())
         return bool(self._session.execute(b"forget", _FORGET, (INT4, TEXT), values).ntuples)
+
+    def copies(self) -> DatabaseCopies:
+        found = self._session.execute(b"copies", _COPIES, (), ())
+        standbys = (
+            StandbyEntry(
+                name=text(found, row, 1),
+                state=text(found, row, 2),
+                behind_bytes=optional_number(found, row, 3),
+                behind_ms=optional_number(found, row, 4),
+            )
+            for row in range(found.ntuples)
+            if optional_number(found, row, 5) is not None
+        )
+        return DatabaseCopies(text(found, 0, 0), tuple(standbys))
 
     def close(self) -> None:
         self._session.close()

@@ -158,6 +158,29 @@ class NodeEntry:
     """Since its last report, by the database's clock."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyEntry:
+    """One standby of the database, as the database sees it. A role that may not see more learns that there is one."""
+
+    name: str
+    """Empty: this role may not see it."""
+    state: str
+    """``sync``, ``quorum``, ``potential`` or ``async``; empty: this role may not see it."""
+    behind_bytes: int | None
+    """Of the log, written and not yet flushed there; None: not known."""
+    behind_ms: int | None
+    """How long the last commit took until it was flushed there; None: not known, or nothing was written lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseCopies:
+    """How many machines have what is committed."""
+
+    synchronous_names: str
+    """The setting ``synchronous_standby_names``; empty: a commit waits for no standby that this database knows of."""
+    standbys: tuple[StandbyEntry, ...]
+
+
 REQUEST_NONE: Final = ""
 REQUEST_MOVE: Final = "move"
 """Give the shard to another node, once."""
@@ -183,6 +206,9 @@ class NodeTable(Protocol):
 
     def forget(self, node: str) -> bool:
         """Remove a node that is gone for good; False: there is none of this name."""
+
+    def copies(self) -> DatabaseCopies:
+        """The standbys of the database. Raises StorageError where the database has no such view."""
 
     def close(self) -> None: ...
 

@@ -1,6 +1,7 @@
 // Every namespace with its entities: counts by state, rates, sizes.
 
 import { spark } from "./chart.js";
+import { clusterPart } from "./cluster.js";
 import { h, icon, keyed, put, text } from "./dom.js";
 import { bytes, count, plural, rate } from "./format.js";
 import { store } from "./store.js";
@@ -120,11 +121,13 @@ function namespaceCard(place, filter) {
   const dot = h("i", { class: "dot", "aria-hidden": "true" });
   const state = h("span");
   const more = h("p", { class: "soft pad" });
+  const cluster = clusterPart(place);
   const element = h(
     "section",
     { class: "card namespace", "aria-label": `Namespace ${place.name}` },
     h("header", {}, h("div", { class: "title" }, h("h2", {}, place.name), place.role && h("span", { class: "role" }, place.role)), h("span", { class: "state" }, dot, state)),
     h("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element)),
+    cluster.element,
     nothing,
     plain.element,
     backlog,
@@ -151,6 +154,7 @@ function namespaceCard(place, filter) {
       plain.element.hidden = backlog.hidden = more.hidden = true;
       return;
     }
+    cluster.update();
     const rows = overview.entities;
     const sum = (key) => rows.reduce((total, one) => total + (one[key] ?? 0), 0);
     const latest = place.latest("");

@@ -11,6 +11,8 @@ export class Place {
   constructor(described) {
     Object.assign(this, described);
     this.overview = null;
+    this.cluster = null;
+    this.isCluster = described.rights.length > 0;
     this.answeredAt = null;
     this.error = null;
     this.isAsking = false;
@@ -38,10 +40,23 @@ export class Place {
     this.isAsking = true;
     try {
       this.take(await get(`${this.base}/overview`));
+      await this.askCluster();
     } catch (error) {
       this.error = error;
     } finally {
       this.isAsking = false;
+    }
+  }
+
+  // A namespace that is no cluster says so once, and is not asked again.
+  async askCluster() {
+    if (!this.isCluster) return;
+    try {
+      const found = await get(`${this.base}/cluster`);
+      this.isCluster = found.nodes !== undefined;
+      this.cluster = this.isCluster ? found : null;
+    } catch (error) {
+      if (error.status === 403 || error.status === 404) this.isCluster = false;
     }
   }
 

@@ -12,6 +12,7 @@ from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseState
 from pairbus.storage.table.ports import (
     REQUEST_MOVE,
     Acquired,
+    DatabaseCopies,
     NodeEntry,
     OutcomeUnknown,
     Ownership,
@@ -99,6 +100,9 @@ class Nodes:
 
     def forget(self, node: str) -> bool:
         return True
+
+    def copies(self) -> DatabaseCopies:
+        return DatabaseCopies("", ())
 
     def close(self) -> None: ...
 

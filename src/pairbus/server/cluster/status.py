@@ -1,0 +1,64 @@
+"""A cluster as people read it: who owns the shard, what every node does, and how far the database's standbys are. No I/O.
+
+``pairbus cluster status`` shows it from the tables; the live page shows what the owner knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, Ownership
+
+STALE_MS: Final = 10_000
+"""A node that has not reported for so long is shown as gone."""
+
+
+def describe(
+    namespace: str, owner: Ownership, nodes: Sequence[NodeEntry], copies: DatabaseCopies | None
+) -> dict[str, Any]:
+    """Owner, epoch, lease, nodes and standbys, for JSON."""
+    is_owned = bool(owner.owner) and owner.remaining_ms > 0
+    name = owner.owner if is_owned else ""
+    return {
+        "namespace": namespace,
+        "owner": name or None,
+        "epoch": owner.epoch,
+        "address": owner.address if is_owned else None,
+        "lease_seconds_left": round(max(owner.remaining_ms, 0) / 1000, 1) if is_owned else 0,
+        "nodes": [
+            {
+                "node": one.node,
+                "state": one.state if one.age_ms < STALE_MS else "gone",
+                "role": _role(one, name),
+                "address": one.address,
+                "seen_seconds_ago": round(one.age_ms / 1000, 1),
+                "asked": one.asked or None,
+                "version": one.version,
+            }
+            for one in nodes
+        ],
+        "database": _copies(copies) if copies is not None else None,
+    }
+
+
+def _role(node: NodeEntry, owner: str) -> str | None:
+    if node.age_ms >= STALE_MS:
+        return None
+    return "owner" if node.node == owner else "relay"
+
+
+def _copies(copies: DatabaseCopies) -> dict[str, Any]:
+    return {
+        "synchronous_standby_names": copies.synchronous_names,
+        "standbys": [
+            {
+                "standby": one.name or None,
+                "state": one.state or None,
+                "behind_bytes": one.behind_bytes,
+                "behind_seconds": None if one.behind_ms is None else round(one.behind_ms / 1000, 3),
+            }
+            for one in copies.standbys
+        ],
+    }
