@@ -106,15 +106,21 @@ class Broker:
         """Queue id to requests that wait for blobs of its messages."""
         self.now = 0
         """The last instant that was let in."""
+        self.steady_ms: Callable[[], int] = self._last_instant
+        """Real time: connections' own limits are measured by it, and a step of the clock that gives the instants ends none."""
 
     def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
         """Judge tokens by the wall clock: ``lead_ms`` says how far the instants that are given here are ahead of it."""
         self.access.lead_ms = lead_ms
 
+    def _last_instant(self) -> int:
+        return self.now
+
     # -- connections ---------------------------------------------------------------------------
 
     def connect(self, peer: str, secure: bool, loopback: bool, now: int) -> GatewayConnection:  # noqa: ARG002
         """A socket was accepted."""
+        self.let_in(now)
         self._connection_count += 1
         connection = GatewayConnection(self, self._connection_count, peer, now)
         self.connections[connection] = None
@@ -267,7 +273,13 @@ class Broker:
 
     def arm(self, connection: GatewayConnection) -> None:
         """Have the connection ticked when it next needs it."""
-        deadline = connection.next_deadline()
+        steady = connection.next_steady()
+        connection.armed_steady = NOT_ARMED if steady is None else steady
+        deadline = connection.next_expiry()
+        if steady is not None:
+            # If the clock is set meanwhile, the tick comes too early, finds nothing to do, and this is called again.
+            own = self.now + steady - self.steady_ms()
+            deadline = own if deadline is None or own < deadline else deadline
         if deadline is None:
             connection.armed_at = NOT_ARMED
             self._timers.disarm(connection.number)

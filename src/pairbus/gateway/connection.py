@@ -98,11 +98,12 @@ class GatewayConnection:
         self.is_cut = False
         self.armed_at = now
         """When the broker will call ``tick`` next."""
-        self._linked_at = now
+        self.armed_steady = NOT_ARMED
+        """The limit in real time (``Broker.steady_ms``) that it was armed for."""
+        self._linked_at = self._stranger_since = broker.steady_ms()
         self._no_link_ms = FIRST_LINK_MS
         self.is_stranger = True
         """It has shown no valid token and no password; limits hold that it is free of afterwards (M6)."""
-        self._stranger_since = now
         self._stranger_bytes = 0
         self._stranger_links = 0
         self._stranger_refusals = 0
@@ -115,28 +116,29 @@ class GatewayConnection:
         self.broker.let_in(now)
         if data and self.broker.faults.is_on and self._is_hit(now):
             return
+        steady = self.broker.steady_ms()
         if self.is_stranger:
-            self._receive_from_stranger(data, now)
+            self._receive_from_stranger(data, steady)
         else:
-            self.amqp.receive(data, now, work)
+            self.amqp.receive(data, steady, work)
         self.broker.touch(self)
         deadline = self.amqp.next_deadline()
-        if deadline is not None and deadline < self.armed_at:
+        if deadline is not None and deadline < self.armed_steady:
             self.broker.arm(self)  # opening, or beginning to close, set a nearer one than was known
 
-    def _receive_from_stranger(self, data: bytes, now: int) -> None:
+    def _receive_from_stranger(self, data: bytes, steady: int) -> None:
         """Read no more than a stranger may send; all of it, if the beginning proves a right."""
         allowed = STRANGER_BYTES_MAX - self._stranger_bytes
         self._stranger_bytes += len(data)
         if len(data) <= allowed:
-            self.amqp.receive(data, now)
+            self.amqp.receive(data, steady)
             return
-        self.amqp.receive(data[:allowed], now)
+        self.amqp.receive(data[:allowed], steady)
         if self.is_stranger:
             text = f"More than {STRANGER_BYTES_MAX} bytes were sent without a valid token: put one first."
             self._turn_away("amqp:resource-limit-exceeded", text)
         else:
-            self.amqp.receive(data[allowed:], now)
+            self.amqp.receive(data[allowed:], steady)
 
     def _turn_away(self, condition: str, text: str) -> None:
         """Close and read no further: a peer beyond its limits must not keep us busy with the rest of its input."""
@@ -245,8 +247,8 @@ class GatewayConnection:
                 if not suspended:
                     context.queue.set_credit(context.consumer, context.consumer.credit)
 
-    def next_deadline(self) -> int | None:
-        """When ``tick`` has something to do."""
+    def next_steady(self) -> int | None:
+        """When ``tick`` has something to do, in real time: the peer was silent, without a link or without a token for too long."""
         deadline = self.amqp.next_deadline()
         if self.amqp.closing or self.is_closed:
             return deadline
@@ -256,9 +258,15 @@ class GatewayConnection:
         if self.is_stranger:
             own = self._stranger_since + FIRST_TOKEN_MS
             deadline = own if deadline is None or own < deadline else deadline
-        elif self._proof is not None and not self.grants:
-            own = self.broker.access.ends_at(self._proof)
-            deadline = own if deadline is None or own < deadline else deadline
+        return deadline
+
+    def next_expiry(self) -> int | None:
+        """When ``tick`` has something to do because a token ends: an instant."""
+        if self.amqp.closing or self.is_closed:
+            return None
+        deadline: int | None = None
+        if not self.is_stranger and self._proof is not None and not self.grants:
+            deadline = self.broker.access.ends_at(self._proof)
         for grant in self.grants.values():
             own = self.broker.access.ends_at(grant)
             deadline = own if deadline is None or own < deadline else deadline
@@ -267,7 +275,8 @@ class GatewayConnection:
     def tick(self, now: int) -> None:
         """Let time pass: idle peers go (B64)."""
         self.now = now
-        self.amqp.tick(now)
+        steady = self.broker.steady_ms()
+        self.amqp.tick(steady)
         ends_at = self.broker.access.ends_at
         expired = [path for path, grant in self.grants.items() if ends_at(grant) <= now]
         if expired:
@@ -279,12 +288,12 @@ class GatewayConnection:
             self._proof = None
             if self.login is None and not self.grants:
                 self.is_stranger = True
-                self._stranger_since = now
-        if self.is_stranger and now >= self._stranger_since + FIRST_TOKEN_MS:
+                self._stranger_since = steady
+        if self.is_stranger and steady >= self._stranger_since + FIRST_TOKEN_MS:
             self._time_out(
                 f"No valid token was put for {FIRST_TOKEN_MS} milliseconds, and the connection is closed."
             )
-        elif not self.links and now >= self._linked_at + self._no_link_ms:
+        elif not self.links and steady >= self._linked_at + self._no_link_ms:
             self._time_out(
                 f"The connection was inactive for more than the allowed {self._no_link_ms} milliseconds and is closed."
             )
@@ -498,7 +507,8 @@ class GatewayConnection:
         if context is not None:
             _release(context)
             if not self.links:
-                self._linked_at = self.now = max(self.now, self.broker.now)
+                self.now = max(self.now, self.broker.now)
+                self._linked_at = self.broker.steady_ms()
 
     def _forget_link(self, link: Link) -> None:
         context = self.links.pop(link, None)
@@ -511,7 +521,7 @@ class GatewayConnection:
         if context is not None:
             _release(context)
         if not self.links:
-            self._linked_at = self.now
+            self._linked_at = self.broker.steady_ms()
 
     # -- the handler's side: messages ----------------------------------------------------------
 

@@ -5,6 +5,7 @@ Rule 2: after the wall clock was set back it goes on at nine tenths of real spee
         that no timer stops; lateness is at most a ninth of a timer's own length.
 Rule 3: tokens are judged by the wall clock (``lead_ms``). Their expiry is a date of another machine's clock; a clock that once
         was two hours ahead for a moment must not refuse every token for the next twenty.
+Rule 4: how long a peer was silent is measured in real time (``steady_ms``): setting the machine's clock closes no connection.
 """
 
 from __future__ import annotations
@@ -59,10 +60,19 @@ class BrokerClock:
         """How far this clock was ahead of the wall clock when it was last read; never below 0."""
         return self._lead_ns // NANOSECONDS_PER_MS
 
+    def steady_ms(self) -> int:
+        """Milliseconds of real time, since some moment, when this clock was last read."""
+        return self._monotonic_at_ns // NANOSECONDS_PER_MS
+
 
 def elapsed_ns() -> int:
     """Real time for measuring durations inside the process; not related to any date."""
     return time.monotonic_ns()
+
+
+def elapsed_ms() -> int:
+    """As ``elapsed_ns``, in milliseconds."""
+    return time.monotonic_ns() // NANOSECONDS_PER_MS
 
 
 def utc(instant: int) -> datetime:

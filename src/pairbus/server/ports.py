@@ -70,6 +70,9 @@ class BrokerPort(Protocol):
     server_metrics: Callable[[], list[Metric]]
     """What the server counts, to be shown with the broker's own metrics."""
 
+    steady_ms: Callable[[], int]
+    """Real time in milliseconds, by which the limits of connections are measured."""
+
     def follow_wall_clock(self, lead_ms: Callable[[], int]) -> None:
         """Judge tokens by the wall clock: ``lead_ms`` says how far the server's clock is ahead of it."""
 

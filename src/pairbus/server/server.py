@@ -18,7 +18,7 @@ from pairbus import __version__
 from pairbus.errors import UsageError
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.telemetry.exposition import Metric
-from pairbus.server.clock import BrokerClock, Clock, utc
+from pairbus.server.clock import BrokerClock, Clock, elapsed_ms, utc
 from pairbus.server.config.addresses import format_address
 from pairbus.server.layers.http import problem
 from pairbus.server.layers.tls import server_context
@@ -248,6 +248,10 @@ class Server:
         assembly.broker.server_metrics = self._metrics
         if isinstance(self._clock, BrokerClock):
             assembly.broker.follow_wall_clock(self._clock.lead_ms)
+            assembly.broker.steady_ms = self._clock.steady_ms
+        else:
+            # The messages' time may be a test's own; a peer's silence is real.
+            assembly.broker.steady_ms = elapsed_ms
         files = self._certificates() if options.tls else None
         self._context = context = _context(files) if files is not None else None
         self._registry = registry = ConnectionRegistry(assembly.broker, options.limits, self._answer, context)

@@ -8,6 +8,7 @@ from pairbus.amqp.encode import encode_binary, encode_described
 from pairbus.amqp.message.layout import DATA
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.states import ACCEPTED_CODE
+from pairbus.amqp.transport.handler import ConnectionSettings
 from pairbus.amqp.types import Int, Symbol, Timestamp, UInt
 from pairbus.model.access import ROOT_RULE
 from tests.simulation.broker.checkers import FAILED, OK, UNKNOWN, Delivered, PromiseBroken, Sent, Stamp
@@ -33,6 +34,7 @@ SESSION_FILTER: Final = "com.microsoft:session-filter"
 ACCEPT_TIMEOUT: Final = "com.microsoft:timeout"
 DEAD_LETTER: Final = "/$deadletterqueue"
 RETRY_MS: Final = 700
+SILENCE_MS_MAX: Final = ConnectionSettings("client").idle_timeout_ms // 2
 
 
 class Client:
@@ -45,6 +47,7 @@ class Client:
         self.socket: Socket | None = None
         self.stamp = Stamp(0, 0, 0, 0)
         self.is_connecting = False
+        self._spoke_at = world.time
         world.clients.append(self)
 
     @property
@@ -85,6 +88,7 @@ class Client:
         """Bytes came from the broker."""
         self.stamp = stamp
         self.connection.receive(data)
+        self._check_closed()
         self.react()
         self.flush()
 
@@ -92,7 +96,15 @@ class Client:
         """Send what is to be said."""
         data = self.connection.take_output()
         if data and self.socket is not None:
+            self._spoke_at = self.world.time
             self.socket.send(data)
+
+    def _check_closed(self) -> None:
+        """A client that speaks often enough is not closed for its silence, however the machine's clock is set (B64)."""
+        error = self.connection.error
+        silence = self.world.time - self._spoke_at
+        if error is not None and error.condition == "amqp:connection:forced" and silence < SILENCE_MS_MAX:
+            raise PromiseBroken(f"B64: {self.name} spoke {silence} ms ago and is closed: {error.description}")
 
     def later(self, ms: int, action: Callable[..., None], *arguments: object) -> None:
         """Do something after a while, if the connection is still the same then."""

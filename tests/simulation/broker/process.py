@@ -142,6 +142,7 @@ class Process:
         self.life = life
         self.clock = BrokerClock(world.wall_ns, world.monotonic_ns)
         self.broker = Broker("world", store, world.chance.randbytes(16))
+        self.broker.steady_ms = self.clock.steady_ms
         self.sockets: list[Socket] = []
         self.is_dead = False
         namespace = self.broker.namespace

@@ -90,6 +90,9 @@ class Life(Protocol):
 class Scene(ABC):
     """One seed's history. The seed draws everything."""
 
+    closes_connections = False
+    """Whether a broker here has reasons of its own to close the connection of a client that speaks."""
+
     def __init__(self, seed: int, inspects: bool, bugs: Bugs | None = None) -> None:
         self.seed = seed
         self.bugs = bugs or Bugs()
@@ -176,7 +179,7 @@ class Scene(ABC):
         socket.read()
 
     def step_clock(self) -> None:
-        step = self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000))
+        step = self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000, 600_000))
         self.wall_offset_ms += step
         self.say("world", f"the clock is set by {step} ms")
 

@@ -286,6 +286,7 @@ class Serving:
         )
         self.store.serving = self
         self.broker = Broker("world", self.store, world.chance.randbytes(16))
+        self.broker.steady_ms = self.clock.steady_ms
         namespace = self.broker.namespace
         recover(namespace, self.store)
         self.broker.serve(None)

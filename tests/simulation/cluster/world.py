@@ -108,6 +108,8 @@ class ClusterWorld(Scene):
         inspects: Whether the log, the lease and the engine's decisions are checked beside what clients see.
     """
 
+    closes_connections = True  # a shard moves
+
     def __init__(
         self,
         seed: int,

@@ -177,6 +177,7 @@ class FakeBroker:
         self.requests: list[HttpRequest] = []
         self.http_body = b""
         self.server_metrics: Callable[[], list[Metric]] = list
+        self.steady_ms: Callable[[], int] = int
         self.pump_fails = False
         self.lost_fails = False
         self.step_bytes = 0
