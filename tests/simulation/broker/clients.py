@@ -102,8 +102,10 @@ class Client:
     def _check_closed(self) -> None:
         """A client that speaks often enough is not closed for its silence, however the machine's clock is set (B64)."""
         error = self.connection.error
+        if error is None or self.world.closes_connections or error.condition != "amqp:connection:forced":
+            return
         silence = self.world.time - self._spoke_at
-        if error is not None and error.condition == "amqp:connection:forced" and silence < SILENCE_MS_MAX:
+        if silence < SILENCE_MS_MAX:
             raise PromiseBroken(f"B64: {self.name} spoke {silence} ms ago and is closed: {error.description}")
 
     def later(self, ms: int, action: Callable[..., None], *arguments: object) -> None:
