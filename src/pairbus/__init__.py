@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         PairbusError,
         PairingError,
         SameNamespaceError,
+        SpoolError,
         UsageError,
         WrongTypeError,
     )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         PartnerClosedError,
         ScheduledMessageGoneError,
         SendAvailabilityError,
+        SpoolRefusedError,
     )
     from pairbus.pairing.events import Event, Kind, Listener
     from pairbus.pairing.options import SendAvailabilityOptions, Trigger
@@ -67,6 +69,8 @@ __all__ = [
     "ScheduledMessageGoneError",
     "SendAvailabilityError",
     "SendAvailabilityOptions",
+    "SpoolError",
+    "SpoolRefusedError",
     "Statistics",
     "Trigger",
     "UsageError",

@@ -17,6 +17,7 @@ out too. ``pairbus`` exports all that a program needs.
     │   ├── UnknownTransaction · TransactionRolledBack · TransactionTimedOut
     │   └── ServerBusy                       retryable
     ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed (StoreFenced) · StoreFull
+    │                                        SpoolError (SpoolFull)
     ├── BrokerNotReady                       a broker that was started did not come up, or ended
     ├── ManagementFailed                     a management request was refused or not answered
     └── PairingError                         two namespaces as one
@@ -26,7 +27,7 @@ out too. ``pairbus`` exports all that a program needs.
         ├── DrainStalledError                a drain that should end cannot go on
         └── pairbus.pairing.errors           NoBacklogQueuesError · EntityGoneError · MessageTooLargeForBacklogError
                                              BatchTooLargeError · InvalidMessageError · ScheduledMessageGoneError · CancelInDoubtError
-                                             PartnerClosedError · ClientClosedError
+                                             PartnerClosedError · ClientClosedError · SpoolRefusedError
 
 Names: a refusal is named by what happened (``MessageLockLost``), a new error of any other kind ends in ``Error``.
 Every refusal has its AMQP condition, its number on ``$management`` and whether trying again can help.
@@ -48,6 +49,7 @@ _OF_THE_SDK = frozenset(
         "SendAvailabilityError",
         "PartnerClosedError",
         "ClientClosedError",
+        "SpoolRefusedError",
     }
 )
 
@@ -355,6 +357,14 @@ class StoreFenced(StoreFailed):
 
 class StoreFull(StorageError):
     """No space for what was asked; nothing was written."""
+
+
+class SpoolError(StorageError):
+    """A spool, which keeps messages on this machine while no namespace takes them, cannot be opened, read or written."""
+
+
+class SpoolFull(SpoolError):
+    """A bound of a spool is reached, in bytes or in age: it takes nothing more, and keeps what it has."""
 
 
 class BrokerNotReady(PairbusError):

@@ -106,6 +106,10 @@ class CancelInDoubtError(SendAvailabilityError):
         self.message_ids = message_ids
 
 
+class SpoolRefusedError(SendAvailabilityError):
+    """Primary and backlog refuse, and so does the spool: it is at one of its bounds, or its disk fails."""
+
+
 class PartnerClosedError(SendAvailabilityError):
     """The other side of the pair closed or failed, and this one was not closed within the grace period."""
 

@@ -39,6 +39,9 @@ class Kind(Enum):
     SYPHON_STOPPED = "pairing.syphon_stopped"
     DRAINED = "pairing.drained"
     SET_ASIDE = "pairing.set_aside"
+    SPOOL_USED = "pairing.spool_used"
+    SPOOL_REPLAYED = "pairing.spool_replayed"
+    SPOOL_UNUSABLE = "pairing.spool_unusable"
     CLOSED = "pairing.closed"
     FAULTED = "pairing.faulted"
 
@@ -52,6 +55,8 @@ _LEVELS: Final = {
     Kind.REFUSED: logging.ERROR,
     Kind.QUEUE_EVICTED: logging.WARNING,
     Kind.SET_ASIDE: logging.WARNING,
+    Kind.SPOOL_USED: logging.WARNING,
+    Kind.SPOOL_UNUSABLE: logging.ERROR,
     Kind.FAULTED: logging.ERROR,
     Kind.PING_SENT: logging.DEBUG,
     Kind.PING_ANSWERED: logging.DEBUG,

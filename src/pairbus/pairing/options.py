@@ -27,6 +27,10 @@ PING_INTERVAL_MAX: Final = timedelta(minutes=30)
 FENCE_TIMEOUT_DEFAULT: Final = timedelta(minutes=5)
 FENCE_TIMEOUT_MIN: Final = timedelta(seconds=1)
 FENCE_TIMEOUT_MAX: Final = timedelta(hours=24)
+SPOOL_BYTES_DEFAULT: Final = 1 << 30
+SPOOL_AGE_DEFAULT: Final = timedelta(days=7)
+SPOOL_AGE_MIN: Final = timedelta(seconds=1)
+SPOOL_AGE_MAX: Final = timedelta(days=3_650)
 
 TriggerName = Literal["documented", "outage", "shipped"]
 Trigger = TriggerName | Callable[[BaseException], bool]
@@ -57,7 +61,10 @@ class SendAvailabilityOptions:
         fence_policy: What becomes of sends of that session then: ``"wait"``: they are still parked behind the others.
             ``"raise"``: they raise ``SessionFencedError``. ``"overtake"``: they go to the primary, out of order. There is
             an event in each case.
-        spool: Not offered yet; None.
+        spool: A directory that takes sends when the primary and every backlog queue refuse; None: such a send raises its
+            error. One process has one spool in it; several may share the directory.
+        spool_max_bytes: How many bytes of messages it takes. A send that exceeds it raises ``SpoolRefusedError``.
+        spool_max_age: How long its oldest message may wait before it takes no more.
     """
 
     backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT
@@ -72,6 +79,8 @@ class SendAvailabilityOptions:
     fence_timeout: timedelta = FENCE_TIMEOUT_DEFAULT
     fence_policy: Literal["wait", "raise", "overtake"] = "wait"
     spool: Path | str | None = None
+    spool_max_bytes: int = SPOOL_BYTES_DEFAULT
+    spool_max_age: timedelta = SPOOL_AGE_DEFAULT
 
     def __post_init__(self) -> None:
         _check_count("backlog_queue_count", self.backlog_queue_count)
@@ -87,10 +96,9 @@ class SendAvailabilityOptions:
         _check_choice("time_to_live", self.time_to_live, ("freeze", "deduct"))
         _check_duration("fence_timeout", self.fence_timeout, FENCE_TIMEOUT_MIN, FENCE_TIMEOUT_MAX)
         _check_choice("fence_policy", self.fence_policy, ("wait", "raise", "overtake"))
-        if self.spool is not None:
-            raise UsageError(
-                f"spool is {self.spool!r}: this comes in a later release; leave it out until then"
-            )
+        _check_directory("spool", self.spool)
+        _check_count("spool_max_bytes", self.spool_max_bytes)
+        _check_duration("spool_max_age", self.spool_max_age, SPOOL_AGE_MIN, SPOOL_AGE_MAX)
 
     @classmethod
     def like_retired_sdk(cls, **changes: Any) -> Self:
@@ -129,6 +137,11 @@ def _check_duration(field: str, value: object, least: timedelta, most: timedelta
         raise WrongTypeError(f"{field} is {value!r}: give a timedelta from {least} to {most}")
     if not least <= value <= most:
         raise UsageError(f"{field} is {value}: give a timedelta from {least} to {most}")
+
+
+def _check_directory(field: str, value: object) -> None:
+    if value is not None and not (isinstance(value, str | Path) and str(value)):
+        raise WrongTypeError(f"{field} is {value!r}: give the path of a directory, or None")
 
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:

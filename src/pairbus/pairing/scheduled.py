@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pairbus.errors import UsageError
 
+SPOOL_PREFIX: Final = "spool:"
+"""Begins the ``queue`` of a handle whose message is in the spool. No name of a queue contains a colon."""
+
 
 class ParkedSchedule(int):
-    """The handle of a scheduled message in the backlog. Negative, so that no sequence number equals it."""
+    """The handle of a scheduled message in the backlog or in the spool. Negative, so that no sequence number equals it."""
 
     queue: str
     message_id: str

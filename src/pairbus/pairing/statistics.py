@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
+from pairbus.spool.store import Content
+
 
 @dataclass(slots=True, eq=False)
 class Tally:
@@ -13,6 +15,7 @@ class Tally:
     sends: int = 0
     to_primary: int = 0
     to_backlog: int = 0
+    spooled: int = 0
     failed: int = 0
     unknown: int = 0
 
@@ -21,6 +24,7 @@ class Tally:
         self.sends += other.sends
         self.to_primary += other.to_primary
         self.to_backlog += other.to_backlog
+        self.spooled += other.spooled
         self.failed += other.failed
         self.unknown += other.unknown
 
@@ -50,6 +54,9 @@ class Counters:
     """Messages left where they are, because their destination is unavailable and others wait behind them."""
     receive_operations: int = 0
     """What receives cost: a poll that brings messages as those, one that brings none as itself."""
+    replayed_to_primary: int = 0
+    """Messages of the spool that the primary accepted; likewise the backlog below. Counted under the client's lock."""
+    replayed_to_backlog: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Statistics:
     sends: int
     to_primary: int
     to_backlog: int
+    spooled: int
     failed: int
     unknown: int
     pings: int
@@ -78,6 +86,8 @@ class Statistics:
     repeats_dropped: int
     passed_over: int
     receive_operations: int
+    replayed_to_primary: int
+    replayed_to_backlog: int
     operations_primary: int
     operations_backlog: int
     backlog_queues_usable: int
@@ -85,6 +95,10 @@ class Statistics:
     entities_failed_over: int
     oldest_undrained_age_ms: int | None
     drain_rate_per_s: float
+    spool_messages: int
+    spool_bytes: int
+    spool_set_aside: int
+    oldest_spooled_age_ms: int | None
 
 
 METRIC_PREFIX: Final = "pairbus_pairing_"
@@ -95,6 +109,10 @@ _GAUGES: Final = frozenset(
         "entities_failed_over",
         "oldest_undrained_age_ms",
         "drain_rate_per_s",
+        "spool_messages",
+        "spool_bytes",
+        "spool_set_aside",
+        "oldest_spooled_age_ms",
     }
 )
 
@@ -108,18 +126,24 @@ def snapshot(
     failed_over: int,
     oldest_age_ms: int | None,
     drain_rate_per_s: float,
+    spool: Content,
+    now_ms: int,
 ) -> Statistics:
     values = {item.name: getattr(counters, item.name) for item in fields(counters)}
     values |= {item.name: getattr(tally, item.name) for item in fields(tally)}
     return Statistics(
         **values,
-        operations_primary=tally.to_primary + counters.pings + counters.resent,
-        operations_backlog=tally.to_backlog + counters.receive_operations,
+        operations_primary=tally.to_primary + counters.pings + counters.resent + counters.replayed_to_primary,
+        operations_backlog=tally.to_backlog + counters.receive_operations + counters.replayed_to_backlog,
         backlog_queues_usable=usable,
         backlog_queues_evicted=evicted,
         entities_failed_over=failed_over,
         oldest_undrained_age_ms=oldest_age_ms,
         drain_rate_per_s=drain_rate_per_s,
+        spool_messages=spool.count,
+        spool_bytes=spool.size,
+        spool_set_aside=spool.set_aside,
+        oldest_spooled_age_ms=None if spool.oldest_ms is None else max(0, now_ms - spool.oldest_ms),
     )
 
 

@@ -47,6 +47,12 @@ def test_defaults_keep_a_program_sending() -> None:
         ("fence_policy", "hope"),
         ("healthy_pings", 0),
         ("healthy_pings", True),
+        ("spool", 7),
+        ("spool", ""),
+        ("spool_max_bytes", 0),
+        ("spool_max_bytes", 1.5),
+        ("spool_max_age", timedelta(0)),
+        ("spool_max_age", 60),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_value(field: str, value: object) -> None:
@@ -57,11 +63,6 @@ def test_a_wrong_value_is_refused_with_its_field_and_value(field: str, value: ob
 
     assert field in str(caught.value)
     assert str(value) in str(caught.value)
-
-
-def test_what_comes_later_says_so() -> None:
-    with pytest.raises(UsageError, match="later release"):
-        SendAvailabilityOptions(spool="/var/spool")
 
 
 def test_an_order_comes_with_a_bound_and_a_policy() -> None:

@@ -17,21 +17,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, TypeVar
 from weakref import WeakSet
 
-from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
+from pairbus.errors import AlreadyPairedError, NotPairedError, PairingError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
 from pairbus.pairing.client.cancel import Withdraw, cancel_parked
 from pairbus.pairing.client.limits import headroom_of
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.setup import Setup
+from pairbus.pairing.client.spooling import Spooling
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.client.watch import watch
-from pairbus.pairing.errors import ClientClosedError, PartnerClosedError, ScheduledMessageGoneError
+from pairbus.pairing.errors import (
+    ClientClosedError,
+    NoBacklogQueuesError,
+    PartnerClosedError,
+    ScheduledMessageGoneError,
+)
 from pairbus.pairing.events import Event, Kind, Listener
 from pairbus.pairing.journal import ENVIRONMENT, EventJournal, StatusReporter
 from pairbus.pairing.options import SendAvailabilityOptions, check_ping_interval, milliseconds
 from pairbus.pairing.outcome import mark
 from pairbus.pairing.rules.closing import Partnership, Side
 from pairbus.pairing.rules.health import EntityHealth, EntityReport, Health
+from pairbus.pairing.scheduled import SPOOL_PREFIX
 from pairbus.sdk import client_settings, message_bytes
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.connection_string import (
@@ -40,6 +47,7 @@ from pairbus.sdk.connection_string import (
     normal_host,
     parse_connection_string,
 )
+from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
     from typing import Self
@@ -54,6 +62,8 @@ logger = logging.getLogger("pairbus.pairing")
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
 HANDLER_CLOSE_SECONDS: Final = 2.0
+UNREACHABLE: Final = (Failure.TIMEOUT, Failure.CONNECTION)
+"""Errors with which a secondary that is set up later, by a client with a spool, may fail when the client is paired."""
 
 Official = TypeVar("Official")
 Sender = TypeVar("Sender")
@@ -154,6 +164,7 @@ class PairedClient(Generic[Official, Sender]):
             self._reporter = StatusReporter(self._state, written)
         self._setup = Setup(self, management or {})
         self._drain: DrainHost | None = None
+        self._spooling = Spooling(self) if self.options.spool is not None else None
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
         # Weakly, as the official client does: a program that makes a sender per message must not keep them all.
         self._senders: WeakSet[SenderCore] = WeakSet()
@@ -341,17 +352,53 @@ class PairedClient(Generic[Official, Sender]):
         pairings.enter(*self._hosts)
         self._is_registered = True
         try:
-            queues = await self._setup.usable_queues()
+            if self._spooling is not None:
+                await self._runtime.blocking(self._spooling.open)
+            queues = await self._queues_of_the_secondary()
             # A client that was closed meanwhile would never stop its drain.
             self._check_live()
             self._state.paired_with(queues)
-            if self.options.enable_syphon:
+            if self.options.enable_syphon and queues:
                 await self._start_drain()
         except BaseException:
             # Complete or not at all (P30): a client without the drain it was asked for is not paired.
             self._state.is_paired = False
+            if self._spooling is not None:
+                self._spooling.close()
             self._leave_registry()
             raise
+        if self._spooling is not None:
+            self._spooling.start()
+        if not queues:
+            self._runtime.spawn(self._pair_later)
+
+    async def _queues_of_the_secondary(self) -> list[str]:
+        """The backlog queues that may be used. None of them, when the secondary does not answer and there is a spool."""
+        try:
+            return await self._setup.usable_queues()
+        except NoBacklogQueuesError as error:
+            cause = error.__cause__
+            if self._spooling is None or cause is None or classify(cause) not in UNREACHABLE:
+                raise
+            text = f"{error}; until it answers, the spool takes what the primary does not"
+            self._state.emit(Kind.QUEUE_UNUSABLE, self._state.secondary, text, is_loud=True)
+            return []
+
+    async def _pair_later(self) -> None:
+        """The secondary did not answer when the client was paired: find or create its queues once it does."""
+        while not self._is_ended:
+            token = self._runtime.change_token()
+            try:
+                queues = await self._setup.usable_queues()
+            except PairingError as error:
+                logger.info("the secondary cannot be set up yet: %s", error, extra={"event": "pairing.later"})
+                await self._runtime.wait_for_change(token, self._state.ping_interval_ms / 1000)
+                continue
+            self._state.paired_with(queues)
+            if self.options.enable_syphon and not self._is_ended:
+                await self._start_drain()
+            self._runtime.notify()
+            return
 
     async def _do_close(self, timeout: float) -> None:
         if self._is_closed:
@@ -371,6 +418,8 @@ class PairedClient(Generic[Official, Sender]):
             together = self._runtime.together
             await together(_close_sender, senders, (until_ms - self._state.clock()) / 2000)
             left = max(0.1, (until_ms - self._state.clock()) / 1000)
+            if self._spooling is not None:
+                await self._runtime.blocking(self._spooling.close)
             await together(self._close_side, (self.primary, self.secondary), left)
             await self._runtime.end((until_ms - self._state.clock()) / 1000)
         finally:
@@ -482,8 +531,11 @@ class PairedClient(Generic[Official, Sender]):
         if self._drain is not None:
             await self._drain.stop(seconds)
 
-    async def _cancel_parked(self, handle: ParkedSchedule, until: float) -> None:
+    async def _cancel_parked(self, handle: ParkedSchedule, path: str, until: float) -> None:
         """Remove a parked message from the backlog. ``until``: an instant of ``time.monotonic``; all steps share it."""
+        if handle.queue.startswith(SPOOL_PREFIX) and self._spooling is not None:
+            await self._spooling.cancel(handle, path, until)
+            return
 
         async def withdraw() -> bool:
             drain = self._drain

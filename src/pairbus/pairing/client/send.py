@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -42,6 +42,10 @@ class Send(Attempts):
     """Parked forms that no backlog queue has accepted yet. None before the messages are parked."""
     handles: list[int] | None = None
     """Sequence numbers of scheduled messages that the primary accepted."""
+    parked: Sequence[tuple[str, bytes]] = ()
+    """Parked forms that are in the backlog, and in which queue of it."""
+    spooled: Sequence[ParkedSchedule] = ()
+    """Handles of the messages that are in the spool."""
     _originals: list[bytes] | None = None
 
     def __init__(
@@ -87,15 +91,13 @@ class Send(Attempts):
     def park(self, parked: list[bytes]) -> None:
         """The messages have their parked forms."""
         self.left = parked
-        self.parked: list[tuple[str, bytes]] = []
-        """Parked forms that are in the backlog, and in which queue of it."""
         self.created_again: set[str] = set()
         """Backlog queues that were missing and were created for this send."""
 
     def accepted(self, queue: str, count: int) -> None:
         """A backlog queue has taken the next messages."""
         assert self.left is not None
-        self.parked += [(queue, payload) for payload in self.left[:count]]
+        self.parked = [*self.parked, *((queue, payload) for payload in self.left[:count])]
         self.left = self.left[count:]
 
 

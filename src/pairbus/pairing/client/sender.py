@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.errors import PairbusError, PairingError, UsageError
+from pairbus.errors import PairbusError, PairingError, SpoolError, SpoolFull, UsageError
 from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, check_header, check_size
 from pairbus.pairing.client.send import (
     TIMEOUT_MS_DEFAULT,
@@ -25,9 +25,22 @@ from pairbus.pairing.client.send import (
     prepared_for_sending,
     scheduled_for,
 )
-from pairbus.pairing.errors import CancelInDoubtError, ClientClosedError
+from pairbus.pairing.errors import (
+    CancelInDoubtError,
+    ClientClosedError,
+    MessageTooLargeForBacklogError,
+    SpoolRefusedError,
+)
 from pairbus.pairing.outcome import mark
-from pairbus.pairing.rules.flow import Choice, SendFlow, TryBacklog, TryPrimary, Wait, first_attempt_ms
+from pairbus.pairing.rules.flow import (
+    Choice,
+    SendFlow,
+    TryBacklog,
+    TryPrimary,
+    UseSpool,
+    Wait,
+    first_attempt_ms,
+)
 from pairbus.pairing.rules.health import Health
 from pairbus.pairing.runtime.attempts import NotWanted, current_attempts, notice
 from pairbus.pairing.scheduled import split_handles
@@ -66,6 +79,8 @@ class SenderCore:
     They are the SDK's senders to type checkers and to ``isinstance``, and offer all that those do. They use official
     senders and are none themselves: the official constructor is not run.
     """
+
+    _may_spool = True
 
     def __init__(
         self, client: PairedClient[Any, Any], path: str, options: dict[str, Any], *, is_topic: bool
@@ -132,10 +147,15 @@ class SenderCore:
         await self._deliver(send)
         if send.handles is not None:
             return send.handles
-        return [
+        handles: list[int] = [
             handle_of(queue, payload, copy, has_other_copy=send.is_in_doubt)
-            for copy, (queue, payload) in zip(copies, send.parked, strict=True)
+            for copy, (queue, payload) in zip(copies, send.parked, strict=False)
         ]
+        for copy, handle in zip(copies[len(handles) :], send.spooled, strict=True):
+            handle.message_id = message_bytes.message_id(copy)
+            handle.has_other_copy = send.is_in_doubt
+            handles.append(handle)
+        return handles
 
     async def _do_cancel(self, sequence_numbers: int | Sequence[int], timeout: float | None) -> None:
         self._check_live()
@@ -144,7 +164,7 @@ class SenderCore:
         seconds = TIMEOUT_MS_DEFAULT / 1000 if timeout is None else timeout
         until = time.monotonic() + seconds
         for handle in parked:
-            await self._client._cancel_parked(handle, until)
+            await self._client._cancel_parked(handle, self.entity_name, until)
         if plain:
             link = self._primary_link()
             left = max(0.001, until - time.monotonic())
@@ -220,6 +240,8 @@ class SenderCore:
             # function that it goes through costs several times what it costs in a loop.
             health = self._health
             before = health.state
+            if health.is_spooling and self._may_spool and await self._joins_spool(send):
+                return
             if before is Health.HEALTHY and not send.is_scheduled:
                 seconds = self._first_seconds
                 if not seconds or send.timeout_ms != TIMEOUT_MS_DEFAULT:
@@ -284,12 +306,16 @@ class SenderCore:
                     return
             elif isinstance(step, Wait):
                 await self._runtime.wait_for_change(token, step.timeout_ms / 1000)
+            elif isinstance(step, UseSpool):
+                await self._spool(send, step.error, step.cause)
+                return
             else:
                 raise step.error from step.cause
 
     def _flow_of(self, send: Send) -> SendFlow:
         if send.flow is None:
-            send.flow = self._state.flow(self._health, self._choice, send.deadline_ms)
+            has_spool = self._may_spool and self._state.spools is not None
+            send.flow = self._state.flow(self._health, self._choice, send.deadline_ms, has_spool=has_spool)
         return send.flow
 
     async def _try_primary(self, send: Send, seconds: float, cut_seconds: float) -> bool:
@@ -379,6 +405,48 @@ class SenderCore:
                     self._state.evicted(step.queue, _shown(error))
             return False
         return True
+
+    # --- the spool --------------------------------------------------------------------------------
+
+    async def _joins_spool(self, send: Send) -> bool:
+        """The spool holds messages of the entity: this one goes behind them. False: they have left it meanwhile."""
+        health = self._health
+        while health.state is not Health.REFUSING:
+            token = self._runtime.change_token()
+            if not health.is_spooling:
+                return False
+            left_ms = send.deadline_ms - self._state.clock()
+            if not health.is_spool_ending or left_ms <= 0:
+                await self._spool(send, health.last_error, None)
+                return True
+            await self._runtime.wait_for_change(token, left_ms / 1000)
+            self._check_live()
+        return False
+
+    async def _spool(self, send: Send, error: BaseException | None, cause: BaseException | None) -> None:
+        """Keep the messages in the spool. ``error``, ``cause``: why no namespace has them."""
+        spooling = self._client._spooling
+        assert spooling is not None
+        limit = self._batch_limit()
+        payloads = send.originals(limit)
+        if send.left is not None:
+            payloads = payloads[len(payloads) - len(send.left) :]
+        elif not isinstance(send.message, ServiceBusMessage):
+            # What the service would refuse: the SDK checks its own messages only.
+            self._state.park(payloads, self._health.path, "spooled")
+        for payload in payloads:
+            size = len(payload) + ENVELOPE_BYTES
+            if size > limit:
+                raise MessageTooLargeForBacklogError(size, ENVELOPE_BYTES, limit, "message has")
+        send.sending()
+        try:
+            send.spooled = await spooling.take(self._health, payloads, _shown(error) if error else "")
+        except SpoolError as refused:
+            flow = self._flow_of(send)
+            if not isinstance(refused, SpoolFull):
+                flow.is_in_doubt = True
+            raise SpoolRefusedError(str(refused)) from (cause or error or refused)
+        self._tally.spooled += len(payloads)
 
     async def _backlog_limit(self, link: Link, parked: Sequence[bytes], seconds: float) -> int:
         """The largest batch that a backlog queue takes. Only its link knows whether that is more than usual."""

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -25,6 +26,8 @@ from pairbus.pairing.rules.health import Change, EntityHealth, EntityReport, Hea
 from pairbus.pairing.rules.rotation import Chooser, Rotation
 from pairbus.pairing.rules.trigger import counts
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
+from pairbus.spool.directory import Spools
+from pairbus.spool.store import Content
 
 NAMES_MAX: Final = 20
 """How many known entities an error about an unknown one lists."""
@@ -98,6 +101,7 @@ class PairingState:
         self._decisions: dict[str, deque[str]] = {}
         self._detours = 0
         self._process = os.getpid()
+        self.spools: Spools | None = None
         self._trigger: Trigger = self._own_rule if callable(options.trigger) else options.trigger
 
     # --- pairing ----------------------------------------------------------------------------------
@@ -186,7 +190,20 @@ class PairingState:
 
     def reports(self) -> dict[str, EntityReport]:
         with self.lock:
-            return {health.path: health.report(self._time_of) for health in self._healths.values()}
+            return {health.path: self._report(health) for health in self._healths.values()}
+
+    def _report(self, health: EntityHealth) -> EntityReport:
+        report = health.report(self._time_of)
+        if self.spools is None:
+            return report
+        spooled = self.spools.content(entity_key(health.path))
+        age_ms = None if spooled.oldest_ms is None else max(0, self.wall_clock() - spooled.oldest_ms)
+        return replace(
+            report,
+            spooled=spooled.count,
+            spool_set_aside=spooled.set_aside,
+            oldest_spooled_age_ms=age_ms,
+        )
 
     def fail_over(self, path: str) -> None:
         """Switch one entity to the backlog by hand."""
@@ -235,7 +252,7 @@ class PairingState:
         """Why an entity is in its state: its errors, timers, pings and decisions, oldest first."""
         health = self.known(path)
         with self.lock:
-            report = health.report(self._time_of)
+            report = self._report(health)
             lines = [
                 f"{report.path} is {report.state.value} since {self._time_of_day(report.since_ms)}"
                 + _because(report.why)
@@ -253,6 +270,11 @@ class PairingState:
                 lines.append(f"next ping at {at}; {report.pings_sent} sent so far")
             if report.parked:
                 lines.append(f"{report.parked} messages parked, last in {report.backlog_queue}")
+            if report.spooled:
+                age_s = (report.oldest_spooled_age_ms or 0) / 1000
+                lines.append(
+                    f"{report.spooled} messages wait in the spool, the oldest for {age_s:g} s; new ones join them"
+                )
             lines += [
                 f"backlog queue {e.queue} is out of rotation: {e.why}"
                 for e in self._rotation.evicted.values()
@@ -261,7 +283,9 @@ class PairingState:
 
     # --- sends ------------------------------------------------------------------------------------
 
-    def flow(self, health: EntityHealth, choice: Choice, deadline_ms: int) -> SendFlow:
+    def flow(
+        self, health: EntityHealth, choice: Choice, deadline_ms: int, *, has_spool: bool = False
+    ) -> SendFlow:
         """The decisions of one send."""
         return SendFlow(
             health,
@@ -270,6 +294,7 @@ class PairingState:
             self._trigger,
             deadline_ms,
             holds_while_suspect=self.options.while_suspect == "wait",
+            has_spool=has_spool,
         )
 
     def counts(self, error: BaseException, health: EntityHealth) -> bool:
@@ -369,6 +394,8 @@ class PairingState:
                 failed_over=sum(1 for r in self._healths.values() if r.state is Health.FAILED_OVER),
                 oldest_age_ms=oldest_age_ms,
                 drain_rate_per_s=drain_rate_per_s,
+                spool=self.spools.total() if self.spools is not None else Content(""),
+                now_ms=self.wall_clock(),
             )
 
 

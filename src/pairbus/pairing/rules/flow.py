@@ -16,7 +16,8 @@ there. The rest of this page is about a send that fails.
    do (``client.watch``). The message is parked (``pairing.parking``): properties that must not act in the backlog are
    hidden, a passport is added. The parked form goes to one backlog queue of the secondary.
 4. A sender picks its queue once and keeps it (``rules.rotation``). A queue that refuses leaves the rotation for all
-   senders, and the send goes on to another one, until it has tried every queue once or has no time left.
+   senders, and the send goes on to another one, until it has tried every queue once or has no time left. Then it fails, or
+   goes to the spool when the client has one.
 5. A good ping makes the entity healthy again, and the next send goes to the primary. The drain delivers the backlog.
    A ping that finds the entity deleted makes it *refusing*: nothing is parked for an entity that may never come back.
 
@@ -36,7 +37,7 @@ the end, the caller learns that the outcome is ``unknown`` and not ``fail``.
 Rules
 -----
 Rule 1: no queue is tried twice for one send (P32).
-Rule 2: success is reported only after the primary or a backlog queue accepted the message (P4).
+Rule 2: success is reported only after the primary or a backlog queue accepted the message, or the spool has it (P4).
 Rule 3: the primary gets at most half of the time that is left when a detour is possible (P18).
 
 No clock and no I/O here. ``client.sender`` asks ``next_step``, does what it says, and reports the result.
@@ -69,6 +70,8 @@ TRIAL_MS_MAX: Final = 2_000
 SILENCE_MS: Final = 10_000
 """How long an attempt waits for a silent primary at most, while the send can go to the backlog instead. A longer failover
 interval allows attempts of its own length."""
+SPOOL_AFTER_MS: Final = 10_000
+"""How long a send looks for a backlog queue that answers, when it can go to the spool instead."""
 ANSWER_MS_MIN: Final = 250
 """A queue that had less time than this to answer has not failed (P32): its caller had no time."""
 
@@ -104,7 +107,15 @@ class Fail:
     is_in_doubt: bool
 
 
-Step = TryPrimary | TryBacklog | Wait | Fail
+@dataclass(frozen=True, slots=True)
+class UseSpool:
+    """Primary and backlog refuse: keep the messages in the spool. What ``Fail`` would raise, if it refuses, too."""
+
+    error: BaseException
+    cause: BaseException | None
+
+
+Step = TryPrimary | TryBacklog | Wait | Fail | UseSpool
 
 
 @dataclass(slots=True)
@@ -140,6 +151,7 @@ class SendFlow:
         deadline_ms: int,
         *,
         holds_while_suspect: bool,
+        has_spool: bool = False,
     ) -> None:
         self._health = health
         self._rotation = rotation
@@ -147,6 +159,8 @@ class SendFlow:
         self._trigger = trigger
         self._deadline_ms = deadline_ms
         self._holds = holds_while_suspect
+        self._has_spool = has_spool
+        self._spool_at_ms: int | None = None
         self._tried: dict[str, None] = {}
         self._attempt_ms = 0
         self._has_made_trial = False
@@ -203,6 +217,10 @@ class SendFlow:
 
     def _backlog_step(self, now: int) -> Step:
         left = self._deadline_ms - now
+        if self._has_spool:
+            if self._spool_at_ms is None:
+                self._spool_at_ms = now + SPOOL_AFTER_MS
+            left = min(left, self._spool_at_ms - now)
         if left <= 0:
             # An attempt without time could only fail, and would put the blame on a queue that was never asked.
             return self._backlog_failure()
@@ -239,7 +257,11 @@ class SendFlow:
             return queue
         return self._rotation.last_resort(self._tried)
 
-    def _backlog_failure(self) -> Fail:
+    def _backlog_failure(self) -> Fail | UseSpool:
+        failure = self._refused_by_all()
+        return UseSpool(failure.error, failure.cause) if self._has_spool else failure
+
+    def _refused_by_all(self) -> Fail:
         if self._backlog_error is not None:
             cause = self.primary_error or self._health.last_error
             return Fail(self._backlog_error, cause, self.is_in_doubt)

@@ -55,6 +55,9 @@ class EntityReport:
         backlog_queue: The backlog queue that took the last one.
         pings_sent: How often it was asked.
         since: The first time as a time of day in UTC; likewise ``next_ping`` and ``failover_due``.
+        spooled: How many messages for it wait in the spool.
+        spool_set_aside: How many messages for it are set aside there: no namespace takes them.
+        oldest_spooled_age_ms: For how long the oldest one has waited there; None: there is none.
     """
 
     path: str
@@ -70,6 +73,9 @@ class EntityReport:
     since: datetime = field(compare=False)
     next_ping: datetime | None = field(compare=False)
     failover_due: datetime | None = field(compare=False)
+    spooled: int = 0
+    spool_set_aside: int = 0
+    oldest_spooled_age_ms: int | None = field(default=None, compare=False)
 
 
 class EntityHealth:
@@ -111,6 +117,10 @@ class EntityHealth:
         """The answer to the ping that found the entity gone: the cause of every refusal until it is back."""
         self.is_key_refused = False
         """Whether the last ping found that the primary refuses the key."""
+        self.is_spooling = False
+        """Whether the spool holds messages of the entity: new ones join it, behind them."""
+        self.is_spool_ending = False
+        """Whether the last messages of the spool are on their way: new ones wait for that moment instead."""
         self.pings = PingSchedule(ping_interval_ms)
 
     @property

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
+from pairbus.errors import SpoolError
 from pairbus.pairing.runtime.asyncio_link import AsyncioLink
 from pairbus.sdk.admin import aio_admin_client
 
 if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Work
+    from pairbus.spool.store import Append, Spool
 
 
 class AsyncioRuntime:
@@ -20,6 +22,7 @@ class AsyncioRuntime:
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._commits: dict[Spool, asyncio.Future[None]] = {}
 
     def link(self, sender: Any, is_wanted: Callable[[], bool]) -> AsyncioLink:
         return AsyncioLink(sender, is_wanted)
@@ -41,6 +44,27 @@ class AsyncioRuntime:
 
     async def call(self, work: Callable[..., Any], *given: Any, **options: Any) -> Any:
         return await work(*given, **options)
+
+    async def blocking(self, work: Callable[..., Any], *given: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, work, *given)
+
+    async def commit(self, spool: Spool, append: Append) -> None:
+        while not append.is_done:
+            running = self._commits.get(spool)
+            if running is None:
+                # It writes all that were entered until it begins; who enters later waits for the next one.
+                loop = asyncio.get_running_loop()
+                running = loop.run_in_executor(None, spool.commit, append)
+                self._commits[spool] = running
+                running.add_done_callback(lambda done: self._committed(spool, done))
+            with suppress(SpoolError):
+                await asyncio.shield(running)
+        spool.commit(append)
+
+    def _committed(self, spool: Spool, done: asyncio.Future[None]) -> None:
+        self._commits.pop(spool, None)
+        if not done.cancelled():
+            done.exception()  # each append has it, and its caller may be gone
 
     async def collect(self, pages: Any) -> list[Any]:
         return [item async for item in pages]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pairbus.spool.store import Append, Spool
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 
@@ -50,6 +53,12 @@ class Runtime(Protocol):
 
     async def call(self, work: Callable[..., Any], *given: Any, **options: Any) -> Any:
         """The result of a method of the SDK."""
+
+    async def blocking(self, work: Callable[..., Any], *given: Any) -> Any:
+        """The result of a function that waits for the disk of this machine."""
+
+    async def commit(self, spool: Spool, append: Append) -> None:
+        """Return once an append is durable. Those that wait at the same time share one write."""
 
     async def collect(self, pages: Any) -> list[Any]:
         """Every item of a listing of the SDK."""

@@ -15,6 +15,7 @@ from pairbus.sdk.admin import admin_client
 
 if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Work
+    from pairbus.spool.store import Append, Spool
 
 _Result = TypeVar("_Result")
 
@@ -63,6 +64,12 @@ class ThreadRuntime:
 
     async def call(self, work: Callable[..., Any], *given: Any, **options: Any) -> Any:
         return work(*given, **options)
+
+    async def blocking(self, work: Callable[..., Any], *given: Any) -> Any:
+        return work(*given)
+
+    async def commit(self, spool: Spool, append: Append) -> None:
+        spool.commit(append)
 
     async def collect(self, pages: Any) -> list[Any]:
         return list(pages)

@@ -1,0 +1,380 @@
+"""The spool of a paired client: takes sends that no namespace takes, and replays them when one does.
+
+One task per entity replays, oldest first. It sends as every sender does: to the primary while that is healthy, else to a backlog
+queue. A message leaves the spool only after a namespace has accepted it, so an attempt without an answer is repeated, with the
+same message id.
+
+While the spool holds messages of an entity, new ones join it behind them. A program that never pauses could add messages for
+ever, each a moment before the last one has left. So once replaying works and all that is left is on its way, new sends wait for
+that one attempt instead, and then go direct (``is_spool_ending``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pairbus.errors import SpoolError
+from pairbus.pairing import parking
+from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES
+from pairbus.pairing.client.send import Send
+from pairbus.pairing.client.sender import SenderCore
+from pairbus.pairing.errors import (
+    ClientClosedError,
+    MessageTooLargeForBacklogError,
+    ScheduledMessageGoneError,
+)
+from pairbus.pairing.events import Kind
+from pairbus.pairing.naming import entity_key
+from pairbus.pairing.options import milliseconds
+from pairbus.pairing.parking import Passport
+from pairbus.pairing.rules.health import EntityHealth
+from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
+from pairbus.pairing.statistics import Tally
+from pairbus.sdk import message_bytes
+from pairbus.sdk.failures import is_of_the_message
+from pairbus.spool.directory import Spools
+from pairbus.spool.store import About, Append, Spool, Spooled
+
+if TYPE_CHECKING:
+    from pairbus.pairing.client.client import PairedClient
+
+BATCH_MESSAGES: Final = 1_000
+BATCH_BYTES: Final = 200_000
+"""Bounds of what is replayed with one send."""
+ATTEMPT_SECONDS: Final = 10.0
+PAUSE_SECONDS_MIN: Final = 0.25
+PAUSE_SECONDS_MAX: Final = 5.0
+"""Bounds of the pause after an attempt that failed. A change of an entity's health ends it early."""
+EXPIRED: Final = "its time to live ended in the spool"
+
+
+class Spooling:
+    """What one paired client does with its spools."""
+
+    def __init__(self, client: PairedClient[Any, Any]) -> None:
+        self._client = client
+        self._state = client._state
+        self._runtime = client._runtime
+        self._replaying: dict[str, int] = {}
+        """The entities that are replayed, each with the process that does it: a forked one has no threads."""
+        self._in_flight: set[tuple[Spool, int]] = set()
+        self._withheld: set[tuple[Spool, int]] = set()
+        """Messages that are being cancelled."""
+
+    # --- opening and closing ----------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the directory. Raises SpoolError."""
+        options, state = self._client.options, self._state
+        assert options.spool is not None
+        spools = Spools(
+            Path(options.spool),
+            About(state.primary, state.identity),
+            bytes_max=options.spool_max_bytes,
+            age_ms_max=milliseconds(options.spool_max_age),
+            accepts=self._client._identity.accepts,
+        )
+        for problem in spools.problems:
+            state.emit(Kind.SPOOL_UNUSABLE, str(spools.root), problem, is_loud=True)
+        state.spools = spools
+
+    def start(self) -> None:
+        """Replay what clients before have left behind."""
+        spools = self._spools()
+        for path in spools.keys().values():
+            health = self._state.health_of(path)
+            with self._state.lock:
+                self._spooled(health, "an earlier client has left messages in the spool")
+
+    def close(self) -> None:
+        """Close the files. What is in them stays."""
+        if self._state.spools is not None:
+            self._state.spools.close()
+
+    def _spools(self) -> Spools:
+        spools = self._state.spools
+        assert spools is not None
+        return spools
+
+    # --- taking -----------------------------------------------------------------------------------
+
+    async def take(self, health: EntityHealth, payloads: Sequence[bytes], why: str) -> list[ParkedSchedule]:
+        """Keep messages of an entity. Durable when it returns; handles for those who cancel. Raises SpoolError."""
+        append = Append(entity_key(health.path), health.path, payloads, self._state.wall_clock())
+        with self._state.lock:
+            spool = self._spools().enter(append)
+            self._spooled(health, why)
+        await self._runtime.commit(spool, append)
+        return [
+            ParkedSchedule.make(f"{SPOOL_PREFIX}{spool.directory}", "", self._state.name, number)
+            for number in append.numbers
+        ]
+
+    def _spooled(self, health: EntityHealth, why: str) -> None:
+        """The spool holds messages of an entity: called under the lock of the state."""
+        key = entity_key(health.path)
+        if not health.is_spooling:
+            health.is_spooling = True
+            self._state.note(health, f"the spool is used: {why}")
+            self._state.emit(Kind.SPOOL_USED, health.path, why)
+        if self._replaying.get(key) != os.getpid() and not self._client._is_ended:
+            self._replaying[key] = os.getpid()
+            self._runtime.spawn(self._replay, health)
+
+    # --- replaying --------------------------------------------------------------------------------
+
+    async def _replay(self, health: EntityHealth) -> None:
+        """Replay one entity until nothing of it is left, or the client is closed."""
+        key = entity_key(health.path)
+        sender = ReplaySender(self._client, health.path, {}, is_topic=False)
+        with self._state.lock:
+            self._client._senders.add(sender)
+        replay = Replay(self, health, key, sender)
+        try:
+            while not self._client._is_ended:
+                token = self._runtime.change_token()
+                if await replay.turn():
+                    return
+                if replay.pause_seconds:
+                    await self._runtime.wait_for_change(token, replay.pause_seconds)
+        finally:
+            with self._state.lock:
+                health.is_spool_ending = False
+                if self._replaying.get(key) == os.getpid():
+                    del self._replaying[key]
+            self._runtime.notify()
+            if not self._client._is_ended:
+                await sender._do_close()
+
+    def ended(self, health: EntityHealth, key: str, replayed: int) -> bool:
+        """Whether the spool has nothing of an entity any more. Then its sends go to a namespace again."""
+        with self._state.lock:
+            if self._spools().waits(key):
+                return False
+            health.is_spooling = health.is_spool_ending = False
+            self._replaying.pop(key, None)
+            self._state.note(health, f"the spool is empty: {replayed} messages were replayed")
+            if replayed:
+                self._state.emit(
+                    Kind.SPOOL_REPLAYED, health.path, f"{replayed} messages were replayed", messages=replayed
+                )
+        self._runtime.notify()
+        return True
+
+    def begin(self, spool: Spool, messages: Sequence[Spooled]) -> list[Spooled]:
+        """Those of the messages that may be sent now: all before one that is being cancelled."""
+        with self._state.lock:
+            free = []
+            for message in messages:
+                if (spool, message.number) in self._withheld:
+                    break
+                free.append(message)
+            self._in_flight.update((spool, message.number) for message in free)
+            return free
+
+    def end(self, spool: Spool, messages: Sequence[Spooled]) -> None:
+        """The attempt with these messages has ended."""
+        with self._state.lock:
+            self._in_flight.difference_update((spool, message.number) for message in messages)
+        self._runtime.notify()
+
+    # --- cancelling -------------------------------------------------------------------------------
+
+    async def cancel(self, handle: ParkedSchedule, path: str, until: float) -> None:
+        """Remove a scheduled message that is still in the spool. ``until``: an instant of ``time.monotonic``."""
+        place = handle.queue.removeprefix(SPOOL_PREFIX)
+        spool = next((one for one in self._spools().all if str(one.directory) == place), None)
+        mark = (spool, handle.detour)
+        while spool is not None:
+            with self._state.lock:
+                token = self._runtime.change_token()
+                if mark not in self._in_flight:
+                    self._withheld.add((spool, handle.detour))
+                    break
+            left = until - time.monotonic()
+            if left <= 0:
+                spool = None
+                break
+            await self._runtime.wait_for_change(token, left)
+        try:
+            key = entity_key(path)
+            found = None
+            if spool is not None:
+                found = await self._runtime.blocking(spool.find, key, handle.detour)
+            if spool is None or found is None:
+                raise ScheduledMessageGoneError(
+                    f"the scheduled message {handle.message_id!r} is not in the spool any more: it was cancelled before, or is on its "
+                    "way to a namespace. There it can be cancelled by the sequence number that it has there"
+                )
+            await self._runtime.blocking(spool.remove, key, [found])
+        finally:
+            if spool is not None:
+                with self._state.lock:
+                    self._withheld.discard((spool, handle.detour))
+                self._runtime.notify()
+
+
+class ReplaySender(SenderCore):
+    """Sends messages of the spool. It is no sender of the application's, and never adds to the spool."""
+
+    _may_spool = False
+
+    def __init__(
+        self, client: PairedClient[Any, Any], path: str, options: dict[str, Any], *, is_topic: bool
+    ) -> None:
+        super().__init__(client, path, options, is_topic=is_topic)
+        self._tally = Tally()  # its messages were counted when they were spooled (P45)
+
+
+class Replay:
+    """The replay of one entity, an attempt at a time."""
+
+    def __init__(self, spooling: Spooling, health: EntityHealth, key: str, sender: ReplaySender) -> None:
+        self._spooling = spooling
+        self._state = spooling._state
+        self._runtime = spooling._runtime
+        self._health = health
+        self._key = key
+        self._sender = sender
+        self._works = False
+        """Whether the last attempt was accepted."""
+        self._alone = 0
+        """How many messages are sent one by one, because a batch with them was refused."""
+        self._replayed = 0
+        self._accepted: tuple[Spool, list[Spooled]] | None = None
+        """Messages that a namespace has, and that could not be removed: they must not be sent again."""
+        self.pause_seconds = 0.0
+
+    async def turn(self) -> bool:
+        """Send the oldest messages. True: nothing is left. ``pause_seconds`` says how long to wait before the next turn."""
+        try:
+            if self._accepted is not None:
+                await self._remove(*self._accepted)
+            found = await self._runtime.blocking(
+                self._spooling._spools().first,
+                self._key,
+                1 if self._alone else BATCH_MESSAGES,
+                BATCH_BYTES,
+            )
+            if found is None:
+                self.pause_seconds = 0.0
+                return self._spooling.ended(self._health, self._key, self._replayed)
+            spool, messages = found
+            damaged = next((one for one in messages if one.is_damaged), None)
+            if damaged is not None:
+                await self._set_aside(spool, damaged, "its bytes are damaged: the checksum is another one")
+                return False
+            await self._attempt(spool, messages)
+        except SpoolError as error:
+            self._state.emit(Kind.SPOOL_UNUSABLE, self._health.path, str(error), is_loud=True)
+            self._failed()
+        return False
+
+    async def _attempt(self, spool: Spool, messages: list[Spooled]) -> None:
+        # It takes milliseconds for a full batch, and this may be the application's own event loop.
+        originals = await self._runtime.blocking(self._originals, messages)
+        if len(originals) < len(messages):
+            await self._set_aside(spool, messages[len(originals)], EXPIRED)
+            return
+        free = self._spooling.begin(spool, messages)
+        if not free:
+            self.pause_seconds = PAUSE_SECONDS_MIN
+            return
+        with self._state.lock:
+            left = self._spooling._spools().waits(self._key) - len(free)
+            self._health.is_spool_ending = self._works and left == 0
+        try:
+            await self._send(spool, free, originals[: len(free)])
+        finally:
+            self._health.is_spool_ending = False
+            self._spooling.end(spool, free)
+
+    def _originals(self, messages: Sequence[Spooled]) -> list[bytes]:
+        """The messages as they are sent now; up to the first one whose time to live has ended."""
+        originals: list[bytes] = []
+        now = self._state.wall_clock()
+        is_deducting = self._state.options.time_to_live == "deduct"
+        for message in messages:
+            # Parked and restored, so that a limited life begins again or goes on, as it does in the backlog.
+            passport = Passport(self._state.name, message.at_ms, 0, "spooled", primary=self._state.identity)
+            parked = parking.park(message.payload, self._health.path, passport)
+            elapsed_ms = max(0, now - message.at_ms) if is_deducting else 0
+            restored = parking.restore(parked, now, elapsed_ms=elapsed_ms)
+            if restored.time_to_live_ms == 0 and elapsed_ms:
+                break
+            originals.append(restored.payload)
+        return originals
+
+    async def _send(self, spool: Spool, messages: list[Spooled], originals: list[bytes]) -> None:
+        sender = self._sender
+        link = sender._primary_link()
+        size = message_bytes.batch_size(originals) + ENVELOPE_BYTES
+        limit = max(size, message_bytes.batch_limit(link.sender) or BACKLOG_LIMIT_BYTES)
+        batch = message_bytes.batch_of(message_bytes.new_batch(limit, link.sender), originals)
+        send = Send(batch, len(originals), self._state.clock(), ATTEMPT_SECONDS)
+        before = Tally()
+        before.add(sender._tally)
+        error: Exception | None = None
+        try:
+            await sender._deliver(send)
+        except ClientClosedError:
+            return
+        except Exception as caught:  # noqa: BLE001 - every error is an answer to judge
+            error = caught
+        with self._state.lock:
+            counters, tally = self._state.counters, sender._tally
+            counters.replayed_to_primary += tally.to_primary - before.to_primary
+            counters.replayed_to_backlog += tally.to_backlog - before.to_backlog
+        accepted = len(messages) if error is None else _accepted(send, len(messages))
+        if accepted:
+            await self._remove(spool, messages[:accepted])
+        if error is None:
+            self._works = True
+            self.pause_seconds = 0.0
+            self._alone = max(0, self._alone - len(messages))
+        else:
+            await self._judge(spool, messages[accepted:], error)
+
+    async def _judge(self, spool: Spool, messages: list[Spooled], error: Exception) -> None:
+        """A namespace did not accept messages."""
+        is_refused = is_of_the_message(error)
+        if is_refused and len(messages) > 1:
+            self._alone = len(messages)
+            self.pause_seconds = 0.0
+        elif is_refused and messages and not isinstance(error, MessageTooLargeForBacklogError):
+            await self._set_aside(spool, messages[0], f"{type(error).__name__}: {error}"[:500])
+        else:
+            self._failed()
+
+    def _failed(self) -> None:
+        self._works = False
+        self.pause_seconds = min(
+            max(PAUSE_SECONDS_MIN, self.pause_seconds * 2),
+            PAUSE_SECONDS_MAX,
+        )
+
+    async def _remove(self, spool: Spool, messages: list[Spooled]) -> None:
+        self._accepted = spool, messages
+        await self._runtime.blocking(spool.remove, self._key, messages)
+        self._accepted = None
+        self._replayed += len(messages)
+
+    async def _set_aside(self, spool: Spool, message: Spooled, reason: str) -> None:
+        await self._runtime.blocking(spool.set_aside, self._key, message, reason)
+        self._alone = max(0, self._alone - 1)
+        self.pause_seconds = 0.0
+        self._state.emit(
+            Kind.SET_ASIDE,
+            self._health.path,
+            f"message {message.number} stays in the spool {spool.directory}: {reason}",
+            is_loud=True,
+        )
+
+
+def _accepted(send: Send, count: int) -> int:
+    """How many of the first messages of a send that failed are in the backlog."""
+    return 0 if send.left is None else count - len(send.left)

@@ -1,0 +1,267 @@
+"""The spools of one directory: one for each client that runs, and those that clients before have left behind.
+
+Each spool has a directory of its own, ``0``, ``1``, …, with a lock file that its owner holds. A client that opens the directory
+takes every spool that nobody holds and that is for its primary: the newest of them, or a new one, takes its messages, the others
+are replayed first. A spool that is empty is deleted when its client is closed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pairbus.errors import SpoolError, SpoolFull
+from pairbus.spool.store import FILE_NAME, About, Append, Content, Spool, Spooled
+
+SPOOLS_MAX: Final = 1_000
+"""How many spools a directory may have."""
+LOCK_NAME: Final = "lock"
+
+
+class Spools:
+    """The spools that one client has open: those that are replayed, oldest first, and its own, the last of them."""
+
+    def __init__(
+        self,
+        root: Path,
+        about: About,
+        *,
+        bytes_max: int,
+        age_ms_max: int,
+        accepts: Callable[[str], bool] = lambda _address: True,
+    ) -> None:
+        """Open them. ``accepts``: whether a spool with this address of a primary is for ours. Raises SpoolError."""
+        self.root = root
+        self.bytes_max = bytes_max
+        self.age_ms_max = age_ms_max
+        self.problems: list[str] = []
+        """Spools that could not be opened, and why."""
+        self._lock = threading.Lock()
+        self._locks: dict[Spool, int] = {}
+        self._process = os.getpid()
+        self._about = about
+        self.all: list[Spool] = []
+        make_directory(root)
+        for spool in sorted(self._left_behind(about, accepts), key=_newest_ms):
+            self.all.append(spool)
+        if not self.all:
+            self.all.append(self._new(about))
+        self._parents: list[Spool] = []
+        _everywhere.add(self)
+
+    def _left_behind(self, about: About, accepts: Callable[[str], bool]) -> Iterator[Spool]:
+        for directory in spool_directories(self.root):
+            lock = take_lock(directory)
+            if lock is None:
+                continue
+            try:
+                spool = Spool(directory, about)
+            except SpoolError as error:
+                os.close(lock)
+                self.problems.append(str(error))
+                continue
+            if spool.about.primary == about.primary and accepts(spool.about.address):
+                self._locks[spool] = lock
+                yield spool
+            else:
+                spool.close()
+                os.close(lock)
+
+    def _new(self, about: About) -> Spool:
+        for number in range(SPOOLS_MAX):
+            directory = self.root / str(number)
+            try:
+                directory.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise _unusable(self.root, error) from error
+            lock = take_lock(directory)
+            if lock is None:
+                continue
+            try:
+                spool = Spool(directory, about)
+            except SpoolError:
+                os.close(lock)
+                raise
+            self._locks[spool] = lock
+            return spool
+        raise SpoolError(
+            f"the directory {self.root} has {SPOOLS_MAX} spools: replay or export those that are not used, and delete them"
+        )
+
+    # --- append -----------------------------------------------------------------------------------
+
+    def enter(self, append: Append) -> Spool:
+        """Take messages into the own spool, for its ``commit``. Raises SpoolFull, and nothing is taken."""
+        with self._lock:
+            size = sum(spool.size for spool in self.all)
+            if size + append.size > self.bytes_max:
+                raise SpoolFull(
+                    f"the spool {self.root} holds {size:,} bytes of at most {self.bytes_max:,} (spool_max_bytes), and {append.size:,} "
+                    "more do not fit: it takes messages again when a namespace is back"
+                )
+            oldest_ms = min(
+                (content.oldest_ms for _, content in self._contents() if content.oldest_ms is not None),
+                default=append.at_ms,
+            )
+            if append.at_ms - oldest_ms > self.age_ms_max:
+                raise SpoolFull(
+                    f"the oldest message in the spool {self.root} has waited for {(append.at_ms - oldest_ms) // 1000:,} s, longer than "
+                    f"{self.age_ms_max // 1000:,} s (spool_max_age): it takes messages again when the old ones are replayed"
+                )
+            if not self.all:
+                self.all.append(self._new(self._about))
+            own = self.all[-1]
+            own.enter(append)
+            return own
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def waits(self, key: str) -> int:
+        """How many messages of an entity wait, those on their way in included."""
+        return sum(spool.waits(key) for spool in self.all)
+
+    def keys(self) -> dict[str, str]:
+        """The entities of which messages wait, with their paths."""
+        return {key: content.path for key, content in self._contents() if content.count or content.entered}
+
+    def _contents(self) -> list[tuple[str, Content]]:
+        return [item for spool in self.all for item in list(spool.contents.items())]
+
+    def content(self, key: str) -> Content:
+        """What all spools together hold of an entity."""
+        parts = [found for spool in self.all if (found := spool.contents.get(key)) is not None]
+        times = [part.oldest_ms for part in parts if part.oldest_ms is not None]
+        return Content(
+            parts[0].path if parts else key,
+            sum(part.count for part in parts),
+            sum(part.size for part in parts),
+            min(times, default=None),
+            sum(part.set_aside for part in parts),
+            sum(part.entered for part in parts),
+        )
+
+    def total(self) -> Content:
+        """What all spools together hold."""
+        contents = [self.content(key) for key in dict(self._contents())]
+        times = [content.oldest_ms for content in contents if content.oldest_ms is not None]
+        return Content(
+            "",
+            sum(content.count for content in contents),
+            sum(content.size for content in contents),
+            min(times, default=None),
+            sum(content.set_aside for content in contents),
+        )
+
+    # --- replay -----------------------------------------------------------------------------------
+
+    def first(self, key: str, count: int, size: int) -> tuple[Spool, list[Spooled]] | None:
+        """The oldest messages of an entity, and the spool that holds them; None: there are none."""
+        for spool in self.all:
+            if spool.waits(key):
+                messages = spool.first(key, count, size)
+                if messages:
+                    return spool, messages
+        return None
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close all spools, and delete those that are empty. Their locks are free afterwards."""
+        if self._process != os.getpid():
+            return
+        for spool in self.all:
+            lock = self._locks.pop(spool, None)
+            if lock is None:
+                continue
+            spool.close()
+            if spool.is_empty:
+                delete(spool.directory)
+            os.close(lock)
+
+    def forget(self) -> None:
+        """In a forked process: the spools are the parent's. This process gets one of its own when it needs one."""
+        for lock in self._locks.values():
+            with suppress(OSError):
+                os.close(lock)
+        self._lock = threading.Lock()
+        self._locks = {}
+        # Kept, so that nothing closes them here: the files are the parent's.
+        self._parents += self.all
+        self._process = os.getpid()
+        self.all = []
+
+
+def _newest_ms(spool: Spool) -> int:
+    return max(
+        (content.oldest_ms for content in spool.contents.values() if content.oldest_ms is not None), default=0
+    )
+
+
+def _unusable(root: Path, error: OSError) -> SpoolError:
+    return SpoolError(
+        f"the spool directory {root} cannot be used: {error}. Give a directory that this program may write"
+    )
+
+
+def make_directory(root: Path) -> None:
+    """Create the directory for its owner alone. Raises SpoolError."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(13, "not writable", str(root))
+    except OSError as error:
+        raise _unusable(root, error) from error
+
+
+def spool_directories(root: Path) -> list[Path]:
+    """The directories of the spools below ``root``, by number."""
+    try:
+        names = [entry for entry in root.iterdir() if entry.name.isdecimal() and (entry / FILE_NAME).exists()]
+    except FileNotFoundError:
+        return []
+    return sorted(names, key=lambda entry: int(entry.name))
+
+
+def take_lock(directory: Path) -> int | None:
+    """The lock of a spool, as a descriptor that holds it until it is closed; None: somebody has it, or the spool is gone."""
+    try:
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its owner may have deleted it in this moment: then this is the lock of nothing.
+        if os.stat(directory / LOCK_NAME).st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def delete(directory: Path) -> None:
+    """Delete an empty spool whose lock the caller holds: its lock file goes last."""
+    for entry in directory.glob(f"{FILE_NAME}*"):
+        entry.unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+_everywhere: weakref.WeakSet[Spools] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for spools in list(_everywhere):
+        spools.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
