@@ -41,6 +41,7 @@ class Kind(Enum):
     SET_ASIDE = "pairing.set_aside"
     SPOOL_USED = "pairing.spool_used"
     SPOOL_REPLAYED = "pairing.spool_replayed"
+    SPOOL_UNDELIVERABLE = "pairing.spool_undeliverable"
     SPOOL_UNUSABLE = "pairing.spool_unusable"
     CLOSED = "pairing.closed"
     FAULTED = "pairing.faulted"

@@ -97,7 +97,7 @@ class Statistics:
     drain_rate_per_s: float
     spool_messages: int
     spool_bytes: int
-    spool_set_aside: int
+    spool_undeliverable: int
     oldest_spooled_age_ms: int | None
 
 
@@ -111,7 +111,7 @@ _GAUGES: Final = frozenset(
         "drain_rate_per_s",
         "spool_messages",
         "spool_bytes",
-        "spool_set_aside",
+        "spool_undeliverable",
         "oldest_spooled_age_ms",
     }
 )
@@ -142,7 +142,7 @@ def snapshot(
         drain_rate_per_s=drain_rate_per_s,
         spool_messages=spool.count,
         spool_bytes=spool.size,
-        spool_set_aside=spool.set_aside,
+        spool_undeliverable=spool.undeliverable,
         oldest_spooled_age_ms=None if spool.oldest_ms is None else max(0, now_ms - spool.oldest_ms),
     )
 

@@ -145,7 +145,7 @@ class Spools:
             sum(part.count for part in parts),
             sum(part.size for part in parts),
             min(times, default=None),
-            sum(part.set_aside for part in parts),
+            sum(part.undeliverable for part in parts),
             sum(part.entered for part in parts),
         )
 
@@ -158,7 +158,7 @@ class Spools:
             sum(content.count for content in contents),
             sum(content.size for content in contents),
             min(times, default=None),
-            sum(content.set_aside for content in contents),
+            sum(content.undeliverable for content in contents),
         )
 
     # --- replay -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ checksums, so each message has one.
 
 Rules
 -----
-Rule 1: nothing is removed before it was asked for. What cannot be delivered is set aside, with the reason.
+Rule 1: nothing is removed before it was asked for. What cannot be delivered stays, with the reason.
 Rule 2: the messages of an entity are read in the order in which they were entered.
 Rule 3: an error of a commit belongs to all messages of it; whether they are stored is not known then.
 """
@@ -68,7 +68,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A message in a spool. ``reason``: why it was set aside; None: it waits for a namespace."""
+    """A message in a spool. ``reason``: why no namespace takes it; None: it waits for a namespace."""
 
     number: int
     path: str
@@ -80,13 +80,13 @@ class Spooled:
 
 @dataclass(slots=True)
 class Content:
-    """What a spool holds of one entity: messages that wait, and those set aside."""
+    """What a spool holds of one entity: messages that wait, and those that no namespace takes."""
 
     path: str
     count: int = 0
     size: int = 0
     oldest_ms: int | None = None
-    set_aside: int = 0
+    undeliverable: int = 0
     entered: int = 0
     """Messages that are entered and not durable yet."""
 
@@ -117,12 +117,12 @@ class Spool:
         self.file = directory / FILE_NAME
         self.contents: dict[str, Content] = {}
         self.size = 0
-        """Bytes of all messages, those on their way and those set aside included."""
+        """Bytes of all messages, those on their way and those that no namespace takes included."""
         self._entities: dict[str, int] = {}
         self._waiting: list[Append] = []
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        """Of whoever uses the file. Never taken while one has the other lock."""
+        """Held while the file is used. Never taken while one has the other lock."""
         self._written = threading.Condition(self._lock)
         self._is_writing = False
         try:
@@ -277,24 +277,24 @@ class Spool:
             with self._lock:
                 self.size -= _size_of(messages)
 
-    def set_aside(self, key: str, message: Spooled, reason: str) -> None:
+    def mark_undeliverable(self, key: str, message: Spooled, reason: str) -> None:
         """A message that no namespace will take: it stays, with the reason, and no other waits behind it."""
         with self._turn, self._reported():
             self._change("UPDATE message SET reason = ? WHERE number = ?", [(reason, message.number)])
             self._have_left(key, [message])
             with self._lock:
-                self.contents[key].set_aside += 1
+                self.contents[key].undeliverable += 1
 
     def find(self, key: str, number: int) -> Spooled | None:
-        """A message that waits; None: it is gone, or set aside."""
+        """A message that waits; None: it is gone, or no namespace takes it."""
         with self._turn, self._reported():
             row = self._database.execute(
                 f"{_SELECT} WHERE number = ? AND entity.key = ? AND reason IS NULL", (number, key)
             ).fetchone()
             return None if row is None else spooled(row)
 
-    def retry_set_aside(self) -> int:
-        """Messages that were set aside wait again. How many that is. Not while others use the spool."""
+    def retry_undeliverable(self) -> int:
+        """Messages that no namespace took wait again. How many that is. Not while others use the spool."""
         with self._turn, self._reported():
             changed = self._change("UPDATE message SET reason = NULL WHERE reason IS NOT NULL", [()])
             self._count()
@@ -333,7 +333,7 @@ class Spool:
     @property
     def is_empty(self) -> bool:
         return not any(
-            content.count or content.entered or content.set_aside for content in self.contents.values()
+            content.count or content.entered or content.undeliverable for content in self.contents.values()
         )
 
     def close(self) -> None:
@@ -391,8 +391,8 @@ def read_contents(database: sqlite3.Connection) -> dict[str, Content]:
         (OVERHEAD_BYTES,),
     )
     return {
-        key: Content(path, count, int(size), oldest, set_aside)
-        for key, path, count, size, set_aside, oldest in rows
+        key: Content(path, count, int(size), oldest, undeliverable)
+        for key, path, count, size, undeliverable, oldest in rows
     }
 
 

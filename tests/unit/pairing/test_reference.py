@@ -12,6 +12,7 @@ import pairbus.aio
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.statistics import Counters, Statistics, Tally, metric_name, prometheus, snapshot
+from pairbus.spool.store import Content
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
@@ -56,7 +57,15 @@ def test_durations_in_the_reference_are_what_a_program_writes() -> None:
 def test_every_metric_is_in_the_reference_and_exported() -> None:
     page = (REFERENCE / "pairing-metrics.md").read_text()
     picture = snapshot(
-        Counters(), Tally(), usable=1, evicted=0, failed_over=0, oldest_age_ms=5, drain_rate_per_s=1.5
+        Counters(),
+        Tally(),
+        usable=1,
+        evicted=0,
+        failed_over=0,
+        oldest_age_ms=5,
+        drain_rate_per_s=1.5,
+        spool=Content("", oldest_ms=1),
+        now_ms=2,
     )
     exported = prometheus(picture)
 

@@ -17,7 +17,8 @@ ABOUT = About("contoso", "contoso.example:5672")
 
 
 def opened(root: Path, about: About = ABOUT, **bounds: int) -> Spools:
-    return Spools(root, about, **{"bytes_max": 1 << 30, "age_ms_max": 1 << 40, **bounds})
+    limits = {"bytes_max": 1 << 30, "age_ms_max": 1 << 40, **bounds}
+    return Spools(root, about, bytes_max=limits["bytes_max"], age_ms_max=limits["age_ms_max"])
 
 
 def keep(spools: Spools, *payloads: bytes, key: str = "orders", at_ms: int = 1_000) -> None:

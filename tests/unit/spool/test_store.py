@@ -29,7 +29,7 @@ def everything(spool: Spool, key: str = "orders") -> list[bytes]:
     return [message.payload for message in spool.first(key, 10_000, 1 << 40)]
 
 
-@pytest.mark.promise("P50")
+@pytest.mark.promise("P50", "P51")
 def test_messages_of_an_entity_come_back_in_order_from_the_next_process(tmp_path: Path) -> None:
     spool = Spool(tmp_path, ABOUT)
     for number in range(20):
@@ -43,23 +43,25 @@ def test_messages_of_an_entity_come_back_in_order_from_the_next_process(tmp_path
     assert again.about == ABOUT
 
 
-def test_what_is_removed_stays_removed_and_what_is_set_aside_stays_with_its_reason(tmp_path: Path) -> None:
+def test_what_is_removed_stays_removed_and_what_is_undeliverable_stays_with_its_reason(
+    tmp_path: Path,
+) -> None:
     spool = Spool(tmp_path, ABOUT)
     keep(spool, b"one", b"two", at_ms=1_000)
     keep(spool, b"three", at_ms=2_000)
     one, two, three = spool.first("orders", 10, 1 << 20)
     spool.remove("orders", [one])
-    spool.set_aside("orders", two, "too large")
+    spool.mark_undeliverable("orders", two, "too large")
     spool.close()
 
     again = Spool(tmp_path, ABOUT)
     content = again.contents["orders"]
-    assert (content.count, content.set_aside, content.oldest_ms) == (1, 1, 2_000)
+    assert (content.count, content.undeliverable, content.oldest_ms) == (1, 1, 2_000)
     assert again.first("orders", 10, 1 << 20) == [three]
     assert not again.is_empty
     again.remove("orders", [three])
     assert again.waits("orders") == 0
-    assert again.retry_set_aside() == 1
+    assert again.retry_undeliverable() == 1
     assert everything(again) == [b"two"]
 
 

@@ -266,7 +266,7 @@ class Replay:
             spool, messages = found
             damaged = next((one for one in messages if one.is_damaged), None)
             if damaged is not None:
-                await self._set_aside(spool, damaged, "its bytes are damaged: the checksum is another one")
+                await self._keep(spool, damaged, "its bytes are damaged: the checksum is another one")
                 return False
             await self._attempt(spool, messages)
         except SpoolError as error:
@@ -278,7 +278,7 @@ class Replay:
         # It takes milliseconds for a full batch, and this may be the application's own event loop.
         originals = await self._runtime.blocking(self._originals, messages)
         if len(originals) < len(messages):
-            await self._set_aside(spool, messages[len(originals)], EXPIRED)
+            await self._keep(spool, messages[len(originals)], EXPIRED)
             return
         free = self._spooling.begin(spool, messages)
         if not free:
@@ -346,7 +346,7 @@ class Replay:
             self._alone = len(messages)
             self.pause_seconds = 0.0
         elif is_refused and messages and not isinstance(error, MessageTooLargeForBacklogError):
-            await self._set_aside(spool, messages[0], f"{type(error).__name__}: {error}"[:500])
+            await self._keep(spool, messages[0], f"{type(error).__name__}: {error}"[:500])
         else:
             self._failed()
 
@@ -363,12 +363,12 @@ class Replay:
         self._accepted = None
         self._replayed += len(messages)
 
-    async def _set_aside(self, spool: Spool, message: Spooled, reason: str) -> None:
-        await self._runtime.blocking(spool.set_aside, self._key, message, reason)
+    async def _keep(self, spool: Spool, message: Spooled, reason: str) -> None:
+        await self._runtime.blocking(spool.mark_undeliverable, self._key, message, reason)
         self._alone = max(0, self._alone - 1)
         self.pause_seconds = 0.0
         self._state.emit(
-            Kind.SET_ASIDE,
+            Kind.SPOOL_UNDELIVERABLE,
             self._health.path,
             f"message {message.number} stays in the spool {spool.directory}: {reason}",
             is_loud=True,

@@ -201,7 +201,7 @@ class PairingState:
         return replace(
             report,
             spooled=spooled.count,
-            spool_set_aside=spooled.set_aside,
+            spool_undeliverable=spooled.undeliverable,
             oldest_spooled_age_ms=age_ms,
         )
 

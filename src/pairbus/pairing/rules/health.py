@@ -56,7 +56,7 @@ class EntityReport:
         pings_sent: How often it was asked.
         since: The first time as a time of day in UTC; likewise ``next_ping`` and ``failover_due``.
         spooled: How many messages for it wait in the spool.
-        spool_set_aside: How many messages for it are set aside there: no namespace takes them.
+        spool_undeliverable: How many messages for it stay there because no namespace takes them.
         oldest_spooled_age_ms: For how long the oldest one has waited there; None: there is none.
     """
 
@@ -74,7 +74,7 @@ class EntityReport:
     next_ping: datetime | None = field(compare=False)
     failover_due: datetime | None = field(compare=False)
     spooled: int = 0
-    spool_set_aside: int = 0
+    spool_undeliverable: int = 0
     oldest_spooled_age_ms: int | None = field(default=None, compare=False)
 
 
