@@ -205,11 +205,19 @@ class SimClient:
         if bug == "rotation_not_shared":
             rotations: dict[int, Rotation] = {}
 
-            def own(health: EntityHealth, choice: Choice, deadline_ms: int) -> SendFlow:
+            def own(
+                health: EntityHealth, choice: Choice, deadline_ms: int, *, has_spool: bool = False
+            ) -> SendFlow:
                 fresh = Rotation(state.queues, state.ping_interval_ms, self.world.random)
                 rotation = rotations.setdefault(id(choice), fresh)
                 return SendFlow(
-                    health, rotation, choice, "documented", deadline_ms, holds_while_suspect=False
+                    health,
+                    rotation,
+                    choice,
+                    "documented",
+                    deadline_ms,
+                    holds_while_suspect=False,
+                    has_spool=has_spool,
                 )
 
             state.flow = own  # type: ignore[method-assign]
