@@ -261,7 +261,7 @@ def test_what_if_replays_recorded_usage_against_other_settings(
     scripted_outage(tmp_path)
     found = run("what-if", "--engine", engine, str(tmp_path / "primary"), str(tmp_path / "secondary"), "--prices", prices,
         "--failover-interval", "3m", "--recorded-failover-interval", "1m", "--queues", "20", "--ping-interval", "30s",
-        "--away", "2026-11-15T10:00/2026-11-15T10:05",
+        "--away", "2026-11-15T10:00/2026-11-15T10:05", "--while-suspect", "raise",
     )  # fmt: skip
     assert found["recorded_operations"] == 8_041
     differences = found["differences"]

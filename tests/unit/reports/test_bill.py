@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -141,29 +142,50 @@ def test_an_estimate_bills_what_the_pairing_adds() -> None:
     assert estimate(Scenario()).pairing_amount is None
 
 
-def test_what_if_says_what_each_setting_changes() -> None:
+RAISING = Settings(while_suspect="raise")
+
+
+def test_what_if_says_what_each_setting_changes_where_sends_fail_until_the_failover() -> None:
     detour = Detour(start_ms=0, end_ms=600_000, messages=100, units=200, early_messages=10, early_units=20)
     recorded = Recorded(operations=1_000, idle_receives=960, pings=60, queues=10, detours=(detour,))
     away = Away(
-        start_ms=0, end_ms=3_600_000, entities=2, refused_messages=5, refused_units=5, messages=100, units=100
+        start_ms=0, end_ms=3_600_000, entities=2, early_messages=5, early_units=5, messages=100, units=100
     )
     change = Change(failover_interval_ms=120_000, queues=20, ping_interval_ms=30_000, away=(away,))
 
-    longer, queues, pinged, supposed = replay(recorded, Settings(), change).differences
+    longer, queues, pinged, supposed = replay(recorded, RAISING, change).differences
 
     assert (longer.messages, longer.refused, longer.operations) == (-10, 10, -80)
     assert queues.operations == 960
     assert pinged.operations == 60
     assert supposed.operations == 200 - 10 + 2 * 121
-    shorter = replay(recorded, Settings(), Change(failover_interval_ms=0)).differences[0]
+    shorter = replay(recorded, RAISING, Change(failover_interval_ms=0)).differences[0]
     assert (shorter.messages, shorter.refused, shorter.operations) == (10, -10, 80)
-    assert replay(recorded, Settings(), Change()).differences == ()
+    assert replay(recorded, RAISING, Change()).differences == ()
     assert (
         "nothing to compare"
-        in replay(Recorded(operations=0, idle_receives=0, pings=0, queues=0), Settings(), Change(queues=3))
+        in replay(Recorded(operations=0, idle_receives=0, pings=0, queues=0), RAISING, Change(queues=3))
         .differences[0]
         .why
     )
+
+
+def test_what_if_counts_no_refusals_where_sends_wait_for_the_failover() -> None:
+    detour = Detour(start_ms=0, end_ms=600_000, messages=100, units=200, early_messages=10, early_units=20)
+    recorded = Recorded(operations=1_000, idle_receives=960, pings=60, queues=10, detours=(detour,))
+    away = Away(
+        start_ms=0, end_ms=3_600_000, entities=2, early_messages=5, early_units=6, messages=100, units=100
+    )
+    short = replace(away, end_ms=30_000, messages=0, units=0, is_failed_over=False)
+    for interval, told in ((120_000, "longer"), (0, "less")):
+        change = Change(failover_interval_ms=interval, away=(away, short))
+
+        failover, supposed, waited = replay(recorded, Settings(), change).differences
+
+        assert (failover.messages, failover.refused, failover.operations) == (0, 0, 0)
+        assert told in failover.why
+        assert (supposed.messages, supposed.refused, supposed.operations) == (105, 0, 2 * 106 + 2 * 61)
+        assert (waited.messages, waited.refused, waited.operations) == (0, 0, 2)
 
 
 def test_supposed_operations_are_spread_over_the_months_as_the_recorded_ones_are() -> None:

@@ -184,7 +184,7 @@ def test_words_agree_with_their_numbers() -> None:
     assert sentence(certificate(lost=1)) == "1 of 10 accepted messages is LOST."
     assert sentence(certificate(lost=2, accepted=2)) == "2 of 2 accepted messages are LOST."
     told = bill(operations=1)
-    assert "in 1 minute in which" in pairing_text(told)
+    assert "in 1 minute with sends to the backlog" in pairing_text(told)
     assert "1 hour × " in told.bills[0].lines[0].text
     assert "1 operation in the band" in told.bills[0].lines[1].text
     assert set(FATE_TEXTS) >= set(FATES)

@@ -264,6 +264,7 @@ class WhatIfFlags(UsageFlags):
     )
     recorded_failover_interval: int = duration_option("Failover interval that was in force.", FAILOVER)
     recorded_ping_interval: int = duration_option("Ping interval that was in force.", PINGS)
+    while_suspect: Literal["wait", "raise"] = option("What sends do until the failover.", "wait")
     as_json: bool = json_option("One JSON object.")
 
 
@@ -274,7 +275,7 @@ class WhatIfFlags(UsageFlags):
     group=cost,
 )
 def what_if(options: WhatIfFlags) -> None:
-    """Replay recorded usage with other settings: how many sends would have failed, how many detoured, and the cost."""
+    """Replay recorded usage with other settings: how many sends would have waited or failed, how many detoured, and the cost."""
     from pairbus.reports.bill.days import operations_amount
     from pairbus.reports.bill.what_if import Change, Replay, Settings, replay
     from pairbus.reports.engines.usage_log import USAGE, usage_range
@@ -295,7 +296,11 @@ def what_if(options: WhatIfFlags) -> None:
         recorded, away = work.engine.recorded_usage(
             wanted, pricing.unbilled, abs(after - before), spans, after
         )
-    settings = Settings(failover_interval_ms=before, ping_interval_ms=options.recorded_ping_interval)
+    settings = Settings(
+        failover_interval_ms=before,
+        ping_interval_ms=options.recorded_ping_interval,
+        while_suspect=options.while_suspect,
+    )
     change = Change(
         failover_interval_ms=options.failover_interval,
         queues=options.queues,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from pairbus.errors import UsageError
 from pairbus.pairing.options import FAILOVER_INTERVAL_DEFAULT, PING_INTERVAL_DEFAULT, milliseconds
@@ -52,12 +52,14 @@ class Away:
     start_ms: int
     end_ms: int
     entities: int
-    refused_messages: int
-    """In its first moments, as long as the failover interval."""
-    refused_units: int
+    early_messages: int
+    """In its first moments, as long as the failover interval: these would have waited, or failed."""
+    early_units: int
     messages: int
     """After that: these would have gone through the backlog."""
     units: int
+    is_failed_over: bool = True
+    """Whether it lasts longer than the failover interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ class Recorded:
 class Settings:
     failover_interval_ms: int = milliseconds(FAILOVER_INTERVAL_DEFAULT)
     ping_interval_ms: int = milliseconds(PING_INTERVAL_DEFAULT)
+    while_suspect: Literal["wait", "raise"] = "wait"
+    """What a send does until the failover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,16 +151,17 @@ def away_of(
 ) -> Away:
     """A supposed outage, from the recorded sends to the primary in that time."""
     failover = min(end_ms, start_ms + failover_interval_ms)
-    refused_messages, refused_units = _inside(sends, start_ms, failover)
+    early_messages, early_units = _inside(sends, start_ms, failover)
     messages, units = _inside(sends, failover, end_ms)
     return Away(
         start_ms=start_ms,
         end_ms=end_ms,
         entities=entities,
-        refused_messages=refused_messages,
-        refused_units=refused_units,
+        early_messages=early_messages,
+        early_units=early_units,
         messages=messages,
         units=units,
+        is_failed_over=failover < end_ms,
     )
 
 
@@ -187,22 +192,32 @@ def replay(recorded: Recorded, settings: Settings, change: Change) -> Replay:
     """What each change does, in a fixed order."""
     differences: list[Difference] = []
     if change.failover_interval_ms is not None:
-        differences.append(_failover(recorded, settings.failover_interval_ms, change.failover_interval_ms))
+        waits = settings.while_suspect == "wait"
+        differences.append(
+            _failover(recorded, settings.failover_interval_ms, change.failover_interval_ms, waits=waits)
+        )
     if change.queues is not None:
         differences.append(_queues(recorded, change.queues))
     interval = settings.ping_interval_ms
     if change.ping_interval_ms is not None:
         differences.append(_ping_interval(recorded, settings.ping_interval_ms, change.ping_interval_ms))
         interval = change.ping_interval_ms
-    differences += [_away(away, interval) for away in change.away]
+    differences += [_away(away, interval, settings.while_suspect) for away in change.away]
     return Replay(recorded, tuple(differences))
 
 
-def _failover(recorded: Recorded, before_ms: int, after_ms: int) -> Difference:
+def _failover(recorded: Recorded, before_ms: int, after_ms: int, *, waits: bool) -> Difference:
     messages = sum(detour.early_messages for detour in recorded.detours)
     units = sum(detour.early_units for detour in recorded.detours)
     outages = len(recorded.detours)
     gap = duration_text(abs(after_ms - before_ms))
+    if waits:
+        how = f"{gap} {'longer' if after_ms >= before_ms else 'less'}"
+        why = (
+            f"until the failover a send waits: at the beginning of {many(outages, 'outage')} sends would have waited up to {how}, and gone "
+            "through the backlog all the same"
+        )
+        return Difference("failover interval", 0, 0, 0, why)
     if after_ms >= before_ms:
         why = f"{many(messages, 'message')} of the first {gap} after failover in {many(outages, 'outage')} would have been refused: 4 operations less for each unit"
         return Difference("failover interval", -messages, messages, -4 * units, why)
@@ -231,15 +246,27 @@ def _ping_interval(recorded: Recorded, before_ms: int, after_ms: int) -> Differe
     return Difference("ping interval", 0, 0, after - recorded.pings, why)
 
 
-def _away(away: Away, ping_interval_ms: int) -> Difference:
+def _away(away: Away, ping_interval_ms: int, while_suspect: Literal["wait", "raise"]) -> Difference:
     pinged = pings(away.entities, away.end_ms - away.start_ms, ping_interval_ms)
-    added = 2 * away.units + pinged - 2 * away.refused_units
+    name, lasting = "the primary away", f"{duration_text(away.end_ms - away.start_ms)} away"
+    pinging = f"{many(pinged, 'ping')} of {many(away.entities, 'entity', 'entities')}"
+    if while_suspect == "raise":
+        added = 2 * away.units + pinged - 2 * away.early_units
+        why = (
+            f"{lasting}: {many(away.early_messages, 'recorded send')} refused before failover (2 operations less for each unit), "
+            f"{away.messages:,} through the backlog (2 more for each), {pinging}"
+        )
+        return Difference(name, away.messages, away.early_messages, added, why)
+    waiting = many(away.early_messages, "recorded send")
+    if not away.is_failed_over:
+        why = f"{lasting}, no longer than the failover interval: {waiting} would have waited for the primary, {pinging}"
+        return Difference(name, 0, 0, pinged, why)
+    messages = away.early_messages + away.messages
     why = (
-        f"{duration_text(away.end_ms - away.start_ms)} away: {many(away.refused_messages, 'recorded send')} refused before failover "
-        f"(2 operations less for each unit), {away.messages:,} through the backlog (2 more for each), {many(pinged, 'ping')} of "
-        f"{many(away.entities, 'entity', 'entities')}"
+        f"{lasting}: {waiting} would have waited for the failover, and gone through the backlog as {away.messages:,} after it would "
+        f"(2 operations more for each unit), {pinging}"
     )
-    return Difference("the primary away", away.messages, away.refused_messages, added, why)
+    return Difference(name, messages, 0, 2 * (away.early_units + away.units) + pinged, why)
 
 
 def by_month(recorded: Recorded, supposed: int) -> list[tuple[RecordedMonth, int]]:

@@ -61,7 +61,7 @@ def pairing_text(report: CostReport) -> str:
     return (
         f"The pairing cost {many(cost.operations, 'operation')} ({shown(cost.amount, report.currency)}) and took "
         f"{many(cost.messages_saved, 'message')} ({many(cost.bytes_saved, 'byte')}) in "
-        f"{many(report.detour_minutes, 'minute')} in which the primary was away."
+        f"{many(report.detour_minutes, 'minute')} with sends to the backlog."
     )
 
 
@@ -102,7 +102,7 @@ def _tiles(report: CostReport) -> list[tuple[str, str, str]]:
         (
             "Messages it saved",
             f"{cost.messages_saved:,}",
-            f"{_size(cost.bytes_saved)}, the primary away {many(report.detour_minutes, 'minute')}",
+            f"{_size(cost.bytes_saved)}, in {many(report.detour_minutes, 'minute')} with sends to the backlog",
         ),
     ]
 

@@ -121,7 +121,7 @@ def _tiles(found: Certificate) -> list[tuple[str, str, str]]:
         ("Arrived", f"{fates['arrived']:,}", "at their destination, whole"),
         ("Lost", f"{fates['lost']:,}", "accepted and nowhere to be found"),
         ("Arrived again", f"{fates['repeated']:,}", "arrivals beyond the accepted ones"),
-        ("Through the backlog", f"{found.detoured:,}", "messages parked while the primary was away"),
+        ("Through the backlog", f"{found.detoured:,}", "messages that were parked first"),
         ("Elsewhere", f"{waiting:,}", "in the backlog, dead-lettered, expired"),
     ]
     if found.overtaken is not None:
