@@ -23,7 +23,7 @@ from pairbus.pairing.naming import entity_key
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.links import SendersAtOnce
-from pairbus.spark.connector.access import lasting_refusal
+from pairbus.spark.connector.access import lasting_refusal, unreachable
 from pairbus.spark.connector.quarantine import as_json, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.connector.spill import Record, Spill
@@ -266,7 +266,11 @@ class _Sending:
                 if failure is Failure.UNAUTHORIZED:
                     raise self._refusal(error, batch[0].message.path) from error
                 if failure in _TEMPORARY or failure is Failure.CANCELLED:
-                    raise
+                    path = batch[0].message.path
+                    told = unreachable(error, self._options.access.host(), path)
+                    if told is None:
+                        raise
+                    raise told from error
                 await self._isolate(outlet, batch, f"{failure.value}: {error}")
                 return
             self._sent += len(batch)
