@@ -12,7 +12,7 @@ import click
 
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option
-from pairbus.cli.kit.output import show, status, table_lines
+from pairbus.cli.kit.output import show, status, table_lines, terminal_columns
 from pairbus.errors import StorageError, UsageError
 from pairbus.server.cluster.status import STALE_MS, describe
 
@@ -131,7 +131,13 @@ def _sentences(found: dict[str, Any]) -> list[str]:
         )
     else:
         head = f"{found['namespace']}: no node owns it (last epoch {found['epoch']})"
-    return [head, "", *table_lines(found["nodes"], COLUMNS), "", *_database_sentences(found["database"])]
+    return [
+        head,
+        "",
+        *table_lines(found["nodes"], COLUMNS, terminal_columns()),
+        "",
+        *_database_sentences(found["database"]),
+    ]
 
 
 def _database_sentences(database: dict[str, Any] | None) -> list[str]:
@@ -144,7 +150,7 @@ def _database_sentences(database: dict[str, Any] | None) -> list[str]:
         else "A commit waits for no standby that PostgreSQL names (synchronous_standby_names is empty)"
     )
     rows = database["standbys"]
-    return [head, *(["", *table_lines(rows, STANDBY_COLUMNS)] if rows else [])]
+    return [head, *(["", *table_lines(rows, STANDBY_COLUMNS, terminal_columns())] if rows else [])]
 
 
 @command(ClusterFlags, STATUS_EXAMPLES, group=cluster, name="status")

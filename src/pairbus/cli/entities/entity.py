@@ -28,7 +28,7 @@ from pairbus.cli.kit.errors import Missing, Present, Refused, one_line, service_
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, administration_client, connection_of, find_target
 from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
-from pairbus.cli.kit.output import cell, show, table_lines
+from pairbus.cli.kit.output import cell, show, table_lines, terminal_columns
 from pairbus.errors import UsageError
 from pairbus.model.names import subscription_path
 from pairbus.model.text import safe_text
@@ -136,7 +136,7 @@ class DeleteFlags(NamespaceFlags):
 def list_entities(flags: ListFlags) -> None:
     """List queues and topics; with a topic's PATH its subscriptions, with a subscription's its rules."""
     rows = _run(flags, flags.path, lambda client: rows_of(client, flags.path))
-    show(rows, flags.as_json, table_lines(rows, ROW_ORDER) if rows else ())
+    show(rows, flags.as_json, table_lines(rows, ROW_ORDER, terminal_columns()) if rows else ())
     if not rows and not flags.as_json:
         click.echo(f"nothing in {flags.path or 'the namespace'}: pairbus entity create --help", err=True)
 

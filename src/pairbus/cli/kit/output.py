@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import signal
 import sys
 import threading
@@ -30,24 +31,41 @@ def cell(value: object) -> str:
     return "-" if value is None else safe_text(value)
 
 
-def table_lines(rows: Sequence[Mapping[str, object]], columns: Iterable[str]) -> list[str]:
-    """A table with a header of those columns that some row has."""
+def terminal_columns() -> int | None:
+    """How wide the terminal is; None where the answer goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table_lines(
+    rows: Sequence[Mapping[str, object]], columns: Iterable[str], width: int | None = None
+) -> list[str]:
+    """A table with a header of those columns that some row has. Where it is wider than ``width``: a paragraph for each row."""
     shown = [name for name in columns if any(name in row for row in rows)]
+    if not shown:
+        return []
     cells = [[name.replace("_", " ").upper() for name in shown]]
     cells += [[cell(row.get(name)) for name in shown] for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(shown))]
+    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        return _paragraphs(rows, shown)
     return [
         "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
 
 
-def pair_lines(rows: Iterable[Mapping[str, object]]) -> list[str]:
-    """One line of ``name=value`` pairs for each row, without values that are None."""
-    return [
-        "  ".join(f"{name}={safe_text(value)}" for name, value in row.items() if value is not None)
-        for row in rows
-    ]
+def _paragraphs(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> list[str]:
+    """The first value of each row, and below it a line for each other value that it has."""
+    lines: list[str] = []
+    room = max(map(len, columns[1:]), default=0) + 1
+    for row in rows:
+        lines.append(cell(row.get(columns[0])))
+        lines += [
+            f"  {name.replace('_', ' ') + ':':<{room}} {cell(row[name])}"
+            for name in columns[1:]
+            if row.get(name) not in (None, "")
+        ]
+    return lines
 
 
 def silence_logs(*names: str) -> None:

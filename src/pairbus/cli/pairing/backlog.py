@@ -12,7 +12,7 @@ import click
 from pairbus.cli.kit.errors import Missing
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
-from pairbus.cli.kit.output import pair_lines, show
+from pairbus.cli.kit.output import show, table_lines, terminal_columns
 from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.pairing.syphon import reporter
 from pairbus.errors import UsageError
@@ -80,7 +80,10 @@ def _with_backlog(work: Callable[[Backlog], Awaitable[_Result]], *queues: str) -
 
 
 def _show(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> int:
-    show(rows, as_json, pair_lines(rows))
+    columns = [
+        name for name in (rows[0] if rows else ()) if any(row.get(name) not in (None, "") for row in rows)
+    ]
+    show(rows, as_json, table_lines(rows, columns, terminal_columns()))
     if not rows:
         click.echo(nothing, err=True)
     return 0 if rows else 1
