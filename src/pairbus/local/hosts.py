@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from pairbus.errors import BrokerNotReady
 from pairbus.server.ready import ReadyInfo
 
+STORE_ENVIRONMENT: Final = "PAIRBUS_STORE"
 START_SECONDS_MAX: Final = 90.0
 STOP_SECONDS_MAX: Final = 60.0
 _POLL_SECONDS: Final = 0.01
@@ -37,6 +38,10 @@ class Setup:
     faults: bool
     audit: bool = False
     """Whether it writes the audit log of messages."""
+    store: str | None = None
+    """URL of the database that keeps the namespace; None: files in ``data``."""
+    node: str | None = None
+    """The broker's name among the nodes that serve the namespace from this database."""
 
 
 class Host(Protocol):
@@ -79,9 +84,17 @@ class ProcessHost:
         command += ["--amqp", setup.amqp, "--http", setup.http, "--config", str(setup.config)]
         command += ["--ready-file", str(ready_file), *(["--faults"] if setup.faults else [])]
         command += ["--audit"] if setup.audit else []
+        command += ["--node", setup.node] if setup.node is not None else []
+        # The URL may hold a password, and everybody on this machine can read a command line. A variable of the caller's own environment
+        # must not move a namespace into a database.
+        environment = {name: value for name, value in os.environ.items() if name != STORE_ENVIRONMENT}
+        if setup.store is not None:
+            environment[STORE_ENVIRONMENT] = setup.store
         log_file = setup.work / "broker.log"
         with log_file.open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
         self._process = process
         _children.append(process)
         try:

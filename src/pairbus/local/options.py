@@ -10,6 +10,7 @@ from pairbus.model.flags import option
 from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, FAILOVER_INTERVAL_DEFAULT
 from pairbus.server.config.addresses import parse_address
 from pairbus.server.sockets.registry import is_loopback_only
+from pairbus.storage.postgres.opening import is_database
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,14 @@ class UpSettings:
         maximum=3600,
         metavar="SECONDS",
     )
+    store: str | None = option(
+        "postgresql://host/database that keeps both namespaces, instead of files.  [env: PAIRBUS_STORE]",
+        metavar="URL",
+        envvar="PAIRBUS_STORE",
+    )
+    nodes: int = option(
+        "Nodes that serve each namespace, with a database as the store.", 1, minimum=1, maximum=5
+    )
     faults: bool = option("Offer the fault switchboard.", True, flag="--faults/--no-faults")
     audit: bool = option("Write the audit logs of messages, the input of reconcile.", False)
 
@@ -52,6 +61,12 @@ class UpOptions(UpSettings):
     def __post_init__(self) -> None:
         if self.primary.lower() == self.secondary.lower():
             raise UsageError(f"both namespaces are called {self.primary!r}: a pair needs two names")
+        if self.store is not None and not is_database(self.store):
+            raise UsageError("--store must name a database, such as postgresql://pairbus@localhost/pairbus")
+        if self.nodes > 1 and self.store is None:
+            raise UsageError(
+                f"--nodes {self.nodes}: several nodes need a database that they share; add --store postgresql://host/database"
+            )
         if not is_loopback_only(parse_address(self.page_address, "--page")[0]):
             raise UsageError(
                 f"--page {self.page_address} can be reached from other machines, and the pair's page speaks plain text: "

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +28,7 @@ from pairbus.local.options import UpOptions
 from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.journal import ENVIRONMENT
 from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.sdk.connection_string import merge_connection_strings
 from pairbus.server.config.addresses import format_address, parse_address
 from pairbus.server.ready import ReadyInfo
 
@@ -40,6 +44,7 @@ LEFTOVER_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 6.0
 _TAKEN: Final = "another program listens there"
+DATA: Final = "data"
 PRIMARY: Final = "primary"
 SECONDARY: Final = "secondary"
 
@@ -90,10 +95,13 @@ class Member:
         config: str = "{}",
         faults: bool = False,
         audit: bool = False,
+        store: str | None = None,
+        number: int = 1,
     ) -> None:
-        """``work`` is a directory of its own, ``config`` the text of a configuration file."""
+        """``work`` is a directory of its own, ``config`` the text of a configuration file; ``number`` says which of several nodes it is."""
         self.role = role
         self.name = name
+        self.number = number
         self.host = ProcessHost()
         self.ready: ReadyInfo | None = None
         self.died_at: float | None = None
@@ -103,19 +111,22 @@ class Member:
         config_file.write_text(_named(config, name))
         self._setup = Setup(
             namespace=name,
-            data=work / "data",
+            data=work / DATA,
             work=work,
             config=config_file,
             amqp=address,
             http="127.0.0.1:0",
             faults=faults,
             audit=audit,
+            store=store,
+            node=None if store is None else _node_name(work),
         )
 
     @property
     def title(self) -> str:
         """Its name in messages to people."""
-        return f"the {self.role}" if self.name.lower() == self.role else f"the {self.role} {self.name}"
+        named = f"the {self.role}" if self.name.lower() == self.role else f"the {self.role} {self.name}"
+        return named if self.number == 1 else f"node {self.number} of {named}"
 
     @property
     def data(self) -> Path:
@@ -180,6 +191,12 @@ class Member:
             self.died_at = time.monotonic()
             return code
         return None
+
+
+def _node_name(work: Path) -> str:
+    """A name that the node has after each restart, and that no other pair has, on this machine or another."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40].strip("-.") or "local"
+    return f"{host}-{hashlib.sha256(str(work).encode()).hexdigest()[:6]}"
 
 
 def _named(config: str, name: str) -> str:
@@ -263,43 +280,57 @@ class RunningPair:
             (PRIMARY, options.primary, options.primary_address),
             (SECONDARY, options.secondary, options.secondary_address),
         ):
-            config = options.config if role == PRIMARY else None
-            member = Member(
-                role,
-                name,
-                address=address,
-                work=options.data / role,
-                config="{}" if config is None else config.read_text(),
-                faults=options.faults,
-                audit=options.audit,
-            )
-            self._members.append(member)
-            self._stack.push_async_callback(asyncio.to_thread, member.host.stop)
-            await asyncio.to_thread(member.start)
-        first, second = (member.ready for member in self._members)
-        assert first is not None
-        assert second is not None
-        self.client = client = await asyncio.to_thread(self._pair, first, second)
+            for number in range(1, options.nodes + 1):
+                await self._start_member(role, name, address, number)
+        (primary, first), (secondary, second) = self._side(PRIMARY), self._side(SECONDARY)
+        self.client = client = await asyncio.to_thread(self._pair, primary, secondary)
         self._stack.push_async_callback(asyncio.to_thread, client.close, CLOSE_SECONDS)
         page = self._make_page(client, journal, self._members)
         self._stack.push_async_callback(page.stop)
         host, port = parse_address(options.page_address, "--page")
         port = await page.start(host, port)
         self.info = UpInfo(
-            primary=first.connection_string,
-            secondary=second.connection_string,
+            primary=primary,
+            secondary=secondary,
             page=f"http://{format_address(host, port)}/",
             journal=str(journal),
             data=str(options.data),
-            primary_data=str(self._members[0].data),
-            secondary_data=str(self._members[1].data),
+            primary_data=str(options.data / PRIMARY / DATA),
+            secondary_data=str(options.data / SECONDARY / DATA),
             primary_ca_file=first.ca_file,
             secondary_ca_file=second.ca_file,
             audit=options.audit,
-            pids={member.name: member.host.pid for member in self._members},
+            pids={
+                member.name if member.number == 1 else f"{member.name}-{member.number}": member.host.pid
+                for member in self._members
+            },
         )
 
-    def _pair(self, first: ReadyInfo, second: ReadyInfo) -> PairedServiceBusClient:
+    async def _start_member(self, role: str, name: str, address: str, number: int) -> None:
+        options = self._options
+        config = options.config if role == PRIMARY else None
+        host, _ = parse_address(address, f"--{role}-address")
+        member = Member(
+            role,
+            name,
+            address=address if number == 1 else format_address(host, 0),
+            work=options.data / (role if number == 1 else f"{role}-{number}"),
+            config="{}" if config is None else config.read_text(),
+            faults=options.faults,
+            audit=options.audit,
+            store=options.store,
+            number=number,
+        )
+        self._members.append(member)
+        self._stack.push_async_callback(asyncio.to_thread, member.host.stop)
+        await asyncio.to_thread(member.start)
+
+    def _side(self, role: str) -> tuple[str, ReadyInfo]:
+        """The connection string of one namespace, which lists its nodes, and what its first node says."""
+        ready = [member.ready for member in self._members if member.role == role and member.ready is not None]
+        return merge_connection_strings([one.connection_string for one in ready], role), ready[0]
+
+    def _pair(self, primary: str, secondary: str) -> PairedServiceBusClient:
         options = SendAvailabilityOptions(
             backlog_queue_count=self._options.queues,
             failover_interval=timedelta(seconds=self._options.failover_interval),
@@ -309,10 +340,15 @@ class RunningPair:
         )
         details: dict[str, Any] = {"retry_total": 0}
         client = PairedServiceBusClient.from_connection_strings(
-            first.connection_string,
-            second.connection_string,
+            primary,
+            secondary,
             options=options,
-            primary_aliases=self._members[0].addresses(),
+            primary_aliases=[
+                address
+                for member in self._members
+                if member.role == PRIMARY
+                for address in member.addresses()
+            ],
             **details,
         )
         client.ledger = self._options.data / "syphon"

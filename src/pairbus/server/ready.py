@@ -27,9 +27,14 @@ class ReadyInfo:
     """``host:port``; the one address when there is no second one."""
     connection_string: str = field(repr=False)
     ca_file: str | None
+    node: str | None = None
+    """The node's name, if the namespace is in a database."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        values = asdict(self)
+        if self.node is None:
+            del values["node"]
+        return json.dumps(values)
 
 
 def connection_string(host: str, port: int, namespace: str, key: str) -> str:

@@ -39,7 +39,7 @@ SENDS_MAX: Final = 2
 """Test sends through the pair at once: each may wait for a timeout, and the page needs threads too."""
 _PASSED_ON: Final = ("content-type", "etag", "cache-control")
 _LISTED: Final = frozenset(
-    {"overview", "entity", "messages", "faults", "send", "redrive", "purge", "faults/clear"}
+    {"overview", "cluster", "entity", "messages", "faults", "send", "redrive", "purge", "faults/clear"}
 )
 
 logger = logging.getLogger("pairbus.web")
@@ -54,6 +54,8 @@ class Side:
     role: str
     http: str
     connection_string: str = field(repr=False)
+    others: tuple[str, ...] = ()
+    """Further addresses: of the other nodes that serve the namespace."""
 
 
 @dataclass(kw_only=True)
@@ -240,11 +242,10 @@ class PairPageServer:
     async def _ask_session(
         self, side: Side, credentials: Credentials, entity: str
     ) -> dict[str, object] | None:
-        assert self._client is not None, "api while it serves"
         token = _token(side, credentials, entity)
         with suppress(aiohttp.ClientError, TimeoutError, OSError):
-            async with self._client.get(
-                f"http://{side.http}{API}/session", headers={"Authorization": token}
+            async with await self._request(
+                side, "GET", "session", headers={"Authorization": token}
             ) as answer:
                 if answer.status == HTTPStatus.OK:
                     found: dict[str, Any] = await answer.json()
@@ -326,17 +327,26 @@ class PairPageServer:
 
     # -- on the person's behalf ----------------------------------------------------------------
 
-    async def _pass_on(self, request: web.Request, session: _Session, side: Side, name: str) -> HttpResponse:
+    async def _request(self, side: Side, method: str, name: str, **options: Any) -> aiohttp.ClientResponse:
+        """Ask the first address of a namespace that takes a connection."""
         assert self._client is not None, "api while it serves"
+        *others, last = side.http, *side.others
+        for http in others:
+            with suppress(aiohttp.ClientConnectorError):
+                return await self._client.request(method, f"http://{http}{API}/{name}", **options)
+        return await self._client.request(method, f"http://{last}{API}/{name}", **options)
+
+    async def _pass_on(self, request: web.Request, session: _Session, side: Side, name: str) -> HttpResponse:
         headers = {"Authorization": _token(side, session.keys[side.id], session.scope or "")}
         for header in ("if-none-match", "content-type"):
             if header in request.headers:
                 headers[header] = request.headers[header]
         query = f"?{request.query_string}" if request.query_string else ""
         body = await request.read() if request.method == "POST" else None
-        address = f"http://{side.http}{API}/{name}{query}"
         try:
-            async with self._client.request(request.method, address, headers=headers, data=body) as answer:
+            async with await self._request(
+                side, request.method, name + query, headers=headers, data=body
+            ) as answer:
                 passed = [(key, answer.headers[key]) for key in _PASSED_ON if key in answer.headers]
                 response = json_response({}, answer.status)
                 own = [pair for pair in response.headers if pair[0].lower() not in _PASSED_ON]

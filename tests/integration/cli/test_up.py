@@ -7,12 +7,17 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from pairbus.sdk.addresses import connect
+from pairbus.testing import Namespace
 from tests.integration.cli.test_demo import FREE, config, is_alive, pairbus, send, up
 from tests.integration.pairing.kit import wait_until
+from tests.postgres_kit import shared_server
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -94,3 +99,47 @@ def test_what_is_printed_for_people_names_the_proof(tmp_path: Path) -> None:
         f"pairbus reconcile --sent {tmp_path}/data/primary/data --sent {tmp_path}/data/secondary/data" in said
     )
     assert "export PAIRBUS_PRIMARY='Endpoint=" in said
+
+
+@pytest.mark.long
+def test_a_pair_in_a_database_goes_on_without_one_of_its_nodes(tmp_path: Path) -> None:
+    url = shared_server().new_database(f"up_{uuid4().hex}")
+    arguments = ("--store", url, *FREE, "--config", config(tmp_path))
+    with up(tmp_path / "data", *arguments, "--nodes", "2") as (_, told):
+        assert told["pids"].keys() == {"primary", "primary-2", "secondary", "secondary-2"}
+        assert not (Path(told["primary_data"]) / "store").exists(), "the database keeps the messages"
+        with (
+            connect(ServiceBusClient, told["primary"]) as client,
+            client.get_queue_sender("orders") as sender,
+        ):
+            sender.send_messages(ServiceBusMessage("first"))
+            os.kill(told["pids"]["primary"], signal.SIGKILL)
+            wait_until(lambda: not is_alive(told["pids"]["primary"]), "the node is gone")
+            sender.send_messages(ServiceBusMessage("second"), timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--nodes", "2"), "--nodes 2: several nodes need a database"),
+        (("--store", "memory:"), "--store must name a database"),
+    ],
+)
+def test_nodes_need_a_database(arguments: tuple[str, ...], error: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        pairbus("up", "--data", str(tmp_path), *arguments), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert error in done.stderr
+
+
+def test_a_database_that_the_environment_names_is_not_used_by_the_test_kit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PAIRBUS_STORE", "postgresql://nobody@127.0.0.1:1/nothing")
+    with (
+        Namespace("contoso", process=True, queues=["orders"]) as namespace,
+        namespace.client() as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("kept in files"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.credentials import credentials_of, sas_token
 from tests.integration.cluster.kit import Cluster, NodeProcess, load, wait_until
 from tests.postgres_kit import shared_server
@@ -61,6 +62,22 @@ def test_the_page_of_every_node_shows_the_cluster(cluster: Cluster) -> None:
         assert found["database"] == {"synchronous_standby_names": "", "standbys": []}
     assert seen[0]["epoch"] == seen[1]["epoch"] == run(cluster, "status")[1]["epoch"]
     assert page(other, "overview")["namespace"] == cluster.namespace
+
+
+@pytest.mark.long
+def test_the_connection_string_of_a_cluster_and_of_a_node(cluster: Cluster) -> None:
+    owner, other = cluster.owner_and_other()
+    wait_until(lambda: len(page(owner, "cluster").get("nodes", [])) == 2, "both nodes have reported")
+
+    def told(*words: str) -> str:
+        command = [sys.executable, "-m", "pairbus", "connection-string", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    named = ("--store", cluster.url, "--namespace", cluster.namespace)
+    hosts = {f"127.0.0.1:{node.port}" for node in (owner, other)}
+    assert set(parse_connection_string(told(*named), "given").hosts) == hosts
+    assert told(*named, "--node", other.name) == other.connection_string
+    assert told("--data", str(cluster.directory / other.name / "data")) == other.connection_string
 
 
 @pytest.mark.long

@@ -29,10 +29,12 @@ Examples:
   pairbus up
   pairbus up --config Config.json
   pairbus up --audit
+  pairbus up --store postgresql://pairbus@localhost/pairbus --nodes 2
   pairbus up --primary-address 127.0.0.1:0 --secondary-address 127.0.0.1:0 --page 127.0.0.1:0 --json
 
 \b
-Sign in to the page with either connection string. The data stay: the next `pairbus up` uses them again. With --audit
+Sign in to the page with either connection string. With --store the database keeps both namespaces, each under its name; with
+--nodes 2 the connection strings list two addresses, which PairBus's own clients take. The data stay: the next `pairbus up` uses them again. With --audit
 `pairbus reconcile` can prove afterwards what arrived; with the fault switchboard `pairbus drill` can test the pair.
 Exit codes: 0 stopped by a signal, 2 wrong usage, 3 an address is taken or a namespace could not start.
 """
@@ -87,20 +89,19 @@ def _page(client: PairedServiceBusClient, journal: Path, members: Sequence[Membe
     from pairbus.web.pairing_view import PairingView
 
     view = PairingView(client, journal)
-    sides = []
+    sides: dict[str, Side] = {}
     for member in members:
         assert member.ready is not None
-        ready = member.ready
-        sides.append(
-            Side(
-                id=member.role,
-                name=member.name,
-                role=member.role,
-                http=ready.http,
-                connection_string=ready.connection_string,
-            )
+        ready, known = member.ready, sides.get(member.role)
+        sides[member.role] = Side(
+            id=member.role,
+            name=member.name,
+            role=member.role,
+            http=ready.http if known is None else known.http,
+            connection_string=ready.connection_string if known is None else known.connection_string,
+            others=() if known is None else (*known.others, ready.http),
         )
-    return PairPageServer(sides, snapshot=view.snapshot, send=view.send)
+    return PairPageServer([*sides.values()], snapshot=view.snapshot, send=view.send)
 
 
 def _sentences(info: UpInfo) -> str:

@@ -18,6 +18,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -426,7 +427,7 @@ class Node:
             server = Server(
                 self._options, assemble=lambda *_: assembly, clock=self._clock, page=self._page, seat=self
             )
-            ready = await server.start()
+            ready = replace(await server.start(), node=self._cluster.node)
             self._root_key = assembly.root_key
             await self._setting(self._settings.put, ROOT_KEY, assembly.root_key.encode())
         except Exception as error:  # noqa: BLE001 - whatever it was, this node cannot serve the shard
@@ -482,6 +483,7 @@ class Node:
                 http=format_address(*http),
                 connection_string=connection_string(host, port, self._options.namespace, key.decode()),
                 ca_file=str(authority.absolute()) if has_authority else None,
+                node=self._cluster.node,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -197,8 +198,11 @@ def last_ready(data: Path) -> tuple[ReadyInfo, bool]:
         StoreUnavailable: There is no data, it cannot be read, or its broker keeps no ready file.
         StoreCorrupt: Acknowledged data is damaged.
     """
-    directory = store_directory(data)
     ready = read_ready_file(data / READY_FILE)
+    if ready is not None and ready.node is not None and not holds_data(data / STORE_DIRECTORY):
+        # A node of a cluster: its messages and keys are in the database, and its last ready file is all that is here.
+        return ready, _is_alive(ready.pid)
+    directory = store_directory(data)
     if _is_served(directory):
         if ready is None:
             raise StoreUnavailable(
@@ -227,6 +231,16 @@ def last_ready(data: Path) -> tuple[ReadyInfo, bool]:
         ),
         False,
     )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _is_served(directory: Path) -> bool:
