@@ -16,14 +16,16 @@ from pathlib import Path
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage, DrainPlan
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.order import Seen
+from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
 from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, classify
-from tests.payloads import message_id_of
+from tests.payloads import message_id_of, seen_of
 from tests.simulation.pair.model import NamespaceModel, QueueModel, original
 from tests.unit.drain.shell_kit import legacy
 from tests.unit.drain.virtual_loop import VirtualLoop
@@ -118,12 +120,21 @@ class Inbox:
             if stored is not None and stored.lock == lock:
                 stored.locked_until_ms = 0
 
-    async def renew(self, message: BacklogMessage) -> int:
+    async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
         await self._world.trip(self)
+        return [self._renewed(message) for message in messages]
+
+    def _renewed(self, message: BacklogMessage) -> int | None:
         try:
             return self._model.renew(*_lock(message.token), self._world.now())
-        except sdk.MessageLockLostError as error:
-            raise LockLost from error
+        except sdk.MessageLockLostError:
+            return None
+
+    async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
+        await self._world.trip(self)
+        model = self._model if queue is None else self._world.secondary.queue(queue)
+        there = [stored for stored in model.messages.values() if stored.number >= number][:count]
+        return [seen_of(stored.number, stored.payload, stored.enqueued_ms) for stored in there]
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
         return []
@@ -266,6 +277,8 @@ class DrainWorld:
         for drain, task, ledger, _ in running:
             drain.stop()
             await task
+            # What it sent before the calm and was too slow to complete: another drain may have sent it meanwhile.
+            self.killed_with.update(ledger.ids())
             ledger.close()
 
     def _start(self) -> tuple[Drain, asyncio.Task[None], DoubtfulSends, list[Inbox | Outlet]]:

@@ -10,9 +10,11 @@ from typing import Final
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.drain.azure_ports import AzureOutlet
-from pairbus.drain.plan import BacklogMessage
-from pairbus.drain.ports import CannotAsk, Delivery, LockLost
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.order import Seen
+from pairbus.drain.ports import CannotAsk, Delivery
 from pairbus.pairing import parking
+from tests.payloads import seen_of
 from tests.simulation.false_network import MARK, FalseNamespace
 
 LOCK_MS: Final = 5_000
@@ -87,14 +89,22 @@ class FalseInbox:
             assert isinstance(token, Kept)
             token.locked_until_ms = 0
 
-    async def renew(self, message: BacklogMessage) -> int:
+    async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
         """Lock for longer."""
         kept = await self._reach()
-        token = message.token
+        return [self._renewed(kept, message.token) for message in messages]
+
+    def _renewed(self, kept: list[Kept], token: object) -> int | None:
         if not isinstance(token, Kept) or token not in kept or token.locked_until_ms <= self._now():
-            raise LockLost
+            return None
         token.locked_until_ms = self._now() + LOCK_MS
         return token.locked_until_ms
+
+    async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
+        """Show what is there, locked or not."""
+        kept = await self._reach() if queue is None else self.namespace.kept.get(queue, [])
+        there = [one for one in kept if one.number >= number][:count]
+        return [seen_of(one.number, one.payload, one.enqueued_ms) for one in there]
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
         """Browse."""

@@ -90,7 +90,7 @@ def capture(flags: CaptureFlags) -> None:
         )
     settings = spark_settings(flags.settings)
     options = None if flags.entity is None else _options(flags, flags.entity)
-    check_place(flags.path, must_exist=options is None)
+    check_place(flags.path)
     if options is not None:
         check_entity(options)
     stop = stop_on_signals()
@@ -138,30 +138,26 @@ def _options(flags: CaptureFlags, entity: str) -> CaptureOptions:
     )
 
 
-def check_place(path: str, *, must_exist: bool = False) -> None:
-    """Refuse a directory of this machine in which no file can be made, before Java starts. Raises UsageError."""
+def check_place(path: str) -> None:
+    """Refuse a directory of this machine in which no file can be made. Raises UsageError."""
     if ":/" in path:
         return  # a URI: Spark knows what is behind it
     place = Path(path).absolute()
     there = next(one for one in (place, *place.parents) if one.exists())
     if not there.is_dir():
         raise UsageError(f"--to is {path}, and {there} is a file: name a directory")
-    if must_exist and there != place:
-        raise UsageError(f"--to is {path}, and there is no such directory: name the directory of a capture")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"--to is {path}, and nothing can be written to {there}: name a directory of yours")
 
 
 def check_entity(options: CaptureOptions) -> None:
     """Look at the entity once: a wrong key or name shows before Java starts. Raises PairbusError."""
-    from pairbus.spark.connector.entity import Entity, reached
+    from pairbus.spark.connector.entity import Entity
     from pairbus.spark.connector.options import parse_source
 
-    source = parse_source(options.source, is_stream=True)
-    entity = Entity(source)
+    entity = Entity(parse_source(options.source, is_stream=True))
     try:
-        with reached(source):
-            entity.highest()
+        entity.highest()
     finally:
         entity.close()
 

@@ -14,13 +14,15 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus.drain.destination_index import DestinationIndex
-from pairbus.drain.plan import BATCH_BYTES, LOCK_MS_DEFAULT, BacklogMessage
+from pairbus.drain.message import LOCK_MS_DEFAULT, BacklogMessage
+from pairbus.drain.order import Seen
+from pairbus.drain.plan import BATCH_BYTES
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
-from pairbus.pairing.parking import ALIAS_PATH
+from pairbus.pairing.parking import ALIAS_PARTITION, ALIAS_PASSPORT, ALIAS_PATH, ALIAS_SESSION
 from pairbus.sdk import handlers, message_bytes, receivers, settling
-from pairbus.sdk.browsing import PAGE, open_without_link_async, page_of
+from pairbus.sdk.browsing import PAGE, Browsed, open_without_link_async, page_of
 from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class AzureInbox:
         self._receiver: ServiceBusReceiver | None = None
         self._interrupt: Any = None
         self._is_interrupted = False
+        self._browsers: dict[str, Any] = {}
+        """Receivers without links for other backlog queues."""
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
         # Interrupts from here on count, also those that come while the link is opened.
@@ -117,15 +121,21 @@ class AzureInbox:
                 released=True,
             )
 
-    async def renew(self, message: BacklogMessage) -> int:
-        if self._receiver is None:
-            raise LockLost
-        token: Any = message.token
+    async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
+        receiver = self._receiver
+        if receiver is None:
+            return [None] * len(messages)
         try:
-            until = await self._receiver.renew_message_lock(token, timeout=OPEN_SECONDS)
-        except _LOCK_LOST as error:
-            raise LockLost from error
-        return self._steady(until)
+            ends = await receivers.renew_locks(
+                receiver, [message.token for message in messages], OPEN_SECONDS
+            )
+        except _LOCK_LOST:
+            # All or none: one of them is lost, and only halves tell which.
+            if len(messages) == 1:
+                return [None]
+            half = len(messages) // 2
+            return [*await self.renew(messages[:half]), *await self.renew(messages[half:])]
+        return [self._steady(until) for until in ends]
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
         receiver = await self._open()
@@ -139,6 +149,24 @@ class AzureInbox:
             count -= len(page)
         return list(paths)
 
+    async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
+        receiver = await (self._open() if queue in (None, self.queue) else self._browser(str(queue)))
+        return [_seen(browsed) for browsed in await page_of(receiver, number, count)]
+
+    async def _browser(self, queue: str) -> Any:
+        browser = self._browsers.get(queue)
+        if browser is None:
+            browser = open_without_link_async(self._client.get_queue_receiver(queue))
+            handlers.set_retries(browser, 0)
+            try:
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await browser.__aenter__()
+            except BaseException:
+                await _close(browser)
+                raise
+            self._browsers[queue] = browser
+        return browser
+
     async def is_empty(self, before_ms: int) -> bool:
         for browsed in await page_of(await self._open(), 1, 1):
             return browsed.enqueued_ms is not None and browsed.enqueued_ms > before_ms
@@ -146,10 +174,10 @@ class AzureInbox:
 
     async def close(self) -> None:
         receiver, self._receiver, self._interrupt = self._receiver, None, None
-        if receiver is not None:
-            with suppress(Exception):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await receiver.close()
+        browsers, self._browsers = list(self._browsers.values()), {}
+        for one in (receiver, *browsers):
+            if one is not None:
+                await _close(one)
 
     async def _open(self) -> ServiceBusReceiver:
         if self._receiver is None or not receivers.is_open(self._receiver):
@@ -284,6 +312,19 @@ async def _close(handler: Any) -> None:
     with suppress(Exception):
         async with asyncio.timeout(CLOSE_SECONDS):
             await handler.close()
+
+
+def _seen(browsed: Browsed) -> Seen:
+    key = browsed.text_property(ALIAS_SESSION)
+    if key is None:
+        key = browsed.text_property(ALIAS_PARTITION)
+    return Seen(
+        browsed.sequence_number,
+        browsed.text_property(ALIAS_PATH) or "",
+        key if browsed.is_active else None,
+        browsed.enqueued_ms,
+        browsed.text_property(ALIAS_PASSPORT) or "",
+    )
 
 
 def _milliseconds(when: datetime | None) -> int | None:

@@ -14,11 +14,14 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
+from pairbus.drain.closing import close_all
 from pairbus.drain.hosting import CLOSE_SECONDS, build
+from pairbus.drain.older import FOLLOW_MS
+from pairbus.drain.order import OrderPolicy
 from pairbus.drain.plan import DESTINATION_NOT_FOUND, NotFoundPolicy
 from pairbus.drain.ports import Observer
 from pairbus.drain.restoring import TimeToLivePolicy
-from pairbus.drain.shell import Drain, close_all
+from pairbus.drain.shell import Drain
 from pairbus.errors import OtherPrimaryError, PairbusError, PairingError, UsageError
 from pairbus.pairing import naming, parking
 from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES
@@ -150,7 +153,7 @@ class Backlog:
         return rows
 
     async def redrive(self, queue: str, reason: str | None = None) -> Redriven:
-        """Put dead-lettered messages back into their backlog queue.
+        """Put dead-lettered messages back into their backlog queue, at its end: behind younger ones of their session.
 
         A message whose destination does not exist in the primary stays: the drain would dead-letter it again.
         """
@@ -213,6 +216,8 @@ class Backlog:
         time_to_live: TimeToLivePolicy = "freeze",
         primary_aliases: Sequence[str] = (),
         observer: Observer | None = None,
+        order: OrderPolicy = "relaxed",
+        follow_ms: int = FOLLOW_MS,
         started: Callable[[Drain], None] = lambda drain: None,  # noqa: ARG005 - not wanted by default
     ) -> None:
         """Deliver messages to the primary until stopped, or once."""
@@ -231,6 +236,8 @@ class Backlog:
                 not_found=not_found,
                 time_to_live=time_to_live,
                 observer=observer,
+                order=order,
+                follow_ms=follow_ms,
             )
             started(drain)
             try:

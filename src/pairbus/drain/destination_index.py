@@ -12,7 +12,7 @@ from pairbus.sdk.browsing import NUMBER_MAX, PAGE, Browsed, bounds, page_of
 from pairbus.sdk.message_bytes import body_of
 
 if TYPE_CHECKING:
-    from pairbus.drain.plan import BacklogMessage
+    from pairbus.drain.message import BacklogMessage
 
 BROWSE_MAX: Final = 20_000
 """How many of a destination's newest messages are searched for those in doubt."""

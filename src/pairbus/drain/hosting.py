@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pairbus.drain.azure_ports import AzureInbox, AzureOutlet
+from pairbus.drain.closing import close_all
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage, DrainPlan, NotFoundPolicy
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.older import FOLLOW_MS
+from pairbus.drain.order import OrderPolicy
+from pairbus.drain.plan import DrainPlan, NotFoundPolicy
 from pairbus.drain.ports import Observer
 from pairbus.drain.restoring import TimeToLivePolicy
-from pairbus.drain.shell import STOP_SECONDS, Drain, close_all
+from pairbus.drain.shell import STOP_SECONDS, Drain
 from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import PrimaryIdentity
@@ -56,11 +60,13 @@ def build(
     time_to_live: TimeToLivePolicy = "freeze",
     is_blocked: Callable[[str], bool] = lambda path: False,  # noqa: ARG005 - nothing is blocked by default
     observer: Observer | None = None,
+    order: OrderPolicy = "relaxed",
+    follow_ms: int = FOLLOW_MS,
 ) -> tuple[Drain, DoubtfulSends]:
     """A drain from ``secondary``'s backlog queues to ``primary``, and its sends in doubt, which the caller closes.
 
     Messages that were parked for another primary than ``identity`` are dead-lettered in the backlog; unless given, it
-    is the address of ``primary``.
+    is the address of ``primary``. Messages of clients that keep an order are drained in order whatever ``order`` says.
     """
     doubts = DoubtfulSends.open(ledger if ledger is not None else ledger_directory(), name)
     drain = Drain(
@@ -74,6 +80,8 @@ def build(
         time_to_live=time_to_live,
         observer=observer,
         identity=identity or PrimaryIdentity.make(client_settings.addresses_of(primary)),
+        order=order,
+        follow_ms=follow_ms,
     )
     return drain, doubts
 
@@ -94,6 +102,9 @@ class EventObserver(Observer):
         self._emit(
             Kind.SET_ASIDE, message.queue, f"message {message.sequence_number}: {reason}: {description}"
         )
+
+    def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
+        self._emit(Kind.ORDER_GIVEN_UP, message.queue, sentence)
 
 
 class DrainThread:

@@ -15,7 +15,10 @@ Three things make that harder than a loop:
 
 2. *Order per destination.* A destination has at most one batch in flight. A batch that failed returns to the front of
    its destination's queue. A message is never taken while an older skipped one of the same destination and backlog
-   queue has not come back (P14).
+   queue has not come back (P14). A message *in order* (of a client with ``order="session"``, or any with a session when
+   the operator asked for that) also waits while an older one of its session is elsewhere in its backlog queue; ``order``
+   knows which. It waits here, and messages of other sessions pass it. Several messages of a session may share a batch:
+   a destination stores a batch as a whole and in its order.
 
 3. *A failed send does not say what is wrong.* Failures are sorted by ``sdk.failures`` into three groups:
    temporary ones (the destination backs off and is probed with a single message), ``NOT_FOUND`` (dead-letter, or wait
@@ -50,10 +53,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, Literal
 
+from pairbus.drain.forbidden_paths import forbidden
+from pairbus.drain.message import BacklogMessage, DeadLetter
+from pairbus.drain.order import SessionOrder
 from pairbus.drain.restoring import EXPIRED
 from pairbus.drain.skip_list import SkipList
-from pairbus.pairing.naming import TRANSFER_SEGMENT, entity_key
-from pairbus.pairing.parking import PATH_CHARACTERS_MAX
+from pairbus.pairing.naming import entity_key
 from pairbus.sdk.failures import OF_THE_MESSAGE, Failure
 
 WINDOW: Final = 1_000
@@ -67,9 +72,6 @@ BACKOFF_MS_MIN: Final = 250
 BACKOFF_MS_MAX: Final = 5_000
 """Longest pause between two probes of an unavailable destination."""
 THROTTLED_MS: Final = 10_000
-RENEW_BEFORE_MS: Final = 30_000
-"""Locks are renewed when this much of them is left; short ones at their half."""
-LOCK_MS_DEFAULT: Final = 60_000
 SLOW_MS: Final = 5_000
 """A destination that has not answered for this long counts as stalled, as if it were unavailable."""
 RECENT_MS: Final = 60_000
@@ -84,76 +86,7 @@ TOO_LARGE: Final = "TooLargeForDestination"
 REFUSED: Final = "RefusedByDestination"
 FORBIDDEN_PATH: Final = "ForbiddenPath"
 
-_NEVER_IN_NAMES: Final = "%@?#*\\"
-"""No entity has these characters in its name. An address with them means another entity, or none, depending on which
-program decodes it: ``a%2fb`` would be refused for ever."""
-
 NotFoundPolicy = Literal["dead-letter", "wait"]
-
-
-@dataclass(slots=True, eq=False)
-class BacklogMessage:
-    """One locked backlog message with its restored form."""
-
-    queue: str
-    sequence_number: int
-    path: str
-    payload: bytes
-    message_id: str
-    session_id: str | None
-    partition_key: str | None
-    locked_until_ms: int
-    is_alone: bool = False
-    """To be sent by itself, because a batch with it was refused."""
-    is_in_flight: bool = False
-    token: object = None
-    """Handle that the inbox needs to settle the message."""
-    lock_ms: int = LOCK_MS_DEFAULT
-    """How long the locks of its queue last."""
-    enqueued_ms: int | None = None
-    """When it was stored in the backlog."""
-    attempt: int = 1
-    """Which delivery from the backlog queue this is, counted from 1."""
-    detour: tuple[str, int, int] | None = None
-    """Factory, number and time of its parking, which no other message has. None: written by the retired SDK."""
-    parked: bytes | None = None
-    """The backlog message as received, when its time to live is limited and must be calculated again at each send."""
-    restored_ms: int = 0
-    """When its payload was restored, on the steady clock."""
-    in_doubt_since_ms: int | None = None
-    """There is an earlier send of it without an answer, made at this time on the steady clock (0: by an earlier
-    run). The destination is asked before it is sent again. None: it was never sent."""
-
-    @property
-    def identity(self) -> tuple[str, int, int, str]:
-        """Equal for two deliveries or copies of one parked message, and different for two messages.
-
-        A message with a passport may have copies in several backlog queues. A message of the retired SDK has no
-        passport: its place in its backlog queue identifies it, with the time it was stored there, because a queue that
-        was deleted and created again counts its sequence numbers from the start.
-        """
-        if self.detour is not None:
-            return (*self.detour, self.message_id)
-        return (f"{self.queue}\n", self.sequence_number, self.enqueued_ms or 0, self.message_id)
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Backlog queue and sequence number."""
-        return self.queue, self.sequence_number
-
-    @property
-    def renew_at_ms(self) -> int:
-        """When its lock should be renewed."""
-        return self.locked_until_ms - min(RENEW_BEFORE_MS, self.lock_ms // 2)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An instruction to move a message to the dead-letter queue of its backlog queue."""
-
-    message: BacklogMessage
-    reason: str
-    description: str
 
 
 @dataclass(slots=True, eq=False)
@@ -208,18 +141,29 @@ class DrainPlan:
         self._next_browse_ms: dict[str, int] = {}
         self._reached_ms: dict[str, int] = {}
         """When each destination last accepted a message."""
+        self.order = SessionOrder()
+        self._highest: dict[str, int] = {}
+        """The highest sequence number that was held of each backlog queue."""
+        self._passed: dict[str, dict[int, int]] = {}
+        """Messages that wait for older ones and were left in their queue, and until when they are locked."""
 
     # --- receiving --------------------------------------------------------------------------------
 
     def capacity(self, queue: str, now: int) -> int:
         """How many more messages of a backlog queue may be received now."""
-        if self._skip_list.is_paused(queue, now):
+        if self._skip_list.is_paused(queue, now) or self._count_passed(queue, now) >= self._window:
             return 0
         held = self.held(queue)
         stalled = self.stalled(queue, now)
         ready = self._ready_max - (held - stalled)
         is_skipping = stalled >= self._half and self._has_others(queue, "", now)
         return max(0, ready if is_skipping else min(self._window - held, ready))
+
+    def _count_passed(self, queue: str, now: int) -> int:
+        passed = self._passed.get(queue)
+        if passed:
+            passed = self._passed[queue] = {number: until for number, until in passed.items() if until > now}
+        return len(passed or ())
 
     def browse_after(self, queue: str, now: int) -> int | None:
         """The sequence number after which to look for messages that are held up, when it is time for that."""
@@ -254,9 +198,35 @@ class DrainPlan:
             destination.was_skipped = True
         if is_full or self._skip_list.must_wait(message.queue, key, number, now):
             self._skip_list.skip(message.queue, key, number, message.locked_until_ms, now)
+            self.left(message)
+            return True
+        if self._waits(message) and self.stalled(message.queue, now) >= self._half:
+            # Half of the window stays for other sessions, of the same destination too.
+            self._pass(message)
             return True
         self._skip_list.taken(message.queue, number)
         return False
+
+    def give_way(self, message: BacklogMessage, now: int) -> BacklogMessage | None:
+        """The message to leave in its queue for an older one that waits: what waits longest must not keep the way closed."""
+        if not self._waits(message) or self.stalled(message.queue, now) < self._half:
+            return None
+        younger = [
+            one
+            for one in self.held_up(message.queue)
+            if one.sequence_number > message.sequence_number and self._older(one) is not None
+        ]
+        if not younger:
+            return None
+        youngest = max(younger, key=lambda one: one.sequence_number)
+        self._let_go(entity_key(youngest.path), youngest)
+        self._pass(youngest)
+        return youngest
+
+    def _pass(self, message: BacklogMessage) -> None:
+        """Leave a message that waits in its queue, its lock to lapse."""
+        self._passed.setdefault(message.queue, {})[message.sequence_number] = message.locked_until_ms
+        self.left(message)
 
     def holds_copy(self, message: BacklogMessage) -> bool:
         """Whether another copy of the same parked message is held; this one is received again once that is delivered."""
@@ -271,11 +241,24 @@ class DrainPlan:
         destination = self._destinations.get(key)
         if destination is None:
             destination = self._destinations[key] = DestinationQueue(message.path.strip("/"))
-        destination.waiting.append(message)
+        self._insert(destination.waiting, message)
+        self.order.received(message.queue, message.sequence_number)
+        self._passed.get(message.queue, {}).pop(message.sequence_number, None)
         self._note(message.queue, key)
         self._identities[message.identity] = self._identities.get(message.identity, 0) + 1
         self._held[message.queue] = self.held(message.queue) + 1
         return None
+
+    def _insert(self, waiting: list[BacklogMessage], message: BacklogMessage) -> None:
+        """Put a message at the end, or before the first younger one of its session: it may have come a second time."""
+        highest = self._highest.get(message.queue, 0)
+        self._highest[message.queue] = max(highest, message.sequence_number)
+        if message.is_ordered and message.sequence_number < highest:
+            for index, other in enumerate(waiting):
+                if other.session == message.session and other.sequence_number > message.sequence_number:
+                    waiting.insert(index, message)
+                    return
+        waiting.append(message)
 
     def _has_others(self, queue: str, key: str, now: int) -> bool:
         """Whether this queue has, or recently had, messages for another destination that works."""
@@ -284,8 +267,14 @@ class DrainPlan:
             is_stalled = (
                 self._is_blocked(other) if destination is None else self._is_stalled(destination, now)
             )
-            if other != key and not is_stalled and now - self._reached_ms.get(other, -RECENT_MS) < RECENT_MS:
+            if other == key or is_stalled:
+                continue
+            if now - self._reached_ms.get(other, -RECENT_MS) < RECENT_MS:
                 return True
+            if destination is not None and any(
+                message.queue == queue and self._waits(message) for message in destination.waiting
+            ):
+                return True  # they wait for older ones, which the queue still has
         return False
 
     def _note(self, queue: str, key: str) -> None:
@@ -312,7 +301,8 @@ class DrainPlan:
     def next_batch(self, key: str, now: int) -> list[BacklogMessage]:
         """The messages to send to a destination now; none while a batch is in flight or it backs off.
 
-        A destination that was unavailable is probed with one message first.
+        A destination that was unavailable is probed with one message first. A message that waits for an older one of
+        its session stays, and with it the younger ones of that session.
         """
         destination = self._destinations.get(key)
         if destination is None or destination.in_flight or self._is_blocked(destination.path):
@@ -320,14 +310,22 @@ class DrainPlan:
         if destination.is_unavailable and now < destination.retry_ms:
             return []
         batch: list[BacklogMessage] = []
+        passed: list[BacklogMessage] = []
+        stopped: set[tuple[str, str | None]] = set()
         size = 0
         for message in destination.waiting:
+            if message.is_ordered and (message.session in stopped or self._waits(message)):
+                stopped.add(message.session)
+                passed.append(message)
+                continue
             is_full = len(batch) >= BATCH_MESSAGES or size + len(message.payload) > BATCH_BYTES
             if batch and (is_full or message.is_alone or batch[0].is_alone or destination.is_unavailable):
                 break
             batch.append(message)
             size += len(message.payload)
-        del destination.waiting[: len(batch)]
+        destination.waiting[: len(batch) + len(passed)] = passed
+        if not batch:
+            return []
         destination.in_flight, destination.in_flight_since_ms = batch, now
         for message in batch:
             message.is_in_flight = True
@@ -421,6 +419,16 @@ class DrainPlan:
     def lock_lost(self, message: BacklogMessage) -> bool:
         """A lock is gone and the message will be delivered again. True when it was not in flight and is forgotten."""
         key = entity_key(message.path)
+        if not self._let_go(key, message):
+            return False
+        self.left(message)
+        return True
+
+    def left(self, message: BacklogMessage) -> None:
+        """A message stays in its backlog queue and is not held here: younger ones of its session wait for it."""
+        self.order.left(message.queue, message.sequence_number, message.path, message.order_key)
+
+    def _let_go(self, key: str, message: BacklogMessage) -> bool:
         destination = self._destinations.get(key)
         if destination is None or message not in destination.waiting:
             return False
@@ -437,7 +445,7 @@ class DrainPlan:
             for message in destination.waiting:
                 is_meant = message.detour is not None and message.detour[:2] == detour
                 if is_meant and message.queue == queue and message.message_id == message_id:
-                    self.lock_lost(message)
+                    self._let_go(entity_key(message.path), message)
                     return message
         return None
 
@@ -445,7 +453,8 @@ class DrainPlan:
         """Stop holding the messages of a queue, because its receiver is gone or closes. Those in flight stay."""
         dropped = [message for message in self._of(queue) if not message.is_in_flight]
         for message in dropped:
-            self.lock_lost(message)
+            self._let_go(entity_key(message.path), message)
+        self.order.forget(queue)
         return dropped
 
     # --- questions --------------------------------------------------------------------------------
@@ -455,14 +464,30 @@ class DrainPlan:
         return self._held.get(queue, 0)
 
     def stalled(self, queue: str, now: int) -> int:
-        """How many messages of a queue are held for stalled destinations."""
+        """How many messages of a queue are held for stalled destinations, or wait for an older one of their session."""
         return sum(
             1
             for destination in self._destinations.values()
-            if self._is_stalled(destination, now)
+            for is_stalled in (self._is_stalled(destination, now),)
             for message in destination
-            if message.queue == queue
+            if message.queue == queue and (is_stalled or (message.is_ordered and self._waits(message)))
         )
+
+    def held_up(self, queue: str) -> list[BacklogMessage]:
+        """The messages of a queue that wait for an older one of their session."""
+        return [message for message in self._of(queue) if not message.is_in_flight and self._waits(message)]
+
+    def numbers(self, queue: str) -> set[int]:
+        """The sequence numbers of a queue that are held."""
+        return {message.sequence_number for message in self._of(queue)}
+
+    def _waits(self, message: BacklogMessage) -> bool:
+        if not message.is_ordered or message.is_in_flight:
+            return False
+        return bool(message.follows) or self._older(message) is not None
+
+    def _older(self, message: BacklogMessage) -> int | None:
+        return self.order.older(message.queue, message.sequence_number, message.path, message.order_key)
 
     def is_in_flight(self, queue: str) -> bool:
         """Whether messages of a queue are on their way to the primary."""
@@ -500,20 +525,3 @@ def _count_down(counts: dict[Any, int], key: object) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]
-
-
-def forbidden(path: str) -> str | None:
-    """Why no message may go to a path, or None when it may."""
-    segments = path.strip("/").split("/")
-    if len(path) > PATH_CHARACTERS_MAX:
-        return f"expected at most {PATH_CHARACTERS_MAX} characters, found {len(path)}"
-    if any(segment.startswith("$") for segment in segments):
-        return f"expected an entity, found the system path {path!r}"
-    if any(segment.lower() == TRANSFER_SEGMENT for segment in segments):
-        return f"expected an entity, found the backlog queue {path!r}: the message would go round for ever"
-    strange = next((one for one in path if one in _NEVER_IN_NAMES or not one.isprintable()), None)
-    if strange is not None:
-        return f"expected the name of an entity, found {path!r}: no name contains {strange!r}"
-    if any(segment in ("", ".", "..") for segment in segments):
-        return f"expected an entity, found {path!r}"
-    return None

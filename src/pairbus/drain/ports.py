@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pairbus.drain.plan import BacklogMessage
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.order import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,14 @@ class Inbox(Protocol):
     async def release(self, tokens: Sequence[object]) -> None:
         """Unlock messages, so that any receiver can have them."""
 
-    async def renew(self, message: BacklogMessage) -> int:
-        """Renew a lock; returns until when it holds now. Raises LockLost."""
+    async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
+        """Renew locks; returns until when each holds now, None for one that is lost."""
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
         """The destinations of up to ``count`` messages after a sequence number, browsed and not locked."""
+
+    async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
+        """Up to ``count`` messages from a sequence number on, locked ones included; ``queue``: of another backlog queue."""
 
     async def is_empty(self, before_ms: int) -> bool:
         """Whether no message that was enqueued before an instant is left, locked ones included."""
@@ -86,6 +90,9 @@ class Observer:
 
     def released(self, message: BacklogMessage, reason: str) -> None:
         """A message stays in the backlog; ``reason`` is empty when nothing but time was missing."""
+
+    def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
+        """A message goes on without the older one of its session that it waited for."""
 
     def drained(self, queue: str) -> None:
         """Every message received from a backlog queue so far is delivered."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from pairbus.drain.order import OrderPolicy
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity
-from pairbus.pairing.parking import Restored
+from pairbus.pairing.parking import Follows, Restored
 
 EXPIRED: Final = "ExpiredInBacklog"
 
@@ -52,3 +53,20 @@ def restore_to_send(
             EXPIRED, f"expected time left to live, found none after {elapsed} ms in the backlog"
         )
     return restored
+
+
+def ordering_of(restored: Restored, queue: str, order: OrderPolicy) -> tuple[bool, tuple[Follows, ...]]:
+    """Whether a message of a backlog queue keeps its place in its session, and what it follows in other queues.
+
+    A scheduled message is due at a time of its own: it has no place in the order. A message of a client that keeps an
+    order is always in order; one of another client, or of the retired SDK, when ``order`` asks for it.
+    """
+    if restored.scheduled_ms is not None:
+        return False, ()
+    passport = restored.passport
+    kept = "relaxed" if passport is None else passport.order
+    keys = [parking.order_key(one, restored.session_id, restored.partition_key) for one in (kept, order)]
+    if keys == [None, None]:
+        return False, ()
+    follows = () if passport is None else passport.follows
+    return True, tuple(one for one in follows if one.queue != queue)

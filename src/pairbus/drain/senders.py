@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage, DeadLetter, DrainPlan
+from pairbus.drain.message import BacklogMessage, DeadLetter
+from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import CannotAsk, Outlet
 from pairbus.drain.problems import Problems
 from pairbus.errors import InvalidParkedPropertyError

@@ -13,13 +13,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from pairbus.drain.closing import close_all
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import SLOW_MS, BacklogMessage, DeadLetter, DrainPlan
+from pairbus.drain.message import BacklogMessage, DeadLetter
+from pairbus.drain.older import FOLLOW_MS, OlderMessages
+from pairbus.drain.order import OrderPolicy
+from pairbus.drain.plan import SLOW_MS, DrainPlan
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
 from pairbus.drain.problems import Problem, Problems
-from pairbus.drain.restoring import TimeToLivePolicy, restore_to_send
+from pairbus.drain.restoring import TimeToLivePolicy, ordering_of, restore_to_send
 from pairbus.drain.senders import Senders, one_line
 from pairbus.drain.skip_list import SKIPPED_MAX
 from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
@@ -33,6 +37,8 @@ POLL_SECONDS: Final = 900
 RECEIVE_MAX: Final = 100
 SETTLE_MAX: Final = 300
 """How many messages are completed with one request."""
+RENEW_MAX: Final = 100
+"""How many locks are renewed with one request."""
 ONCE_SECONDS: Final = 1.0
 """How long a drain that should end waits for more."""
 ERROR_PAUSE_S_MIN: Final = 0.25
@@ -67,19 +73,6 @@ class Withdrawal:
             self.done.set_result(is_done)
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-async def close_all(ports: Sequence[_Closable], seconds: float) -> None:
-    """Close ports or clients together, and leave behind those that have not closed after ``seconds``."""
-    closing = [asyncio.ensure_future(port.close()) for port in ports]
-    _, late = await asyncio.wait(closing, timeout=seconds)
-    for task in late:
-        task.cancel()
-    await asyncio.gather(*closing, return_exceptions=True)
-
-
 class Drain:
     """Drains backlog queues into their primary until stopped.
 
@@ -95,6 +88,8 @@ class Drain:
         observer: Called with what happens.
         identity: The primary; messages parked for another one are dead-lettered. None: do not compare.
         budget: Bounds after which the drain ends by itself. None: it goes on until stopped.
+        order: ``session``: keep the order of every message with a session. ``relaxed``: of those whose client keeps it.
+        follow_ms: How long a message waits for the one of another backlog queue that it follows.
     """
 
     def __init__(
@@ -111,6 +106,8 @@ class Drain:
         observer: Observer | None = None,
         identity: PrimaryIdentity | None = None,
         budget: Budget | None = None,
+        order: OrderPolicy = "relaxed",
+        follow_ms: int = FOLLOW_MS,
     ) -> None:
         self._inboxes = {inbox.queue: inbox for inbox in inboxes}
         self._outlet = outlet
@@ -123,6 +120,8 @@ class Drain:
         self._observer = observer or Observer()
         self._primary = identity
         self._budget = budget
+        self._order = order
+        self._older = OlderMessages(plan, counters, clock, self._observer, follow_ms)
         self._work = {queue: deque[BacklogMessage | DeadLetter | Withdrawal]() for queue in self._inboxes}
         self._wake = {queue: asyncio.Event() for queue in self._inboxes}
         self._problems = Problems(self._observer)
@@ -278,6 +277,8 @@ class Drain:
         self._note_oldest(queue)
         if self._stopped.is_set():
             return await self._wind_up(inbox)
+        for path in await self._older.look_again(inbox):
+            self._senders.ensure(path)
         if self._work[queue]:
             return False  # handed back while locks were renewed: a poll would not notice
         if self._is_spent():
@@ -290,8 +291,7 @@ class Drain:
             return False
         held = self._plan.held(queue)
         deliveries = await self._poll(inbox, min(capacity, RECEIVE_MAX), self._poll_seconds(queue))
-        for delivery in deliveries:
-            await self._take(inbox, delivery)
+        await self._take(inbox, deliveries)
         if deliveries or held or self._work[queue] or self._plan.held(queue):
             return False
         if self._ends_when_empty_ms is not None:
@@ -359,21 +359,23 @@ class Drain:
 
     def _poll_seconds(self, queue: str) -> float:
         if self._ends_when_empty_ms is not None:
-            return ONCE_SECONDS
+            return self._within(queue, ONCE_SECONDS)
         if self._budget is not None and not self._plan.held(queue):
             return self._budget.idle_seconds
         # A poll may wait long only when nothing of this queue needs the link meanwhile.
-        until = self._seconds_to_renewal(queue)
-        return POLL_SECONDS if until is None else min(POLL_SECONDS, until)
+        return self._within(queue, POLL_SECONDS)
 
     def _seconds_without_capacity(self, queue: str) -> float:
         """Till the next look: a destination may count as stalled by then, and free capacity, without an event."""
-        renewal = self._seconds_to_renewal(queue)
-        return SLOW_MS / 1000 if renewal is None else min(SLOW_MS / 1000, renewal)
+        return self._within(queue, SLOW_MS / 1000)
 
-    def _seconds_to_renewal(self, queue: str) -> float | None:
-        at = self._plan.next_renewal_ms(queue)
-        return None if at is None else max(0.05, (at - self._clock()) / 1000)
+    def _within(self, queue: str, seconds: float) -> float:
+        """At most ``seconds``, and not beyond the next renewal of a lock or the next look for older messages."""
+        renewal_ms = self._plan.next_renewal_ms(queue)
+        look = self._older.seconds_to_look(queue)
+        if renewal_ms is not None:
+            seconds = min(seconds, max(0.05, (renewal_ms - self._clock()) / 1000))
+        return seconds if look is None else min(seconds, max(0.05, look))
 
     async def _sleep(self, queue: str, seconds: float) -> None:
         event = self._wake[queue]
@@ -382,11 +384,19 @@ class Drain:
                 await event.wait()
         event.clear()
 
-    async def _take(self, inbox: Inbox, delivery: Delivery) -> None:
-        """Restore a message and hold it, skip it, or dead-letter it."""
+    async def _take(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> None:
+        """Restore messages and hold them, skip them, or dead-letter them."""
+        read = [(await self._read(inbox, delivery)) for delivery in deliveries]
+        messages = [message for message in read if message is not None]
+        await self._older.account_for(inbox, messages)
+        for message in messages:
+            await self._hold(inbox, message)
+
+    async def _read(self, inbox: Inbox, delivery: Delivery) -> BacklogMessage | None:
+        """The restored form of a message; None when it is not to be sent."""
         if delivery.payload is None:
             await inbox.release([delivery.token])
-            return
+            return None
         now = self._clock()
         message = BacklogMessage(
             inbox.queue,
@@ -402,26 +412,36 @@ class Drain:
             enqueued_ms=delivery.enqueued_ms,
             attempt=delivery.attempt,
             restored_ms=now,
+            held_since_ms=now,
         )
         self._skipped[inbox.queue].pop(message.sequence_number, None)
         try:
             restored = self._restored(delivery.payload, delivery.enqueued_ms)
         except InvalidParkedPropertyError as error:
             await self._dead_letter(inbox, DeadLetter(message, error.reason, str(error)))
-            return
+            return None
         message.path, message.payload = restored.path, restored.payload
         message.message_id = restored.message_id_text
         message.session_id, message.partition_key = restored.session_id, restored.partition_key
         message.parked = delivery.payload if restored.time_to_live_ms is not None else None
         if (passport := restored.passport) is not None:
             message.detour = (passport.factory, passport.detour, passport.first_send_ms)
-        if self._plan.holds_copy(message) or self._plan.should_skip(message, now):
+        message.is_ordered, message.follows = ordering_of(restored, inbox.queue, self._order)
+        return message
+
+    async def _hold(self, inbox: Inbox, message: BacklogMessage) -> None:
+        is_copy = self._plan.holds_copy(message)
+        given_way = None if is_copy else self._plan.give_way(message, self._clock())
+        if given_way is not None:
+            self._skip(given_way)
+        if is_copy or self._plan.should_skip(message, self._clock()):
             self._counters.passed_over += 1
             self._skip(message)
             return
         if message.identity in self._delivered:
             # The primary has acknowledged it. Either the lock was lost after the send, or a backlog queue that did not
             # answer its sender had stored a copy.
+            self._plan.order.received(*message.key)
             self._work[inbox.queue].append(message)
             return
         entry = self._doubts.doubt(message.key, message.message_id, message.enqueued_ms)
@@ -495,6 +515,7 @@ class Drain:
         if not done:
             return
         now = self._clock()
+        self._plan.order.settled(inbox.queue, gone)
         self._doubts.end([message.key for message in done])
         self._problems.moved(now)
         for message in done:
@@ -509,25 +530,33 @@ class Drain:
             self._observer.drained(inbox.queue)
 
     async def _dead_letter(self, inbox: Inbox, item: DeadLetter) -> None:
+        message = item.message
         try:
-            await inbox.dead_letter(item.message.token, item.reason, item.description)
+            await inbox.dead_letter(message.token, item.reason, item.description)
         except LockLost:
+            self._plan.left(message)
             return  # it is delivered again and dead-lettered then
+        self._plan.order.received(*message.key)
         self._counters.set_aside += 1
         self._problems.moved(self._clock())
-        self._observer.dead_lettered(item.message, item.reason, item.description)
+        goes_on = f"; session {message.order_key!r} goes on without it" if message.is_ordered else ""
+        self._observer.dead_lettered(message, item.reason, item.description + goes_on)
 
     async def _renew(self, inbox: Inbox) -> None:
-        for message in self._plan.renewals(inbox.queue, self._clock()):
+        """Renew the locks that are due, many with one request: one by one a full window would lose them meanwhile."""
+        messages = self._plan.renewals(inbox.queue, self._clock())
+        for first in range(0, len(messages), RENEW_MAX):
             if self._stopped.is_set():
                 return
-            try:
-                message.locked_until_ms = await inbox.renew(message)
-                self._counters.lock_renewals += 1
-            except LockLost:
-                self._plan.lock_lost(message)
-                # One in flight is completed in vain later, and counted there.
-                message.locked_until_ms = self._clock() + 60_000
+            some = messages[first : first + RENEW_MAX]
+            for message, until in zip(some, await inbox.renew(some), strict=True):
+                if until is None:
+                    self._plan.lock_lost(message)
+                    # One in flight is completed in vain later, and counted there.
+                    message.locked_until_ms = self._clock() + 60_000
+                else:
+                    self._counters.lock_renewals += 1
+                    message.locked_until_ms = until
 
     async def _release_all(self, inbox: Inbox) -> None:
         """Release every message of a queue that is not in flight, skipped ones included."""
@@ -548,6 +577,7 @@ class Drain:
     def _acknowledged(self, message: BacklogMessage) -> None:
         """The primary has a message: it may be completed (P34), and is recognised when it comes again (P36)."""
         self._delivered[message.identity] = False
+        self._plan.order.at_home(*message.key)
         while len(self._delivered) > DELIVERED_MAX:
             del self._delivered[next(iter(self._delivered))]
         self._hand_back(message.queue, message)

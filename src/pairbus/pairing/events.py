@@ -43,6 +43,7 @@ class Kind(Enum):
     SPOOL_REPLAYED = "pairing.spool_replayed"
     SPOOL_UNDELIVERABLE = "pairing.spool_undeliverable"
     SPOOL_UNUSABLE = "pairing.spool_unusable"
+    ORDER_GIVEN_UP = "pairing.order_given_up"
     CLOSED = "pairing.closed"
     FAULTED = "pairing.faulted"
 
@@ -58,6 +59,7 @@ _LEVELS: Final = {
     Kind.SET_ASIDE: logging.WARNING,
     Kind.SPOOL_USED: logging.WARNING,
     Kind.SPOOL_UNUSABLE: logging.ERROR,
+    Kind.ORDER_GIVEN_UP: logging.WARNING,
     Kind.FAULTED: logging.ERROR,
     Kind.PING_SENT: logging.DEBUG,
     Kind.PING_ANSWERED: logging.DEBUG,

@@ -57,6 +57,8 @@ class Counters:
     replayed_to_primary: int = 0
     """Messages of the spool that the primary accepted; likewise the backlog below. Counted under the client's lock."""
     replayed_to_backlog: int = 0
+    order_looks: int = 0
+    """Pages of a backlog queue that were browsed to keep sessions in order; each is a receive operation too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class Statistics:
     receive_operations: int
     replayed_to_primary: int
     replayed_to_backlog: int
+    order_looks: int
     operations_primary: int
     operations_backlog: int
     backlog_queues_usable: int

@@ -5,8 +5,12 @@ that are read in one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Final
+
+from azure.servicebus._common.constants import MGMT_RESPONSE_MESSAGE_EXPIRATION
+from azure.servicebus._common.utils import utc_from_timestamp
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.sdk import sections
@@ -112,3 +116,19 @@ def interruptible(receiver: Any) -> Any:
 
     handler.do_work_async = work
     return interrupt
+
+
+async def renew_locks(receiver: Any, messages: Sequence[Any], seconds: float) -> list[datetime]:
+    """Renew the locks of messages with one request: all of them or none. Returns until when each holds.
+
+    The SDK renews one lock per call; the request it sends has room for many.
+    """
+    answer = await receiver._renew_locks(*(message.lock_token for message in messages), timeout=seconds)
+    ends = [utc_from_timestamp(one / 1000) for one in answer[MGMT_RESPONSE_MESSAGE_EXPIRATION]]
+    if len(ends) != len(messages):
+        raise RemoteProtocolError(
+            "amqp:decode-error", f"expected {len(messages)} lock ends, found {len(ends)}"
+        )
+    for message, end in zip(messages, ends, strict=True):
+        message._expiry = end
+    return ends

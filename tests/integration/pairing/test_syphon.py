@@ -40,7 +40,7 @@ from pairbus.amqp.types import (
 )
 from pairbus.cli.root import root
 from pairbus.drain.azure_ports import AzureOutlet
-from pairbus.drain.plan import BacklogMessage
+from pairbus.drain.message import BacklogMessage
 from pairbus.sdk import message_bytes, sections
 from pairbus.testing import Namespace, Pair, Queue
 from tests.integration.pairing.kit import bodies, by_hand, options, paired, take, text, wait_until

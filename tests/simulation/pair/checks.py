@@ -13,7 +13,7 @@ from pairbus.sdk.failures import IN_DOUBT, classify
 from tests.payloads import message_id_of
 
 if TYPE_CHECKING:
-    from pairbus.drain.plan import BacklogMessage
+    from pairbus.drain.message import BacklogMessage
     from pairbus.pairing.client.state import PairingState
     from tests.simulation.pair.world import World
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus import exceptions as sdk
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage, DrainPlan
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.order import Seen
+from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost, Observer
 from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, classify
-from tests.payloads import message_id_of
+from tests.payloads import message_id_of, seen_of
 from tests.simulation.pair.model import NamespaceModel, Stored
 
 if TYPE_CHECKING:
@@ -154,16 +156,27 @@ class SimInbox:
 
         await self._ask(unlock)
 
-    async def renew(self, message: BacklogMessage) -> int:
+    async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
+        return list(await self._ask(lambda: [self._renewed(message) for message in messages]))
+
+    def _renewed(self, message: BacklogMessage) -> int | None:
         token: Any = message.token
         stored, lock = token
         try:
-            until: int = await self._ask(lambda: self._model.renew(stored.number, lock, self._world.now))
-        except sdk.MessageLockLostError as error:
+            return self._model.renew(stored.number, lock, self._world.now)
+        except sdk.MessageLockLostError:
             if message.is_in_flight:
                 self._world.checks.in_doubt_resend(message.message_id)
-            raise LockLost from error
-        return until
+            return None
+
+    async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
+        model = self._model if queue is None else self._world.secondary.queue(queue)
+
+        def look() -> list[Seen]:
+            there = [stored for stored in model.messages.values() if stored.number >= number][:count]
+            return [seen_of(stored.number, stored.payload, stored.enqueued_ms) for stored in there]
+
+        return list(await self._ask(look))
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
         def browse() -> list[str]:

@@ -38,7 +38,6 @@ CONNECTION = "Endpoint=sb://example/;SharedAccessKeyName=Root;SharedAccessKey=c2
         (["orders/Rules", "--to", "x"], "hello", "is no connection string"),
         (["orders", "--to", "x", "--every", "5 secs"], CONNECTION, "--every is '5 secs': .* '5 seconds'"),
         (["orders", "--to", f"{__file__}/x"], CONNECTION, "test_capture.py is a file: name a directory"),
-        (["--compact", "--to", "/tmp/no/such"], None, "--to is /tmp/no/such, and there is no such directory"),
     ],
 )
 def test_a_wrong_command_is_refused_before_spark_starts(

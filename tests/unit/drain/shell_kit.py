@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage, DrainPlan
-from pairbus.drain.ports import Delivery, LockLost, Observer
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.order import Seen
+from pairbus.drain.plan import DrainPlan
+from pairbus.drain.ports import Delivery, Observer
 from pairbus.drain.shell import Drain
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk import sections
+from tests.payloads import seen_of
 from tests.simulation.pair.model import original
 from tests.unit.drain.virtual_loop import VirtualLoop
 
@@ -29,12 +32,16 @@ class FakeInbox:
         self.aside: dict[object, str] = {}
         self.given_back: list[object] = []
         self.renewed = 0
+        self.renewals = 0
         self.loses_locks = False
         self.on_renew: Callable[[], None] = lambda: None
         self.lock_ms = 60_000
         self.is_taken: Callable[[BacklogMessage], bool] = lambda message: True
         self.withdrawn: set[str] = set()
         self.broken: list[str] = []
+        self.browsed = 0
+        self.on_browse: Callable[[str], None] = lambda queue: None
+        self.others: dict[str, FakeInbox] = {}
         self._interrupted = asyncio.Event()
 
     async def receive(self, count: int, seconds: float) -> Sequence[Delivery]:
@@ -70,15 +77,26 @@ class FakeInbox:
     async def release(self, tokens: Sequence[object]) -> None:
         self.given_back += tokens
 
-    async def renew(self, message: BacklogMessage) -> int:
+    async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
+        self.renewals += 1
+        await asyncio.sleep(0)
+        return [self.renewed_until(message) for message in messages]
+
+    def renewed_until(self, message: BacklogMessage) -> int | None:
         self.renewed += 1
         self.on_renew()
-        await asyncio.sleep(0)
         return self.loop.now_ms() + self.lock_ms
 
     async def paths_behind(self, number: int, count: int) -> Sequence[str]:
         behind = [one for one in self.all_there() if one.sequence_number > number][:count]
         return [parking.restore(one.payload, 0).path for one in behind if one.payload is not None]
+
+    async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
+        self.browsed += 1
+        self.on_browse(self.queue if queue is None else queue)
+        inbox = self if queue is None else self.others[queue]
+        there = [one for one in inbox.all_there() if one.sequence_number >= number][:count]
+        return [seen_of(one.sequence_number, one.payload, one.enqueued_ms) for one in there]
 
     def all_there(self) -> list[Delivery]:
         return self.waiting
@@ -170,10 +188,11 @@ class LockingInbox(FakeInbox):
     def holds_lock(self, message: BacklogMessage) -> bool:
         return self.stored.get(message.sequence_number, (None, 0))[1] > self.loop.now_ms()
 
-    async def renew(self, message: BacklogMessage) -> int:
+    def renewed_until(self, message: BacklogMessage) -> int | None:
         if not self.holds_lock(message):
-            raise LockLost
-        until = await super().renew(message)
+            return None
+        until = super().renewed_until(message)
+        assert until is not None
         self.stored[message.sequence_number] = (self.stored[message.sequence_number][0], until)
         return until
 
@@ -250,6 +269,13 @@ class Events(Observer):
     def unavailable(self, subject: str, sentence: str) -> None:
         self._events.append(("unavailable", subject))
 
+    def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
+        self._events.append(("order given up", sentence))
+
+    def dead_lettered(self, message: BacklogMessage, reason: str, description: str) -> None:
+        if message.is_ordered:
+            self._events.append(("set aside", f"{reason}: {description.rpartition('; ')[2]}"))
+
     def available(self, subject: str) -> None:
         self._events.append(("available", subject))
 
@@ -268,6 +294,7 @@ class Kit:
         witness = Witness(self.outlet)
         for inbox in self.inboxes:
             inbox.is_taken = witness.has
+            inbox.others = {one.queue: one for one in self.inboxes}
         self.syphon = Drain(
             self.inboxes,
             witness,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
-from pairbus.drain.plan import BacklogMessage
+from pairbus.drain.message import BacklogMessage
 from pairbus.drain.senders import MAIN_THREAD_ENDED, one_line
 from pairbus.sdk import receivers
 from tests.simulation.pair.model import original

@@ -12,8 +12,8 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.drain import shell as pump
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage
-from pairbus.drain.ports import CannotAsk, LockLost
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.ports import CannotAsk
 from pairbus.errors import DrainStalledError
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop
@@ -70,9 +70,9 @@ def test_a_stop_does_not_wait_for_questions_sends_or_links(
         async def close() -> None:
             await asyncio.sleep(30)
 
-        async def renew(message: BacklogMessage) -> int:
+        async def renew(messages: Sequence[BacklogMessage]) -> list[int | None]:
             await asyncio.sleep(10)
-            return kit.loop.now_ms() + 60_000
+            return [kit.loop.now_ms() + 60_000] * len(messages)
 
         kit.outlet.ask_s = 3_600.0
         kit.outlet.slow_s = 3_600.0
@@ -174,8 +174,8 @@ def test_messages_of_the_retired_sdk_do_not_multiply_when_locks_are_lost(loop: V
         inbox.lock_ms = 5_000
         kit.outlet.slow_s = 12.0  # longer than a lock
 
-        async def lose(message: BacklogMessage) -> int:
-            raise LockLost
+        async def lose(messages: Sequence[BacklogMessage]) -> list[int | None]:
+            return [None] * len(messages)
 
         inbox.renew = lose  # type: ignore[method-assign]
         for number in range(30):

@@ -11,7 +11,7 @@ from azure.servicebus import exceptions as sdk
 
 from pairbus.amqp.message.whole import PROPERTY_FIELDS
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage
+from pairbus.drain.message import BacklogMessage
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Passport
 from pairbus.sdk import sections

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.drain.plan import BROWSE_INTERVAL_MS, RECENT_MS, SLOW_MS, BacklogMessage, DrainPlan
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.plan import BROWSE_INTERVAL_MS, RECENT_MS, SLOW_MS, DrainPlan
 from pairbus.drain.skip_list import LAPSE_MARGIN_MS, PAUSE_MS_MAX, PAUSE_MS_MIN, SKIPPED_MAX, SkipList
 from pairbus.sdk.failures import Failure
 

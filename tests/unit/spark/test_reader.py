@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
-from pairbus.errors import PairbusError, UsageError
+from pairbus.errors import UsageError
 from pairbus.spark.connector import identity, reader
 from pairbus.spark.connector.entity import Browsed, Settlement, is_same
 from pairbus.spark.connector.identity import CheckpointMismatch
@@ -249,10 +249,7 @@ def test_a_stream_outlasts_a_namespace_that_is_away_but_a_run_with_an_end_does_n
     once = stream(entity)
     once.prepareForTriggerAvailableNow()
     entity.error = ServiceBusConnectionError(message="refused")
-    with pytest.raises(
-        PairbusError,
-        match="namespace example:5671 could not be reached for 'orders' .connection refused or lost.: .*check",
-    ):
+    with pytest.raises(ServiceBusConnectionError):
         once.latestOffset(start, LIMIT)
 
 

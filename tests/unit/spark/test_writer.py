@@ -22,7 +22,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
 
-from pairbus.drain.plan import BacklogMessage
+from pairbus.drain.message import BacklogMessage
 from pairbus.errors import UsageError
 from pairbus.spark.connector import sink as writer
 from pairbus.spark.connector.options import parse_sink
@@ -165,11 +165,9 @@ def test_a_row_refused_after_it_was_on_disk_is_kept_whole(
 
     write(rows, onError="quarantine", quarantinePath=str(tmp_path))
 
-    ((_, row, body),) = _quarantined(tmp_path).values()
+    ((_, row, raw),) = _quarantined(tmp_path).values()
     assert json.loads(row)["sequence_number"] == 3
-    assert body == b"x"
-    assert parquet.read_table(tmp_path).column_names == ["reason", "row", "message_id", "body", "raw"]
-    assert parquet.read_table(tmp_path)["raw"].to_pylist() == [None], "the row has no column of this name"
+    assert raw == b"x"
 
 
 @pytest.mark.promise("D1", "D3")
@@ -196,7 +194,7 @@ def test_equal_rows_of_two_parts_or_batches_are_kept_apart(
 
 def _quarantined(directory: Path) -> dict[str, tuple[str, str, Any]]:
     rows = parquet.read_table(directory).to_pylist()
-    return {row["message_id"]: (row["reason"], row["row"], row["body"]) for row in rows}
+    return {row["message_id"]: (row["reason"], row["row"], row["raw"]) for row in rows}
 
 
 # --- ids of rows that have none -------------------------------------------------------------------

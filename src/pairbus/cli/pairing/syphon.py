@@ -21,11 +21,13 @@ from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
     from pairbus.drain.backlog import Backlog
-    from pairbus.drain.plan import BacklogMessage
+    from pairbus.drain.message import BacklogMessage
     from pairbus.drain.ports import Observer
     from pairbus.drain.shell import Drain
     from pairbus.pairing.statistics import Counters
     from pairbus.spark.drain.report import Progress, Report
+
+FOLLOW_SECONDS: Final = 300
 
 EPILOG: Final = """\b
 Examples:
@@ -61,7 +63,16 @@ class SyphonFlags(PairFlags):
         metavar="HOST[:PORT]",
     )
     once: bool = option("Stop when all messages that were in the backlog at the start are delivered.", False)
-    order: Literal["relaxed", "session"] = option("Whether the order within a session is kept.", "relaxed")
+    order: Literal["relaxed", "session", "partition"] = option(
+        "Which messages are delivered in the order in which they were parked. relaxed: those of clients that keep an order. session: all "
+        "with a session id. partition: all with a session id or partition key.",
+        "relaxed",
+    )
+    follow_timeout: int = option(
+        "How many seconds a message waits for an older one of its session in another backlog queue, before it is delivered all the same.",
+        FOLLOW_SECONDS,
+        minimum=1,
+    )
     queues: int = option("How many backlog queues.", 10, minimum=1)
     extra: bool = option("Drain backlog queues beyond that number too.", False)
     not_found: Literal["dead-letter", "wait"] = option(
@@ -90,8 +101,6 @@ def syphon(flags: SyphonFlags) -> int:
 def _here(flags: SyphonFlags) -> int:
     from pairbus.pairing.statistics import Counters
 
-    if flags.order == "session":
-        raise UsageError("--order session needs --engine spark, or relaxed with --engine local")
     counters = Counters()
     run(_drain(flags.backlog(flags.queues), counters, flags))
     if flags.as_json:
@@ -113,7 +122,8 @@ async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> No
         ledger=Path(flags.ledger) if flags.ledger else None,
         observer=reporter(),
         started=_end_on_signals,
-        **values_of(flags, "once", "not_found", "time_to_live", "primary_aliases"),
+        follow_ms=flags.follow_timeout * 1000,
+        **values_of(flags, "once", "not_found", "time_to_live", "primary_aliases", "order"),
     )
 
 
@@ -127,6 +137,9 @@ def reporter() -> Observer:
             click.echo(
                 f"dead-lettered in {message.queue}: message {number}: {reason}: {description}", err=True
             )
+
+        def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
+            click.echo(sentence, err=True)
 
         def unavailable(self, subject: str, sentence: str) -> None:
             click.echo(sentence, err=True)
@@ -159,6 +172,7 @@ def _on_spark(flags: SyphonFlags) -> int:
         authorities=flags.authorities(),
         primary_namespace=flags.namespace,
         drains_extra=flags.extra,
+        follow_seconds=flags.follow_timeout,
         settings=spark_settings(flags.settings),
         **values_of(flags, *names, "time_to_live"),
     )

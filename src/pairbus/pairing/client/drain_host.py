@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pairbus.pairing.events import Kind
+from pairbus.pairing.options import milliseconds
 from pairbus.sdk.async_client import asynchronous
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class _Host:
             time_to_live=client.options.time_to_live,
             is_blocked=state.is_failed_over,
             observer=EventObserver(state.emit),
+            order=client.options.order,
+            follow_ms=milliseconds(client.options.fence_timeout),
         )
 
     def _started(self) -> None:

@@ -127,19 +127,3 @@ def lasting_refusal(error: BaseException, host: str, entity: str, right: str) ->
             f"connection string, and that the key has the right to {right}"
         )
     return None
-
-
-def unreachable(error: BaseException, host: str, entity: str) -> PairbusError | None:
-    """The error to raise when a namespace does not answer, with its address; None for any other error.
-
-    The official client names neither the namespace nor the entity.
-    """
-    from pairbus.sdk.failures import Failure, classify
-
-    failure = classify(error)
-    if failure not in (Failure.CONNECTION, Failure.TIMEOUT):
-        return None
-    return PairbusError(
-        f"the namespace {host} could not be reached for {entity!r} ({failure.value}): start it or wait for it, and check the "
-        f"address in the connection string"
-    )

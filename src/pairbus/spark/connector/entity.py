@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from pairbus.sdk import browsing, handlers, links
 from pairbus.sdk import settling as sdk_settling
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
-from pairbus.spark.connector.access import lasting_refusal, unreachable
+from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.entity_kind import refuse_topic
 from pairbus.spark.connector.offsets import Run, mark_of, numbers_of, runs_of
 
@@ -68,18 +68,6 @@ class Settlement:
     """No longer there: settled before, expired, or taken by another consumer."""
     foreign: tuple[int, ...] = ()
     """Numbers whose messages are not the ones that the batch read. They were not completed."""
-
-
-@contextmanager
-def reached(options: SourceOptions) -> Iterator[None]:
-    """Name the namespace in the error when it does not answer."""
-    try:
-        yield
-    except ServiceBusError as error:
-        told = unreachable(error, options.access.host(), options.entity)
-        if told is None:
-            raise
-        raise told from error
 
 
 class Entity:

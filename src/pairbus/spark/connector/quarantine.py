@@ -21,8 +21,6 @@ def quarantine(
 ) -> str:
     """Write rows with their reasons as one Parquet file. Returns its name.
 
-    Its columns: ``reason``, ``row`` (every column of the row, as JSON), ``message_id``, ``body``, and ``raw`` where the row has it.
-
     The name comes from the task, or, where a task has no name that lasts, from its content: a task that is run again
     writes the same file again and nothing twice (D1). The file appears whole or not at all.
 
@@ -49,8 +47,7 @@ def quarantine(
             "message_id": pyarrow.array(
                 [_text(_value(row, "message_id")) for *_, row in kept], pyarrow.string()
             ),
-            "body": pyarrow.array([_binary(row, "body") for *_, row in kept], pyarrow.binary()),
-            "raw": pyarrow.array([_binary(row, "raw") for *_, row in kept], pyarrow.binary()),
+            "raw": pyarrow.array([_binary(row) for *_, row in kept], pyarrow.binary()),
         }
     )
     system, path = filesystem_of(directory)
@@ -87,12 +84,13 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _binary(row: Mapping[str, Any], field: str) -> bytes | None:
-    value = _value(row, field)
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, Mapping) and set(value) == {"base64"}:
-        return base64.b64decode(value["base64"])
+def _binary(row: Mapping[str, Any]) -> bytes | None:
+    for field in ("raw", "body"):
+        value = _value(row, field)
+        if isinstance(value, bytes | bytearray):
+            return bytes(value)
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, Mapping) and set(value) == {"base64"}:
+            return base64.b64decode(value["base64"])
     return None

@@ -17,7 +17,7 @@ from pairbus.errors import UsageError
 from pairbus.sdk.failures import Failure, classify
 from pairbus.spark.connector import identity
 from pairbus.spark.connector.access import lasting_refusal
-from pairbus.spark.connector.entity import Browsed, Entity, is_same, reached
+from pairbus.spark.connector.entity import Browsed, Entity, is_same
 from pairbus.spark.connector.identity import CheckpointMismatch
 from pairbus.spark.connector.offsets import (
     NUMBER_MAX,
@@ -94,10 +94,9 @@ class _Reading:
                 if partition.is_exact
                 else (message for run in partition.runs for message in entity.browse(*run))
             )
-            with reached(self._options):
-                for piece in _pieces(found):
-                    rows = [row_of(payload, self._options.entity, has_raw=has_raw) for payload in piece]
-                    yield _record_batch(rows, arrow)
+            for piece in _pieces(found):
+                rows = [row_of(payload, self._options.entity, has_raw=has_raw) for payload in piece]
+                yield _record_batch(rows, arrow)
         finally:
             entity.close()
 
@@ -158,8 +157,7 @@ class ServiceBusReader(DataSourceReader):
         """Ranges of sequence numbers up to the highest there is now."""
         entity = Entity(self._options)
         try:
-            with reached(self._options):
-                highest = entity.highest()
+            highest = entity.highest()
         finally:
             entity.close()
         if highest is None or self._options.starting == "latest":
@@ -258,8 +256,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if refusal is not None:
                 raise refusal from error
             if self._target is not None or classify(error) not in _UNAVAILABLE:
-                with reached(self._options):
-                    raise
+                raise
             logger.warning("%s: the namespace is unavailable: %s", self._options.entity, type(error).__name__)
             self._close()
             self._idle_until = time.monotonic() + UNAVAILABLE_SECONDS

@@ -17,13 +17,15 @@ from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureOutlet
-from pairbus.drain.plan import BATCH_BYTES, BacklogMessage, forbidden
+from pairbus.drain.forbidden_paths import forbidden
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.plan import BATCH_BYTES
 from pairbus.errors import UsageError
 from pairbus.pairing.naming import entity_key
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.failures import Failure, classify
 from pairbus.sdk.links import SendersAtOnce
-from pairbus.spark.connector.access import lasting_refusal, unreachable
+from pairbus.spark.connector.access import lasting_refusal
 from pairbus.spark.connector.quarantine import as_json, quarantine
 from pairbus.spark.connector.schema import addressing_of, milliseconds_of, payload_of
 from pairbus.spark.connector.spill import Record, Spill
@@ -266,11 +268,7 @@ class _Sending:
                 if failure is Failure.UNAUTHORIZED:
                     raise self._refusal(error, batch[0].message.path) from error
                 if failure in _TEMPORARY or failure is Failure.CANCELLED:
-                    path = batch[0].message.path
-                    told = unreachable(error, self._options.access.host(), path)
-                    if told is None:
-                        raise
-                    raise told from error
+                    raise
                 await self._isolate(outlet, batch, f"{failure.value}: {error}")
                 return
             self._sent += len(batch)

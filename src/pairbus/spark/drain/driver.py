@@ -13,10 +13,12 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from azure.servicebus.exceptions import ServiceBusError
 
+from pairbus.drain.older import FOLLOW_MS
+from pairbus.drain.order import OrderPolicy
 from pairbus.drain.plan import NotFoundPolicy
 from pairbus.drain.restoring import TimeToLivePolicy
 from pairbus.drain.shell import POLL_SECONDS
@@ -58,7 +60,10 @@ class SyphonOptions:
         drains_extra: Drain queues beyond that count too.
         master: A Spark master; every core of this machine unless given.
         once: End when what was there at the start is delivered or dead-lettered.
-        order: ``session`` keeps each backlog queue's order: one task per queue.
+        order: ``session`` or ``partition`` keeps the order of every session (and partition key), with one task per backlog
+            queue. ``relaxed`` keeps that of clients that keep one; several tasks may share a queue, and then wait for
+            each other where they meet the same session.
+        follow_seconds: How long a message waits for the one of another backlog queue that it follows.
         tasks: How many tasks; the cluster's cores unless given.
         slice_seconds: How long a task drains before the driver plans again.
         patience_seconds: How long ``once`` goes on while nothing moves.
@@ -78,7 +83,8 @@ class SyphonOptions:
     drains_extra: bool = False
     master: str | None = None
     once: bool = False
-    order: Literal["relaxed", "session"] = "relaxed"
+    order: OrderPolicy = "relaxed"
+    follow_seconds: float = FOLLOW_MS / 1000
     tasks: int | None = None
     slice_seconds: float = SLICE_SECONDS
     patience_seconds: float = PATIENCE_SECONDS
@@ -95,7 +101,7 @@ class SyphonOptions:
         _check("slice_seconds", self.slice_seconds, 1, SLICE_SECONDS_MAX)
         _check("window", self.window, 1, 10_000)
         for name, value, allowed in (
-            ("order", self.order, ("relaxed", "session")),
+            ("order", self.order, ("relaxed", "session", "partition")),
             ("not_found", self.not_found, ("dead-letter", "wait")),
             ("time_to_live", self.time_to_live, ("freeze", "deduct")),
         ):
@@ -161,7 +167,8 @@ class _Run:
             not_found=options.not_found,
             time_to_live=options.time_to_live,
             primary_aliases=options.primary_aliases,
-            is_ordered=options.order == "session",
+            order=options.order,
+            follow_seconds=options.follow_seconds,
             authorities=options.authorities,
         )
         self._spark = spark
@@ -269,7 +276,7 @@ class _Run:
         """Run one slice. Returns how many messages were delivered."""
         spark = self._session()
         tasks = self._options.tasks or spark.sparkContext.defaultParallelism
-        shares = share_out(backlog, tasks, is_ordered=self._settings.is_ordered)
+        shares = share_out(backlog, tasks, is_ordered=self._settings.order != "relaxed")
         before, began = self._report.moved, time.monotonic()
         self._report.slices += 1
         try:

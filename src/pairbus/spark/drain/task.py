@@ -16,18 +16,21 @@ from typing import Final
 from azure.servicebus.aio import ServiceBusClient
 
 from pairbus.drain.azure_ports import AzureInbox, AzureOutlet
+from pairbus.drain.closing import close_all
 from pairbus.drain.in_doubt import DoubtfulSends
-from pairbus.drain.plan import BacklogMessage, DrainPlan, NotFoundPolicy
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.older import FOLLOW_MS
+from pairbus.drain.order import OrderPolicy
+from pairbus.drain.plan import DrainPlan, NotFoundPolicy
 from pairbus.drain.ports import Budget, Inbox, Observer, Outlet
 from pairbus.drain.restoring import TimeToLivePolicy
-from pairbus.drain.shell import Drain, close_all
+from pairbus.drain.shell import Drain
 from pairbus.pairing.clock import steady_ms, wall_ms
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.addresses import connect
 from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.trust import trusting
-from pairbus.spark.drain.order import OrderedInbox
 from pairbus.spark.drain.report import TIME_IS_UP
 from pairbus.spark.drain.rows import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
 
@@ -55,7 +58,8 @@ class TaskSettings:
         not_found: What happens to messages whose destination does not exist.
         time_to_live: Whether time in the backlog counts.
         primary_aliases: Further addresses of the primary; messages parked for one of them are its own.
-        is_ordered: Whether a message waits for every older one of its backlog queue.
+        order: Which messages are kept in the order of their backlog queue, besides those of clients that keep one.
+        follow_seconds: How long a message waits for the one of another backlog queue that it follows.
         authorities: Certificate authorities to trust besides the public ones, as text: an executor has no file of ours.
     """
 
@@ -68,7 +72,8 @@ class TaskSettings:
     not_found: NotFoundPolicy = "dead-letter"
     time_to_live: TimeToLivePolicy = "freeze"
     primary_aliases: tuple[str, ...] = ()
-    is_ordered: bool = False
+    order: OrderPolicy = "relaxed"
+    follow_seconds: float = FOLLOW_MS / 1000
     authorities: str = field(default="", repr=False)
 
     def as_json(self) -> str:
@@ -144,6 +149,8 @@ def task_drain(
         observer=rows,
         identity=identity,
         budget=Budget(settings.seconds, settings.messages_max, settings.idle_seconds),
+        order=settings.order,
+        follow_ms=int(settings.follow_seconds * 1000),
     )
 
 
@@ -153,11 +160,10 @@ class Task:
     def __init__(self, settings: TaskSettings, queues: Sequence[str]) -> None:
         self._rows = Rows()
         self._clients = [_client(settings, settings.primary, 0), _client(settings, settings.secondary, 1)]
-        inbox = OrderedInbox if settings.is_ordered else AzureInbox
         hosts = parse_connection_string(settings.primary, "primary").hosts
         self._drain = task_drain(
             settings,
-            [inbox(self._clients[1], queue, steady_ms, wall_ms) for queue in queues],
+            [AzureInbox(self._clients[1], queue, steady_ms, wall_ms) for queue in queues],
             AzureOutlet(self._clients[0]),
             self._rows,
             identity=PrimaryIdentity.make(hosts, settings.primary_aliases),

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from pairbus.drain.plan import SLOW_MS, BacklogMessage
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.plan import SLOW_MS
 from pairbus.drain.ports import LockLost
 from pairbus.drain.shell import BUDGET_STOP_SECONDS, Drain
 from pairbus.pairing import parking
@@ -281,7 +282,7 @@ def test_settings_come_out_of_json_as_they_went_in() -> None:
         not_found="wait",
         time_to_live="deduct",
         primary_aliases=("a", "b:5671"),
-        is_ordered=True,
+        order="session",
         authorities="pem",
     )
 

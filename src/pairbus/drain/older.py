@@ -1,0 +1,225 @@
+"""Looks into backlog queues for older messages of a session, so that no message overtakes them (``order`` decides).
+
+When it looks, and what that costs, one operation of the secondary per page:
+
+- at the start of a queue and after a gap in its sequence numbers, before the messages just received are held: one page of
+  one message when nothing is there, however long the queue is;
+- while messages wait for older ones that are elsewhere: again after a pause that grows to ``LOOK_MS_MAX``;
+- for a message that follows one of another backlog queue: the same, in that queue.
+
+A queue that one drain empties from its first number on costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.order import Seen, TooManyElsewhere, missing_after
+from pairbus.drain.plan import DrainPlan
+from pairbus.drain.ports import Inbox, Observer
+from pairbus.pairing.naming import entity_key
+from pairbus.pairing.parking import Follows, Passport
+from pairbus.pairing.statistics import Counters
+from pairbus.sdk.failures import Failure, classify
+
+PAGE: Final = 250
+PAGES_MAX: Final = 80
+"""How many pages one look may take: more messages than the windows of twenty drains."""
+LOOK_MS_MIN: Final = 200
+LOOK_MS_MAX: Final = 5_000
+FOLLOW_MS: Final = 300_000
+"""How long a message waits for the one of another backlog queue that it follows."""
+
+logger = logging.getLogger("pairbus.syphon")
+
+
+@dataclass(slots=True)
+class _Pause:
+    next_ms: int
+    pause_ms: int = LOOK_MS_MIN
+
+
+class OlderMessages:
+    """Keeps a plan informed about what is elsewhere in its backlog queues.
+
+    Args:
+        plan: The decisions.
+        counters: Where to count.
+        clock: A steady clock in milliseconds.
+        observer: Called when a message is waited for no longer.
+        follow_ms: How long a message of another backlog queue is waited for.
+    """
+
+    def __init__(
+        self,
+        plan: DrainPlan,
+        counters: Counters,
+        clock: Callable[[], int],
+        observer: Observer,
+        follow_ms: int = FOLLOW_MS,
+    ) -> None:
+        self._plan = plan
+        self._counters = counters
+        self._clock = clock
+        self._observer = observer
+        self._follow_ms = follow_ms
+        self._pauses: dict[str, _Pause] = {}
+        self._places: dict[tuple[str, int, Follows], int] = {}
+        """Where the first message that another follows was seen last."""
+
+    # --- before messages are held -------------------------------------------------------------------------
+
+    async def account_for(self, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
+        """Find out which older messages of the queue are elsewhere, where the messages just received leave a gap.
+
+        Raises:
+            TooManyElsewhere: More than one look goes through.
+        """
+        order, queue = self._plan.order, inbox.queue
+        if not messages:
+            return
+        numbers = {message.sequence_number for message in messages}
+        mine = numbers | self._plan.numbers(queue)
+        gaps = order.gaps(queue, mine)
+        if not gaps:
+            order.observed(queue, (), mine, max(numbers))
+        elif any(message.is_ordered for message in messages):
+            order.observed(queue, await self._browse(inbox, gaps), mine, max(numbers))
+
+    async def _browse(self, inbox: Inbox, gaps: Sequence[tuple[int, int]]) -> list[Seen]:
+        """What the queue has in these stretches of numbers; a page may show what is between them too."""
+        seen: list[Seen] = []
+        covered_to = 0
+        count = 1
+        for _ in range(PAGES_MAX):
+            missing = missing_after(gaps, covered_to)
+            if missing is None:
+                return seen
+            start, end = missing
+            page = await self._page(inbox, start, min(count, end - start))
+            seen += page
+            covered_to = max(start, page[-1].sequence_number) if page else gaps[-1][1]
+            count = PAGE
+        raise TooManyElsewhere(inbox.queue)
+
+    async def _page(self, inbox: Inbox, start: int, count: int, queue: str | None = None) -> Sequence[Seen]:
+        self._counters.receive_operations += 1
+        self._counters.order_looks += 1
+        return await inbox.browse(start, count, queue)
+
+    # --- while messages wait ------------------------------------------------------------------------------
+
+    def seconds_to_look(self, queue: str) -> float | None:
+        """When the queue should be looked through again; None: nothing waits for an older message."""
+        held_up = self._plan.held_up(queue)
+        if not held_up:
+            self._pauses.pop(queue, None)
+            return None
+        pause = self._pauses.get(queue)
+        if pause is None:
+            pause = self._pauses[queue] = _Pause(self._clock() + LOOK_MS_MIN)
+        return max(0.0, (pause.next_ms - self._clock()) / 1000)
+
+    async def look_again(self, inbox: Inbox) -> set[str]:
+        """Look whether older messages are done, when it is time for that. Returns destinations to wake."""
+        queue = inbox.queue
+        if self.seconds_to_look(queue) != 0.0:
+            return set()
+        held_up = self._plan.held_up(queue)
+        await self._look_for(inbox, held_up)
+        await self._follow(inbox, [message for message in held_up if message.follows])
+        still = {message.sequence_number for message in self._plan.held_up(queue)}
+        freed = {message.path for message in held_up if message.sequence_number not in still}
+        pause = self._pauses.setdefault(queue, _Pause(0))
+        pause.pause_ms = LOOK_MS_MIN if freed else min(pause.pause_ms * 2, LOOK_MS_MAX)
+        pause.next_ms = self._clock() + pause.pause_ms
+        return freed
+
+    async def _look_for(self, inbox: Inbox, held_up: Iterable[BacklogMessage]) -> None:
+        """Look for the oldest message of each session that is waited for."""
+        order, queue = self._plan.order, inbox.queue
+        wanted = {
+            order.older(queue, message.sequence_number, message.path, message.order_key)
+            for message in held_up
+        }
+        numbers = sorted(number for number in wanted if number is not None)
+        if not numbers:
+            return
+        start, end = numbers[0], numbers[-1] + 1
+        seen: set[int] = set()
+        position = start
+        for _ in range(PAGES_MAX):
+            page = await self._page(inbox, position, min(PAGE, end - position))
+            seen |= {one.sequence_number for one in page}
+            position = page[-1].sequence_number + 1 if page else end
+            if position >= end:
+                break
+        order.observed_again(queue, start, min(position, end), seen)
+
+    async def _follow(self, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
+        """Look into other backlog queues for what these messages follow."""
+        for message in messages:
+            left = [one for one in message.follows if not await self._is_done(inbox, message, one)]
+            if left and self._clock() - message.held_since_ms >= self._follow_ms:
+                self._give_up(message, left)
+                left = []
+            for one in set(message.follows).difference(left):
+                self._places.pop((*message.key, one), None)
+            message.follows = tuple(left)
+
+    def _give_up(self, message: BacklogMessage, left: Sequence[Follows]) -> None:
+        queues = ", ".join(one.queue for one in left)
+        sentence = (
+            f"message {message.sequence_number} of {message.queue} has waited {self._follow_ms // 1000} s for older "
+            f"messages of {message.order_key!r} in {queues}: it is delivered now, and they may arrive after it"
+        )
+        logger.warning("%s", sentence, extra={"event": "syphon.order_given_up", "queue": message.queue})
+        self._observer.order_given_up(message, sentence)
+
+    async def _is_done(self, inbox: Inbox, message: BacklogMessage, follows: Follows) -> bool:
+        """Whether nothing that a message follows is in that queue; False also when nobody can tell."""
+        place = (*message.key, follows)
+        try:
+            found = await self._find(inbox, message, follows, self._places.get(place))
+        except Exception as error:  # noqa: BLE001 - a queue that does not answer is waited for, as long as allowed
+            return classify(error) is Failure.NOT_FOUND  # with the queue its messages are gone
+        if found is not None:
+            self._places[place] = found
+        return found is None
+
+    async def _find(
+        self, inbox: Inbox, message: BacklogMessage, follows: Follows, place: int | None
+    ) -> int | None:
+        """The number of the first message in another queue that goes before ``message``.
+
+        ``place``: where it was seen last. Those before it are done.
+        """
+        position, count = (1, PAGE) if place is None else (place, 1)
+        for _ in range(PAGES_MAX):
+            page = await self._page(inbox, position, count, follows.queue)
+            if not page:
+                return None
+            for one in page:
+                if goes_before(one, message, follows):
+                    return one.sequence_number
+            position, count = page[-1].sequence_number + 1, PAGE
+        raise TooManyElsewhere(follows.queue)
+
+
+def goes_before(seen: Seen, message: BacklogMessage, follows: Follows) -> bool:
+    """Whether a message of the queue that ``message`` follows must be delivered before it."""
+    if seen.order_key != message.order_key or entity_key(seen.path) != entity_key(message.path):
+        return False
+    if not follows.factory:
+        # Of any client, if it was there before.
+        times = seen.enqueued_ms, message.enqueued_ms
+        return times[0] is None or times[1] is None or times[0] <= times[1]
+    try:
+        passport = Passport.parse(seen.passport)
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        return False
+    return passport.factory == follows.factory and passport.detour <= follows.detour

@@ -1,0 +1,105 @@
+"""Sessions in the backlog, drained in order by one or two drains that are killed, lose locks and lose answers.
+
+Every session has one backlog queue, but some move: the first message in the new queue says what it follows in the old
+one. Messages are parked while the drains run. Judged is the order of *first* arrivals: a send without an answer may
+store a message twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+
+from pairbus.drain.in_doubt import DoubtfulSends
+from pairbus.drain.plan import DrainPlan
+from pairbus.drain.shell import Drain
+from pairbus.pairing import parking
+from pairbus.pairing.parking import Follows, Passport
+from pairbus.pairing.statistics import Counters
+from tests.payloads import message_id_of
+from tests.simulation.drain_world import BAD_SECONDS, MESSAGES, WINDOW, DrainWorld, Inbox, Outlet
+from tests.simulation.pair.model import original
+
+SESSIONS = 5
+FOLLOW_MS = 3_600_000
+
+
+class OrderWorld(DrainWorld):
+    """One seed: sessions, some drains, two namespaces, and what goes wrong."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.parked: dict[tuple[str, str], list[str]] = defaultdict(list)
+        """Messages by destination and session, in the order in which they were parked."""
+        self._places: dict[tuple[str, str], tuple[str, int]] = {}
+        super().__init__(seed, directory)
+        self.policy = self.dice.choice(["session", "relaxed"])
+        self.tight = self.dice.random() < 0.3
+
+    def _fill(self) -> None:
+        self.poison = 0
+        self.at_start = self.dice.choice([0, MESSAGES // 2, MESSAGES])
+        for number in range(self.at_start):
+            self._park(number)
+
+    def _park(self, number: int) -> None:
+        path = self.dice.choice(["orders", "events"])
+        session = None if self.dice.random() < 0.1 else f"s{self.dice.randrange(SESSIONS)}"
+        sent = original(number, session, has_alias_name=False, has_life=False)
+        queue = self.dice.choice(self.queues)
+        follows: tuple[Follows, ...] = ()
+        if session is not None:
+            self.parked[path, session].append(f"m{number}")
+            queue, before = self._places.get((path, session), (queue, 0))
+            if before and len(self.queues) > 1 and self.dice.random() < 0.1:
+                follows = (Follows(queue, "f", before),)
+                queue = next(one for one in self.queues if one != queue)
+            self._places[path, session] = (queue, number + 1)
+        # With the policy "session" a drain keeps the order whatever the passport says.
+        passport = Passport("f", 1, number + 1, "r", follows=follows, order=self._order_of_clients())
+        self.secondary.queue(queue).send([parking.park(sent, path, passport)], self.loop.now_ms())
+
+    def _order_of_clients(self) -> str:
+        return "session"
+
+    async def _main(self) -> None:
+        parking_on = asyncio.ensure_future(self._park_on())
+        await super()._main()
+        await parking_on
+
+    async def _park_on(self) -> None:
+        times = sorted(self.dice.uniform(0, BAD_SECONDS) for _ in range(self.at_start, MESSAGES))
+        for number, at in enumerate(times, self.at_start):
+            await asyncio.sleep(max(0.0, at - self.now() / 1000))
+            self._park(number)
+
+    def _start(self) -> tuple[Drain, asyncio.Task[None], DoubtfulSends, list[Inbox | Outlet]]:
+        inboxes = [Inbox(self, queue) for queue in self.queues]
+        outlet = Outlet(self)
+        ledger = DoubtfulSends.open(self.directory, "p")
+        drain = Drain(
+            inboxes,
+            outlet,
+            plan=DrainPlan(window=6, ready_max=4) if self.tight else DrainPlan(window=WINDOW, ready_max=20),
+            doubts=ledger,
+            counters=Counters(),
+            clock=self.now,
+            wall_clock=self.now,
+            order=self.policy,  # type: ignore[arg-type]
+            follow_ms=FOLLOW_MS,
+        )
+        return drain, asyncio.ensure_future(drain.run()), ledger, [*inboxes, outlet]
+
+    def _check_end(self) -> None:
+        self._check_order()
+        super()._check_end()
+
+    def _check_order(self) -> None:
+        for (path, session), sent in self.parked.items():
+            arrived: dict[str, None] = {}
+            for payload in self.primary.queue(path).history:
+                if message_id_of(payload) in sent:
+                    arrived.setdefault(message_id_of(payload))
+            assert [name for name in sent if name in arrived] == list(arrived), (
+                f"seed {self.seed}: order: session {session} of {path} was parked as {sent} and arrived as {list(arrived)}"
+            )

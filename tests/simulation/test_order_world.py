@@ -1,0 +1,91 @@
+"""Sessions keep their order through drains with failures. ``PAIRBUS_SEEDS=n`` runs more worlds, ``PAIRBUS_SEED=n`` replays one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pairbus.drain.message import BacklogMessage
+from pairbus.drain.older import OlderMessages
+from pairbus.drain.order import Seen, SessionOrder
+from pairbus.drain.plan import DrainPlan
+from pairbus.drain.ports import Inbox
+from tests.simulation.drain_world import Outlet
+from tests.simulation.order_world import OrderWorld
+from tests.simulation.seeds import groups, seeds
+
+_GROUPS = groups(seeds(24, least=200), 6)
+
+
+@pytest.mark.promise("P14")
+@pytest.mark.parametrize("group", _GROUPS)
+def test_sessions_arrive_in_order_from_drains_that_are_killed_and_run_beside_each_other(
+    group: list[int], tmp_path: Path
+) -> None:
+    for seed in group:
+        OrderWorld(seed, tmp_path / str(seed)).run()
+
+
+def _locked_predecessors_ignored(patch: pytest.MonkeyPatch) -> None:
+    """What browsing shows of older messages is not noted."""
+
+    def observed(
+        self: SessionOrder, queue: str, seen: Iterable[Seen], mine: Collection[int], known_to: int
+    ) -> None:
+        self._of(queue).known_to = max(self._of(queue).known_to, known_to)
+
+    patch.setattr(SessionOrder, "observed", observed)
+
+
+def _lost_locks_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A message whose lock was lost, or that was skipped, is not waited for."""
+    patch.setattr(SessionOrder, "left", lambda *_: None)
+
+
+def _redelivered_to_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A message that comes a second time goes behind the younger ones of its session."""
+    patch.setattr(DrainPlan, "_insert", lambda self, waiting, message: waiting.append(message))
+
+
+def _follows_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A message does not wait for the one of another queue that it follows."""
+
+    async def done(self: OlderMessages, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
+        for message in messages:
+            message.follows = ()
+
+    patch.setattr(OlderMessages, "_follow", done)
+
+
+def _two_of_a_session_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    """The messages of a batch are sent beside each other instead of as one."""
+    original = Outlet.send
+
+    async def send(self: Outlet, path: str, messages: Sequence[BacklogMessage]) -> None:
+        await asyncio.gather(*(original(self, path, [message]) for message in messages))
+
+    patch.setattr(Outlet, "send", send)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _locked_predecessors_ignored,
+        _lost_locks_ignored,
+        _redelivered_to_the_end,
+        _follows_ignored,
+        _two_of_a_session_at_a_time,
+    ],
+    ids=lambda value: value.__name__.strip("_"),
+)
+def test_a_planted_bug_in_the_order_is_caught(
+    plant: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(plant)
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match="order: session"):
+        for seed in range(60):
+            OrderWorld(seed, tmp_path / str(seed)).run()
