@@ -20,8 +20,10 @@ MODEL ?=
 KILLS ?= 200
 FUZZ_SECONDS ?= 60
 
+# The form that the tests run on: pure, which is the reference, or compiled (see `make fast`).
+FORM ?= pure
 # One order of sets everywhere: what failed once fails again.
-PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
+PYTEST = PAIRBUS_FORM=$(FORM) PYTHONHASHSEED=0 $(BIN)/python -m pytest
 # The short form leaves out what takes minutes and what needs more than Python: Node.js, a built Qpid Proton. The order of
 # the tests is mixed, the same way each time; ORDER=n mixes it differently.
 ORDER ?= 4711
@@ -34,7 +36,7 @@ WAITING_JOBS ?= 6
 CHECKED := tests/unit tests/typing tests/property tests/contract tests/simulation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types imports check test contract integration conformance sim soak soak-cluster soak-scale soak-spark soak-strangers fuzz compiled browser \
+.PHONY: help setup fmt lint types imports check test contract integration conformance sim soak soak-cluster soak-scale soak-spark soak-strangers fuzz fast slow compiled browser \
         bench-broker bench-settle bench-pairing bench-spark bench-scale bench demo docs site dist lock clean
 
 help: ## List the targets
@@ -117,8 +119,16 @@ fuzz: $(STAMP) ## Hostile bytes for FUZZ_SECONDS=n
 	$(BIN)/python -m tools.fuzz --seconds $(FUZZ_SECONDS)
 	$(BIN)/python -m tests.fuzz.fuzz_amqp --seconds $(FUZZ_SECONDS)
 
-compiled: $(STAMP) ## Compile the pure rooms with mypyc and run their tests against that (needs a C compiler)
-	$(BIN)/python tools/compiled.py
+fast: $(STAMP) ## Compile this checkout, so that .venv/bin/pairbus runs compiled (minutes; needs a C compiler)
+	@$(BIN)/python -m tools.compiled fast
+
+slow: $(STAMP) ## Remove what `make fast` put into this checkout
+	@$(BIN)/python -m tools.compiled slow
+
+compiled: FORM = compiled
+compiled: fast ## Everything that `make test` runs, on the compiled form (needs a C compiler)
+	PAIRBUS_SEEDS=few $(PYTEST) $(SHORT) -n $(JOBS) --ignore=tests/conformance tests
+	$(PYTEST) $(SHORT) -n $(WAITING_JOBS) tests/conformance
 
 bench-broker: $(STAMP) ## Messages per second, beside the peers that are installed; STORE=postgresql: beside itself with that store
 	$(BIN)/python -m bench.broker $(if $(STORE),--store $(STORE))
@@ -149,8 +159,9 @@ docs: $(STAMP) ## Write the generated pages, check the documents: links hold, co
 site: $(DOCS_STAMP) ## Build the documents as a site into build/site, strictly
 	$(BIN)/python -m mkdocs build --strict
 
-dist: $(STAMP) ## Build the wheel and the source distribution into dist/
-	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
+dist: $(STAMP) ## Build into dist/: the source distribution, the pure wheel, and the compiled wheel for this platform
+	PAIRBUS_FORM=pure $(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
+	PAIRBUS_FORM=compiled $(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist .
 
 lock: $(STAMP) ## Write requirements/*.lock again
 	tools/lock.sh --upgrade

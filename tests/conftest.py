@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pairbus.form import COMPILED, FORM
 from tests.collection import check_ids
 from tests.undisturbed import keep_the_collector_out_of_parsing
 
@@ -38,8 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every process must collect the same tests."""
+    """Every process must collect the same tests. Some look where the compiled form shows nothing."""
     check_ids(item.nodeid for item in items)
+    if FORM.name == COMPILED:
+        for item in items:
+            if item.get_closest_marker("uncompiled") is not None:
+                item.add_marker(pytest.mark.skip(reason="the compiled form runs"))
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+# First of all: it decides whether the modules that are loaded next are the compiled ones.
+import pairbus.form as _form  # noqa: F401
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

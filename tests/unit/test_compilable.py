@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "pairbus"
-ROOMS = ("model", "amqp", "engine", "gateway")
+from tools.build_backend import PACKAGE, modules, parts, sources
 
 
 def unusable_names(module: ast.Module) -> set[str]:
@@ -38,9 +36,16 @@ def wrong_fields(text: str) -> Iterator[str]:
 
 
 def test_fields_of_compiled_dataclasses_have_types_that_exist() -> None:
-    files = [file for room in ROOMS for file in sorted((SOURCE / room).rglob("*.py"))]
+    assert [f"{file.name} {wrong}" for file in modules() for wrong in wrong_fields(file.read_text())] == []
 
-    assert [f"{file.name} {wrong}" for file in files for wrong in wrong_fields(file.read_text())] == []
+
+def test_the_list_of_compiled_parts_gives_modules_and_what_they_import() -> None:
+    compiled = {str(file.relative_to(PACKAGE)) for file in modules()}
+
+    assert {"amqp/decode.py", "engine/queues/queue.py"} <= compiled
+    assert not [name for name in compiled if name.endswith("__init__.py")]
+    assert {name.partition("/")[0] for name in compiled} == {part.partition(".")[0] for part in parts()}
+    assert PACKAGE / "errors.py" in set(sources()) - set(modules())
 
 
 def test_the_check_sees_both_mistakes() -> None:

@@ -15,6 +15,7 @@ from pairbus.cli.kit.errors import one_line, way_out
 from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.secrets import from_files
 from pairbus.errors import PairbusError, UsageError
+from pairbus.form import FORM
 
 COMMANDS: Final = {
     "demo": (
@@ -95,7 +96,7 @@ class LazyGroup(HelpfulGroup):
     context_settings={"help_option_names": list(HELP), "max_content_width": 110},
     epilog="Each command explains itself: pairbus COMMAND --help",
 )
-@click.version_option(__version__, prog_name="pairbus")
+@click.version_option(f"{__version__} ({FORM})", prog_name="pairbus")
 def root() -> None:
     """PairBus: send, even when your broker is gone."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pairbus import __version__
 from pairbus.errors import UsageError
+from pairbus.form import FORM
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.gateway.telemetry.exposition import Metric
 from pairbus.server.clock import BrokerClock, Clock, elapsed_ms, utc
@@ -308,6 +309,7 @@ class Server:
                 "http": self._ready.http,
                 "records": assembly.records_replayed,
                 "data": str(options.data),
+                "form": str(FORM),
             },
         )
 
@@ -438,6 +440,8 @@ class Server:
             "status": "healthy" if is_healthy else "unhealthy",
             "namespace": self._options.namespace,
             "version": __version__,
+            "form": FORM.name,
+            "compiled": list(FORM.parts),
             **(self._seat.standing() if self._seat is not None else {}),
         }
         status = HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE

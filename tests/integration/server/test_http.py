@@ -9,6 +9,7 @@ from pathlib import Path
 import h11
 import pytest
 
+from pairbus.form import FORM
 from pairbus.gateway.http import HttpRequest, HttpResponse
 from pairbus.server.sockets.registry import Limits
 from tests.integration.server.kit import (
@@ -197,6 +198,8 @@ async def test_health_says_who_is_there(tmp_path: Path) -> None:
         assert status == 200
         assert json.loads(body)["status"] == "healthy"
         assert json.loads(body)["namespace"] == "contoso"
+        assert json.loads(body)["form"] == FORM.name
+        assert json.loads(body)["compiled"] == list(FORM.parts)
 
 
 async def test_metrics_hold_the_servers_part_and_the_brokers(tmp_path: Path) -> None:

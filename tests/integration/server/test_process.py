@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from pairbus import __version__
+from pairbus.form import FORM
 from pairbus.server.assemble import assemble
 from pairbus.server.config.options import Options
 from pairbus.server.server import Server
@@ -216,7 +218,7 @@ def test_help_and_version_are_quick_and_show_examples() -> None:
     version = subprocess.run(
         command("--version"), capture_output=True, text=True, timeout=WAIT_SECONDS, check=True
     )
-    assert version.stdout.startswith("pairbus, version ")
+    assert version.stdout == f"pairbus, version {__version__} ({FORM})\n"
     probe = "import sys, pairbus.cli.root as r; r.root.get_command(None, 'serve'); print('pairbus.server.server' in sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, timeout=WAIT_SECONDS, check=True

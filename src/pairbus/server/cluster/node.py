@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pairbus import __version__
 from pairbus.errors import StoreFenced, UsageError
+from pairbus.form import FORM
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
 from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
@@ -260,6 +261,8 @@ class Node:
             "status": "healthy" if is_fit else "unhealthy",
             "namespace": self._options.namespace,
             "version": __version__,
+            "form": FORM.name,
+            "compiled": list(FORM.parts),
             **self._standing(role),
         }
         status = HTTPStatus.OK if is_fit else HTTPStatus.SERVICE_UNAVAILABLE
