@@ -173,6 +173,12 @@ def compile_package() -> Path:
     reason = why_no_compiler()
     if reason:
         raise NotCompiled(reason)
+    MADE.mkdir(parents=True, exist_ok=True)
+    with _alone():
+        return _compile_what_changed()
+
+
+def _compile_what_changed() -> Path:
     lib, key_file = MADE / "lib", MADE / "key"
     key = _key()
     if key_file.is_file() and key_file.read_text() == key:
@@ -201,6 +207,17 @@ def compile_package() -> Path:
     return lib
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Others that compile the same checkout wait, and then use what is there."""
+    with (MADE / "lock").open("w") as file:
+        if os.name == "posix":
+            import fcntl  # noqa: PLC0415 - there is none elsewhere
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _opt_level() -> str:
     return os.environ.get(OPT_LEVEL_VARIABLE) or OPT_LEVEL
 
@@ -208,11 +225,19 @@ def _opt_level() -> str:
 def _key() -> str:
     """What the libraries follow from: sources, settings, compilers."""
     hashed = hashlib.blake2b(digest_size=16)
-    for file in (*sources(), Path(__file__)):
+    for file in sources():
         hashed.update(f"{file.name}\0".encode())
         hashed.update(file.read_bytes())
-    hashed.update(repr([str(file) for file in modules()]).encode())
-    settings = [mypy_pin(), _opt_level(), os.environ.get("CC"), os.environ.get("CFLAGS")]
+    hashed.update(repr([str(file.relative_to(SOURCE)) for file in modules()]).encode())
+    settings = [
+        COMPILE,
+        MYPY_OPTIONS,
+        GROUP,
+        mypy_pin(),
+        _opt_level(),
+        os.environ.get("CC"),
+        os.environ.get("CFLAGS"),
+    ]
     hashed.update(repr([*settings, sys.version, sysconfig.get_platform()]).encode())
     return hashed.hexdigest()
 
