@@ -45,34 +45,7 @@ VARIABLE = "PAIRBUS_FORM"
 OPT_LEVEL_VARIABLE = "PAIRBUS_OPT_LEVEL"
 """How hard the C compiler works, 0 to 3: less is slower code that is sooner there."""
 OPT_LEVEL = "3"
-GROUP = "pairbus.rooms"
-
-# Runs in a process of its own, in the folder above the package: paths in tracebacks are then those that Python finds in any installation.
-COMPILE = """
-import sys
-from mypyc.build import mypycify
-from setuptools import setup
-
-sys.argv[:] = ["setup.py", "--quiet", "build_ext", "--build-lib", {lib!r}, "--build-temp", {temp!r}]
-setup(
-    name="pairbus-rooms",
-    packages=[],
-    ext_modules=mypycify(
-        [*{options!r}, *{modules!r}],
-        opt_level={opt_level!r},
-        debug_level="0",
-        target_dir={c!r},
-        group_name={group!r},
-    ),
-)
-"""
-MYPY_OPTIONS = [
-    # `make types` checks the types, strictly. Here neither the settings nor the other packages need be at hand.
-    "--config-file=",
-    "--ignore-missing-imports",
-    "--follow-imports=silent",
-    f"--cache-dir={os.devnull}",
-]
+STEP = Path(__file__).with_name("mypyc_step.py")
 
 
 class NotCompiled(Exception):
@@ -185,26 +158,28 @@ def _compile_what_changed() -> Path:
         return lib
     key_file.unlink(missing_ok=True)
     shutil.rmtree(lib, ignore_errors=True)
-    for folder in (lib, MADE / "c", MADE / "temp"):
+    # What was compiled with other settings is not used again.
+    temp = MADE / f"temp-{_settings()}"
+    for folder in (lib, MADE / "c", temp):
         folder.mkdir(parents=True, exist_ok=True)
-    script = COMPILE.format(
-        lib=str(lib),
-        temp=str(MADE / "temp"),
-        c=str(MADE / "c"),
-        options=MYPY_OPTIONS,
-        modules=[str(file.relative_to(SOURCE)) for file in modules()],
-        opt_level=_opt_level(),
-        group=GROUP,
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=SOURCE, capture_output=True, text=True, check=False
-    )
+    _mypyc("--lib", lib, "--temp", temp, "--c", MADE / "c", "--opt-level", _opt_level())
+    key_file.write_text(key)
+    return lib
+
+
+def generate(folder: Path) -> None:
+    """Write the C of everything that is listed, and compile nothing of it: this needs no C compiler."""
+    _mypyc("--c", folder)
+
+
+def _mypyc(*arguments: str | Path) -> None:
+    names = [str(file.relative_to(SOURCE)) for file in modules()]
+    command = [sys.executable, str(STEP), *map(str, arguments), *names]
+    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip()
         last = said.rpartition("\n")[2].strip()
         raise NotCompiled(f"compiling failed (exit code {done.returncode}): {last}", said)
-    key_file.write_text(key)
-    return lib
 
 
 @contextmanager
@@ -222,23 +197,20 @@ def _opt_level() -> str:
     return os.environ.get(OPT_LEVEL_VARIABLE) or OPT_LEVEL
 
 
+def _settings() -> str:
+    """What the libraries follow from besides the sources."""
+    given = [mypy_pin(), _opt_level(), os.environ.get("CC"), os.environ.get("CFLAGS")]
+    known = repr([*given, sys.version, sysconfig.get_platform(), STEP.read_text()])
+    return hashlib.blake2b(known.encode(), digest_size=8).hexdigest()
+
+
 def _key() -> str:
-    """What the libraries follow from: sources, settings, compilers."""
-    hashed = hashlib.blake2b(digest_size=16)
+    """What the libraries follow from."""
+    hashed = hashlib.blake2b(_settings().encode(), digest_size=16)
     for file in sources():
-        hashed.update(f"{file.name}\0".encode())
+        hashed.update(f"{file.relative_to(SOURCE)}\0".encode())
         hashed.update(file.read_bytes())
     hashed.update(repr([str(file.relative_to(SOURCE)) for file in modules()]).encode())
-    settings = [
-        COMPILE,
-        MYPY_OPTIONS,
-        GROUP,
-        mypy_pin(),
-        _opt_level(),
-        os.environ.get("CC"),
-        os.environ.get("CFLAGS"),
-    ]
-    hashed.update(repr([*settings, sys.version, sysconfig.get_platform()]).encode())
     return hashed.hexdigest()
 
 
