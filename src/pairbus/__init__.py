@@ -32,9 +32,11 @@ if TYPE_CHECKING:
         InvalidMessageError,
         MessageTooLargeForBacklogError,
         NoBacklogQueuesError,
+        NoListenRightError,
         PartnerClosedError,
         ScheduledMessageGoneError,
         SendAvailabilityError,
+        SessionFencedError,
         SpoolRefusedError,
     )
     from pairbus.pairing.events import Event, Kind, Listener
@@ -60,6 +62,7 @@ __all__ = [
     "MessageTooLargeForBacklogError",
     "NamespaceNameUnknownError",
     "NoBacklogQueuesError",
+    "NoListenRightError",
     "NotPairedError",
     "OtherPrimaryError",
     "PairbusError",
@@ -72,6 +75,7 @@ __all__ = [
     "ScheduledMessageGoneError",
     "SendAvailabilityError",
     "SendAvailabilityOptions",
+    "SessionFencedError",
     "SpoolError",
     "SpoolRefusedError",
     "Statistics",

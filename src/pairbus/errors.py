@@ -27,7 +27,7 @@ out too. ``pairbus`` exports all that a program needs.
         ├── DrainStalledError                a drain that should end cannot go on
         └── pairbus.pairing.errors           NoBacklogQueuesError · EntityGoneError · MessageTooLargeForBacklogError
                                              BatchTooLargeError · InvalidMessageError · ScheduledMessageGoneError · CancelInDoubtError
-                                             PartnerClosedError · ClientClosedError · SpoolRefusedError
+                                             SessionFencedError · NoListenRightError · PartnerClosedError · ClientClosedError · SpoolRefusedError
 
 Names: a refusal is named by what happened (``MessageLockLost``), a new error of any other kind ends in ``Error``.
 Every refusal has its AMQP condition, its number on ``$management`` and whether trying again can help.
@@ -40,6 +40,8 @@ from typing import TYPE_CHECKING
 _OF_THE_SDK = frozenset(
     {
         "NoBacklogQueuesError",
+        "NoListenRightError",
+        "SessionFencedError",
         "EntityGoneError",
         "MessageTooLargeForBacklogError",
         "BatchTooLargeError",

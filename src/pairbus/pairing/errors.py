@@ -49,6 +49,46 @@ class EntityGoneError(SendAvailabilityError, MessagingEntityNotFoundError):
         self.path = path
 
 
+class SessionFencedError(SendAvailabilityError):
+    """Messages of a session are still in the backlog after ``fence_timeout``, and ``fence_policy`` is ``"raise"``.
+
+    Args:
+        path: The entity.
+        session: The session, or the partition key.
+        queue: The backlog queue.
+        message_id: The oldest message of the session there; None when the queue could not be looked through.
+        age_ms: How long ago that message was sent.
+    """
+
+    def __init__(
+        self, path: str, session: str, queue: str, message_id: str | None = None, age_ms: int | None = None
+    ) -> None:
+        found = (
+            f"it is not known whether backlog queue {queue!r} still holds messages of it"
+            if message_id is None
+            else f"message {message_id!r} of it, {(age_ms or 0) / 1000:g} s old, is still in backlog queue {queue!r}"
+        )
+        super().__init__(
+            f"session {session!r} of {path!r} is not sent: {found}, and a later message would overtake it. Run the drain "
+            "(`pairbus syphon`) until the message has left, or remove it with `pairbus backlog`"
+        )
+        self.path = path
+        self.session = session
+        self.queue = queue
+        self.message_id = message_id
+        self.age_ms = age_ms
+
+
+class NoListenRightError(SendAvailabilityError):
+    """A client that keeps an order must look into the backlog queues, and its key does not allow that."""
+
+    def __init__(self, secondary: str, order: str) -> None:
+        super().__init__(
+            f"order is {order!r}, which needs the right to listen to the backlog queues in {secondary}: give a key that may "
+            'listen and send there, or use order="relaxed"'
+        )
+
+
 class MessageTooLargeForBacklogError(SendAvailabilityError, MessageSizeExceededError):
     """A message with its parked properties exceeds what a backlog queue takes."""
 

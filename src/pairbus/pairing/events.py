@@ -35,6 +35,11 @@ class Kind(Enum):
     RECOVERED = "pairing.recovered"
     QUEUE_EVICTED = "pairing.queue_evicted"
     QUEUE_READMITTED = "pairing.queue_readmitted"
+    FENCE_STANDS = "pairing.fence_stands"
+    FENCE_LIFTED = "pairing.fence_lifted"
+    FENCE_TIMED_OUT = "pairing.fence_timed_out"
+    FENCE_OVERTAKEN = "pairing.fence_overtaken"
+    ORDER_UNKNOWN = "pairing.order_unknown"
     SYPHON_STARTED = "pairing.syphon_started"
     SYPHON_STOPPED = "pairing.syphon_stopped"
     DRAINED = "pairing.drained"
@@ -60,6 +65,9 @@ _LEVELS: Final = {
     Kind.SPOOL_USED: logging.WARNING,
     Kind.SPOOL_UNUSABLE: logging.ERROR,
     Kind.ORDER_GIVEN_UP: logging.WARNING,
+    Kind.FENCE_TIMED_OUT: logging.WARNING,
+    Kind.FENCE_OVERTAKEN: logging.WARNING,
+    Kind.ORDER_UNKNOWN: logging.WARNING,
     Kind.FAULTED: logging.ERROR,
     Kind.PING_SENT: logging.DEBUG,
     Kind.PING_ANSWERED: logging.DEBUG,

@@ -119,6 +119,8 @@ def status_row(report: EntityReport, now_ms: int) -> dict[str, object]:
         "parked": report.parked,
         "pings": report.pings_sent,
         "backlog_queue": report.backlog_queue,
+        "fenced_sessions": report.fenced_sessions,
+        "oldest_parked_age_ms": report.oldest_parked_age_ms,
     }
 
 

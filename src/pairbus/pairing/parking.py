@@ -68,8 +68,8 @@ class Follows:
     Args:
         queue: The backlog queue that the session was parked in before.
         factory: The client that parked there; empty: any client.
-        detour: That client's messages with a detour number up to this one go first. Not used without a client: then
-            every message of the session that is in ``queue`` already goes first.
+        detour: That client's messages with a number up to this one go first. Without a client, all that are there already do.
+    Higher numbers of the same client never go first, so that no two messages wait for each other.
     """
 
     queue: str

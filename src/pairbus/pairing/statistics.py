@@ -54,6 +54,12 @@ class Counters:
     """Messages left where they are, because their destination is unavailable and others wait behind them."""
     receive_operations: int = 0
     """What receives cost: a poll that brings messages as those, one that brings none as itself."""
+    fences: int = 0
+    """Sessions that went on being parked although their entity took sends."""
+    fences_lifted: int = 0
+    fences_timed_out: int = 0
+    fence_peeks: int = 0
+    """Pages that looks into the backlog queues have read."""
     replayed_to_primary: int = 0
     """Messages of the spool that the primary accepted; likewise the backlog below. Counted under the client's lock."""
     replayed_to_backlog: int = 0
@@ -88,6 +94,10 @@ class Statistics:
     repeats_dropped: int
     passed_over: int
     receive_operations: int
+    fences: int
+    fences_lifted: int
+    fences_timed_out: int
+    fence_peeks: int
     replayed_to_primary: int
     replayed_to_backlog: int
     order_looks: int
@@ -96,6 +106,8 @@ class Statistics:
     backlog_queues_usable: int
     backlog_queues_evicted: int
     entities_failed_over: int
+    sessions_fenced: int
+    oldest_parked_age_ms: int | None
     oldest_undrained_age_ms: int | None
     drain_rate_per_s: float
     spool_messages: int
@@ -110,6 +122,8 @@ _GAUGES: Final = frozenset(
         "backlog_queues_usable",
         "backlog_queues_evicted",
         "entities_failed_over",
+        "sessions_fenced",
+        "oldest_parked_age_ms",
         "oldest_undrained_age_ms",
         "drain_rate_per_s",
         "spool_messages",
@@ -127,6 +141,8 @@ def snapshot(
     usable: int,
     evicted: int,
     failed_over: int,
+    sessions_fenced: int = 0,
+    oldest_parked_age_ms: int | None = None,
     oldest_age_ms: int | None,
     drain_rate_per_s: float,
     spool: Content,
@@ -137,10 +153,15 @@ def snapshot(
     return Statistics(
         **values,
         operations_primary=tally.to_primary + counters.pings + counters.resent + counters.replayed_to_primary,
-        operations_backlog=tally.to_backlog + counters.receive_operations + counters.replayed_to_backlog,
+        operations_backlog=tally.to_backlog
+        + counters.receive_operations
+        + counters.replayed_to_backlog
+        + counters.fence_peeks,
         backlog_queues_usable=usable,
         backlog_queues_evicted=evicted,
         entities_failed_over=failed_over,
+        sessions_fenced=sessions_fenced,
+        oldest_parked_age_ms=oldest_parked_age_ms,
         oldest_undrained_age_ms=oldest_age_ms,
         drain_rate_per_s=drain_rate_per_s,
         spool_messages=spool.count,

@@ -74,7 +74,8 @@ class SimSender:
         except (Exception, asyncio.CancelledError) as error:
             # A caller that is cut off has waited as long as it could.
             seen = error if isinstance(error, Exception) else sdk.OperationTimeoutError()
-            checks.primary_failed(client.name, health, number_of(payloads[0]), seen, world.now)
+            for payload in payloads:
+                checks.primary_failed(client.name, health, number_of(payload), seen, world.now)
             raise
         checks.primary_accepted(client.name, health, world.now)
 
@@ -88,7 +89,8 @@ class SimSender:
             seen = error if isinstance(error, Exception) else sdk.OperationTimeoutError()
             if queue not in client.state.usable_queues:
                 checks.queue_refused(client.name, queue, world.now)
-            checks.backlog_failed(number_of(payloads[0]), seen)
+            for payload in payloads:
+                checks.backlog_failed(number_of(payload), seen)
             raise
         checks.backlog_accepted(client.name, queue)
 
@@ -133,11 +135,15 @@ class SimOfficial:
 class SimClient:
     """One paired client of the world."""
 
-    def __init__(self, world: World, number: int, options: SendAvailabilityOptions) -> None:
+    official: type[SimOfficial] = SimOfficial
+
+    def __init__(
+        self, world: World, number: int, options: SendAvailabilityOptions, name: str | None = None
+    ) -> None:
         self.world = world
-        self.name = f"c{number}"
-        primary: Any = SimOfficial(world, self, world.primary)
-        secondary: Any = SimOfficial(world, self, world.secondary)
+        self.name = name or f"c{number}"
+        primary: Any = self.official(world, self, world.primary)
+        secondary: Any = self.official(world, self, world.secondary)
         self.client = PairedServiceBusClient(
             primary, secondary, options=options, primary_aliases=[f"{self.name}.alias"], seed=number
         )
@@ -197,17 +203,14 @@ class SimClient:
 
             state.health_of = planted  # type: ignore[method-assign]
         if bug == "alias_lost":
-            park = state.park
-            state.park = lambda payloads, path, reason: [  # type: ignore[method-assign]
-                parked.replace(b"x-ms-sessionid", b"x-ms-sessionlo")
-                for parked in park(payloads, path, reason)
-            ]
+            form = state.parked_form
+            state.parked_form = lambda *given: form(*given).replace(  # type: ignore[method-assign]
+                b"x-ms-sessionid", b"x-ms-sessionlo"
+            )
         if bug == "rotation_not_shared":
             rotations: dict[int, Rotation] = {}
 
-            def own(
-                health: EntityHealth, choice: Choice, deadline_ms: int, *, has_spool: bool = False
-            ) -> SendFlow:
+            def own(health: EntityHealth, choice: Choice, deadline_ms: int, **_: Any) -> SendFlow:
                 fresh = Rotation(state.queues, state.ping_interval_ms, self.world.random)
                 rotation = rotations.setdefault(id(choice), fresh)
                 return SendFlow(
@@ -217,7 +220,6 @@ class SimClient:
                     "documented",
                     deadline_ms,
                     holds_while_suspect=False,
-                    has_spool=has_spool,
                 )
 
             state.flow = own  # type: ignore[method-assign]

@@ -133,6 +133,10 @@ class World:
             session = self.random.choice([None, f"session-{index}", ""])
             senders.append(asyncio.ensure_future(client.send_all(path, numbers[index::count], session)))
         self._schedule_faults()
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Live through the faults, calm down, wait until everything is quiet, and judge."""
         try:
             await self._wait_until(self.horizon_ms)
             self._calm_down()

@@ -51,7 +51,7 @@ def test_with_interval_zero_the_failing_send_itself_is_detoured() -> None:
 
     assert isinstance(step, TryBacklog)
     assert step.timeout_ms <= 5_000
-    flow.backlog_accepted(step.queue, 2)
+    flow.backlog_accepted(step.queue, 2, 0)
     assert (health.parked, health.backlog_queue) == (2, step.queue)
 
 
@@ -119,7 +119,7 @@ def test_the_next_send_tries_again_and_brings_the_queue_back() -> None:
     rotation.refused("q0", 0, "down")
 
     assert flow.next_step(1) == TryBacklog("q0", 9_999)
-    assert flow.backlog_accepted("q0", 1)
+    assert flow.backlog_accepted("q0", 1, 0)
 
 
 @pytest.mark.promise("P13")
@@ -222,7 +222,7 @@ def test_one_send_makes_one_trial_however_many_queues_are_out() -> None:
             now += 2_500  # longer than an interval: the next queue would be due at once
             flow.backlog_failed(step.queue, now, sdk.MessagingEntityDisabledError())
         assert isinstance(step, TryBacklog)
-        flow.backlog_accepted(step.queue, 1)
+        flow.backlog_accepted(step.queue, 1, 0)
         trials_each.append(trials)
         now += 10
 

@@ -62,6 +62,7 @@ def test_every_metric_is_in_the_reference_and_exported() -> None:
         usable=1,
         evicted=0,
         failed_over=0,
+        oldest_parked_age_ms=7,
         oldest_age_ms=5,
         drain_rate_per_s=1.5,
         spool=Content("", oldest_ms=1),

@@ -20,6 +20,7 @@ from weakref import WeakSet
 from pairbus.errors import AlreadyPairedError, NotPairedError, PairingError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
 from pairbus.pairing.client.cancel import Withdraw, cancel_parked
+from pairbus.pairing.client.fences import LOOK_SECONDS, Fences
 from pairbus.pairing.client.limits import headroom_of
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.client.setup import Setup
@@ -163,6 +164,7 @@ class PairedClient(Generic[Official, Sender]):
             self._state.journal = written.append
             self._reporter = StatusReporter(self._state, written)
         self._setup = Setup(self, management or {})
+        self._fences = Fences(self)
         self._drain: DrainHost | None = None
         self._spooling = Spooling(self) if self.options.spool is not None else None
         self._partnership = Partnership(is_hosting_syphon=self.options.enable_syphon)
@@ -358,6 +360,8 @@ class PairedClient(Generic[Official, Sender]):
             # A client that was closed meanwhile would never stop its drain.
             self._check_live()
             self._state.paired_with(queues)
+            if self._state.keeps_order and queues:
+                await self._fences.look_at_all(LOOK_SECONDS)
             if self.options.enable_syphon and queues:
                 await self._start_drain()
         except BaseException:
@@ -395,6 +399,9 @@ class PairedClient(Generic[Official, Sender]):
                 await self._runtime.wait_for_change(token, self._state.ping_interval_ms / 1000)
                 continue
             self._state.paired_with(queues)
+            if self._state.keeps_order:
+                with self._state.lock:
+                    self._fences.watch()
             if self.options.enable_syphon and not self._is_ended:
                 await self._start_drain()
             self._runtime.notify()
@@ -515,6 +522,8 @@ class PairedClient(Generic[Official, Sender]):
         if health.state is not Health.HEALTHY and key not in self._watched and not self._is_ended:
             self._runtime.spawn(watch, self, health)
             self._watched.add(key)
+        if health.is_healthy and self._state.keeps_order:
+            self._fences.watch()
         if health.is_healthy and self._drain is not None:
             self._drain.wake()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -18,10 +19,21 @@ from pairbus.sdk import message_bytes
 if TYPE_CHECKING:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+    from pairbus.pairing.parking import Follows
     from pairbus.pairing.rules.flow import SendFlow
 
 TIMEOUT_MS_DEFAULT: Final = 60_000
 """Time of a send that came without a timeout: a silent primary must not hold it for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the passports of one send have in common: the client, the number of the first message, when and why."""
+
+    factory: str
+    first: int
+    at_ms: int
+    reason: str
 
 
 class Send(Attempts):
@@ -38,14 +50,15 @@ class Send(Attempts):
 
     flow: SendFlow | None = None
     """The decisions of this send. None while its entity is healthy and has not failed it."""
-    left: list[bytes] | None = None
-    """Parked forms that no backlog queue has accepted yet. None before the messages are parked."""
+    left: list[int] | None = None
+    """Places of the messages that no backlog queue has accepted yet. None before the messages are parked."""
     handles: list[int] | None = None
     """Sequence numbers of scheduled messages that the primary accepted."""
     parked: Sequence[tuple[str, bytes]] = ()
     """Parked forms that are in the backlog, and in which queue of it."""
     spooled: Sequence[ParkedSchedule] = ()
     """Handles of the messages that are in the spool."""
+    _bytes: list[bytes] | None = None
     _originals: list[bytes] | None = None
 
     def __init__(
@@ -71,10 +84,7 @@ class Send(Attempts):
         ``batch_limit``: the size up to which the SDK would send a list of messages.
         """
         if self._originals is None:
-            try:
-                encoded = self._encoded()
-            except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
-                raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
+            encoded = self.encoded()
             if not self.is_scheduled and isinstance(self.message, list):
                 size = message_bytes.batch_size(encoded)
                 if size > batch_limit:
@@ -82,23 +92,37 @@ class Send(Attempts):
             self._originals = encoded
         return self._originals
 
+    def encoded(self) -> list[bytes]:
+        """The bytes of each message. Raises InvalidMessageError."""
+        if self._bytes is None:
+            try:
+                self._bytes = self._encoded()
+            except (TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
+                raise InvalidMessageError(f"the message cannot be encoded: {error}") from error
+        return self._bytes
+
     def _encoded(self) -> list[bytes]:
         if isinstance(self.message, ServiceBusMessageBatch):
             return message_bytes.messages_of(self.message)
         several = self.message if isinstance(self.message, list) else [self.message]
         return [message_bytes.encoded(item, is_traced=True) for item in several]
 
-    def park(self, parked: list[bytes]) -> None:
+    def park(self, stamp: Stamp, forms: list[bytes]) -> None:
         """The messages have their parked forms."""
-        self.left = parked
+        self.stamp = stamp
+        self.forms = forms
+        self.follows: dict[int, tuple[Follows, ...]] = {}
+        """What the passports of parked forms say that they follow, by place; nothing for the others."""
+        self.left = list(range(len(forms)))
         self.created_again: set[str] = set()
         """Backlog queues that were missing and were created for this send."""
 
-    def accepted(self, queue: str, count: int) -> None:
-        """A backlog queue has taken the next messages."""
+    def accepted(self, queue: str, places: Sequence[int]) -> None:
+        """A backlog queue has taken these messages."""
         assert self.left is not None
-        self.parked = [*self.parked, *((queue, payload) for payload in self.left[:count])]
-        self.left = self.left[count:]
+        self.parked = [*self.parked, *((queue, self.forms[place]) for place in places)]
+        taken = set(places)
+        self.left = [place for place in self.left if place not in taken]
 
 
 def handle_of(

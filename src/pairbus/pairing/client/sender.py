@@ -17,6 +17,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus.errors import PairbusError, PairingError, SpoolError, SpoolFull, UsageError
+from pairbus.pairing.client import ordering
 from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, check_header, check_size
 from pairbus.pairing.client.send import (
     TIMEOUT_MS_DEFAULT,
@@ -97,6 +98,7 @@ class SenderCore:
         self._options = options
         self._is_topic = is_topic
         self._choice = Choice()
+        self._order = self._state.order
         self._first_seconds = 0.0
         """Time of the first attempt of a send that came without a timeout; 0: not known yet."""
         self._primary: Link | None = None
@@ -242,7 +244,7 @@ class SenderCore:
             before = health.state
             if health.is_spooling and self._may_spool and await self._joins_spool(send):
                 return
-            if before is Health.HEALTHY and not send.is_scheduled:
+            if before is Health.HEALTHY and not send.is_scheduled and not self._order.is_busy:
                 seconds = self._first_seconds
                 if not seconds or send.timeout_ms != TIMEOUT_MS_DEFAULT:
                     seconds = self._first_attempt_seconds(send.timeout_ms)
@@ -315,7 +317,10 @@ class SenderCore:
     def _flow_of(self, send: Send) -> SendFlow:
         if send.flow is None:
             has_spool = self._may_spool and self._state.spools is not None
-            send.flow = self._state.flow(self._health, self._choice, send.deadline_ms, has_spool=has_spool)
+            order = ordering.order_of(self._state, self._health, send) if self._state.keeps_order else None
+            send.flow = self._state.flow(
+                self._health, self._choice, send.deadline_ms, has_spool=has_spool, order=order
+            )
         return send.flow
 
     async def _try_primary(self, send: Send, seconds: float, cut_seconds: float) -> bool:
@@ -333,6 +338,9 @@ class SenderCore:
             failure = error
         else:
             self._tally.to_primary += send.count
+            if send.flow is not None and send.flow.order is not None:
+                with self._state.lock:
+                    send.flow.order.went_direct()
             health = self._health
             if health.is_healthy:
                 health.has_accepted = True
@@ -363,11 +371,17 @@ class SenderCore:
     async def _try_backlog(self, send: Send, flow: SendFlow, step: TryBacklog) -> bool:
         """Send the parked forms to a backlog queue. True: all of them are accepted."""
         originals = send.originals(self._batch_limit())
+        path = self._health.path
         if send.left is None:
             reason = classify(flow.primary_error).value if flow.primary_error is not None else "failed over"
-            send.park(self._state.park(originals, self._health.path, reason))
+            stamp = self._state.stamp(len(originals), reason)
+            forms = [self._state.parked_form(one, path, stamp, place) for place, one in enumerate(originals)]
+            send.park(stamp, forms)
         assert send.left is not None
-        if self._primary is not None:
+        chosen = ordering.chosen(self._state, self._health, send, flow, step.queue, originals)
+        if not chosen:
+            return False  # another send of the session has moved it to another queue in this moment
+        if self._primary is not None and self._health.state is Health.FAILED_OVER:
             # The first send after failback finds a fresh connection.
             self._primary.rest()
         link = self._backlog_link(step.queue)
@@ -375,18 +389,23 @@ class SenderCore:
         begun_ms = self._state.clock()
         until_ms = begun_ms + step.timeout_ms
         try:
-            limit = await self._backlog_limit(link, send.left, step.timeout_ms / 1000)
-            check_size(send.left, originals[-len(send.left) :], limit)
-            while send.left:
-                batch = message_bytes.batch_of(message_bytes.new_batch(limit, link.sender), send.left)
+            left = [send.forms[place] for place in send.left]
+            limit = await self._backlog_limit(link, left, step.timeout_ms / 1000)
+            check_size(left, [originals[place] for place in send.left], limit)
+            while chosen:
+                forms = [send.forms[one.index] for one in chosen]
+                batch = message_bytes.batch_of(message_bytes.new_batch(limit, link.sender), forms)
                 seconds = max(0.001, (until_ms - self._state.clock()) / 1000)
                 await link.send(batch, seconds * SDK_SHARE, seconds)
-                accepted = len(batch)
-                self._tally.to_backlog += accepted
-                send.accepted(step.queue, accepted)
+                accepted, chosen = chosen[: len(batch)], chosen[len(batch) :]
+                self._tally.to_backlog += len(accepted)
+                send.accepted(step.queue, [one.index for one in accepted])
                 with self._state.lock:
-                    if flow.backlog_accepted(step.queue, accepted):
+                    if flow.backlog_accepted(step.queue, len(accepted), self._state.clock()):
                         self._state.readmitted(step.queue)
+                    if flow.order is not None:
+                        ordering.accepted(self._state, send, flow.order, step.queue, accepted, originals)
+                        self._client._fences.watch()
         except Exception as error:  # noqa: BLE001 - every error is judged by the flow
             is_in_doubt = send.failed(error)
             self._raise_if_closed(error)
@@ -398,13 +417,14 @@ class SenderCore:
                     return False  # and the flow offers the same queue again
             if failure in (Failure.INVALID, Failure.INTERNAL):
                 # The message's fault then, and no reason to give up the queue.
-                check_header(send.left, originals[-len(send.left) :])
+                places = send.left
+                check_header([send.forms[place] for place in places], [originals[place] for place in places])
             with self._state.lock:
                 now = self._state.clock()
                 if flow.backlog_failed(step.queue, now, error, is_in_doubt=is_in_doubt):
                     self._state.evicted(step.queue, _shown(error))
             return False
-        return True
+        return not send.left
 
     # --- the spool --------------------------------------------------------------------------------
 
@@ -430,7 +450,7 @@ class SenderCore:
         limit = self._batch_limit()
         payloads = send.originals(limit)
         if send.left is not None:
-            payloads = payloads[len(payloads) - len(send.left) :]
+            payloads = [payloads[place] for place in send.left]
         elif not isinstance(send.message, ServiceBusMessage):
             # What the service would refuse: the SDK checks its own messages only.
             self._state.park(payloads, self._health.path, "spooled")

@@ -329,15 +329,16 @@ class Replay:
             counters, tally = self._state.counters, sender._tally
             counters.replayed_to_primary += tally.to_primary - before.to_primary
             counters.replayed_to_backlog += tally.to_backlog - before.to_backlog
-        accepted = len(messages) if error is None else _accepted(send, len(messages))
+        places = set(() if error is None else _left(send, len(messages)))
+        accepted = [message for place, message in enumerate(messages) if place not in places]
         if accepted:
-            await self._remove(spool, messages[:accepted])
+            await self._remove(spool, accepted)
         if error is None:
             self._works = True
             self.pause_seconds = 0.0
             self._alone = max(0, self._alone - len(messages))
         else:
-            await self._judge(spool, messages[accepted:], error)
+            await self._judge(spool, [messages[place] for place in sorted(places)], error)
 
     async def _judge(self, spool: Spool, messages: list[Spooled], error: Exception) -> None:
         """A namespace did not accept messages."""
@@ -375,6 +376,6 @@ class Replay:
         )
 
 
-def _accepted(send: Send, count: int) -> int:
-    """How many of the first messages of a send that failed are in the backlog."""
-    return 0 if send.left is None else count - len(send.left)
+def _left(send: Send, count: int) -> Sequence[int]:
+    """Places of the messages of a send that failed that are not in the backlog."""
+    return range(count) if send.left is None else send.left

@@ -17,12 +17,14 @@ from typing import Final
 
 from pairbus.errors import UsageError
 from pairbus.pairing import parking
+from pairbus.pairing.client.send import Stamp
 from pairbus.pairing.events import Event, EventLog, Kind, Listener
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions, Trigger, milliseconds
-from pairbus.pairing.parking import Passport
+from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules.flow import Choice, SendFlow
 from pairbus.pairing.rules.health import Change, EntityHealth, EntityReport, Health
+from pairbus.pairing.rules.order import OrderBook, SendOrder
 from pairbus.pairing.rules.rotation import Chooser, Rotation
 from pairbus.pairing.rules.trigger import counts
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
@@ -99,6 +101,9 @@ class PairingState:
         self._chooser = chooser
         self._healths: dict[str, EntityHealth] = {}
         self._decisions: dict[str, deque[str]] = {}
+        self.order = OrderBook(milliseconds(options.fence_timeout), options.fence_policy)
+        """Knows nothing and is never busy while the options ask for no order."""
+        self.keeps_order = options.order != "relaxed"
         self._detours = 0
         self._process = os.getpid()
         self.spools: Spools | None = None
@@ -110,6 +115,8 @@ class PairingState:
         """Pairing has ended well: sends may be detoured to these queues from here on (P30)."""
         with self.lock:
             self._rotation = Rotation(queues, self.ping_interval_ms, self._chooser)
+            if self.keeps_order:
+                self.order.paired(queues, self.clock(), self.wall_clock())
             self.is_paired = True
         self.emit(
             Kind.PAIRED,
@@ -193,7 +200,11 @@ class PairingState:
             return {health.path: self._report(health) for health in self._healths.values()}
 
     def _report(self, health: EntityHealth) -> EntityReport:
-        report = health.report(self._time_of)
+        report = replace(
+            health.report(self._time_of),
+            fenced_sessions=self.order.fenced(entity_key(health.path)),
+            oldest_parked_age_ms=self._oldest_age_ms(health),
+        )
         if self.spools is None:
             return report
         spooled = self.spools.content(entity_key(health.path))
@@ -204,6 +215,14 @@ class PairingState:
             spool_undeliverable=spooled.undeliverable,
             oldest_spooled_age_ms=age_ms,
         )
+
+    def _oldest_age_ms(self, health: EntityHealth) -> int | None:
+        """How long ago the oldest message of an entity that is known to be in the backlog was sent."""
+        seen_ms = self.order.oldest_of(entity_key(health.path))
+        ages = [] if seen_ms is None else [self.wall_clock() - seen_ms]
+        if health.parked_since_ms is not None and not self.keeps_order:
+            ages.append(self.clock() - health.parked_since_ms)
+        return max(0, *ages) if ages else None
 
     def fail_over(self, path: str) -> None:
         """Switch one entity to the backlog by hand."""
@@ -224,6 +243,8 @@ class PairingState:
                 self.counters.failovers += 1
             elif change.after is Health.HEALTHY and change.before is not Health.SUSPECT:
                 self.counters.recoveries += 1
+            if self.keeps_order:
+                self._order_changed(change)
             self.note(health, f"{change.before.value} → {change.after.value}: {change.why}")
             self.emit(
                 _KINDS[change.after],
@@ -233,6 +254,24 @@ class PairingState:
                 after=change.after.value,
             )
             self._on_change(health)
+
+    def _order_changed(self, change: Change) -> None:
+        entity = entity_key(change.path)
+        if change.after is Health.SUSPECT:
+            self.order.is_failing(entity, self.wall_clock())
+        elif change.after is Health.FAILED_OVER:
+            self.order.failed_over(entity, self.wall_clock())
+        elif change.after is Health.HEALTHY:
+            known = self.order.recovered(entity, change.at_ms, self.wall_clock())
+            if known:
+                self.counters.fences += len(known)
+                text = f"{len(known)} sessions go on being parked until their parked messages have arrived"
+                self.emit(Kind.FENCE_STANDS, change.path, text, sessions=len(known))
+
+    def path_of(self, entity: str) -> str:
+        """An entity's path as it was first written; the key itself for one that this client does not know."""
+        found = self._healths.get(entity)
+        return entity if found is None else found.path
 
     def note(self, health: EntityHealth, text: str) -> None:
         """Remember a decision for ``explain``."""
@@ -275,6 +314,10 @@ class PairingState:
                 lines.append(
                     f"{report.spooled} messages wait in the spool, the oldest for {age_s:g} s; new ones join them"
                 )
+            if report.fenced_sessions:
+                lines.append(
+                    f"{report.fenced_sessions} sessions go on being parked, because messages of them are still in the backlog"
+                )
             lines += [
                 f"backlog queue {e.queue} is out of rotation: {e.why}"
                 for e in self._rotation.evicted.values()
@@ -283,8 +326,19 @@ class PairingState:
 
     # --- sends ------------------------------------------------------------------------------------
 
+    def order_of(self, health: EntityHealth, keys: Sequence[str | None]) -> SendOrder:
+        """The order of one send whose messages have these keys."""
+        offset_ms = self.wall_clock() - self.clock()
+        return SendOrder(self.order, health.path, entity_key(health.path), keys, offset_ms)
+
     def flow(
-        self, health: EntityHealth, choice: Choice, deadline_ms: int, *, has_spool: bool = False
+        self,
+        health: EntityHealth,
+        choice: Choice,
+        deadline_ms: int,
+        *,
+        has_spool: bool = False,
+        order: SendOrder | None = None,
     ) -> SendFlow:
         """The decisions of one send."""
         return SendFlow(
@@ -295,6 +349,7 @@ class PairingState:
             deadline_ms,
             holds_while_suspect=self.options.while_suspect == "wait",
             has_spool=has_spool,
+            order=order,
         )
 
     def counts(self, error: BaseException, health: EntityHealth) -> bool:
@@ -312,22 +367,33 @@ class PairingState:
 
     def park(self, payloads: Sequence[bytes], path: str, reason: str) -> list[bytes]:
         """The parked forms of messages for one entity. Each has a number of its own, so that no two are alike."""
-        now = self.wall_clock()
+        stamp = self.stamp(len(payloads), reason)
+        return [self.parked_form(payload, path, stamp, place) for place, payload in enumerate(payloads)]
+
+    def stamp(self, count: int, reason: str) -> Stamp:
+        """Numbers for the passports of messages that are about to be parked."""
         with self.lock:
             if self._process != os.getpid():
                 # Parent and child would give the same numbers to different messages.
                 self._process, self.name = os.getpid(), uuid.uuid4().hex[:12]
             first = self._detours + 1
-            self._detours += len(payloads)
-        return [
-            parking.park(
-                payload,
-                path,
-                Passport(self.name, now, number, reason, primary=self.identity, order=self.options.order),
-                is_checked=True,
-            )
-            for number, payload in enumerate(payloads, first)
-        ]
+            self._detours += count
+            return Stamp(self.name, first, self.wall_clock(), reason)
+
+    def parked_form(
+        self, payload: bytes, path: str, stamp: Stamp, place: int, follows: tuple[Follows, ...] = ()
+    ) -> bytes:
+        """The parked form of one message of a send. ``place``: which one of the send it is."""
+        passport = Passport(
+            stamp.factory,
+            stamp.at_ms,
+            stamp.first + place,
+            stamp.reason,
+            primary=self.identity,
+            follows=follows,
+            order=self.options.order,
+        )
+        return parking.park(payload, path, passport, is_checked=True)
 
     def evicted(self, queue: str, why: str) -> None:
         """Tell that a queue left the rotation."""
@@ -392,6 +458,11 @@ class PairingState:
                 usable=len(self._rotation.usable),
                 evicted=len(self._rotation.evicted),
                 failed_over=sum(1 for r in self._healths.values() if r.state is Health.FAILED_OVER),
+                sessions_fenced=self.order.fences(),
+                oldest_parked_age_ms=max(
+                    (age for one in self._healths.values() if (age := self._oldest_age_ms(one)) is not None),
+                    default=None,
+                ),
                 oldest_age_ms=oldest_age_ms,
                 drain_rate_per_s=drain_rate_per_s,
                 spool=self.spools.total() if self.spools is not None else Content(""),

@@ -18,7 +18,9 @@ there. The rest of this page is about a send that fails.
 4. A sender picks its queue once and keeps it (``rules.rotation``). A queue that refuses leaves the rotation for all
    senders, and the send goes on to another one, until it has tried every queue once or has no time left. Then it fails, or
    goes to the spool when the client has one.
+   With ``order="session"`` each session has its own queue instead (``rules.order``).
 5. A good ping makes the entity healthy again, and the next send goes to the primary. The drain delivers the backlog.
+   With an order, a session goes on being parked until its parked messages have arrived.
    A ping that finds the entity deleted makes it *refusing*: nothing is parked for an entity that may never come back.
 
 Why time is shared out
@@ -57,7 +59,10 @@ from pairbus.pairing.rules.trigger import BUSY_PAUSE_MS, counts
 from pairbus.sdk.failures import IN_DOUBT, Failure, classify, is_of_the_message
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from pairbus.pairing.options import Trigger
+    from pairbus.pairing.rules.order import Planned, SendOrder
     from pairbus.pairing.rules.rotation import Rotation
 
 HELD_PAUSE_MS_MIN: Final = 100
@@ -152,7 +157,10 @@ class SendFlow:
         *,
         holds_while_suspect: bool,
         has_spool: bool = False,
+        order: SendOrder | None = None,
     ) -> None:
+        self.order = order
+        """None when nothing about the send has an order."""
         self._health = health
         self._rotation = rotation
         self._choice = choice
@@ -182,6 +190,10 @@ class SendFlow:
             return Fail(EntityGoneError(self._health.path), cause, self.is_in_doubt)
         if self._health.state is Health.FAILED_OVER:
             return self._backlog_step(now)
+        if self.order is not None and self.order.must_park():
+            # A detour that goes on: messages of the session before this one are still in the backlog.
+            refusal = self.order.refusal(now)
+            return self._backlog_step(now) if refusal is None else Fail(refusal, None, self.is_in_doubt)
         left = self._deadline_ms - now
         if self.primary_error is not None:
             if left <= 0:
@@ -240,7 +252,11 @@ class SendFlow:
         if self._has_made_trial:
             return None
         attempt_ms = max(1, min(max(left // 2, min(left, BACKLOG_ATTEMPT_MS_MIN)), TRIAL_MS_MAX))
-        queue = self._rotation.take_trial(now, attempt_ms, self._tried)
+        excluded: Container[str] = self._tried
+        if self.order is not None:
+            home = self.order.trial_queue()
+            excluded = [queue for queue in self._rotation.evicted if queue != home or queue in self._tried]
+        queue = self._rotation.take_trial(now, attempt_ms, excluded)
         if queue is None:
             return None
         self._has_made_trial = True
@@ -248,6 +264,8 @@ class SendFlow:
         return TryBacklog(queue, attempt_ms)
 
     def _next_queue(self) -> str | None:
+        if self.order is not None:
+            return self.order.next_queue(self._rotation, self._tried)
         own = self._choice.queue
         if own is not None and own in self._rotation.usable and own not in self._tried:
             return own
@@ -256,6 +274,11 @@ class SendFlow:
             self._choice.queue = queue
             return queue
         return self._rotation.last_resort(self._tried)
+
+    def planned(self, queue: str) -> list[Planned]:
+        """The messages of an ordered send that go to ``queue`` now."""
+        assert self.order is not None
+        return self.order.planned(queue, self._rotation, self._tried)
 
     def _backlog_failure(self) -> Fail | UseSpool:
         failure = self._refused_by_all()
@@ -300,8 +323,10 @@ class SendFlow:
         """Whether an error is one of the answers that this send has had."""
         return error is self.primary_error or error is self._backlog_error or error is self._no_time
 
-    def backlog_accepted(self, queue: str, messages: int) -> bool:
+    def backlog_accepted(self, queue: str, messages: int, now: int) -> bool:
         """A backlog queue accepted messages. True when that brought it back into the rotation."""
+        if self._health.parked_since_ms is None and self._health.state is Health.FAILED_OVER:
+            self._health.parked_since_ms = now
         self._health.parked += messages
         self._health.backlog_queue = queue
         return self._rotation.accepted(queue)

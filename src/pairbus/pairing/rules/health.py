@@ -54,6 +54,9 @@ class EntityReport:
         parked: How many messages for it this client has sent to the backlog.
         backlog_queue: The backlog queue that took the last one.
         pings_sent: How often it was asked.
+        fenced_sessions: With an order: sessions that go on being parked although the entity takes sends.
+        oldest_parked_age_ms: How long ago the oldest message for it that is known to be in the backlog was sent. None: none is
+            known. A client without an order knows only what it has parked since the entity failed over.
         since: The first time as a time of day in UTC; likewise ``next_ping`` and ``failover_due``.
         spooled: How many messages for it wait in the spool.
         spool_undeliverable: How many messages for it stay there because no namespace takes them.
@@ -73,6 +76,8 @@ class EntityReport:
     since: datetime = field(compare=False)
     next_ping: datetime | None = field(compare=False)
     failover_due: datetime | None = field(compare=False)
+    fenced_sessions: int = 0
+    oldest_parked_age_ms: int | None = field(default=None, compare=False)
     spooled: int = 0
     spool_undeliverable: int = 0
     oldest_spooled_age_ms: int | None = field(default=None, compare=False)
@@ -106,6 +111,8 @@ class EntityHealth:
         self.has_accepted = False
         """Whether a send of this client has ever been accepted: only then can "not found" mean an outage."""
         self.parked = 0
+        self.parked_since_ms: int | None = None
+        """When the first message was parked since the entity failed over."""
         self.backlog_queue: str | None = None
         self.suspect_since_ms: int | None = None
         self.is_by_hand = False
@@ -261,6 +268,7 @@ class EntityHealth:
         if state is not Health.REFUSING:
             self.gone_error = None
         if state is Health.HEALTHY:
+            self.parked_since_ms = None
             self.last_error = None
             self.is_key_refused = False
         return change

@@ -173,6 +173,9 @@ class AsyncioLink:
                 return
             await self._open(timeout)
             await self._hold(timeout)
+            if not self._is_wanted():
+                self._release()
+                raise NotWanted
         self._is_held = True
         if attempts is not None:
             attempts.sending()

@@ -1,0 +1,597 @@
+"""Keeps messages of one session in order across an outage (``order="session"``): where each may go, and when.
+
+The promise
+-----------
+When a send of a session has returned before another send of that session begins, both through one client, the message of
+the first one arrives at the primary first. Sends of one session that overlap have no order, and a message that arrives
+twice counts when it arrives first.
+
+How it is kept
+--------------
+A session stays with its queue. The backlog queue of a session is chosen by a hash of entity and session, which is the same
+in every process, and a queue keeps its order. The drain delivers one message of a session at a time.
+
+A detour that goes on. After failback a session whose messages are still in the backlog goes on being parked, behind them, in
+the same queue. It is *fenced*: no caller waits. Its sends go to the primary again once a look into the queue, from its
+first message to its last, finds none of its messages. A look also shows messages that a drain has locked, and a drain
+completes a message only after the primary has accepted it. So a message that cannot be seen has arrived.
+
+What a client does not know it looks up. Another process may have parked messages of a session, or this one before it was
+started again. So at pairing and at each failback every queue is *unseen*: sessions that belong to it are parked until a
+look has come to its end.
+
+A queue that fails. The session moves to another queue. Messages there say in their passports what they follow, until one
+that says so is accepted: the queue keeps the others behind it.
+
+Rules
+-----
+Rule 1: what a look did not show counts only if nothing was parked since the look began (``_stamp``).
+Rule 2: a session is forgotten only when a look has shown that none of its messages is left in any queue.
+Rule 3: a message that was accepted by another queue than the session's own is followed by all later ones.
+
+No clock and no I/O here. ``client.fences`` looks into the queues, ``rules.flow`` asks where a send may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from pairbus.pairing.errors import SessionFencedError
+from pairbus.pairing.parking import Follows
+
+if TYPE_CHECKING:
+    from pairbus.pairing.rules.rotation import Rotation
+
+TRACKS_MAX: Final = 100_000
+"""Sessions that are remembered one by one. Beyond that, a queue with more sessions is unseen as a whole."""
+DIRECT_MAX: Final = 10_000
+"""Sessions sent to the primary that are remembered while fences stand."""
+ALL: Final = ""
+"""In place of an entity: every entity."""
+
+Key = tuple[str, str]
+"""An entity (``naming.entity_key``) and a session or partition key."""
+
+
+class Route(Enum):
+    """Where a send may go while its entity takes sends."""
+
+    DIRECT = "direct"
+    PARK = "park"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Oldest:
+    """The oldest message of a session in the backlog, as far as it was seen."""
+
+    message_id: str
+    queue: str
+    first_send_ms: int
+    """When its send began, as a time of day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One parked message that a look has shown."""
+
+    key: Key
+    message_id: str
+    factory: str
+    detour: int
+    first_send_ms: int
+
+
+@dataclass(slots=True)
+class Fence:
+    """What a session, or a queue that is unseen, has in common: since when it stands, and what became of it."""
+
+    since_ms: int | None
+    """Since when sends go to the backlog although the entity takes sends; None while it is failed over."""
+    is_timed_out: bool = False
+    is_overtaken: bool = False
+
+    def begin(self, now: int | None) -> None:
+        self.since_ms = now
+        self.is_timed_out = self.is_overtaken = False
+
+    def is_due(self, now: int, timeout_ms: int) -> bool:
+        return not self.is_timed_out and self.since_ms is not None and now - self.since_ms >= timeout_ms
+
+
+@dataclass(slots=True)
+class Track:
+    """A session with messages in the backlog."""
+
+    queue: str
+    """Where its next message goes."""
+    fence: Fence
+    held: dict[str, Follows] = field(default_factory=dict)
+    """Every queue that may hold messages of it, and the last one that is known there."""
+    stamps: dict[str, int] = field(default_factory=dict)
+    """When a message of it was last accepted by each of them."""
+    owed: dict[str, Follows] = field(default_factory=dict)
+    """What messages in ``queue`` must follow; empty once one that says so is accepted."""
+    generation: int = 0
+    """Changes with ``owed``: a message that was parked before says less than it should."""
+    oldest: dict[str, Oldest] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Unseen:
+    """A queue of which it is not known whether it holds messages of an entity's sessions."""
+
+    fence: Fence
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One message of a send on its way into a queue."""
+
+    index: int
+    key: str | None
+    follows: tuple[Follows, ...] = ()
+    generation: int = 0
+
+
+@dataclass(slots=True)
+class Look:
+    """A look into one queue, from its first message on."""
+
+    queue: str
+    stamp: int
+    met: dict[Key, tuple[Seen, Seen]] = field(default_factory=dict)
+    """The first and the last message of each session."""
+    foreign: dict[Key, int] = field(default_factory=dict)
+    """Sessions with messages that other clients have parked, and when the newest of those was sent."""
+    is_complete: bool = False
+
+    def saw(self, seen: Seen, own: str) -> None:
+        """A message was shown. ``own``: the name of this client."""
+        first = self.met.get(seen.key)
+        self.met[seen.key] = (seen if first is None else first[0], seen)
+        if seen.factory != own:
+            self.foreign[seen.key] = max(self.foreign.get(seen.key, 0), seen.first_send_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a look, or the time, has changed. Sessions by entity and name."""
+
+    lifted: list[Key]
+    fenced: list[Key]
+    crossed: list[Key]
+    """Sessions that another client has parked while this one sent them to the primary: their order is not known."""
+
+
+class OrderBook:
+    """What one client knows about the order of its sessions. Used under the lock of the client's state."""
+
+    def __init__(self, timeout_ms: int, policy: str) -> None:
+        self.is_busy = False
+        """Whether any send may have to be parked for its order. The only thing that a healthy send looks at."""
+        self.lifted = 0
+        """How many fences were lifted so far."""
+        self.queues: list[str] = []
+        self._timeout_ms = timeout_ms
+        self._policy = policy
+        self._tracks: dict[Key, Track] = {}
+        self._unseen: dict[tuple[str, str], Unseen] = {}
+        self._away: set[str] = set()
+        self._direct_since: dict[str, int] = {}
+        """By entity: when this client began to send to the primary, as a time of day. Likewise when sends began to fail."""
+        self._failing_since: dict[str, int] = {}
+        self._spells: dict[str, tuple[int, int]] = {}
+        """By entity: from when to when this client sent to the primary before the last failover."""
+        self._direct: dict[Key, None] = {}
+        self._reported: set[Key] = set()
+        self._stamp = 0
+
+    # --- pairing, failover, failback --------------------------------------------------------------
+
+    def paired(self, queues: Sequence[str], now: int, wall_ms: int) -> None:
+        """Pairing has ended: what is in the queues is not known."""
+        self.queues = list(queues)
+        self._direct_since[ALL] = wall_ms
+        self._make_unseen(ALL, now)
+
+    def is_failing(self, entity: str, wall_ms: int) -> None:
+        """Sends to an entity began to fail."""
+        self._failing_since[entity] = wall_ms
+
+    def failed_over(self, entity: str, wall_ms: int) -> None:
+        """Sends to an entity go to the backlog."""
+        if entity in self._away:
+            return
+        self._away.add(entity)
+        since = self._direct_since.get(entity, self._direct_since.get(ALL, wall_ms))
+        self._spells[entity] = since, self._failing_since.pop(entity, wall_ms)
+        for (owner, _), track in self._tracks.items():
+            if owner == entity:
+                track.fence.begin(None)
+        for (owner, _), unseen in self._unseen.items():
+            if owner == entity:
+                unseen.fence.begin(None)
+        self._settle()
+
+    def recovered(self, entity: str, now: int, wall_ms: int) -> list[Key]:
+        """Sends to an entity may go to the primary again. Returns the sessions that this client has parked."""
+        self._failing_since.pop(entity, None)
+        if entity not in self._away:
+            return []
+        self._away.discard(entity)
+        self._direct_since[entity] = wall_ms
+        known = [key for key in self._tracks if key[0] == entity]
+        for key in known:
+            self._tracks[key].fence.begin(now)
+        self._make_unseen(entity, now)
+        return known
+
+    def _make_unseen(self, entity: str, now: int) -> None:
+        self._stamp += 1
+        for queue in self.queues:
+            self._unseen[entity, queue] = Unseen(Fence(now), self._stamp)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.is_busy = bool(self._tracks or self._unseen or self._away)
+        if not self.is_busy:
+            self._direct.clear()
+            self._reported.clear()
+            self._spells.clear()
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def route(self, key: Key) -> Route:
+        """Where a message may go while its entity takes sends."""
+        fence = self._fence_of(key)
+        if fence is None or fence.is_overtaken:
+            return Route.DIRECT
+        return Route.REFUSE if fence.is_timed_out and self._policy == "raise" else Route.PARK
+
+    def _fence_of(self, key: Key) -> Fence | None:
+        track = self._tracks.get(key)
+        if track is not None:
+            return track.fence
+        if not self._unseen:
+            return None
+        home = queue_order(key, self.queues)[0]
+        unseen = self._unseen.get((key[0], home)) or self._unseen.get((ALL, home))
+        return None if unseen is None else unseen.fence
+
+    def oldest(self, key: Key) -> Oldest | None:
+        """The oldest message of a session in the backlog, if a look has shown it or this client has parked it."""
+        track = self._tracks.get(key)
+        if track is None or not track.oldest:
+            return None
+        return min(track.oldest.values(), key=lambda one: one.first_send_ms)
+
+    def is_tracked(self, key: Key) -> bool:
+        """Whether messages of a session may be in the backlog, and where is known."""
+        return key in self._tracks
+
+    def home(self, key: Key) -> str:
+        """The queue that a session belongs to; empty when the client has no queues."""
+        return next(iter(queue_order(key, self.queues)), "")
+
+    def fenced(self, entity: str) -> int:
+        """How many sessions of an entity that takes sends are fenced."""
+        return sum(
+            1 for key, track in self._tracks.items() if key[0] == entity and track.fence.since_ms is not None
+        )
+
+    def fences(self) -> int:
+        """How many sessions are fenced."""
+        return sum(1 for track in self._tracks.values() if track.fence.since_ms is not None)
+
+    def oldest_of(self, entity: str) -> int | None:
+        """When the oldest parked message of an entity was sent, as a time of day; None: none is known."""
+        times = [
+            one.first_send_ms
+            for key, track in self._tracks.items()
+            if key[0] == entity
+            for one in track.oldest.values()
+        ]
+        return min(times, default=None)
+
+    # --- parking ----------------------------------------------------------------------------------
+
+    def plan(
+        self, key: Key, rotation: Rotation, tried: Container[str]
+    ) -> tuple[str | None, tuple[Follows, ...], int]:
+        """The queue for the next message of a session, what it follows there, and the generation of that.
+
+        The session moves when its queue is out of the rotation, or has failed for this send. None: no queue is left.
+        """
+        track = self._tracks.get(key)
+        if track is None:
+            return self._first_plan(key, rotation, tried)
+        if track.queue not in rotation.usable or track.queue in tried:
+            queue = self._usable(key, rotation, tried, track.queue)
+            if queue is None:
+                return None, (), 0
+            if queue != track.queue:
+                self._move(track, queue)
+        return track.queue, tuple(track.owed.values()), track.generation
+
+    def _first_plan(
+        self, key: Key, rotation: Rotation, tried: Container[str]
+    ) -> tuple[str | None, tuple[Follows, ...], int]:
+        ordered = queue_order(key, self.queues)
+        if not ordered:
+            return None, (), 0
+        queue = self._usable(key, rotation, tried, ordered[0])
+        if queue is None or queue == ordered[0]:
+            return queue, (), 0
+        # Nobody has seen whether the queues that are passed over hold messages of this session.
+        passed = ordered[: ordered.index(queue)] if queue in ordered else []
+        unseen = [name for name in passed if (key[0], name) in self._unseen or (ALL, name) in self._unseen]
+        return queue, tuple(Follows(name) for name in unseen), 0
+
+    def _usable(self, key: Key, rotation: Rotation, tried: Container[str], own: str) -> str | None:
+        for queue in queue_order(key, self.queues):
+            if queue in rotation.usable and queue not in tried:
+                return queue
+        if rotation.usable:
+            return None
+        return own if own not in tried else rotation.last_resort(tried)
+
+    def _move(self, track: Track, queue: str) -> None:
+        left = track.held.get(track.queue)
+        if left is not None:
+            track.owed[track.queue] = left
+        track.owed.pop(queue, None)
+        track.queue = queue
+        track.generation += 1
+
+    def accepted(
+        self, key: Key, queue: str, last: Follows, generation: int, oldest: Oldest, now: int
+    ) -> bool:
+        """A queue has accepted a message of a session. True: that made a fence."""
+        self._stamp += 1
+        track = self._tracks.get(key)
+        is_new = track is None
+        if track is None:
+            fence = Fence(None if key[0] in self._away else now)
+            track = Track(queue, fence, generation=generation)
+            if len(self._tracks) < TRACKS_MAX or queue != self.home(key):
+                self._tracks[key] = track
+            else:
+                self._unseen[key[0], queue] = Unseen(fence, self._stamp)
+        known = track.held.get(queue)
+        if known is None or known.factory != last.factory or known.detour < last.detour:
+            track.held[queue] = last
+        track.stamps[queue] = self._stamp
+        if queue not in track.oldest:
+            track.oldest[queue] = oldest
+        if queue != track.queue:
+            track.owed[queue] = track.held[queue]
+            track.generation += 1
+        elif generation == track.generation:
+            track.owed.clear()
+        self._settle()
+        return is_new and track.fence.since_ms is not None
+
+    def went_direct(self, keys: Iterable[Key]) -> None:
+        """Messages of these sessions went to the primary while fences stand."""
+        for key in keys:
+            if len(self._direct) < DIRECT_MAX:
+                self._direct[key] = None
+
+    # --- looks ------------------------------------------------------------------------------------
+
+    def wanted(self) -> list[str]:
+        """The queues to look into now, in the order of the pairing."""
+        wanted = {queue for entity, queue in self._unseen if entity not in self._away}
+        for (entity, _), track in self._tracks.items():
+            if entity not in self._away:
+                wanted.update(track.held)
+        known = [queue for queue in self.queues if queue in wanted]
+        return known + sorted(wanted.difference(known))
+
+    def begin_look(self, queue: str) -> Look:
+        self._stamp += 1
+        return Look(queue, self._stamp)
+
+    def has_seen_enough(self, look: Look) -> bool:
+        """Whether the rest of the queue cannot change anything: every session that is waited for has been met."""
+        if any(queue == look.queue for entity, queue in self._unseen if entity not in self._away):
+            return False
+        return all(
+            key in look.met
+            for key, track in self._tracks.items()
+            if look.queue in track.held and key[0] not in self._away
+        )
+
+    def end_look(self, look: Look, now: int) -> Report:
+        """Draw the conclusions of a look."""
+        crossed = self._crossed(look)
+        fenced = self._met(look, now)
+        lifted: list[Key] = []
+        if look.is_complete:
+            for key in [key for key, track in self._tracks.items() if look.queue in track.held]:
+                if key not in look.met and self._tracks[key].stamps.get(look.queue, 0) < look.stamp:
+                    self._emptied(self._tracks[key], look.queue)
+                    if not self._tracks[key].held:
+                        del self._tracks[key]
+                        lifted.append(key)
+                        self.lifted += 1
+            untracked = {key[0] for key in look.met if key not in self._tracks}
+            for owner, queue in list(self._unseen):
+                is_known = owner not in untracked if owner else not untracked
+                if queue == look.queue and is_known and self._unseen[owner, queue].stamp < look.stamp:
+                    del self._unseen[owner, queue]
+        self._settle()
+        return Report(lifted, fenced, crossed)
+
+    def _met(self, look: Look, now: int) -> list[Key]:
+        """Note the sessions that were met. Returns those that are fenced for it."""
+        queue, fenced = look.queue, []
+        for key, (first, last) in look.met.items():
+            track = self._tracks.get(key)
+            oldest = Oldest(first.message_id, queue, first.first_send_ms)
+            follows = Follows(queue, last.factory, last.detour)
+            if track is not None:
+                if queue not in track.held:
+                    track.held[queue] = follows
+                    if queue != track.queue:
+                        track.owed[queue] = follows
+                        track.generation += 1
+                track.oldest[queue] = oldest
+            elif len(self._tracks) < TRACKS_MAX and self._is_unseen(key[0], look):
+                track = Track(queue, Fence(None if key[0] in self._away else now))
+                track.held[queue] = follows
+                track.oldest[queue] = oldest
+                self._tracks[key] = track
+                fenced.append(key)
+        return fenced
+
+    def _is_unseen(self, entity: str, look: Look) -> bool:
+        return (entity, look.queue) in self._unseen or (ALL, look.queue) in self._unseen
+
+    def _emptied(self, track: Track, queue: str) -> None:
+        del track.held[queue]
+        track.stamps.pop(queue, None)
+        track.oldest.pop(queue, None)
+        track.owed.pop(queue, None)
+        if queue == track.queue and track.held:
+            # Messages that said what they follow have left: the next one must say it again.
+            track.owed = dict(track.held)
+            track.generation += 1
+
+    def _crossed(self, look: Look) -> list[Key]:
+        """Sessions that others have parked while this client sent them to the primary, or may have. Each is reported once."""
+        crossed = []
+        for key, sent_ms in look.foreign.items():
+            spell = self._spells.get(key[0])
+            was_direct = spell is not None and spell[0] <= sent_ms < spell[1] and key[0] not in self._away
+            if (key in self._direct or was_direct) and key not in self._reported:
+                self._reported.add(key)
+                crossed.append(key)
+        return crossed
+
+    # --- the bound --------------------------------------------------------------------------------
+
+    def expire(self, now: int) -> tuple[list[Key], list[str]]:
+        """Apply the policy to fences that stand too long. Returns those sessions, and queues that are unseen too long."""
+        sessions: list[Key] = []
+        for key, track in self._tracks.items():
+            if track.fence.is_due(now, self._timeout_ms):
+                self._time_out(track.fence)
+                sessions.append(key)
+        queues: dict[str, None] = {}
+        for (_, queue), unseen in self._unseen.items():
+            if unseen.fence.is_due(now, self._timeout_ms):
+                self._time_out(unseen.fence)
+                queues[queue] = None
+        return sessions, list(queues)
+
+    def _time_out(self, fence: Fence) -> None:
+        fence.is_timed_out = True
+        fence.is_overtaken = self._policy == "overtake"
+
+
+class SendOrder:
+    """The order of one send: the keys of its messages, and which of them are not accepted yet."""
+
+    def __init__(
+        self, book: OrderBook, path: str, entity: str, keys: Sequence[str | None], wall_offset_ms: int
+    ) -> None:
+        self.left: Sequence[int] = range(len(keys))
+        """Places of the messages that no queue has accepted yet."""
+        self._book = book
+        self._path = path
+        self._entity = entity
+        self._keys = keys
+        self._wall_offset_ms = wall_offset_ms
+        self._names = [(entity, key) for key in dict.fromkeys(keys) if key is not None]
+        self._is_parked = False
+
+    def must_park(self) -> bool:
+        """Whether the send must go to the backlog although its entity takes sends."""
+        return self._is_parked or any(self._book.route(key) is not Route.DIRECT for key in self._names)
+
+    def refusal(self, now: int) -> SessionFencedError | None:
+        """Why the send may go nowhere: the fence of one of its sessions stands too long, and the policy is to raise."""
+        for key in self._names:
+            if self._book.route(key) is Route.REFUSE:
+                oldest = self._book.oldest(key)
+                if oldest is None:
+                    return SessionFencedError(self._path, key[1], self._book.home(key))
+                age_ms = max(0, now + self._wall_offset_ms - oldest.first_send_ms)
+                return SessionFencedError(self._path, key[1], oldest.queue, oldest.message_id, age_ms)
+        return None
+
+    def _first_key(self) -> Key | None:
+        for index in self.left:
+            key = self._keys[index]
+            if key is not None:
+                return self._entity, key
+        return None
+
+    def next_queue(self, rotation: Rotation, tried: Container[str]) -> str | None:
+        """The queue for the first message that is left. None: no queue is left for it."""
+        key = self._first_key()
+        if key is None:
+            return rotation.pick(tried) or rotation.last_resort(tried)
+        return self._book.plan(key, rotation, tried)[0]
+
+    def trial_queue(self) -> str | None:
+        """The queue that the send may try although it is out of the rotation: a session's own, while it is in no other."""
+        key = self._first_key()
+        return None if key is None or self._book.is_tracked(key) else self._book.home(key)
+
+    def planned(self, queue: str, rotation: Rotation, tried: Container[str]) -> list[Planned]:
+        """The messages that go to ``queue`` now, in their order. Those without a key go along."""
+        result = []
+        for index in self.left:
+            name = self._keys[index]
+            if name is None:
+                result.append(Planned(index, None))
+                continue
+            key = (self._entity, name)
+            if not self._book.is_tracked(key) and queue == self._book.home(key):
+                result.append(Planned(index, name))
+                continue
+            target, follows, generation = self._book.plan(key, rotation, tried)
+            if target == queue:
+                result.append(Planned(index, name, follows, generation))
+        return result
+
+    def accepted(self, queue: str, planned: Planned, last: Follows, oldest: Oldest, now: int) -> bool:
+        """A queue has accepted one of the messages. True: that made a fence."""
+        self._is_parked = True
+        if planned.key is None:
+            return False
+        return self._book.accepted((self._entity, planned.key), queue, last, planned.generation, oldest, now)
+
+    def went_direct(self) -> None:
+        """The primary has accepted the send."""
+        self._book.went_direct(self._names)
+
+
+def earlier(follows: Iterable[Follows], factory: str, detour: int) -> tuple[Follows, ...]:
+    """What a message with this number follows: of its own client only messages with lower numbers.
+
+    A send that returned before has lower numbers. Two messages whose sends overlap could wait for each other otherwise.
+    """
+    return tuple(
+        Follows(one.queue, factory, detour - 1) if one.factory == factory and one.detour >= detour else one
+        for one in follows
+    )
+
+
+def queue_order(key: Key, queues: Sequence[str]) -> list[str]:
+    """The backlog queues in the order in which a session uses them: the same in every process.
+
+    The first is the session's own. When a queue is missing, only its own sessions go elsewhere.
+    """
+    seed = f"{key[0]}\n{key[1]}\n".encode()
+    return sorted(
+        queues, key=lambda queue: (blake2b(seed + queue.lower().encode(), digest_size=8).digest(), queue)
+    )

@@ -1,0 +1,38 @@
+"""Pairs that keep the order of sessions. ``PAIRBUS_SEEDS=n`` runs more worlds, ``PAIRBUS_SEED=n`` replays one."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus.pairing.events import Kind
+from tests.simulation.pair.ordered import PLANTED, OrderedWorld
+from tests.simulation.seeds import groups, seeds
+
+
+@pytest.mark.promise("P15")
+@pytest.mark.parametrize("group", groups(seeds(40, least=2_000), 10))
+def test_sessions_arrive_in_order_across_outages_kills_and_evictions(group: list[int]) -> None:
+    for seed in group:
+        OrderedWorld(seed).run()
+
+
+@pytest.mark.long
+def test_the_worlds_are_cruel_enough_for_the_order() -> None:
+    events: dict[Kind, int] = {}
+    for seed in range(40):
+        world = OrderedWorld(seed)
+        world.run()
+        for kind, count in world.events.items():
+            events[kind] = events.get(kind, 0) + count
+
+    assert events[Kind.FENCE_STANDS] > 20
+    assert events[Kind.FENCE_LIFTED] > 20
+    assert events[Kind.FENCE_TIMED_OUT] > 5
+    assert events[Kind.QUEUE_EVICTED] > 10
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_of_the_order_is_caught(bug: str) -> None:
+    with pytest.raises(AssertionError, match="order:"):
+        for seed in range(200):
+            OrderedWorld(seed, bug=bug).run()

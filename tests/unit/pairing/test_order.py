@@ -1,0 +1,293 @@
+"""The rules of ``order="session"``, by example. Whole days of them are in ``tests/simulation/pair/ordered.py``."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pairbus import SessionFencedError
+from pairbus.pairing.parking import Follows
+from pairbus.pairing.rules.order import Key, Oldest, OrderBook, Route, Seen, SendOrder, queue_order
+from pairbus.pairing.rules.rotation import Rotation
+
+QUEUES = [f"p/x-servicebus-transfer/{index}" for index in range(3)]
+KEY: Key = ("orders", "a")
+HOME, SECOND, THIRD = queue_order(KEY, QUEUES)
+
+
+def paired(policy: str = "wait", timeout_ms: int = 1_000) -> OrderBook:
+    """A book of a client that has looked through all queues and found nothing."""
+    book = OrderBook(timeout_ms, policy)
+    book.paired(QUEUES, 0, 0)
+    for queue in book.wanted():
+        look(book, queue)
+    return book
+
+
+def rotation() -> Rotation:
+    return Rotation(QUEUES, 1_000, random.Random(1))
+
+
+def look(book: OrderBook, queue: str, *seen: Seen, is_complete: bool = True, now: int = 0) -> list[Key]:
+    """A look that shows these messages. Returns the sessions that are lifted."""
+    one = book.begin_look(queue)
+    for message in seen:
+        one.saw(message, "me")
+    one.is_complete = is_complete
+    return book.end_look(one, now).lifted
+
+
+def message(number: int, factory: str = "me", key: Key = KEY, sent_ms: int = 5) -> Seen:
+    return Seen(key, f"m{number}", factory, number, sent_ms)
+
+
+def accept(book: OrderBook, queue: str, number: int, generation: int = 0, now: int = 0) -> None:
+    oldest = Oldest(f"m{number}", queue, 5)
+    book.accepted(KEY, queue, Follows(queue, "me", number), generation, oldest, now)
+
+
+def failed_over() -> OrderBook:
+    book = paired()
+    book.failed_over("orders", 10)
+    return book
+
+
+def test_the_queue_of_a_session_is_the_same_in_every_process() -> None:
+    assert queue_order(("orders", "session-1"), QUEUES) == [QUEUES[2], QUEUES[0], QUEUES[1]]
+    assert queue_order(("orders", "session-1"), QUEUES[::-1])[0] == QUEUES[2]
+    homes = {queue_order(("orders", f"s{number}"), QUEUES)[0] for number in range(50)}
+    assert homes == set(QUEUES)
+
+
+def test_without_one_queue_only_its_own_sessions_go_elsewhere() -> None:
+    for number in range(50):
+        before = queue_order(("orders", f"s{number}"), QUEUES)
+        after = queue_order(("orders", f"s{number}"), [queue for queue in QUEUES if queue != HOME])
+        assert after == [queue for queue in before if queue != HOME]
+
+
+@pytest.mark.promise("P15")
+def test_a_healthy_client_that_has_seen_all_queues_asks_nothing() -> None:
+    book = paired()
+
+    assert not book.is_busy
+    assert book.wanted() == []
+    assert book.route(KEY) is Route.DIRECT
+
+
+@pytest.mark.promise("P15")
+def test_until_its_queue_is_seen_a_session_is_parked() -> None:
+    book = OrderBook(1_000, "wait")
+    book.paired(QUEUES, 0, 0)
+    assert book.route(KEY) is Route.PARK
+
+    for queue in (SECOND, THIRD):
+        look(book, queue)
+    assert book.route(KEY) is Route.PARK
+    look(book, HOME, is_complete=False)
+    assert book.route(KEY) is Route.PARK
+    look(book, HOME)
+    assert book.route(KEY) is Route.DIRECT
+
+
+@pytest.mark.promise("P15")
+def test_a_session_that_somebody_has_parked_is_fenced_at_pairing() -> None:
+    book = OrderBook(1_000, "wait")
+    book.paired(QUEUES, 0, 0)
+    for queue in QUEUES:
+        look(book, queue, *([message(7, "other")] if queue == HOME else []))
+
+    assert book.route(KEY) is Route.PARK
+    assert book.route(("orders", "b")) is Route.DIRECT
+    assert book.plan(KEY, rotation(), ())[0] == HOME
+    assert look(book, HOME) == [KEY]
+    assert book.route(KEY) is Route.DIRECT
+    assert not book.is_busy
+
+
+@pytest.mark.promise("P15")
+def test_after_failback_a_session_is_parked_until_a_look_shows_none_of_it() -> None:
+    book = failed_over()
+    accept(book, HOME, 1)
+    assert book.wanted() == []
+    assert book.recovered("orders", 20, 20) == [KEY]
+
+    assert book.route(KEY) is Route.PARK
+    assert look(book, HOME, message(1)) == []
+    assert book.route(KEY) is Route.PARK
+    assert look(book, HOME) == [KEY]
+    assert book.route(KEY) is Route.DIRECT
+
+
+@pytest.mark.promise("P15")
+def test_a_look_that_began_before_a_message_was_parked_lifts_nothing() -> None:
+    book = failed_over()
+    accept(book, HOME, 1)
+    book.recovered("orders", 20, 20)
+    stale = book.begin_look(HOME)
+    accept(book, HOME, 2)
+    stale.is_complete = True
+
+    assert book.end_look(stale, 30).lifted == []
+    assert book.route(KEY) is Route.PARK
+
+
+@pytest.mark.promise("P15")
+def test_a_look_that_began_before_failback_does_not_count_for_it() -> None:
+    book = failed_over()
+    early = book.begin_look(HOME)
+    book.recovered("orders", 20, 20)
+    early.is_complete = True
+    book.end_look(early, 20)
+
+    assert book.route(KEY) is Route.PARK
+
+
+@pytest.mark.promise("P15")
+def test_a_session_whose_queue_fails_follows_what_it_left_there() -> None:
+    book, queues = failed_over(), rotation()
+    accept(book, HOME, 1)
+    accept(book, HOME, 2)
+    queues.refused(HOME, 0, "full")
+
+    queue, follows, generation = book.plan(KEY, queues, ())
+    assert (queue, follows) == (SECOND, (Follows(HOME, "me", 2),))
+    assert book.plan(KEY, queues, ())[1] == follows, "until one that says so is accepted"
+    accept(book, SECOND, 3, generation)
+    assert book.plan(KEY, queues, ())[:2] == (SECOND, ())
+    queues.accepted(HOME)
+    assert book.plan(KEY, queues, ())[0] == SECOND, "it does not move back while messages are there"
+
+
+@pytest.mark.promise("P15")
+def test_a_message_that_the_old_queue_accepts_late_is_followed_too() -> None:
+    book, queues = failed_over(), rotation()
+    accept(book, HOME, 1)
+    queues.refused(HOME, 0, "full")
+    _, _, generation = book.plan(KEY, queues, ())
+    accept(book, SECOND, 3, generation)
+    accept(book, HOME, 2)
+
+    assert book.plan(KEY, queues, ())[:2] == (SECOND, (Follows(HOME, "me", 2),))
+
+
+def test_a_message_that_says_less_than_it_should_ends_nothing() -> None:
+    book, queues = failed_over(), rotation()
+    accept(book, HOME, 1)
+    queues.refused(HOME, 0, "full")
+    _, _, generation = book.plan(KEY, queues, ())
+    accept(book, HOME, 2)
+    accept(book, SECOND, 3, generation)
+
+    assert book.plan(KEY, queues, ())[1] == (Follows(HOME, "me", 2),)
+
+
+@pytest.mark.promise("P15")
+def test_the_fence_of_a_session_in_two_queues_is_lifted_when_both_are_empty() -> None:
+    book, queues = failed_over(), rotation()
+    accept(book, HOME, 1)
+    queues.refused(HOME, 0, "full")
+    accept(book, SECOND, 2, book.plan(KEY, queues, ())[2])
+    book.recovered("orders", 20, 20)
+
+    assert look(book, SECOND) == []
+    assert book.plan(KEY, queues, ())[:2] == (SECOND, (Follows(HOME, "me", 1),))
+    assert look(book, HOME) == [KEY]
+
+
+def test_a_queue_that_was_never_seen_is_followed_as_a_whole() -> None:
+    book, queues = OrderBook(1_000, "wait"), rotation()
+    book.paired(QUEUES, 0, 0)
+    queues.refused(HOME, 0, "away")
+
+    assert book.plan(KEY, queues, ())[:2] == (SECOND, (Follows(HOME),))
+    assert paired().plan(KEY, queues, ())[:2] == (SECOND, ())
+
+
+@pytest.mark.parametrize(
+    ("policy", "route"), [("wait", Route.PARK), ("raise", Route.REFUSE), ("overtake", Route.DIRECT)]
+)
+def test_at_its_bound_a_fence_follows_the_policy(policy: str, route: Route) -> None:
+    book = paired(policy)
+    book.failed_over("orders", 10)
+    accept(book, HOME, 1)
+    book.recovered("orders", 100, 100)
+
+    assert book.expire(1_099) == ([], [])
+    assert book.route(KEY) is Route.PARK
+    sessions, queues = book.expire(1_100)
+    assert (sessions, sorted(queues)) == ([KEY], sorted(QUEUES))
+    assert book.expire(1_200) == ([], []), "it is told once"
+    assert book.route(KEY) is route
+    book.failed_over("orders", 2_000)
+    book.recovered("orders", 3_000, 3_000)
+    assert book.route(KEY) is Route.PARK, "the next failback begins a new fence"
+
+
+def test_a_refused_send_names_the_oldest_message() -> None:
+    book = paired("raise")
+    book.failed_over("orders", 10)
+    accept(book, HOME, 1)
+    book.recovered("orders", 100, 100)
+    book.expire(5_000)
+    send = SendOrder(book, "Orders", "orders", [None, "a"], wall_offset_ms=0)
+
+    refusal = send.refusal(6_005)
+    assert isinstance(refusal, SessionFencedError)
+    assert (refusal.session, refusal.message_id, refusal.age_ms, refusal.queue) == ("a", "m1", 6_000, HOME)
+    assert "6 s old" in str(refusal)
+    assert SendOrder(book, "Orders", "orders", ["b"], 0).refusal(6_005) is not None, "its queue is unseen"
+
+
+def test_messages_of_a_list_go_to_the_queues_of_their_sessions() -> None:
+    book, queues = failed_over(), rotation()
+    keys = [f"s{number % 5}" for number in range(20)]
+    send = SendOrder(book, "orders", "orders", [*keys, None], 0)
+    gone: dict[str, list[int]] = {}
+    while send.left:
+        queue = send.next_queue(queues, ())
+        assert queue is not None
+        planned = [one.index for one in send.planned(queue, queues, ())]
+        gone.setdefault(queue, []).extend(planned)
+        send.left = [index for index in send.left if index not in planned]
+
+    for queue, indexes in gone.items():
+        assert indexes == sorted(indexes)
+        assert {queue_order(("orders", keys[index]), QUEUES)[0] for index in indexes if index < 20} <= {queue}
+
+
+@pytest.mark.promise("P15")
+def test_it_is_told_when_another_client_parked_a_session_that_this_one_sent() -> None:
+    book = paired()
+    book.is_failing("orders", 500)
+    book.failed_over("orders", 600)
+    book.recovered("orders", 900, 900)
+    crossing = book.begin_look(HOME)
+    for seen in (message(1, "other", sent_ms=400), message(2, "other", ("orders", "b"), sent_ms=550)):
+        crossing.saw(seen, "me")
+
+    assert book.end_look(crossing, 950).crossed == [KEY], "the other was parked while nobody could send"
+
+
+def test_beyond_a_bound_only_the_queue_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pairbus.pairing.rules.order.TRACKS_MAX", 0)
+    book = paired()
+    accept(book, HOME, 1)
+
+    assert not book.is_tracked(KEY)
+    assert book.route(KEY) is Route.PARK
+    look(book, HOME)
+    assert book.route(KEY) is Route.DIRECT
+
+
+def test_the_oldest_message_of_an_entity_is_known() -> None:
+    book = failed_over()
+    assert book.oldest_of("orders") is None
+    accept(book, HOME, 1)
+    assert book.oldest_of("orders") == 5
+    assert book.fenced("orders") == 0
+    book.recovered("orders", 20, 20)
+    look(book, HOME, message(9, sent_ms=77))
+    assert book.oldest_of("orders") == 77
+    assert book.fenced("orders") == 1
