@@ -104,6 +104,16 @@ class NodeProcess:
             return {}
         return found
 
+    def metric(self, name: str) -> float:
+        """One value of ``/health/metrics``; its labels are part of the name."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == name)
+
+    def relayed(self) -> int:
+        """How many connections this node has relayed."""
+        return int(self.metric("pairbus_cluster_relayed_connections_total"))
+
     @property
     def role(self) -> str:
         return str(self.health().get("role", "")) if self.is_running else ""
