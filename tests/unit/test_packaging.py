@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import configparser
+import json
+import os
 import re
 import tomllib
 from pathlib import Path
 
-from pairbus.cli.broker.serve import serve
+import pytest
+
+from pairbus.cli.broker.serve import ServeFlags, serve
+from pairbus.server.config.options import make_options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,3 +108,32 @@ def test_every_option_in_the_packaging_exists() -> None:
 
     assert {"--node", "--advertise"} <= used <= known
     assert len(commands) == 2
+
+
+def test_the_containers_of_the_compose_file_start_two_nodes_of_one_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compose = (ROOT / "packaging" / "compose.yaml").read_text()
+    container = (ROOT / "packaging" / "Containerfile").read_text()
+    (entry,) = (json.loads(line) for line in re.findall(r"^ENTRYPOINT (.*)$", container, re.MULTILINE))
+    (store,) = re.findall(r"PAIRBUS_STORE: (\S+)", compose)
+    monkeypatch.setenv("PAIRBUS_STORE", store)
+    made = []
+    for line in re.findall(r"^ +command: \[(.*)\]$", compose, re.MULTILINE):
+        words = [*entry[2:], *(word.strip().strip('"') for word in line.split(","))]
+        at = words.index("--ready-file")
+        del words[at : at + 2]  # its directory is the container's
+        context = serve.make_context("serve", words)
+        made.append(make_options(ServeFlags(**context.params), os.environ))
+
+    first, second = (options.cluster for options in made)
+    assert first is not None
+    assert second is not None
+    assert {options.namespace for options in made} == {"contoso"}
+    assert first.node != second.node
+    assert first.lease_ms == second.lease_ms
+    for cluster in (first, second):
+        assert cluster.advertise == (cluster.node, 5671)
+        assert re.search(rf"^  {cluster.node}:", compose, re.MULTILINE), (
+            "the other node finds it by its service's name"
+        )

@@ -28,7 +28,8 @@ MEMORY: Final = "memory:"
 """The store's URL that keeps nothing beyond the process, for tests."""
 CONFIG_BYTES_MAX: Final = 16 * 1024 * 1024
 SECRET_BYTES_MAX: Final = 4096
-LEASE_SECONDS_DEFAULT: Final = 5.0
+LEASE_SECONDS_DEFAULT: Final = 3.0
+"""With time to spare shorter than the failover interval of paired clients: a takeover is no outage."""
 LEASE_SECONDS_MIN: Final = 0.5
 LEASE_SECONDS_MAX: Final = 300.0
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -158,7 +159,7 @@ class ServeSettings:
     )
     lease: float | None = option(
         "Seconds that the owner of the namespace may serve without hearing from the database; another node takes over after about "
-        "so long.  [default: 5]",
+        "so long.  [default: 3]",
         metavar="SECONDS",
     )
     tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
