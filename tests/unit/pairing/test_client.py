@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.core.exceptions import ServiceResponseTimeoutError
 from azure.servicebus import exceptions as sdk
 
-from pairbus import AlreadyPairedError, ClientClosedError, Health, PartnerClosedError, SendAvailabilityOptions
+from pairbus import (
+    AlreadyPairedError,
+    ClientClosedError,
+    Health,
+    NoBacklogQueuesError,
+    PartnerClosedError,
+    SendAvailabilityOptions,
+)
 from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.client.management import Management
 from pairbus.pairing.client.registry import pairings
@@ -383,5 +391,32 @@ def test_keys_and_signatures_of_azure_core_are_understood(stage: Stage) -> None:
         client._credential = AzureSasCredential("SharedAccessSignature sr=x&sig=y&se=1&skn=z")
         with pytest.raises(NoManageRight):
             await Management(AsyncioRuntime(), client, {}).backlog_queues("p")
+
+    stage.play(act)
+
+
+class SilentSecondary:
+    """Lists its queues, and answers no request to create one."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def backlog_queues(self, _primary: str) -> list[Any]:
+        return []
+
+    async def create(self, _name: str, _identity: str) -> bool:
+        self.asked += 1
+        raise ServiceResponseTimeoutError("Read timed out.")
+
+
+def test_a_secondary_that_falls_silent_is_asked_for_one_queue_and_no_more(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        secondary: Any = SilentSecondary()
+        bench.client._setup._management = secondary
+        with pytest.raises(NoBacklogQueuesError, match="Read timed out"):
+            await bench.client.pair()
+        assert secondary.asked == 1
+        await bench.client.close()
 
     stage.play(act)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import exceptions as sdk
@@ -12,6 +13,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus import ClientClosedError, EntityGoneError, Health, UsageError, outcome_of
 from pairbus.pairing.parking import passport_of
+from pairbus.pairing.runtime.attempts import LinkClosed
 from pairbus.pairing.scheduled import ParkedSchedule
 from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeSender, Stage, refuse, silence, text
 
@@ -446,5 +448,33 @@ def test_a_send_on_what_is_closed_already_is_a_fail(stage: Stage) -> None:
         for refused in (of_sender, of_schedule, of_client):
             assert outcome_of(refused.value) == "fail"
         assert outcome_of(interrupted.value) == "unknown", "its message had left"
+
+    stage.play(act)
+
+
+@pytest.mark.promise("P44")
+def test_whatever_races_with_close_ends_in_the_error_of_a_closed_client(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench()
+        sender = bench.paired().get_queue_sender("orders")
+        await sender.send_messages(text(1))
+        link: Any = sender._primary
+        # The link is closed, and nobody has said yet that its sender is.
+        await link.close()
+
+        async def closed(*_arguments: object, **_options: object) -> None:
+            raise LinkClosed
+
+        link.call, link.sender.cancel_scheduled_messages = closed, None
+        with pytest.raises(ClientClosedError):
+            await sender.cancel_scheduled_messages(7)
+        for call in (
+            lambda: sender.send_messages(text(2)),
+            lambda: sender.schedule_messages(text(3), datetime.now(UTC)),
+        ):
+            with pytest.raises(ClientClosedError):
+                await call()
+        await bench.client.close()
+        assert bench.parked() == 0, "it is no outage"
 
     stage.play(act)

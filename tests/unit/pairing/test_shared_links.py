@@ -388,6 +388,6 @@ async def test_a_time_limit_ends_in_the_sdks_own_error() -> None:
             await asyncio.Event().wait()
 
     link: Any = SimpleNamespace(sender=Silent())
-    with pytest.raises(OperationTimeoutError, match=r"within 0\.01 seconds") as caught:
+    with pytest.raises(OperationTimeoutError, match="did not end in time") as caught:
         await AsyncioLink.send(link, "message", 0.005, 0.01)
     assert isinstance(caught.value.__cause__, TimeoutError)

@@ -23,7 +23,7 @@ from pairbus.pairing.client.cancel import Withdraw, cancel_parked
 from pairbus.pairing.client.fences import LOOK_SECONDS, Fences
 from pairbus.pairing.client.limits import headroom_of
 from pairbus.pairing.client.registry import pairings
-from pairbus.pairing.client.setup import Setup
+from pairbus.pairing.client.setup import UNREACHABLE, Setup
 from pairbus.pairing.client.spooling import Spooling
 from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.client.watch import watch
@@ -48,7 +48,7 @@ from pairbus.sdk.connection_string import (
     normal_host,
     parse_connection_string,
 )
-from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.failures import classify
 
 if TYPE_CHECKING:
     from typing import Self
@@ -63,9 +63,6 @@ logger = logging.getLogger("pairbus.pairing")
 
 CLOSE_SECONDS_DEFAULT: Final = 15.0
 HANDLER_CLOSE_SECONDS: Final = 2.0
-UNREACHABLE: Final = (Failure.TIMEOUT, Failure.CONNECTION)
-"""Errors with which a secondary that is set up later, by a client with a spool, may fail when the client is paired."""
-
 Official = TypeVar("Official")
 Sender = TypeVar("Sender")
 _Method = TypeVar("_Method", bound=Callable[..., Any])

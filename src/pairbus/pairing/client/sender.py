@@ -43,7 +43,7 @@ from pairbus.pairing.rules.flow import (
     first_attempt_ms,
 )
 from pairbus.pairing.rules.health import Health
-from pairbus.pairing.runtime.attempts import NotWanted, current_attempts, notice
+from pairbus.pairing.runtime.attempts import LinkClosed, NotWanted, current_attempts, notice
 from pairbus.pairing.scheduled import split_handles
 from pairbus.sdk import handlers, message_bytes
 from pairbus.sdk.failures import Failure, classify, is_refusal
@@ -171,7 +171,13 @@ class SenderCore:
             link = self._primary_link()
             left = max(0.001, until - time.monotonic())
             cancel = link.sender.cancel_scheduled_messages
-            await link.call(cancel, left + GRACE_SECONDS, plain, timeout=None if timeout is None else left)
+            try:
+                await link.call(
+                    cancel, left + GRACE_SECONDS, plain, timeout=None if timeout is None else left
+                )
+            except (LinkClosed, ValueError) as error:
+                self._raise_if_closed(error)
+                raise
         in_doubt = [handle.message_id for handle in parked if handle.has_other_copy]
         if in_doubt:
             raise CancelInDoubtError(self.entity_name, in_doubt)
@@ -186,6 +192,7 @@ class SenderCore:
                 await link.open(ASK_SECONDS)
                 limit = message_bytes.batch_limit(link.sender)
             except Exception as error:
+                self._raise_if_closed(error)
                 if not self._state.is_paired or classify(error) is Failure.INVALID:
                     raise
                 now = self._state.clock()
@@ -520,7 +527,7 @@ class SenderCore:
         """A send that races with close fails because of it, and is never detoured (P44)."""
         if isinstance(error, PairingError):
             raise error
-        if self._is_closed or self._client.is_closed:
+        if self._is_closed or self._client.is_closed or isinstance(error, LinkClosed):
             raise ClientClosedError(
                 f"the sender of {self.entity_name!r} was closed while it was sending"
             ) from error

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
 
 PROBE_SECONDS: Final = 10.0
+UNREACHABLE: Final = (Failure.TIMEOUT, Failure.CONNECTION)
+"""The secondary does not answer. A client with a spool may be paired all the same, and sets it up later."""
 
 
 class Setup:
@@ -69,6 +71,8 @@ class Setup:
             except Exception as error:  # noqa: BLE001 - pairing succeeds with the other queues
                 last = error
                 self._state.emit(Kind.QUEUE_UNUSABLE, name_of(primary, index), str(error), is_loud=True)
+                if error.__cause__ is not None and classify(error.__cause__) in UNREACHABLE:
+                    break  # each further queue would take as long
         for index, queue in existing.items():
             self._report_differences(queue)
             if queue.obstacle:

@@ -111,6 +111,8 @@ class PairedServiceBusClient(PairedClient[ServiceBusClient, PairedSender], Servi
     def pair(self) -> None:
         """Find or create the backlog queues in the secondary. The primary may be down meanwhile.
 
+        A secondary that takes connections and does not answer is given up after two attempts of 15 seconds.
+
         Raises:
             AlreadyPairedError: This client, its options or the secondary are in a pairing already.
             NoBacklogQueuesError: Not one backlog queue can be used; the client can be paired again later.

@@ -363,4 +363,4 @@ async def _within(seconds: float, what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise OperationTimeoutError(message=f"{what} did not end within {seconds:g} seconds.") from error
+        raise OperationTimeoutError(message=f"{what} did not end in time.") from error

@@ -145,9 +145,8 @@ class ThreadLink:
         except ServiceBusError as error:
             if self.is_closed or time.monotonic() < self.until or classify(error) not in IN_DOUBT:
                 raise
-            raise OperationTimeoutError(
-                message=f"The request did not end within {seconds:g} seconds."
-            ) from error
+            # No number: the caller's own time may be longer than the part of it that this attempt had.
+            raise OperationTimeoutError(message="The request did not end in time.") from error
         finally:
             self.until = NEVER
             self.turn.release()
