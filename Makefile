@@ -16,6 +16,8 @@ SEEDS ?= 300
 SEED ?=
 # Options of the model of many cells: --check, --measure.
 MODEL ?=
+# Options of the benchmark of other loads: --only topics, --full.
+LOADS ?=
 # How often the soak kills the broker, and how long the fuzzer looks.
 KILLS ?= 200
 FUZZ_SECONDS ?= 60
@@ -37,7 +39,7 @@ CHECKED := tests/unit tests/typing tests/property tests/contract tests/simulatio
 
 .DEFAULT_GOAL := help
 .PHONY: help setup fmt lint types imports check test contract integration conformance sim soak soak-cluster soak-scale soak-spark soak-strangers fuzz fast slow compiled browser \
-        bench-broker bench-settle bench-pairing bench-spark bench-scale bench demo docs site dist lock clean
+        bench-broker bench-loads bench-settle bench-pairing bench-spark bench-scale bench demo docs site dist lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +135,9 @@ compiled: fast ## Everything that `make test` runs, on the compiled form (needs 
 bench-broker: $(STAMP) ## Messages per second, beside the peers that are installed; STORE=postgresql: beside itself with that store
 	$(BIN)/python -m bench.broker $(if $(STORE),--store $(STORE))
 
+bench-loads: $(STAMP) ## Topics, sessions, large messages, a long backlog and other loads, beside a plain queue; LOADS="--only topics" for one
+	@$(BIN)/python -m bench.loads $(LOADS)
+
 bench-settle: $(STAMP) ## What waiting for each settlement costs
 	@$(BIN)/python -m bench.settle
 
@@ -146,7 +151,7 @@ bench-spark: $(STAMP) ## The Spark syphon beside the in-process one and the plai
 bench-scale: $(STAMP) ## A model of 100,000 namespaces from measured costs; MODEL="--check" runs its small end here too
 	@$(BIN)/python -m bench.scale $(MODEL)
 
-bench: bench-broker bench-settle bench-pairing bench-spark bench-scale ## All benchmarks
+bench: bench-broker bench-loads bench-settle bench-pairing bench-spark bench-scale ## All benchmarks
 
 demo: $(STAMP) ## The whole story in a minute: an outage, the backlog, the drain, the bill, the proof
 	@$(BIN)/python -m pairbus demo

@@ -12,7 +12,7 @@
 #include "net.h"
 #include "null.h"
 
-enum { CONNECTIONS_MAX = 512, STAMP_SIZE = 20, SEND_TAG_SIZE = 4 };
+enum { CONNECTIONS_MAX = 4096, STAMP_SIZE = 20, SEND_TAG_SIZE = 4 };
 enum { SESSION_WINDOW_MIN = 65535, CLOSE_WAIT_MS = 3000, TICK_MS = 200 };
 #define STAMP_MAGIC UINT32_C(0x50424c44)
 #define ACKED_BIT (UINT64_C(1) << 63)
@@ -41,12 +41,14 @@ typedef struct {
 } conn_t;
 
 static struct {
-    const char *mode, *host, *hostname, *user, *password, *address;
-    int port, connections, window, two_step, verify, serve_null_port;
+    const char *mode, *host, *hostname, *user, *password, *address, *receive_address, *subject;
+    int port, connections, window, two_step, verify, deletes, spread, serve_null_port;
+    uint64_t sessions;
     size_t size;
     uint64_t count;
     double seconds, timeout, rate;
-} opt = {"both", "127.0.0.1", NULL, NULL, NULL, "q", 5672, 1, 100, 0, 1, -1, 1024, 0, 0, 30, 0};
+} opt = {.mode = "both", .host = "127.0.0.1", .address = "q", .port = 5672, .connections = 1, .window = 100, .verify = 1,
+         .serve_null_port = -1, .size = 1024, .timeout = 30};
 
 static conn_t conns[CONNECTIONS_MAX];
 static int conn_count, sender_count, sends, receives;
@@ -111,17 +113,25 @@ static void write_terminus(buf_t *b, unsigned code, const char *address) { /* so
     list_end(b, l, 1);
 }
 
+/* Where a connection sends to or receives from; with --spread each of so many queues has its share of connections. */
+static void address_of(const conn_t *c, char *out, size_t size) {
+    const char *address = !c->is_sender && opt.receive_address ? opt.receive_address : opt.address;
+    if (opt.spread) snprintf(out, size, "%s-%d", address, c->number % opt.spread);
+    else snprintf(out, size, "%s", address);
+}
+
 static void write_attach(conn_t *c) {
-    char name[64];
+    char name[64], address[512];
+    address_of(c, address, sizeof address);
     snprintf(name, sizeof name, "%s-%08x-%d", c->is_sender ? "sender" : "receiver", run_id, c->number);
     size_t f = frame_start(&c->out, 0), l = list_start(&c->out, ATTACH);
     put_string(&c->out, name);
     put_uint(&c->out, 0);
     put_bool(&c->out, !c->is_sender);
-    put_ubyte(&c->out, 0); /* the sender of deliveries leaves them unsettled */
+    put_ubyte(&c->out, !c->is_sender && opt.deletes ? 1 : 0); /* 1: the broker settles what it delivers, and forgets it */
     put_ubyte(&c->out, !c->is_sender && opt.two_step ? 1 : 0);
-    write_terminus(&c->out, 0x28, c->is_sender ? name : opt.address);
-    write_terminus(&c->out, 0x29, c->is_sender ? opt.address : name);
+    write_terminus(&c->out, 0x28, c->is_sender ? name : address);
+    write_terminus(&c->out, 0x29, c->is_sender ? address : name);
     if (c->is_sender) {
         put_null(&c->out);
         put_null(&c->out);
@@ -177,7 +187,7 @@ static void write_hex(uint8_t *at, uint64_t value, int digits) {
 }
 
 static void prepare_sender(conn_t *c) {
-    make_transfer(&c->template, opt.size, SEND_TAG_SIZE);
+    make_transfer(&c->template, opt.size, SEND_TAG_SIZE, opt.subject, opt.sessions > 0);
     uint8_t *p = c->template.bytes.p;
     if (buf_used(&c->template.bytes) > c->peer_frame_max)
         die("--size %zu does not fit the broker's max-frame-size %u", opt.size, c->peer_frame_max);
@@ -212,6 +222,7 @@ static void send_allowed(conn_t *c, uint64_t now) {
         put_u32_at(at + t->delivery_id, (uint32_t)c->sent);
         put_u32_at(at + t->tag, (uint32_t)c->sent);
         write_hex(at + t->message_id + 16, c->sent, 16);
+        if (opt.sessions) write_hex(at + t->session, c->sent % opt.sessions, SESSION_ID_SIZE);
         if (opt.size >= STAMP_SIZE) put_u64_at(at + t->body + 12, c->sent);
         c->out.len += n;
         c->times[c->sent++] = now;
@@ -576,6 +587,7 @@ static void run(void) {
 static const char USAGE[] =
     "usage: load send|receive|both [--host H] [--port P] [--hostname H] [--user U --password P] [--address A]\n"
     "            [--size BYTES] [--window N] [--connections N] (--count N | --seconds S) [--two-step] [--no-verify]\n"
+    "            [--receive-address A] [--spread N] [--subject TEXT] [--sessions N] [--delete]\n"
     "            [--timeout S] [--rate N]      N: messages a second and sender, at most; without it as many as the window lets through\n"
     "       load --serve-null PORT [--size BYTES]      the null broker: answers at once, stores nothing\n";
 
@@ -585,6 +597,7 @@ static void parse(int argc, char **argv) {
         if (!strcmp(name, "send") || !strcmp(name, "receive") || !strcmp(name, "both")) { opt.mode = name; continue; }
         if (!strcmp(name, "--two-step")) { opt.two_step = 1; continue; }
         if (!strcmp(name, "--no-verify")) { opt.verify = 0; continue; }
+        if (!strcmp(name, "--delete")) { opt.deletes = 1; continue; }
         if (i + 1 >= argc) { fputs(USAGE, stderr); exit(2); }
         const char *value = argv[++i];
         if (!strcmp(name, "--host")) opt.host = value;
@@ -593,6 +606,10 @@ static void parse(int argc, char **argv) {
         else if (!strcmp(name, "--user")) opt.user = value;
         else if (!strcmp(name, "--password")) opt.password = value;
         else if (!strcmp(name, "--address")) opt.address = value;
+        else if (!strcmp(name, "--receive-address")) opt.receive_address = value;
+        else if (!strcmp(name, "--spread")) opt.spread = atoi(value);
+        else if (!strcmp(name, "--subject")) opt.subject = value;
+        else if (!strcmp(name, "--sessions")) opt.sessions = (uint64_t)atoll(value);
         else if (!strcmp(name, "--size")) opt.size = (size_t)atol(value);
         else if (!strcmp(name, "--window")) opt.window = atoi(value);
         else if (!strcmp(name, "--connections")) opt.connections = atoi(value);

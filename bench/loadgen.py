@@ -48,11 +48,27 @@ class Load:
     rate: float = 0.0
     """Messages a second and sender at most; 0: as many as the window lets through."""
     is_verified: bool = True
+    address: str = ""
+    """Where to send; empty: the peer's own queue."""
+    receive_address: str = ""
+    """Where to receive, if not from there."""
+    subject: str = ""
+    sessions: int = 0
+    """So many session ids take turns; 0: none."""
+    spread: int = 0
+    """So many queues, named ``<address>-0`` and on, share the connections."""
+    deletes: bool = False
+    """Receive and delete, instead of peek-lock."""
 
     def arguments(self) -> list[str]:
         words = [self.mode, "--window", str(self.window), "--connections", str(self.connections)]
         words += ["--count", str(self.count)] if self.count else ["--seconds", str(self.seconds)]
         words += ["--rate", str(self.rate)] if self.rate else []
+        words += ["--receive-address", self.receive_address] if self.receive_address else []
+        words += ["--subject", self.subject] if self.subject else []
+        words += ["--sessions", str(self.sessions)] if self.sessions else []
+        words += ["--spread", str(self.spread)] if self.spread else []
+        words += ["--delete"] if self.deletes else []
         return words if self.is_verified else [*words, "--no-verify"]
 
 
@@ -70,7 +86,7 @@ class LoadGenerator:
             raise BenchError(f"{' '.join(command)} failed:\n{done.stderr}")
 
     def run(self, peer: Peer, load: Load) -> LoadResult:
-        where = ["--host", peer.host, "--port", str(peer.port), "--address", peer.address]
+        where = ["--host", peer.host, "--port", str(peer.port), "--address", load.address or peer.address]
         who = ["--user", peer.user, "--password", peer.password] if peer.user else []
         done = subprocess.run(
             [str(self._binary), *load.arguments(), *where, *who],

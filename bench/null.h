@@ -125,11 +125,11 @@ static int serve_input(served_t *s) {
 static void serve_null(int port, size_t body_size) {
     static served_t served[NULL_CONNECTIONS_MAX];
     struct pollfd polls[NULL_CONNECTIONS_MAX + 1];
-    template_t canned = {{0}, 0, 0, 0, 0, 0};
+    template_t canned = {{0}, 0, 0, 0, 0, 0, 0};
     int count = 0, on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {0};
     socklen_t address_size = sizeof address;
-    make_transfer(&canned, body_size, NULL_TAG_SIZE);
+    make_transfer(&canned, body_size, NULL_TAG_SIZE, NULL, 0);
     address.sin_family = AF_INET;
     address.sin_port = htons((uint16_t)port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -11,8 +11,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.peer import BenchError, Peer
+from pairbus.testing.entities import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 QUEUE = "bench"
 READY_TIMEOUT_S = 30
@@ -39,11 +44,16 @@ class OurBroker:
         options: tuple[str, ...] = (),
         name: str = "PairBus",
         beside: tuple[int, ...] = (),
+        declared: Mapping[str, object] | None = None,
+        module: str = "pairbus",
     ) -> None:
+        """``declared``: more queues and topics, as the configuration file spells them. ``module``: run instead of ``pairbus``."""
         self._home = Path(tempfile.mkdtemp(prefix="pairbus-", dir=base))
         self._options = options
         self._name = name
         self._beside = beside
+        self._module = module
+        self._config = configuration("bench", [QUEUE], further=declared)
         self._process: subprocess.Popen[bytes] | None = None
         self.http = ""
         self.connection_string = ""
@@ -61,13 +71,11 @@ class OurBroker:
 
     def _start(self) -> None:
         config = self._home / "config.json"
-        queues = [{"Name": QUEUE, "Properties": {}}]
-        namespaces = [{"Name": "bench", "Queues": queues, "Topics": []}]
-        config.write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
+        config.write_text(json.dumps(self._config))
         serve = [
             sys.executable,
             "-m",
-            "pairbus",
+            self._module,
             "serve",
             "--namespace",
             "bench",
@@ -110,6 +118,15 @@ class OurBroker:
             pid=self._process.pid,
             beside=self._beside,
         )
+
+    def reopen(self) -> Peer:
+        """Kill the process and start it again over the same store; returns when it is ready."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        (self._home / "ready.json").unlink()
+        self._start()
+        return self._wait_ready()
 
     def _stop(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -294,12 +294,13 @@ static void write_empty_list(buf_t *b, unsigned code) { /* end and close without
 /* One transfer with room to patch: the generator copies it and changes the numbers. */
 typedef struct {
     buf_t bytes;
-    size_t delivery_id, tag, tag_size, message_id, body; /* offsets into bytes */
+    size_t delivery_id, tag, tag_size, message_id, session, body; /* offsets into bytes */
 } template_t;
 
-enum { MESSAGE_ID_SIZE = 32 };
+enum { MESSAGE_ID_SIZE = 32, SESSION_ID_SIZE = 8 };
 
-static void make_transfer(template_t *t, size_t body_size, size_t tag_size) {
+/* `subject` may be NULL; `has_session`: with a group-id of SESSION_ID_SIZE characters. */
+static void make_transfer(template_t *t, size_t body_size, size_t tag_size, const char *subject, int has_session) {
     static const uint8_t zeros[64];
     buf_t *b = &t->bytes;
     size_t f = frame_start(b, 0), l = list_start(b, TRANSFER);
@@ -314,10 +315,24 @@ static void make_transfer(template_t *t, size_t body_size, size_t tag_size) {
     list_end(b, l, 5);
     static const uint8_t durable[] = {0x00, 0x53, 0x70, 0xc0, 0x02, 0x01, 0x41};
     put_bytes(b, durable, sizeof durable);
-    static const uint8_t properties[] = {0x00, 0x53, 0x73, 0xc0, MESSAGE_ID_SIZE + 3, 0x01, 0xa1, MESSAGE_ID_SIZE};
-    put_bytes(b, properties, sizeof properties);
-    t->message_id = buf_used(b);
-    for (int i = 0; i < MESSAGE_ID_SIZE; i++) put_u8(b, '0');
+    put_u8(b, 0x00); put_u8(b, 0x53); put_u8(b, 0x73); put_u8(b, 0xc0); /* a short list, as clients write it */
+    size_t properties = buf_used(b);
+    put_u8(b, 0);
+    put_u8(b, has_session ? 11 : subject ? 4 : 1);
+    static const char id[] = "00000000000000000000000000000000";
+    t->message_id = buf_used(b) + 2;
+    put_var(b, 0xa1, id, MESSAGE_ID_SIZE);
+    if (subject || has_session) {
+        put_null(b);
+        put_null(b);
+        if (subject) put_string(b, subject); else put_null(b);
+    }
+    if (has_session) {
+        for (int i = 4; i < 10; i++) put_null(b);
+        t->session = buf_used(b) + 2;
+        put_var(b, 0xa1, id, SESSION_ID_SIZE);
+    }
+    b->p[b->off + properties] = (uint8_t)(buf_used(b) - properties - 1);
     put_u8(b, 0x00); put_u8(b, 0x53); put_u8(b, DATA_SECTION); put_u8(b, 0xb0);
     put_u32(b, (uint32_t)body_size);
     t->body = buf_used(b);
