@@ -23,6 +23,7 @@ def broker() -> Iterator[Namespace]:
         "plain",
         "file",
         "copies",
+        "large",
         "dead",
         "empty",
         Queue("sessions", requires_session=True),
@@ -67,6 +68,18 @@ def test_a_file_that_is_not_there_is_named(broker: Namespace, tmp_path: Path) ->
 
 def test_copies(broker: Namespace) -> None:
     assert "sent 205" in run(broker, "send", "copies", "--count", "205", "again").stdout
+
+
+def test_copies_that_fit_into_no_single_batch_are_sent_in_several(broker: Namespace, tmp_path: Path) -> None:
+    file = tmp_path / "large.bin"
+    file.write_bytes(b"x" * 140_000)
+    assert "sent 5" in run(broker, "send", "large", "--file", str(file), "--count", "5").output
+    file.write_bytes(b"x" * 300_000)
+    assert "exceeds the limit" in run(broker, "send", "large", "--file", str(file), "--count", "2").output
+
+    with broker.client() as client, client.get_queue_receiver("large") as receiver:
+        found = receiver.peek_messages(max_message_count=9)
+        assert [len(b"".join(message.body)) for message in found] == [140_000] * 5
 
 
 def test_typed_properties_reach_sql_filters(broker: Namespace) -> None:

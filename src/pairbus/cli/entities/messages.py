@@ -26,9 +26,15 @@ from pairbus.model.text import safe_text
 from pairbus.model.typed_text import property_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
+    from azure.servicebus import (
+        ServiceBusClient,
+        ServiceBusMessage,
+        ServiceBusReceivedMessage,
+        ServiceBusReceiver,
+        ServiceBusSender,
+    )
 
 SEND_BATCH: Final = 100
 PEEK_PAGE: Final = 250
@@ -152,12 +158,33 @@ def send(flags: SendFlags) -> int:
                 )
                 for body in itertools.islice(bodies, SEND_BATCH)
             ]:
-                sender.send_messages(messages)
+                _send_batches(sender, messages)
                 sent += len(messages)
         show({"entity": flags.entity, "sent": sent}, flags.as_json, f"sent {sent} to {flags.entity}")
         return 0
 
     return _refusing(flags.entity, work, flags.session, SEND_HINT)
+
+
+def _send_batches(sender: ServiceBusSender, messages: Sequence[ServiceBusMessage]) -> None:
+    """Send messages in as few batches as their sizes allow; one that fits into no batch goes alone."""
+    from azure.servicebus.exceptions import MessageSizeExceededError
+
+    batch = sender.create_message_batch()
+    for message in messages:
+        try:
+            batch.add_message(message)
+            continue
+        except MessageSizeExceededError:
+            if len(batch):
+                sender.send_messages(batch)
+                batch = sender.create_message_batch()
+        try:
+            batch.add_message(message)
+        except MessageSizeExceededError:
+            sender.send_messages(message)
+    if len(batch):
+        sender.send_messages(batch)
 
 
 def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
