@@ -161,7 +161,14 @@ def assemble_shard(
     """An assembler for a node of a cluster: over the log of a shard that was just acquired. ``wrap``: see ``web.page.Page.assembling``."""
 
     def assembled(options: Options, now: int, acquired: Acquired, may_retry: Callable[[], bool]) -> Assembly:
-        store = open_table_store(database, acquired, may_retry, options.namespace)
+        cluster = options.cluster
+        store = open_table_store(
+            database,
+            acquired,
+            may_retry,
+            options.namespace,
+            bytes_max=cluster.store_bytes_max if cluster is not None else None,
+        )
 
         def over_store(options: Options, now: int) -> Assembly:
             return assemble(options, now, store)
@@ -215,6 +222,7 @@ def open_table_store(
     name: str,
     *,
     reserve_bytes: int = RESERVE_BYTES,
+    bytes_max: int | None = None,
 ) -> TableStore:
     """The store of a shard that this node has acquired; ``may_retry`` tells whether the lease still holds."""
     return TableStore(
@@ -224,6 +232,7 @@ def open_table_store(
         fence=acquired.fence,
         may_retry=may_retry,
         reserve_bytes=reserve_bytes,
+        bytes_max=bytes_max,
         name=name,
     )
 

@@ -57,7 +57,7 @@ class NodeProcess:
             sys.executable, "-m", "pairbus", "serve", "--store", self._cluster.url, "--namespace", self._cluster.namespace,
             "--node", self.name, "--amqp", f"127.0.0.1:{self._port}", "--http", "off", "--lease", str(LEASE_SECONDS),
             "--data", str(self._directory / "data"), "--ready-file", str(file), "--log-format", "json",
-            "--config", str(self._cluster.config),
+            "--config", str(self._cluster.config), *self._cluster.options,
         ]  # fmt: skip
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log, stdout=log)
@@ -136,8 +136,17 @@ class Cluster:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, directory: Path, url: str, *names: str, namespace: str = "contoso") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        url: str,
+        *names: str,
+        namespace: str = "contoso",
+        options: tuple[str, ...] = (),
+    ) -> None:
+        """``options``: further ones of ``pairbus serve``."""
         self.directory = directory
+        self.options = options
         directory.mkdir(exist_ok=True)
         self.url = url
         self.namespace = namespace

@@ -30,6 +30,8 @@ CONFIG_BYTES_MAX: Final = 16 * 1024 * 1024
 SECRET_BYTES_MAX: Final = 4096
 LEASE_SECONDS_DEFAULT: Final = 3.0
 """With time to spare shorter than the failover interval of paired clients: a takeover is no outage."""
+STORE_MB_MIN: Final = 64
+"""Twice what the store keeps for settlements."""
 LEASE_SECONDS_MIN: Final = 0.5
 LEASE_SECONDS_MAX: Final = 300.0
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -44,11 +46,13 @@ class ClusterOptions:
         node: The name of this node: the same after a restart, and no other node has it.
         advertise: Where the other nodes reach this one; port 0: the port of ``amqp``. None: the address of ``amqp``.
         lease_ms: For how long the owner may write after each renewal. A namespace whose owner died is served again after about so long.
+        store_bytes_max: How much of the database the namespace may use; None: as much as there is.
     """
 
     node: str
     advertise: tuple[str, int] | None = None
     lease_ms: int = int(LEASE_SECONDS_DEFAULT * 1000)
+    store_bytes_max: int | None = None
 
     def __post_init__(self) -> None:
         if not _NODE.fullmatch(self.node):
@@ -58,6 +62,11 @@ class ClusterOptions:
         if not LEASE_SECONDS_MIN * 1000 <= self.lease_ms <= LEASE_SECONDS_MAX * 1000:
             raise UsageError(
                 f"--lease {self.lease_ms / 1000:g}: a lease lasts {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g} seconds"
+            )
+        if self.store_bytes_max is not None and self.store_bytes_max < STORE_MB_MIN << 20:
+            raise UsageError(
+                f"--store-max-mb {self.store_bytes_max >> 20}: a namespace needs {STORE_MB_MIN} MB or more, of which a part is kept for "
+                "settlements"
             )
 
 
@@ -162,6 +171,12 @@ class ServeSettings:
         "so long.  [default: 3]",
         metavar="SECONDS",
     )
+    store_max_mb: int | None = option(
+        "Megabytes of the database that the namespace may use; then sends are refused until messages were taken. The same on every "
+        "node.  [default: no limit]",
+        metavar="MB",
+        minimum=1,
+    )
     tls_cert: str | None = option("Certificate chain (PEM) instead of the broker's own.", metavar="FILE")
     tls_key: str | None = option("Its private key (PEM).", metavar="FILE")
     tls_names: tuple[str, ...] = option(
@@ -222,6 +237,7 @@ def _cluster_options(given: ServeSettings) -> ClusterOptions | None:
             ("--node", given.node),
             ("--advertise", given.advertise),
             ("--lease", given.lease),
+            ("--store-max-mb", given.store_max_mb),
         ):
             if value is not None:
                 raise UsageError(
@@ -238,6 +254,7 @@ def _cluster_options(given: ServeSettings) -> ClusterOptions | None:
         node=given.node if given.node is not None else socket.gethostname(),
         advertise=advertise,
         lease_ms=round(lease * 1000),
+        store_bytes_max=None if given.store_max_mb is None else given.store_max_mb << 20,
     )
 
 
