@@ -136,9 +136,6 @@ class Inbox:
         there = [stored for stored in model.messages.values() if stored.number >= number][:count]
         return [seen_of(stored.number, stored.payload, stored.enqueued_ms) for stored in there]
 
-    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
-        return []
-
     async def is_empty(self, before_ms: int) -> bool:
         return not self._model.messages
 

@@ -13,7 +13,6 @@ from pairbus.drain.azure_ports import AzureOutlet
 from pairbus.drain.message import BacklogMessage
 from pairbus.drain.order import Seen
 from pairbus.drain.ports import CannotAsk, Delivery
-from pairbus.pairing import parking
 from tests.payloads import seen_of
 from tests.simulation.false_network import MARK, FalseNamespace
 
@@ -105,11 +104,6 @@ class FalseInbox:
         kept = await self._reach() if queue is None else self.namespace.kept.get(queue, [])
         there = [one for one in kept if one.number >= number][:count]
         return [seen_of(one.number, one.payload, one.enqueued_ms) for one in there]
-
-    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
-        """Browse."""
-        behind = [one for one in await self._reach() if one.number > number][:count]
-        return [parking.restore(one.payload, 0).path for one in behind]
 
     async def is_empty(self, before_ms: int) -> bool:
         """Whether all is home."""

@@ -17,12 +17,12 @@ from pairbus.drain.destination_index import DestinationIndex
 from pairbus.drain.message import LOCK_MS_DEFAULT, BacklogMessage
 from pairbus.drain.order import Seen
 from pairbus.drain.plan import BATCH_BYTES
-from pairbus.drain.ports import CannotAsk, Delivery, LockLost
+from pairbus.drain.ports import CannotAsk, Delivery, LockLost, NotSent
 from pairbus.pairing.clock import steady_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import ALIAS_PARTITION, ALIAS_PASSPORT, ALIAS_PATH, ALIAS_SESSION
 from pairbus.sdk import handlers, message_bytes, receivers, settling
-from pairbus.sdk.browsing import PAGE, Browsed, open_without_link_async, page_of
+from pairbus.sdk.browsing import Browsed, open_without_link_async, page_of
 from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
@@ -137,18 +137,6 @@ class AzureInbox:
             return [*await self.renew(messages[:half]), *await self.renew(messages[half:])]
         return [self._steady(until) for until in ends]
 
-    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
-        receiver = await self._open()
-        paths: dict[str, None] = {}
-        while count > 0 and (page := await page_of(receiver, number + 1, min(count, PAGE))):
-            for browsed in page:
-                path = browsed.text_property(ALIAS_PATH)
-                if path is not None:
-                    paths[path] = None
-            number = max(number + 1, page[-1].sequence_number)
-            count -= len(page)
-        return list(paths)
-
     async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
         receiver = await (self._open() if queue in (None, self.queue) else self._browser(str(queue)))
         return [_seen(browsed) for browsed in await page_of(receiver, number, count)]
@@ -234,8 +222,12 @@ class AzureOutlet:
         assert len(batch) == len(messages)
         first = messages[0]
         message_bytes.address_envelope(batch, first.message_id or None, first.session_id, first.partition_key)
+        is_sent = False
         try:
             async with asyncio.timeout(SEND_SECONDS + 1):
+                if not handlers.is_open(sender):
+                    await handlers.open_with_retries(sender)
+                is_sent = True
                 await sender.send_messages(batch, timeout=SEND_SECONDS)
         except BaseException as error:
             # A refusal leaves the link as it was; after any other error its state is not known.
@@ -243,6 +235,8 @@ class AzureOutlet:
                 if self._senders.get(key) is sender:
                     del self._senders[key]
                 await _close(sender)
+            if not is_sent and isinstance(error, Exception):
+                raise NotSent from error
             raise
 
     def _link(self, key: str, path: str) -> ServiceBusSender:

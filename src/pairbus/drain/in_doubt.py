@@ -127,6 +127,9 @@ class DoubtfulSends:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._open
+
     @property
     def is_durable(self) -> bool:
         return self._file is not None

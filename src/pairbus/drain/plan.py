@@ -144,6 +144,9 @@ class DrainPlan:
         self.order = SessionOrder()
         self._highest: dict[str, int] = {}
         """The highest sequence number that was held of each backlog queue."""
+        self._browsed_to: dict[str, int] = {}
+        self._given_back: dict[str, dict[int, str]] = {}
+        """Messages that were released because their destinations are away, by queue and number."""
         self._passed: dict[str, dict[int, int]] = {}
         """Messages that wait for older ones and were left in their queue, and until when they are locked."""
 
@@ -156,7 +159,11 @@ class DrainPlan:
         held = self.held(queue)
         stalled = self.stalled(queue, now)
         ready = self._ready_max - (held - stalled)
-        is_skipping = stalled >= self._half and self._has_others(queue, "", now)
+        given_back = len(self._given_back_to(queue))
+        has_others = (given_back or stalled >= self._half) and self._has_others(queue, "", now)
+        if given_back and not has_others:
+            return 0  # they would come again, and nothing else
+        is_skipping = has_others and stalled + given_back >= self._half
         return max(0, ready if is_skipping else min(self._window - held, ready))
 
     def _count_passed(self, queue: str, now: int) -> int:
@@ -167,13 +174,50 @@ class DrainPlan:
 
     def browse_after(self, queue: str, now: int) -> int | None:
         """The sequence number after which to look for messages that are held up, when it is time for that."""
-        if self.stalled(queue, now) < self._half or now < self._next_browse_ms.get(queue, 0):
+        given_back = self._given_back_to(queue)
+        is_full = bool(given_back) or self.stalled(queue, now) >= self._half
+        if not is_full or now < self._next_browse_ms.get(queue, 0):
             return None
         self._next_browse_ms[queue] = now + BROWSE_INTERVAL_MS
-        return max(message.sequence_number for message in self._of(queue))
+        return max((*given_back, *self.numbers(queue), self._browsed_to.get(queue, 0)))
 
-    def observed_behind(self, queue: str, paths: Iterable[str], now: int) -> None:
-        """Note that messages for these paths are in the queue behind those that are held."""
+    def give_back(self, queue: str, now: int) -> list[BacklogMessage]:
+        """The messages to release instead of renewing their locks: their destination is away.
+
+        Every renewal costs, and one message for each destination is enough to probe it with. While messages for others
+        come, they are kept: they would be received again with those.
+        """
+        released = []
+        for key, destination in list(self._destinations.items()):
+            if not self._is_away(destination) or self._has_others(queue, key, now):
+                continue
+            probe = next((one for one in destination.waiting if not self._waits(one)), None)
+            for message in list(destination.waiting):
+                if message.queue == queue and message is not probe and message.renew_at_ms <= now:
+                    self._let_go(key, message)
+                    self.left(message)
+                    self._given_back.setdefault(queue, {})[message.sequence_number] = key
+                    released.append(message)
+        return released
+
+    def _is_away(self, destination: DestinationQueue) -> bool:
+        return destination.is_unavailable or self._is_blocked(destination.path)
+
+    def _given_back_to(self, queue: str) -> dict[int, str]:
+        """The messages that were given back to a queue and whose destinations are still away."""
+        given = self._given_back.get(queue)
+        if not given:
+            return {}
+        away = {key for key, destination in self._destinations.items() if self._is_away(destination)}
+        given = self._given_back[queue] = {number: key for number, key in given.items() if key in away}
+        return given
+
+    def observed_behind(self, queue: str, paths: Iterable[str], now: int, up_to: int = 0) -> None:
+        """Note that messages for these paths are in the queue behind those that are held, up to a sequence number.
+
+        The next look begins behind them: each message is looked at once.
+        """
+        self._browsed_to[queue] = up_to
         for path in paths:
             self._note(queue, entity_key(path))
             self._reached(entity_key(path), now)
@@ -191,9 +235,10 @@ class DrainPlan:
         is_full = (
             destination is not None
             and self._is_stalled(destination, now)
-            and self.stalled(message.queue, now) >= self._half
+            and self.stalled(message.queue, now) + len(self._given_back_to(message.queue)) >= self._half
             and self._has_others(message.queue, key, now)
         )
+        self._given_back.get(message.queue, {}).pop(number, None)
         if destination is not None and is_full:
             destination.was_skipped = True
         if is_full or self._skip_list.must_wait(message.queue, key, number, now):
@@ -455,6 +500,7 @@ class DrainPlan:
         for message in dropped:
             self._let_go(entity_key(message.path), message)
         self.order.forget(queue)
+        self._given_back.pop(queue, None)
         return dropped
 
     # --- questions --------------------------------------------------------------------------------
@@ -516,6 +562,7 @@ class DrainPlan:
             del self._destinations[key]
 
     def _resume_skipping(self, destination: DestinationQueue) -> None:
+        self._browsed_to.clear()
         if destination.was_skipped:
             destination.was_skipped = False
             self._skip_list.destination_resumed()

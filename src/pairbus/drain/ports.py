@@ -47,9 +47,6 @@ class Inbox(Protocol):
     async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
         """Renew locks; returns until when each holds now, None for one that is lost."""
 
-    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
-        """The destinations of up to ``count`` messages after a sequence number, browsed and not locked."""
-
     async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
         """Up to ``count`` messages from a sequence number on, locked ones included; ``queue``: of another backlog queue."""
 
@@ -64,7 +61,10 @@ class Outlet(Protocol):
     """The way to the primary."""
 
     async def send(self, path: str, messages: Sequence[BacklogMessage]) -> None:
-        """Send restored messages as one batch: all or none."""
+        """Send restored messages as one batch: all or none.
+
+        Raises NotSent from an error that came before anything had left.
+        """
 
     async def already_delivered(
         self, path: str, messages: Sequence[BacklogMessage], ids: frozenset[str]
@@ -118,6 +118,10 @@ class Budget:
 
 class LockLost(Exception):
     """The lock of a message is no longer held."""
+
+
+class NotSent(Exception):
+    """A send failed before anything had left; its cause says why. Nothing is in doubt."""
 
 
 class CannotAsk(Exception):

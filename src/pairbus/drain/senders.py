@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,7 +17,7 @@ from typing import Final
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.message import BacklogMessage, DeadLetter
 from pairbus.drain.plan import DrainPlan
-from pairbus.drain.ports import CannotAsk, Outlet
+from pairbus.drain.ports import CannotAsk, NotSent, Outlet
 from pairbus.drain.problems import Problems
 from pairbus.errors import InvalidParkedPropertyError
 from pairbus.pairing.naming import entity_key
@@ -108,12 +108,14 @@ class Senders:
 
     async def _send_batch(self, key: str, batch: Sequence[BacklogMessage]) -> None:
         batch = self._still_alive(key, batch)
+        before: set[tuple[str, int]] = set()
         try:
             if any(message.in_doubt_since_ms is not None for message in batch):
                 batch = await self._without_delivered(key, batch)
             if not batch:
                 return
             now = self.clock()
+            before = {message.key for message in batch if message.key in self.doubts}
             self.doubts.begin(
                 [(one.queue, one.sequence_number, one.message_id, one.enqueued_ms) for one in batch], now
             )
@@ -122,7 +124,7 @@ class Senders:
                 await asyncio.to_thread(self.doubts.sync)
             await self.outlet.send(batch[0].path, batch)
         except Exception as error:  # noqa: BLE001 - every error is an answer to judge
-            self._send_failed(key, batch, error)
+            self._send_failed(key, batch, error, before)
             return
         except BaseException:
             self.plan.send_cancelled(key)
@@ -171,12 +173,18 @@ class Senders:
             self.acknowledged(message)
         return [message for message in batch if message not in found]
 
-    def _send_failed(self, key: str, batch: Sequence[BacklogMessage], error: Exception) -> None:
+    def _send_failed(
+        self, key: str, batch: Sequence[BacklogMessage], error: Exception, before: Collection[tuple[str, int]]
+    ) -> None:
+        """A send had no answer, or a refusal. ``before``: in doubt already; this send says nothing about the one before."""
+        is_sent = not isinstance(error, NotSent)
+        if isinstance(error, NotSent) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
         failure = classify(error)
-        if failure in IN_DOUBT:
+        if failure in IN_DOUBT and is_sent:
             self.counters.in_doubt += len(batch)
         else:
-            self.doubts.end([message.key for message in batch])
+            self.doubts.end([message.key for message in batch if message.key not in before])
         self._failed(key, batch, failure, one_line(error))
 
     def _failed(self, key: str, batch: Sequence[BacklogMessage], failure: Failure, text: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from pairbus.drain.closing import close_all
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.message import BacklogMessage, DeadLetter
-from pairbus.drain.older import FOLLOW_MS, OlderMessages
+from pairbus.drain.older import FOLLOW_MS, PAGE, OlderMessages
 from pairbus.drain.order import OrderPolicy
 from pairbus.drain.plan import SLOW_MS, DrainPlan
 from pairbus.drain.ports import Budget, Delivery, Inbox, LockLost, Observer, Outlet
@@ -39,6 +39,8 @@ SETTLE_MAX: Final = 300
 """How many messages are completed with one request."""
 RENEW_MAX: Final = 100
 """How many locks are renewed with one request."""
+BEHIND_PAGES: Final = SKIPPED_MAX // PAGE
+"""How many pages one look for messages of other destinations takes."""
 ONCE_SECONDS: Final = 1.0
 """How long a drain that should end waits for more."""
 ERROR_PAUSE_S_MIN: Final = 0.25
@@ -325,10 +327,15 @@ class Drain:
     async def _browse_behind(self, inbox: Inbox) -> None:
         """Look whether stalled messages hold up others, before any more are locked."""
         after = self._plan.browse_after(inbox.queue, self._clock())
-        if after is not None:
+        for _ in range(0 if after is None else BEHIND_PAGES):
+            assert after is not None
             self._counters.receive_operations += 1
-            paths = await inbox.paths_behind(after, SKIPPED_MAX)
-            self._plan.observed_behind(inbox.queue, paths, self._clock())
+            page = await inbox.browse(after + 1, PAGE)
+            after = page[-1].sequence_number if page else after
+            paths = {one.path for one in page if one.path}
+            self._plan.observed_behind(inbox.queue, paths, self._clock(), after)
+            if len(page) < PAGE:
+                return
 
     def _note_oldest(self, queue: str) -> None:
         oldest = self._plan.oldest_ms(queue)
@@ -544,6 +551,9 @@ class Drain:
 
     async def _renew(self, inbox: Inbox) -> None:
         """Renew the locks that are due, many with one request: one by one a full window would lose them meanwhile."""
+        given_back = self._plan.give_back(inbox.queue, self._clock())
+        if given_back and not self._stopped.is_set():
+            await inbox.release([message.token for message in given_back])
         messages = self._plan.renewals(inbox.queue, self._clock())
         for first in range(0, len(messages), RENEW_MAX):
             if self._stopped.is_set():

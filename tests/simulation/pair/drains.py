@@ -15,7 +15,6 @@ from pairbus.drain.order import Seen
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import CannotAsk, Delivery, LockLost, Observer
 from pairbus.drain.shell import Drain
-from pairbus.pairing import parking
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import IN_DOUBT, classify
 from tests.payloads import message_id_of, seen_of
@@ -177,13 +176,6 @@ class SimInbox:
             return [seen_of(stored.number, stored.payload, stored.enqueued_ms) for stored in there]
 
         return list(await self._ask(look))
-
-    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
-        def browse() -> list[str]:
-            behind = [stored for stored in self._model.messages.values() if stored.number > number]
-            return [parking.restore(stored.payload, 0).path for stored in behind[:count]]
-
-        return list(await self._ask(browse))
 
     async def is_empty(self, before_ms: int) -> bool:
         return not self._model.messages

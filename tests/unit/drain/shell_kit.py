@@ -40,6 +40,7 @@ class FakeInbox:
         self.withdrawn: set[str] = set()
         self.broken: list[str] = []
         self.browsed = 0
+        self._out: dict[object, Delivery] = {}
         self.on_browse: Callable[[str], None] = lambda queue: None
         self.others: dict[str, FakeInbox] = {}
         self._interrupted = asyncio.Event()
@@ -53,6 +54,7 @@ class FakeInbox:
             except TimeoutError:
                 pass
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        self._out |= {delivery.token: delivery for delivery in taken}
         return taken
 
     def interrupt(self) -> None:
@@ -76,6 +78,15 @@ class FakeInbox:
 
     async def release(self, tokens: Sequence[object]) -> None:
         self.given_back += tokens
+        for token in tokens:
+            self.unlock(token)
+
+    def unlock(self, token: object) -> None:
+        delivery = self._out.pop(token, None)
+        if delivery is not None:
+            until = self.loop.now_ms() + self.lock_ms
+            self.waiting.append(replace(delivery, locked_until_ms=until, attempt=delivery.attempt + 1))
+            self.waiting.sort(key=lambda one: one.sequence_number)
 
     async def renew(self, messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
         self.renewals += 1
@@ -86,10 +97,6 @@ class FakeInbox:
         self.renewed += 1
         self.on_renew()
         return self.loop.now_ms() + self.lock_ms
-
-    async def paths_behind(self, number: int, count: int) -> Sequence[str]:
-        behind = [one for one in self.all_there() if one.sequence_number > number][:count]
-        return [parking.restore(one.payload, 0).path for one in behind if one.payload is not None]
 
     async def browse(self, number: int, count: int, queue: str | None = None) -> Sequence[Seen]:
         self.browsed += 1
@@ -187,6 +194,11 @@ class LockingInbox(FakeInbox):
 
     def holds_lock(self, message: BacklogMessage) -> bool:
         return self.stored.get(message.sequence_number, (None, 0))[1] > self.loop.now_ms()
+
+    def unlock(self, token: object) -> None:
+        for number, (delivery, _) in self.stored.items():
+            if delivery.token == token:
+                self.stored[number] = (delivery, 0)
 
     def renewed_until(self, message: BacklogMessage) -> int | None:
         if not self.holds_lock(message):

@@ -8,13 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
 from pairbus.drain.message import BacklogMessage
+from pairbus.drain.ports import NotSent
 from pairbus.drain.senders import MAIN_THREAD_ENDED, one_line
 from pairbus.sdk import receivers
 from tests.simulation.pair.model import original
-from tests.unit.pairing.fake_sdk import FakeClient, FakeSender
+from tests.unit.pairing.fake_sdk import FakeClient, FakeSender, refuse
 
 WALL_MS = 1_700_000_000_000
 
@@ -120,3 +122,24 @@ def test_a_drain_that_outlives_the_main_thread_says_so(monkeypatch: pytest.Monke
 
     assert one_line(error) == MAIN_THREAD_ENDED
     assert one_line(OSError("no route")) == "OSError: no route"
+
+
+async def test_a_send_whose_link_does_not_open_is_known_not_to_have_left() -> None:
+    fake = FakeClient("p")
+    client: Any = fake
+    outlet = AzureOutlet(client)
+    payload = original(1, None, has_alias_name=False, has_life=False)
+    message = BacklogMessage("b", 1, "q", payload, "m1", None, None, 0)
+    fake.answers["q"] = refuse(ServiceBusConnectionError())
+
+    with pytest.raises(NotSent) as caught:
+        await outlet.send("q", [message])
+    assert isinstance(caught.value.__cause__, ServiceBusConnectionError)
+    assert fake.attempts == [], "nothing was handed to the link"
+
+    del fake.answers["q"]
+    await outlet.send("q", [message])
+    fake.answers["q"] = refuse(ServiceBusConnectionError())
+    with pytest.raises(ServiceBusConnectionError):
+        await outlet.send("q", [message])
+    await outlet.close()

@@ -13,7 +13,7 @@ from azure.servicebus import exceptions as sdk
 from pairbus.drain import shell as pump
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.message import BacklogMessage
-from pairbus.drain.ports import CannotAsk
+from pairbus.drain.ports import CannotAsk, NotSent
 from pairbus.errors import DrainStalledError
 from tests.unit.drain.shell_kit import Kit, run
 from tests.unit.drain.virtual_loop import VirtualLoop
@@ -401,3 +401,48 @@ def test_a_continuous_drain_says_what_is_wrong_and_goes_on(loop: VirtualLoop) ->
 
     assert kit.inboxes[0].completed == [1]
     assert [kind for kind, subject in kit.events if subject == "orders"] == ["unavailable", "available"]
+
+
+@pytest.mark.promise("P45")
+def test_a_send_that_never_left_is_not_in_doubt(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        def answer(path: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
+            if kit.loop.now_ms() > 60_000:
+                return None
+            error = NotSent()
+            error.__cause__ = sdk.ServiceBusConnectionError()
+            return error
+
+        kit.outlet.answer = answer
+        for number in range(50):
+            kit.inboxes[0].put(number)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(30)
+        assert (kit.counters.in_doubt, len(kit.ledger)) == (0, 0)
+        await asyncio.sleep(60)
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 1, work)
+
+    assert kit.counters.in_doubt == 0
+    assert sent(kit) == Counter(range(50))
+
+
+def test_a_send_that_never_left_does_not_end_the_doubt_about_the_one_before(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        def answer(path: str, messages: Sequence[BacklogMessage]) -> BaseException | None:
+            if kit.counters.in_doubt == 0:
+                return sdk.ServiceBusConnectionError()
+            error = NotSent()
+            error.__cause__ = sdk.ServiceBusConnectionError()
+            return error
+
+        kit.outlet.answer = answer
+        kit.inboxes[0].put(1)
+        await kit.run_for(20)
+
+    kit = run(loop, 1, work)
+
+    assert kit.counters.in_doubt == 1
+    assert len(kit.ledger) == 1

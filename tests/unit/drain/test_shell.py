@@ -92,7 +92,9 @@ def test_a_destination_that_is_away_is_asked_with_back_off_and_nothing_is_set_as
     assert len(attempts) < 150, "one attempt in five seconds"
     assert set(attempts[1:]) == {1}, "asked with one message"
     assert kit.inboxes[0].aside == {}
-    assert kit.inboxes[0].renewed > 50
+    # The window is given back once no others come; one message is kept to ask with.
+    assert 10 < kit.inboxes[0].renewed < 2 * 50 + 600 // 25
+    assert kit.counters.received < 51 + 50 + 10
 
 
 @pytest.mark.promise("P39")

@@ -385,3 +385,45 @@ def test_a_message_of_an_application_is_as_it_was(loop: VirtualLoop) -> None:
     run(loop, 1, work)
 
     assert seen == [original(4, None, has_alias_name=False, has_life=True)]
+
+
+@pytest.mark.promise("P38")
+def test_while_everything_is_away_one_lock_is_renewed_and_the_rest_is_given_back(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        away_until(kit, 3_600_000)
+        for number in range(1, 801):
+            kit.inboxes[number % 2].put(number)
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(3_590)
+        assert kit.inboxes[0].renewed + kit.inboxes[1].renewed < 3_600 / 25, "one, every half lock"
+        assert kit.counters.received == 800
+        # Looks for messages of other destinations: a page each half minute and queue.
+        assert kit.counters.receive_operations < 800 + 2 * 3_600 / 25
+        await asyncio.sleep(30)
+        assert sum(len(numbers) for _, numbers in kit.outlet.sent) == 800, "home within seconds"
+        kit.syphon.stop()
+        await task
+
+    kit = run(loop, 2, work, locking=True)
+
+    assert kit.counters.received <= 2 * 800
+
+
+def test_locks_of_a_full_window_are_renewed_in_time_though_each_request_takes_long(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        inbox = kit.inboxes[0]
+        renew = inbox.renew
+
+        async def slowly(messages: Sequence[BacklogMessage]) -> Sequence[int | None]:
+            await asyncio.sleep(0.5)
+            return await renew(messages)
+
+        inbox.renew = slowly  # type: ignore[method-assign]
+        kit.outlet.slow_s = 100.0
+        for number in range(1, 301):
+            inbox.put(number)
+        await kit.run_for(700)
+
+    kit = run(loop, 1, work, locking=True)
+
+    assert (kit.counters.received, len(kit.inboxes[0].completed)) == (300, 300)
