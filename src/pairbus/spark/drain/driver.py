@@ -278,6 +278,7 @@ class _Run:
         tasks = self._options.tasks or spark.sparkContext.defaultParallelism
         shares = share_out(backlog, tasks, is_ordered=self._settings.order != "relaxed")
         before, began = self._report.moved, time.monotonic()
+        aside = sum(self._report.set_aside.values())
         self._report.slices += 1
         try:
             counts = self._run_tasks(spark, shares)
@@ -292,7 +293,8 @@ class _Run:
             self._write_watched(spark, watched)
         moved = self._report.moved - before
         seconds = max(0.001, time.monotonic() - began)
-        self._report_progress(self._progress(backlog, moved, seconds))
+        gone = moved + sum(self._report.set_aside.values()) - aside
+        self._report_progress(self._progress(backlog, moved, gone, seconds))
         return moved
 
     def _session(self) -> SparkSession:
@@ -328,10 +330,11 @@ class _Run:
         self._ledger.write_rows(spark, rows, self._report.slices)
         self._report.moved += sum(1 for row in rows if row.outcome == MOVED)
 
-    def _progress(self, backlog: dict[str, int | None], moved: int, seconds: float) -> Progress:
+    def _progress(self, backlog: dict[str, int | None], moved: int, gone: int, seconds: float) -> Progress:
+        """How far the drain is. ``gone``: no longer in the backlog, delivered or dead-lettered."""
         counts = list(backlog.values())
         known = [count for count in counts if count is not None]
-        left = max(0, sum(known) - moved) if len(known) == len(counts) else None
+        left = max(0, sum(known) - gone) if len(known) == len(counts) else None
         return Progress(
             moved=self._report.moved,
             left=left,

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 
 from pairbus.errors import UsageError
-from pairbus.spark.drain.driver import SyphonOptions
+from pairbus.spark.drain.driver import SyphonOptions, _Run
 from pairbus.spark.drain.report import TIME_IS_UP, Count, Progress, Report
 from pairbus.spark.drain.rows import (
     LEDGER_SCHEMA,
@@ -79,3 +82,21 @@ def test_no_connection_string_shows_in_the_options() -> None:
     assert "secret" not in repr(
         SyphonOptions(primary="Endpoint=sb://a/;SharedAccessKey=secret", secondary="secret")
     )
+
+
+@pytest.mark.promise("P45")
+def test_what_is_left_does_not_contain_what_was_dead_lettered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown: list[Progress] = []
+    text = "Endpoint=sb://{0}.example.com;SharedAccessKeyName=n;SharedAccessKey=k"
+    options = SyphonOptions(
+        primary=text.format("one"), secondary=text.format("two"), tasks=1, ledger=str(tmp_path)
+    )
+    run = _Run(options, threading.Event(), shown.append, None)
+    counts = [Count("q", "orders", MOVED, 7, ""), Count("q", "gone", SET_ASIDE, 2, "DestinationNotFound: x")]
+    monkeypatch.setattr(run, "_session", object)
+    monkeypatch.setattr(run, "_run_tasks", lambda spark, shares: counts)
+
+    assert run._slice({"q": 10}) == 7
+    assert (shown[0].left, shown[0].moved, shown[0].set_aside) == (1, 7, 2)
