@@ -163,3 +163,22 @@ def test_a_scenario_that_cannot_be_is_refused() -> None:
         Scenario(days=1, outage_ms=2 * model.DAY_MS)
     with pytest.raises(UsageError, match="ping interval"):
         Scenario(ping_interval_ms=1)
+
+
+def test_a_syphon_that_cannot_deliver_looks_and_renews_every_half_minute() -> None:
+    assert model.drain_while_away(10, 1, 1, model.HOUR_MS) == 11 * 120
+    assert model.drain_while_away(0, 1, 1, model.HOUR_MS) == 0
+    told = estimate(
+        Scenario(queues=10, days=1, outage_ms=model.HOUR_MS, rate_per_1000s=1_000, failover_interval_ms=0)
+    )
+    assert told.value("looks and renewals of the syphon") == 1_320
+    assert told.value("receives of messages given back") == 3_600
+    assert told.pairing_operations == 960 + 61 + 1_320 + 3_600 + 2 * 3_600
+
+
+def test_the_model_knows_the_figures_of_the_drain() -> None:
+    from pairbus.drain import message, plan
+
+    assert model.AWAY_INTERVAL_MS == plan.BROWSE_INTERVAL_MS
+    assert model.AWAY_INTERVAL_MS == message.LOCK_MS_DEFAULT - message.RENEW_BEFORE_MS
+    assert model.WINDOW == plan.WINDOW

@@ -14,12 +14,15 @@ from pairbus.pairing.options import (
     milliseconds,
 )
 from pairbus.reports.bill.model import (
+    AWAY_INTERVAL_MS,
     DAY_MS,
     DETOUR_OPERATIONS,
     DIRECT_OPERATIONS,
     HOUR_MS,
     IDLE_POLLS_PER_HOUR,
     SECOND_MS,
+    WINDOW,
+    drain_while_away,
     idle_receives,
     pings,
     units,
@@ -130,8 +133,10 @@ def estimate(scenario: Scenario, table: PriceTable | None = None) -> Estimate:
     usual = direct * DIRECT_OPERATIONS * each
     detour = detoured * DETOUR_OPERATIONS * each
     extra = detour - detoured * DIRECT_OPERATIONS * each
-    pairing = values["idle receives"] + values["pings"] + extra
-    everything = usual + detour + values["idle receives"] + values["pings"]
+    again = min(detoured, WINDOW * scenario.queues * scenario.syphons * scenario.outages)
+    while_away = values["looks and renewals of the syphon"] + again * each
+    pairing = values["idle receives"] + values["pings"] + while_away + extra
+    everything = usual + detour + values["idle receives"] + values["pings"] + while_away
     figures += [
         Figure("units of a message", each, f"{many(scenario.size, 'byte')}, one unit for every 64 KB begun"),
         Figure(
@@ -145,11 +150,22 @@ def estimate(scenario: Scenario, table: PriceTable | None = None) -> Estimate:
             f"{many(detoured, 'message')} × {DETOUR_OPERATIONS} (send to and receive from the backlog, send to and receive from the "
             f"primary) × {many(each, 'unit')}",
         ),
-        Figure("operations", everything, "direct + detoured + idle receives + pings"),
+        Figure(
+            "receives of messages given back",
+            again * each,
+            f"at most {many(detoured, 'message')}, {WINDOW:,} for each backlog queue, syphon and outage, × {many(each, 'unit')}: received before "
+            "their destination is known to be away, and again after it is back",
+        ),
+        Figure(
+            "operations",
+            everything,
+            "direct + detoured + idle receives + pings + looks and renewals + receives of messages given back",
+        ),
         Figure(
             "operations the pairing adds",
             pairing,
-            f"idle receives + pings + the {DETOUR_OPERATIONS - DIRECT_OPERATIONS} more of every detoured message",
+            "idle receives + pings + looks and renewals + receives of messages given back + "
+            f"the {DETOUR_OPERATIONS - DIRECT_OPERATIONS} more of every detoured message",
         ),
     ]
     return Estimate(
@@ -193,6 +209,7 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
     if scenario.outage_ms == 0:
         return [
             Figure("pings", 0, "no outage"),
+            Figure("looks and renewals of the syphon", 0, "no outage"),
             Figure("sends refused before failover", 0, "no outage"),
             Figure("messages through the backlog", 0, "no outage"),
         ]
@@ -213,6 +230,12 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
             pinged,
             f"{many(scenario.entities, 'entity', 'entities')} × {many(scenario.clients, 'client')} × {many(scenario.outages, 'outage')} × (the first + "
             f"{duration_text(away)} / {duration_text(scenario.ping_interval_ms)})",
+        ),
+        Figure(
+            "looks and renewals of the syphon",
+            scenario.outages * drain_while_away(scenario.queues, scenario.entities, scenario.syphons, away),
+            f"({many(scenario.queues, 'backlog queue')} + {many(scenario.entities, 'entity', 'entities')}) × {many(scenario.syphons, 'syphon')} × "
+            f"{many(scenario.outages, 'outage')} × {duration_text(away)} / {duration_text(AWAY_INTERVAL_MS)}",
         ),
         Figure("sends during the outage", sent, formula),
         Figure(

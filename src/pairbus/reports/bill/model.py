@@ -72,6 +72,12 @@ def purpose(stage: str, operation: str) -> str:
     return _BY_OPERATION.get((stage, operation), BACKLOG_OTHER if stage == BACKLOG else PRIMARY_OTHER)
 
 
+AWAY_INTERVAL_MS: Final = 30_000
+"""How often a drain whose destinations are away looks for messages of others, and renews the lock of those it probes with."""
+WINDOW: Final = 1_000
+"""Messages of one backlog queue that a drain may hold: it gives them back while their destination is away."""
+
+
 def units(size: int) -> int:
     """How often an operation on so many bytes is billed."""
     return max(1, -(-size // UNIT_BYTES))
@@ -80,6 +86,11 @@ def units(size: int) -> int:
 def idle_receives(queues: int, syphons: int, duration_ms: int) -> int:
     """Long polls that come back empty: 10 queues make 40 an hour, 960 a day, 28,800 in 30 days."""
     return queues * syphons * (duration_ms // (IDLE_POLL_MINUTES * MINUTE_MS))
+
+
+def drain_while_away(queues: int, entities: int, syphons: int, outage_ms: int) -> int:
+    """What a syphon that cannot deliver costs: every 30 s a look into each queue and a renewed lock for each entity."""
+    return syphons * (queues + entities) * (outage_ms // AWAY_INTERVAL_MS) if queues else 0
 
 
 def pings(entities: int, outage_ms: int, interval_ms: int) -> int:

@@ -89,7 +89,7 @@ def test_what_is_left_does_not_contain_what_was_dead_lettered(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shown: list[Progress] = []
-    text = "Endpoint=sb://{0}.example.com;SharedAccessKeyName=n;SharedAccessKey=k"
+    text = "Endpoint=sb://{0}.servicebus.windows.net;SharedAccessKeyName=n;SharedAccessKey=k"
     options = SyphonOptions(
         primary=text.format("one"), secondary=text.format("two"), tasks=1, ledger=str(tmp_path)
     )
