@@ -6,15 +6,17 @@ import base64
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.routing import HOPS_MAX
 from pairbus.errors import InvalidEntity, Refusal, StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.gateway.broker import Broker
 from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.server.clock import BrokerClock, utc
+from pairbus.server.config.forwarding import forwarding_loops
 from pairbus.server.config.options import MEMORY
 from pairbus.server.logs.audit import AuditLog
 from pairbus.server.logs.message_audit import AuditedStore, MessageAudit
@@ -51,6 +53,7 @@ MESSAGE_AUDIT_DIRECTORY: Final = "messages-audit"
 USAGE_DIRECTORY: Final = "usage"
 BOOT_ID_BYTES: Final = 8
 UNDECLARED_NAMED_MAX: Final = 10
+LOOPS_NAMED_MAX: Final = 10
 REFUSED_CHARACTERS_MAX: Final = 256
 """Of a path or a key's name that a refused client sent, in the log."""
 
@@ -294,6 +297,8 @@ def declare_entities(
     says so unless ``is_quiet``. Raises UsageError when a declared entity cannot be made.
     """
     missing = [entity for entity in declarations.entities if namespace.find(entity.path) is None]
+    if missing and not is_quiet:
+        _tell_loops(declarations.entities)
     # Twice: what forwards is written a second time.
     size = sum(2 * (len(entity.path) + len(entity.settings.to_json())) for entity in missing)
     if missing and not namespace.context.log.has_room(size):
@@ -325,6 +330,16 @@ def declare_entities(
         except Refusal as error:
             raise _failed(declarations.file, declared, error) from error
     return True
+
+
+def _tell_loops(entities: Sequence[EntityDeclaration]) -> None:
+    for loop in forwarding_loops(entities)[:LOOPS_NAMED_MAX]:
+        logger.warning(
+            "entities forward in a circle: every message there is dead-lettered when it has been forwarded "
+            "%d times. Change ForwardTo of one of them",
+            HOPS_MAX,
+            extra={"event": "config.forwarding_loop", "way": " > ".join(loop)},
+        )
 
 
 def _tell_undeclared(missing: list[EntityDeclaration]) -> None:
