@@ -214,12 +214,18 @@ def goes_before(seen: Seen, message: BacklogMessage, follows: Follows) -> bool:
     """Whether a message of the queue that ``message`` follows must be delivered before it."""
     if seen.order_key != message.order_key or entity_key(seen.path) != entity_key(message.path):
         return False
+    try:
+        passport = Passport.parse(seen.passport)
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        passport = None
+    own = message.detour
+    if passport is not None and own is not None and passport.factory == own[0] and passport.detour > own[1]:
+        # Its own client has sent it later. It may wait for this message: the two would wait for each other.
+        return False
     if not follows.factory:
         # Of any client, if it was there before.
         times = seen.enqueued_ms, message.enqueued_ms
         return times[0] is None or times[1] is None or times[0] <= times[1]
-    try:
-        passport = Passport.parse(seen.passport)
-    except (ValueError, TypeError, ArithmeticError, RecursionError):
+    if passport is None:
         return False
     return passport.factory == follows.factory and passport.detour <= follows.detour

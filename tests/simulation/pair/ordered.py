@@ -25,6 +25,7 @@ from pairbus.pairing.rules import order as rules
 from pairbus.sdk import message_bytes
 from tests.payloads import message_id_of
 from tests.simulation.pair.clients import LIMIT_BYTES, SimClient, SimOfficial, SimSender
+from tests.simulation.pair.drains import SimDrain
 from tests.simulation.pair.model import QueueModel, Stored, original
 from tests.simulation.pair.world import PRIMARY_DOWN, QUEUE_DISABLED, World
 
@@ -37,6 +38,8 @@ PLANTED: Final = (
     "direct_before_look",
 )
 SESSIONS: Final = ("a", "b", "")
+SHIPPED_DRAIN: Final = 8
+"""Every so many worlds have the drain that ships, which takes ten times as long as the plain one."""
 ANSWER_MS: Final = 5_000
 SEND_MS: Final = 10_000
 
@@ -308,29 +311,32 @@ class OrderChecks:
 
 
 class OrderedWorld(World):
-    """Clients that keep the order, and one drain that does."""
+    """Clients that keep the order, killed and started again, and the drains that ship."""
 
-    def __init__(self, seed: int, bug: str = "") -> None:
+    def __init__(self, seed: int, bug: str = "", *, is_plain: bool | None = None) -> None:
         super().__init__(seed, bug="")
         self.bug = bug
         dice = self.random
         self.page = dice.choice([1, 3, 100])
         self.order = OrderChecks(self)
         self.kills = dice.randrange(3)
+        self.is_plain = is_plain if is_plain is not None else seed % SHIPPED_DRAIN != 0
+        if self.is_plain:
+            self.drain_count = 1
         self.events: dict[Kind, int] = {}
         self._numbers = 0
         for count in range(len(self.backlog), dice.randrange(1, 5)):
             self.backlog.append(f"p/x-servicebus-transfer/{count}")
             self.secondary.add(QueueModel(self.backlog[-1]))
 
+    @property
+    def one_drain_sees_all(self) -> bool:
+        return super().one_drain_sees_all and not self.is_plain
+
     def next_number(self) -> int:
         """The number of the next message."""
         self._numbers += 1
         return self._numbers
-
-    @property
-    def one_drain_sees_all(self) -> bool:
-        return False
 
     def _options(self) -> SendAvailabilityOptions:
         options = super()._options()
@@ -346,7 +352,7 @@ class OrderedWorld(World):
     async def _live(self, messages: int) -> None:
         dice = self.random
         self.clients = []
-        self.drains = [PlainDrain(self)]  # type: ignore[list-item]
+        self.drains = [self._drain() for _ in range(self.drain_count)]
         for number in range(self.client_count):
             self._start_client(number, 0, messages)
         self._schedule_faults()
@@ -382,9 +388,14 @@ class OrderedWorld(World):
         # What it had sent may still be on its way for a moment.
         self._at(self.now + self.random.choice([1, 3_000]), again)
 
+    def _drain(self) -> SimDrain:
+        drain: Any = PlainDrain(self) if self.is_plain else SimDrain(self)
+        return cast("SimDrain", drain)
+
     def _crash_a_drain(self) -> None:
-        self.drains[0].kill()
-        self.drains = [PlainDrain(self)]  # type: ignore[list-item]
+        victim = self.random.randrange(len(self.drains))
+        self.checks.crashed(self.drains[victim].kill())
+        self.drains[victim] = self._drain()
 
     def _schedule_faults(self) -> None:
         super()._schedule_faults()

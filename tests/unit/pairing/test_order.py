@@ -8,7 +8,7 @@ import pytest
 
 from pairbus import SessionFencedError
 from pairbus.pairing.parking import Follows
-from pairbus.pairing.rules.order import Key, Oldest, OrderBook, Route, Seen, SendOrder, queue_order
+from pairbus.pairing.rules.order import Key, Oldest, OrderBook, Route, Seen, SendOrder, earlier, queue_order
 from pairbus.pairing.rules.rotation import Rotation
 
 QUEUES = [f"p/x-servicebus-transfer/{index}" for index in range(3)]
@@ -77,17 +77,17 @@ def test_a_healthy_client_that_has_seen_all_queues_asks_nothing() -> None:
 
 
 @pytest.mark.promise("P15")
-def test_until_its_queue_is_seen_a_session_is_parked() -> None:
+def test_until_all_queues_are_seen_a_session_is_parked() -> None:
     book = OrderBook(1_000, "wait")
     book.paired(QUEUES, 0, 0)
     assert book.route(KEY) is Route.PARK
 
-    for queue in (SECOND, THIRD):
+    for queue in (HOME, SECOND):
         look(book, queue)
+    assert book.route(KEY) is Route.PARK, "a client before may have moved it to the third"
+    look(book, THIRD, is_complete=False)
     assert book.route(KEY) is Route.PARK
-    look(book, HOME, is_complete=False)
-    assert book.route(KEY) is Route.PARK
-    look(book, HOME)
+    look(book, THIRD)
     assert book.route(KEY) is Route.DIRECT
 
 
@@ -117,6 +117,8 @@ def test_after_failback_a_session_is_parked_until_a_look_shows_none_of_it() -> N
     assert look(book, HOME, message(1)) == []
     assert book.route(KEY) is Route.PARK
     assert look(book, HOME) == [KEY]
+    look(book, SECOND)
+    look(book, THIRD)
     assert book.route(KEY) is Route.DIRECT
 
 
@@ -183,6 +185,18 @@ def test_a_message_that_says_less_than_it_should_ends_nothing() -> None:
     assert book.plan(KEY, queues, ())[1] == (Follows(HOME, "me", 2),)
 
 
+def test_a_message_with_a_lower_number_than_what_it_follows_ends_nothing() -> None:
+    book, queues = failed_over(), rotation()
+    accept(book, HOME, 4)
+    queues.refused(HOME, 0, "full")
+    _, follows, generation = book.plan(KEY, queues, ())
+    assert earlier(follows, "me", 2) == (Follows(HOME, "me", 1),)
+    accept(book, SECOND, 2, generation)
+    assert book.plan(KEY, queues, ())[1] == (Follows(HOME, "me", 4),)
+    accept(book, SECOND, 5, generation)
+    assert book.plan(KEY, queues, ())[1] == ()
+
+
 @pytest.mark.promise("P15")
 def test_the_fence_of_a_session_in_two_queues_is_lifted_when_both_are_empty() -> None:
     book, queues = failed_over(), rotation()
@@ -201,7 +215,7 @@ def test_a_queue_that_was_never_seen_is_followed_as_a_whole() -> None:
     book.paired(QUEUES, 0, 0)
     queues.refused(HOME, 0, "away")
 
-    assert book.plan(KEY, queues, ())[:2] == (SECOND, (Follows(HOME),))
+    assert book.plan(KEY, queues, ())[:2] == (SECOND, tuple(Follows(name) for name in sorted([HOME, THIRD])))
     assert paired().plan(KEY, queues, ())[:2] == (SECOND, ())
 
 
@@ -220,6 +234,7 @@ def test_at_its_bound_a_fence_follows_the_policy(policy: str, route: Route) -> N
     assert (sessions, sorted(queues)) == ([KEY], sorted(QUEUES))
     assert book.expire(1_200) == ([], []), "it is told once"
     assert book.route(KEY) is route
+    assert book.route(("orders", "b")) is route, "it may be in a queue that is unseen"
     book.failed_over("orders", 2_000)
     book.recovered("orders", 3_000, 3_000)
     assert book.route(KEY) is Route.PARK, "the next failback begins a new fence"

@@ -116,7 +116,7 @@ class PairingState:
         with self.lock:
             self._rotation = Rotation(queues, self.ping_interval_ms, self._chooser)
             if self.keeps_order:
-                self.order.paired(queues, self.clock(), self.wall_clock())
+                self.order.paired(queues, self.clock(), self.wall_clock(), drained_only=self.drained_only)
             self.is_paired = True
         self.emit(
             Kind.PAIRED,

@@ -17,8 +17,8 @@ first message to its last, finds none of its messages. A look also shows message
 completes a message only after the primary has accepted it. So a message that cannot be seen has arrived.
 
 What a client does not know it looks up. Another process may have parked messages of a session, or this one before it was
-started again. So at pairing and at each failback every queue is *unseen*: sessions that belong to it are parked until a
-look has come to its end.
+started again, in the session's own queue or in another one, if that failed. So at pairing and at each failback every queue
+is *unseen*: sessions are parked, and follow what those queues hold, until looks into all of them have come to their ends.
 
 A queue that fails. The session moves to another queue. Messages there say in their passports what they follow, until one
 that says so is accepted: the queue keeps the others behind it.
@@ -178,6 +178,7 @@ class OrderBook:
         self.lifted = 0
         """How many fences were lifted so far."""
         self.queues: list[str] = []
+        self._all: list[str] = []
         self._timeout_ms = timeout_ms
         self._policy = policy
         self._tracks: dict[Key, Track] = {}
@@ -194,9 +195,12 @@ class OrderBook:
 
     # --- pairing, failover, failback --------------------------------------------------------------
 
-    def paired(self, queues: Sequence[str], now: int, wall_ms: int) -> None:
-        """Pairing has ended: what is in the queues is not known."""
+    def paired(
+        self, queues: Sequence[str], now: int, wall_ms: int, *, drained_only: Sequence[str] = ()
+    ) -> None:
+        """Pairing has ended: what is in the queues is not known. ``drained_only``: those that take no messages."""
         self.queues = list(queues)
+        self._all = [*queues, *drained_only]
         self._direct_since[ALL] = wall_ms
         self._make_unseen(ALL, now)
 
@@ -234,7 +238,7 @@ class OrderBook:
 
     def _make_unseen(self, entity: str, now: int) -> None:
         self._stamp += 1
-        for queue in self.queues:
+        for queue in self._all:
             self._unseen[entity, queue] = Unseen(Fence(now), self._stamp)
         self._settle()
 
@@ -258,11 +262,9 @@ class OrderBook:
         track = self._tracks.get(key)
         if track is not None:
             return track.fence
-        if not self._unseen:
-            return None
-        home = queue_order(key, self.queues)[0]
-        unseen = self._unseen.get((key[0], home)) or self._unseen.get((ALL, home))
-        return None if unseen is None else unseen.fence
+        # Any queue may hold messages of it: its own may have failed for a client before.
+        fences = [unseen.fence for (owner, _), unseen in self._unseen.items() if owner in (ALL, key[0])]
+        return next((fence for fence in fences if not fence.is_overtaken), None)
 
     def oldest(self, key: Key) -> Oldest | None:
         """The oldest message of a session in the backlog, if a look has shown it or this client has parked it."""
@@ -326,12 +328,16 @@ class OrderBook:
         if not ordered:
             return None, (), 0
         queue = self._usable(key, rotation, tried, ordered[0])
-        if queue is None or queue == ordered[0]:
-            return queue, (), 0
-        # Nobody has seen whether the queues that are passed over hold messages of this session.
-        passed = ordered[: ordered.index(queue)] if queue in ordered else []
-        unseen = [name for name in passed if (key[0], name) in self._unseen or (ALL, name) in self._unseen]
-        return queue, tuple(Follows(name) for name in unseen), 0
+        if queue is None:
+            return None, (), 0
+        return queue, self.unseen_elsewhere(key, queue), 0
+
+    def unseen_elsewhere(self, key: Key, queue: str) -> tuple[Follows, ...]:
+        """Nobody has seen whether other queues hold messages of a session: it follows whatever is there."""
+        if not self._unseen:
+            return ()
+        names = {name for owner, name in self._unseen if owner in (ALL, key[0]) and name != queue}
+        return tuple(Follows(name) for name in sorted(names))
 
     def _usable(self, key: Key, rotation: Rotation, tried: Container[str], own: str) -> str | None:
         for queue in queue_order(key, self.queues):
@@ -359,7 +365,7 @@ class OrderBook:
         if track is None:
             fence = Fence(None if key[0] in self._away else now)
             track = Track(queue, fence, generation=generation)
-            if len(self._tracks) < TRACKS_MAX or queue != self.home(key):
+            if len(self._tracks) < TRACKS_MAX:
                 self._tracks[key] = track
             else:
                 self._unseen[key[0], queue] = Unseen(fence, self._stamp)
@@ -372,7 +378,10 @@ class OrderBook:
         if queue != track.queue:
             track.owed[queue] = track.held[queue]
             track.generation += 1
-        elif generation == track.generation:
+        elif generation == track.generation and earlier(
+            track.owed.values(), last.factory, last.detour
+        ) == tuple(track.owed.values()):
+            # It said all of it: nothing that it follows has a higher number than its own.
             track.owed.clear()
         self._settle()
         return is_new and track.fence.since_ms is not None
@@ -391,7 +400,7 @@ class OrderBook:
         for (entity, _), track in self._tracks.items():
             if entity not in self._away:
                 wanted.update(track.held)
-        known = [queue for queue in self.queues if queue in wanted]
+        known = [queue for queue in self._all if queue in wanted]
         return known + sorted(wanted.difference(known))
 
     def begin_look(self, queue: str) -> Look:
@@ -556,7 +565,7 @@ class SendOrder:
                 continue
             key = (self._entity, name)
             if not self._book.is_tracked(key) and queue == self._book.home(key):
-                result.append(Planned(index, name))
+                result.append(Planned(index, name, self._book.unseen_elsewhere(key, queue)))
                 continue
             target, follows, generation = self._book.plan(key, rotation, tried)
             if target == queue:
