@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.engine.queues.browse import cancel_scheduled
-from pairbus.engine.queues.duplicates import DuplicateHistory
+from pairbus.engine.queues.duplicates import FORGET_MAX, DuplicateHistory
 from pairbus.engine.records import MessageStored
 from pairbus.errors import MessageNotFound
 from pairbus.model.entity import Settings
@@ -174,6 +174,24 @@ def test_the_history_forgets_what_left_the_window() -> None:
     assert history.holds(b"41", 90, 50)
     assert len(history) == 59
     assert history.accepted_at(b"41") == 41
+
+
+@pytest.mark.promise("B48", "B62", "B63")
+def test_a_history_that_left_the_window_at_once_is_forgotten_a_little_at_each_send() -> None:
+    history = DuplicateHistory()
+    count = 10 * FORGET_MAX
+    for number in range(count):
+        history.add(b"%d" % number, START)
+    now = START + MINUTE
+
+    assert not history.holds(b"new", now, MINUTE)
+    assert len(history) == count - FORGET_MAX, "one send does a bounded part of the work"
+    assert not history.holds(b"%d" % (count - 1), now, MINUTE), "what is still here is known to be too old"
+    history.add(b"%d" % (count - 1), now)
+    for _ in range(10):
+        history.holds(b"new", now, MINUTE)
+    assert len(history) == 1
+    assert history.holds(b"%d" % (count - 1), now, MINUTE)
 
 
 @pytest.mark.promise("B48")

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
+
+FORGET_MAX: Final = 64
+"""Ids forgotten before one is looked up. A queue that was idle for a window may have a million to forget, and nobody waits for that
+(B63): what is out of the window and still here is known to be too old."""
 
 
 class DuplicateHistory:
@@ -35,9 +40,11 @@ class DuplicateHistory:
         return self._seen.get(key)
 
     def forget(self, before: int) -> None:
-        """Drop what was accepted at or before an instant."""
+        """Drop some of what was accepted at or before an instant, oldest first."""
         order = self._order
-        while order and order[0][0] <= before:
+        for _ in range(FORGET_MAX):
+            if not order or order[0][0] > before:
+                return
             at, key = order.popleft()
             if self._seen.get(key) == at:
                 del self._seen[key]
