@@ -100,6 +100,10 @@ class Entity:
         """When a client last used it; 0: never."""
         return self.numbers.accessed_at
 
+    @property
+    def holds_messages(self) -> bool:
+        return bool(self.main.messages or self.dead_letter.messages or self.transfer_dead_letter.messages)
+
     def counts(self) -> Counts:
         """The numbers that every interface reports."""
         return Counts(

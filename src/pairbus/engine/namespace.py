@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.engine import routing
 from pairbus.engine import topic as topics
 from pairbus.engine.context import Context, Timers
+from pairbus.engine.directory import Directory
 from pairbus.engine.entity import Entity
 from pairbus.engine.records import (
     AuditMarked,
@@ -33,6 +34,7 @@ from pairbus.errors import EntityAlreadyExists, EntityNotFound, InvalidEntity, Q
 from pairbus.model.access import AccessRule
 from pairbus.model.entity import (
     FOREVER_MS,
+    QUEUE,
     SUBSCRIPTION,
     TOPIC,
     Settings,
@@ -67,8 +69,7 @@ class Namespace:
         """Rises with every change that may end a link or take a right away; new entities and other filters do not."""
         self.access_rules: tuple[AccessRule, ...] = ()
         self._next_entity_id = 1
-        self._entities: dict[str, Entity] = {}
-        """By canonical path, subscriptions among them."""
+        self._directory = Directory()
         self._by_id: dict[int, Entity] = {}
         self._orphans: dict[int, list[QueueRecord]] = {}
         """While replaying: records that stand before their entity's, which compaction has moved on."""
@@ -83,7 +84,7 @@ class Namespace:
 
     def find(self, path: str) -> Entity | None:
         """The entity of this path in any spelling."""
-        return self._entities.get(canonical(path))
+        return self._directory.find(path)
 
     def queue_of(self, queue_id: int) -> Queue | None:
         """A place by its id."""
@@ -91,11 +92,18 @@ class Namespace:
 
     def entities(self, kind: int) -> list[Entity]:
         """All entities of a kind, by name."""
-        return [self._entities[path] for path in sorted(self._entities) if self._entities[path].kind == kind]
+        return self._directory.entities(kind, 0, self._directory.count(kind))
+
+    def entity_page(self, kind: int, first: int, last: int) -> list[Entity]:
+        """Entities of a kind from the place ``first`` to before ``last`` in the order of names."""
+        return self._directory.entities(kind, first, last)
+
+    def entity_count(self, kind: int) -> int:
+        return self._directory.count(kind)
 
     def paths(self) -> Iterator[str]:
         """The paths of all entities, in no order."""
-        for entity in self._entities.values():
+        for entity in self._directory.all():
             yield entity.path
 
     def all_queues(self) -> Iterator[Queue]:
@@ -116,7 +124,7 @@ class Namespace:
         record = EntityPut(self._next_entity_id, kind, path, settings.to_json())
         self._check_room(record, 0)
         self._record(record)
-        entity = self._entities[canonical(path)]
+        entity = self._by_id[record.entity_id]
         entity.idle_since = now
         return entity
 
@@ -134,7 +142,7 @@ class Namespace:
                 )
         else:
             check_entity_name(path)
-            if sum(1 for e in self._by_id.values() if e.kind != SUBSCRIPTION) >= ENTITIES_MAX:
+            if self._directory.count(QUEUE) + self._directory.count(TOPIC) >= ENTITIES_MAX:
                 raise QuotaExceeded(
                     f"The namespace has {ENTITIES_MAX} queues and topics already: delete one first."
                 )
@@ -323,7 +331,7 @@ class Namespace:
     def _put(self, record: EntityPut) -> None:
         self._next_entity_id = max(self._next_entity_id, record.entity_id + 1)
         topic_path = canonical(record.path).rpartition(_SUBSCRIPTIONS)[0]
-        if record.kind == SUBSCRIPTION and topic_path not in self._entities:
+        if record.kind == SUBSCRIPTION and self._directory.find(topic_path) is None:
             self._orphan_subscriptions.setdefault(topic_path, []).append(record)
             return
         settings = Settings.from_json(record.settings)
@@ -343,12 +351,14 @@ class Namespace:
 
     def _topic_of(self, path: str) -> Entity:
         """The topic of a subscription's path; it is known to exist."""
-        return self._entities[canonical(path).rpartition(_SUBSCRIPTIONS)[0]]
+        topic = self._directory.find(canonical(path).rpartition(_SUBSCRIPTIONS)[0])
+        assert topic is not None, path
+        return topic
 
     def _add(self, record: EntityPut, settings: Settings) -> Entity:
         topic = self._topic_of(record.path) if record.kind == SUBSCRIPTION else None
         entity = Entity(self.context, record.entity_id, record.kind, record.path, settings, topic)
-        self._entities[canonical(record.path)] = entity
+        self._directory.add(entity)
         self._by_id[record.entity_id] = entity
         for queue in entity.queues:
             self.context.queues[queue.queue_id] = queue
@@ -368,7 +378,7 @@ class Namespace:
             return
         self.version += 1
         entity.is_deleted = True
-        del self._entities[canonical(entity.path)]
+        self._directory.remove(entity)
         for queue in entity.queues:
             del self.context.queues[queue.queue_id]
             self.context.dirty.pop(queue.queue_id, None)

@@ -42,15 +42,21 @@ def overview(broker: Broker, grant: Grant, now: int) -> dict[str, object]:
     rows: list[dict[str, object]] = []
     hidden = 0
     sees_all = bool(rights_of(broker.access, grant, "", now))
+    namespace = broker.namespace
     for kind in (QUEUE, TOPIC, SUBSCRIPTION):
-        for entity in broker.namespace.entities(kind):
-            # A right on the whole namespace is one on every path; anything less is held against each.
-            if not sees_all and not rights_of(broker.access, grant, entity.path, now):
-                continue
-            if len(rows) >= ENTITIES_SHOWN_MAX:
-                hidden += 1
-                continue
-            rows.append(entity_row(entity, totals))
+        if sees_all:  # a right on the whole namespace is one on every path
+            room = ENTITIES_SHOWN_MAX - len(rows)
+            shown = namespace.entity_page(kind, 0, room)
+            hidden += namespace.entity_count(kind) - len(shown)
+        else:  # anything less is held against each
+            allowed = [
+                entity
+                for entity in namespace.entities(kind)
+                if rights_of(broker.access, grant, entity.path, now)
+            ]
+            shown = allowed[: ENTITIES_SHOWN_MAX - len(rows)]
+            hidden += len(allowed) - len(shown)
+        rows += [entity_row(entity, totals) for entity in shown]
     return {
         "namespace": broker.namespace.name,
         "at_ms": now,

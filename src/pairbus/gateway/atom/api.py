@@ -160,20 +160,23 @@ class ManagementApi:
             path, title, total = f"{subscription.path}/Rules", "Rules", len(rules)
             entries = [rule_entry(subscription, rule, address) for rule in rules[first:last]]
         else:
-            path, title, found = self._listed(route)
-            total = len(found)
-            entries = [entity_entry(entity, address) for entity in found[first:last]]
+            path, title, total, found = self._listed(route, first, last)
+            entries = [entity_entry(entity, address) for entity in found]
         body = feed(address, path, title, now, entries, Page(query.skip, query.top, total))
         return _feed_response(body)
 
-    def _listed(self, route: Route) -> tuple[str, str, list[Entity]]:
-        if route.what == routes.QUEUES:
-            return "$Resources/queues", "Queues", self._namespace.entities(QUEUE)
+    def _listed(self, route: Route, first: int, last: int) -> tuple[str, str, int, list[Entity]]:
+        """Address and title of a list of entities, how many there are, and those of the page."""
+        if route.what == routes.SUBSCRIPTIONS:
+            topic = self._topic(route)
+            names = sorted(topic.subscriptions)
+            found = [topic.subscriptions[name] for name in names[first:last]]
+            return f"{topic.path}/Subscriptions", "Subscriptions", len(names), found
+        kind, path, title = QUEUE, "$Resources/queues", "Queues"
         if route.what == routes.TOPICS:
-            return "$Resources/topics", "Topics", self._namespace.entities(TOPIC)
-        topic = self._topic(route)
-        found = [topic.subscriptions[name] for name in sorted(topic.subscriptions)]
-        return f"{topic.path}/Subscriptions", "Subscriptions", found
+            kind, path, title = TOPIC, "$Resources/topics", "Topics"
+        namespace = self._namespace
+        return path, title, namespace.entity_count(kind), namespace.entity_page(kind, first, last)
 
     def _entity(self, route: Route) -> Entity:
         """The queue, topic or subscription of a route. Raises EntityNotFound."""

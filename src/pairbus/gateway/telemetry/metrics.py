@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.entity import Counts
 from pairbus.gateway.telemetry.exposition import COUNTER, GAUGE, Family, Metric, Values, metrics_of
 from pairbus.model.entity import KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
+from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
     from pairbus.gateway.broker import Broker
@@ -51,7 +53,13 @@ METRICS: Final[dict[str, Family]] = {
 
 def broker_metrics(broker: Broker) -> list[Metric]:
     """Every metric, those without samples too."""
-    values = {**_entities(broker), **_operations(broker), **_events(broker), **_connections(broker)}
+    labelled = _labelled(broker)
+    values = {
+        **_entities(broker, labelled),
+        **_operations(broker, labelled),
+        **_events(broker),
+        **_connections(broker),
+    }
     return metrics_of(METRICS, values)
 
 
@@ -59,33 +67,51 @@ def _add(values: dict[tuple[str, ...], float], key: tuple[str, ...], value: int)
     values[key] = values.get(key, 0) + value
 
 
+def _add_counts(messages: dict[tuple[str, ...], float], label: str, counts: Counts) -> None:
+    _add(messages, (label, "active"), counts.active)
+    _add(messages, (label, "scheduled"), counts.scheduled)
+    _add(messages, (label, "deferred"), counts.deferred)
+    _add(messages, (label, "dead_letter"), counts.dead_letter)
+    _add(messages, (label, "transfer_dead_letter"), counts.transfer_dead_letter)
+
+
 def _labelled(broker: Broker) -> set[str]:
     """Paths that have a label of their own."""
     kinds = (QUEUE, TOPIC, SUBSCRIPTION)
-    paths = sorted(entity.path for kind in kinds for entity in broker.namespace.entities(kind))
-    return set(paths[:ENTITIES_LABELLED_MAX])
+    first = [
+        entity.path
+        for kind in kinds
+        for entity in broker.namespace.entity_page(kind, 0, ENTITIES_LABELLED_MAX)
+    ]
+    return set(sorted(first, key=canonical)[:ENTITIES_LABELLED_MAX])
 
 
-def _entities(broker: Broker) -> dict[str, Values]:
-    labelled = _labelled(broker)
+def _entities(broker: Broker, labelled: set[str]) -> dict[str, Values]:
     kinds: dict[tuple[str, ...], float] = {}
     messages: dict[tuple[str, ...], float] = {}
     sizes: dict[tuple[str, ...], float] = {}
     quotas: dict[tuple[str, ...], float] = {}
+    rest_size = rest_quota = 0
     for kind in (QUEUE, TOPIC, SUBSCRIPTION):
-        entities = broker.namespace.entities(kind)
-        kinds[KIND_NAMES[kind],] = len(entities)
-        for entity in entities:
-            label = entity.path if entity.path in labelled else THE_REST
-            counts = entity.counts()
-            _add(messages, (label, "active"), counts.active)
-            _add(messages, (label, "scheduled"), counts.scheduled)
-            _add(messages, (label, "deferred"), counts.deferred)
-            _add(messages, (label, "dead_letter"), counts.dead_letter)
-            _add(messages, (label, "transfer_dead_letter"), counts.transfer_dead_letter)
-            if kind != SUBSCRIPTION:  # what lies in a subscription counts against its topic
-                _add(sizes, (label,), entity.size_bytes)
-                _add(quotas, (label,), entity.settings.max_size_mb * 1_048_576)
+        kinds[KIND_NAMES[kind],] = broker.namespace.entity_count(kind)
+        for entity in broker.namespace.entities(kind):
+            has_label = entity.path in labelled
+            if has_label or entity.holds_messages:
+                _add_counts(messages, entity.path if has_label else THE_REST, entity.counts())
+            if kind == SUBSCRIPTION:
+                continue  # what lies in it counts against its topic
+            # Of ten thousand entities most have no label and hold nothing: little is done for those.
+            quota = entity.settings.max_size_mb * 1_048_576
+            if has_label:
+                sizes[entity.path,] = entity.size_bytes
+                quotas[entity.path,] = quota
+            else:
+                rest_size += entity.size_bytes
+                rest_quota += quota
+    if sum(kinds.values()) > len(labelled):
+        _add_counts(messages, THE_REST, Counts(0, 0, 0, 0, 0, 0))
+        sizes[THE_REST,] = rest_size
+        quotas[THE_REST,] = rest_quota
     return {
         "pairbus_entities": kinds,
         "pairbus_messages": messages,
@@ -94,24 +120,24 @@ def _entities(broker: Broker) -> dict[str, Values]:
     }
 
 
-def _operations(broker: Broker) -> dict[str, Values]:
-    labelled = _labelled(broker)
-    counts: dict[tuple[str, ...], float] = {}
-    sizes: dict[tuple[str, ...], float] = {}
-    units: dict[tuple[str, ...], float] = {}
+def _operations(broker: Broker, labelled: set[str]) -> dict[str, Values]:
+    sums: dict[tuple[str, str], list[int]] = {}
     for tally in broker.meter.tallies():
         count = tally.total + tally.count
         if not count:
             continue
         entity = tally.path.partition("/$")[0]
         key = (entity if not entity or entity in labelled else THE_REST, tally.operation)
-        _add(counts, key, count)
-        _add(sizes, key, tally.total_size + tally.size)
-        _add(units, key, tally.total_units + tally.units)
+        found = sums.get(key)
+        if found is None:
+            found = sums[key] = [0, 0, 0]
+        found[0] += count
+        found[1] += tally.total_size + tally.size
+        found[2] += tally.total_units + tally.units
     return {
-        "pairbus_operations_total": counts,
-        "pairbus_operation_bytes_total": sizes,
-        "pairbus_operation_units_total": units,
+        "pairbus_operations_total": {key: found[0] for key, found in sums.items()},
+        "pairbus_operation_bytes_total": {key: found[1] for key, found in sums.items()},
+        "pairbus_operation_units_total": {key: found[2] for key, found in sums.items()},
     }
 
 
@@ -149,7 +175,8 @@ def _connections(broker: Broker) -> dict[str, Values]:
         senders += len(connection.links) - sending
     locks = held = 0
     for queue in broker.namespace.all_queues():
-        locks += len(queue.locks)
+        if queue.locks:
+            locks += len(queue.locks)
         if queue.sessions is not None:
             held += len(queue.sessions.held)
     return {
