@@ -36,11 +36,13 @@ STEPS_MAX: Final = 100_000
 """The steps one evaluation may take. A step is a few dozen characters searched or one place tried."""
 PUBLISH_STEPS_MAX: Final = 200_000
 """The steps that all rules of a topic together may take for one publish: one message, or all of a batch."""
+STEPS_PER_COPY: Final = 100
+"""What storing one copy for a subscription counts among the steps of a turn: it takes about as long."""
 
 
 @final
 class RuleBudget:
-    """What the rules of a topic may still take for one publish, and what this turn took so far."""
+    """What the rules of a topic may still take for one publish, and what this turn took so far, copies included."""
 
     __slots__ = ("left", "taken_in_burst")
 
