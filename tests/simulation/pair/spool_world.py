@@ -1,0 +1,385 @@
+"""A paired client with a spool while both namespaces come and go, and the client itself is killed.
+
+The client, its spool and the drain are the ones that ship. The spool is a real file, on a disk that takes its time: a killed client
+has written what was committed, and nothing else. One seed makes one world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pairbus.pairing.client.spooling import ReplaySender
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.sdk import sections
+from pairbus.spool.store import Append, Spool, Spooled
+from tests.payloads import message_id_of
+from tests.simulation.pair.clients import SimClient
+from tests.simulation.pair.drains import SimDrain
+from tests.simulation.pair.model import NamespaceModel, number_of
+from tests.simulation.pair.world import World
+from tests.unit.drain.virtual_loop import VirtualLoop
+
+PLANTED: Final = {
+    "acknowledged_before_durable": "P50",
+    "replayed_before_durable": "P50",
+    "removed_before_accepted": "P50",
+    "replayed_out_of_order": "P51",
+    "sends_do_not_join": "P51",
+    "damage_is_sent": "P8",
+}
+"""Bugs to plant, and the promise by which each must be found."""
+
+
+NO_CLIENT: Final = -1
+process: ContextVar[int] = ContextVar("process", default=NO_CLIENT)
+"""Which life of the client is at work. Tasks that it starts inherit it."""
+
+
+class DiskLoop(VirtualLoop):
+    """Work for the disk takes a moment. A process that is killed meanwhile never does it."""
+
+    world: SpoolWorld
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
+        """Of each task: the life of the client that it belongs to."""
+
+    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:  # type: ignore[override]
+        task = super().create_task(coro, **named)
+        self.processes[task] = process.get()
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        done: asyncio.Future[Any] = self.create_future()
+        life = self.world.life
+
+        def work() -> None:
+            if life != self.world.life or done.cancelled():
+                return
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        self.call_later(self.world.random.choice((1, 3, 20)) / 1000, work)
+        return done
+
+
+class SpoolChecks:
+    """What was sent, what became of it, and in which order namespaces accepted it."""
+
+    def __init__(self, world: SpoolWorld) -> None:
+        self._world = world
+        self.sent: dict[int, tuple[str, bytes]] = {}
+        self.outcome: dict[int, str] = {}
+        self.broken: list[str] = []
+        self.doubts: Counter[int] = Counter()
+        self.accepted: dict[int, int] = {}
+        """When a namespace first stored a message."""
+        self.spooled: set[int] = set()
+        self.before: dict[int, list[int]] = {}
+        """The messages of the same sender that had returned when a send began."""
+
+    def __getattr__(self, name: str) -> Any:
+        # The health of entities and the drain are judged in the world of pairs.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_given, **_named: None
+
+    def require(self, claim: object, text: str) -> None:
+        if not claim:
+            self.broken.append(f"seed {self._world.seed}: {text} (at {self._world.now} ms)")
+
+    def begun(self, number: int, path: str, payload: bytes) -> None:
+        self.sent[number] = (path, payload)
+        self.before[number] = [
+            n for n, (where, _) in self.sent.items() if where == path and n in self.outcome
+        ]
+
+    def returned(self, number: int, outcome: str) -> None:
+        self.outcome[number] = outcome
+
+    def pending(self) -> int:
+        return len(self.sent) - len(self.outcome)
+
+    def stored(self, payloads: Sequence[bytes]) -> None:
+        """A namespace stores messages."""
+        for payload in payloads:
+            self.accepted.setdefault(number_of(payload), len(self.accepted))
+
+    def at_the_end(self) -> None:
+        """After the calm."""
+        homes: dict[int, list[bytes]] = {}
+        for queue in self._world.primary.queues.values():
+            for payload in queue.history:
+                homes.setdefault(number_of(payload), []).append(payload)
+        for number, (path, payload) in self.sent.items():
+            copies = homes.get(number, [])
+            outcome = self.outcome.get(number, "unknown")
+            if outcome == "ok":
+                self.require(copies, f"P50: m{number} was accepted and is nowhere")
+            if outcome == "fail":
+                self.require(not copies, f"P5: m{number} was refused and is there")
+            for found in copies:
+                self.require(
+                    sections.join(sections.split(found)) == payload, f"P8: m{number} is not as it was sent"
+                )
+            if self._world.primary.queues[path].detects_duplicates:
+                self.require(len(copies) <= 1, f"P2: m{number} is stored {len(copies)} times")
+            most = 1 + self.doubts[number] + self._world.kills
+            self.require(len(copies) <= most, f"P36: m{number} has {len(copies)} copies, at most {most}")
+            for earlier in self.before[number]:
+                if earlier in self.spooled and self.outcome[earlier] == "ok" and number in self.accepted:
+                    self.require(
+                        self.accepted.get(earlier, 1 << 30) < self.accepted[number],
+                        f"P51: m{number} of {path} overtook m{earlier}, which was in the spool",
+                    )
+
+    def digest(self) -> tuple[object, ...]:
+        return self._world.now, tuple(sorted(self.outcome.items())), tuple(self.accepted.items())
+
+
+class SpoolWorld(World):
+    """One program that sends, is killed and started again, over one directory."""
+
+    loop: DiskLoop
+
+    def __init__(self, seed: int, directory: Path, bug: str = "") -> None:
+        self.life = 0
+        super().__init__(seed)
+        self.loop.close()
+        self.loop = DiskLoop()
+        self.loop.offset = 1.0
+        self.loop.world = self
+        self.bug = ""
+        self.planted = bug
+        self.checks: Any = SpoolChecks(self)
+        self.directory = directory
+        self.crashes = 0
+        self.drain_count = 1
+        self.kills = 0
+        self.entities = ["orders", "events"]
+        self.kill_times = sorted(
+            self.random.randrange(2_000, self.horizon_ms) for _ in range(self.random.randrange(4))
+        )
+        self.is_small = not bug and self.random.random() < 0.15
+        self._numbers = iter(range(1_000_000))
+
+    def _options(self) -> SendAvailabilityOptions:
+        return SendAvailabilityOptions(
+            failover_interval=timedelta(milliseconds=self.random.choice([0, 500, 3_000])),
+            ping_primary_interval=timedelta(milliseconds=self.random.choice([1_000, 2_500])),
+            while_suspect=self.random.choice(["raise", "wait"]),
+            spool=self.directory,
+            spool_max_bytes=1_000 if self.is_small else 1 << 30,
+        )
+
+    def put(self, namespace: NamespaceModel, path: str, payloads: list[bytes]) -> None:
+        super().put(namespace, path, payloads)
+        self.checks.stored(payloads)
+
+    async def ask(self, namespace: NamespaceModel, action: Callable[[], Any], timeout_ms: float) -> Any:
+        try:
+            return await super().ask(namespace, action, timeout_ms)
+        except BaseException:
+            self._doubt(action)
+            raise
+
+    def _doubt(self, action: Callable[[], Any]) -> None:
+        """What of a request without an answer may be done again."""
+        if isinstance(action, partial) and action.args:
+            given = action.args[-1]
+            for one in given if isinstance(given, list) else []:
+                identity = message_id_of(one) if isinstance(one, bytes) else getattr(one, "message_id", "")
+                if identity.startswith("m"):
+                    self.checks.doubts[int(identity[1:])] += 1
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def _live(self, messages: int) -> None:
+        self.drains = [SimDrain(self)]
+        self._start_life(messages)
+        self._schedule_faults()
+        self._both_away()
+        try:
+            for at in self.kill_times:
+                await self._wait_until(at)
+                self._kill()
+                await self._wait_until(self.now + self.random.choice([1, 500, 3_000]))
+                self._start_life(messages)
+            await self._wait_until(self.horizon_ms)
+            self._calm_down()
+            deadline = self.now + 900_000
+            while self._unrest():
+                assert self.now < deadline, (
+                    f"seed {self.seed}: P50: not quiet after the calm: {self._unrest()}"
+                )
+                await self._wait_until(self.now + 1_000)
+            self.checks.at_the_end()
+            assert not self.checks.broken, self.checks.broken[0]
+        finally:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.clients[0].client._spooling.close()  # type: ignore[union-attr]
+        self.left = sorted(entry.name for entry in self.directory.iterdir())
+
+    def _both_away(self) -> None:
+        """What the spool is for, and would be rare by chance."""
+        for _ in range(self.random.randrange(1, 4)):
+            start = self.random.randrange(1_000, self.horizon_ms)
+            length = self.random.choice([2_000, 8_000, 20_000])
+            for kind in (self.random.choice([0, 1]), self.random.choice([5, 7])):
+                self._at(start + self.random.randrange(500), self._fault(kind, length))
+
+    def _start_life(self, messages: int) -> None:
+        process.set(self.life)
+        client = SimClient(self, self.life, self._options())
+        self.clients = [client]
+        spooling = client.client._spooling
+        assert spooling is not None
+        spooling.open()
+        self._watch_disk(client)
+        spooling.start()
+        for path in self.entities:
+            numbers = [next(self._numbers) for _ in range(messages // 2)]
+            self.loop.create_task(client.send_all(path, numbers, self.random.choice([None, "session"])))
+        process.set(NO_CLIENT)
+
+    def _kill(self) -> None:
+        """The process is gone: its tasks end where they are, its locks are free, its file is as it was."""
+        self.kills += 1
+        self.life += 1
+        client = self.clients[0]
+        client.client._is_ended = True
+        for task in asyncio.all_tasks():
+            if self.loop.processes[task] == self.life - 1:
+                task.cancel()
+        spools = client.state.spools
+        assert spools is not None
+        for lock in spools._locks.values():
+            os.close(lock)
+        spools._locks.clear()
+        for number in self.checks.sent:
+            if number not in self.checks.outcome:
+                self.checks.returned(number, "unknown")
+
+    # --- the disk ---------------------------------------------------------------------------------
+
+    def _watch_disk(self, client: SimClient) -> None:
+        spools = client.state.spools
+        assert spools is not None
+        for spool in spools.all:
+            self._watch_spool(spool)
+        first = spools.first
+
+        def checked(key: str, count: int, size: int) -> tuple[Spool, list[Spooled]] | None:
+            found = first(key, count, size)
+            if found is not None:
+                self._are_durable(*found)
+            return found
+
+        spools.first = checked  # type: ignore[method-assign]
+        if self.planted == "sends_do_not_join":
+            client.client._sender_class = _Overtaking
+
+    def _watch_spool(self, spool: Spool) -> None:
+        write, remove, read = spool._write, spool.remove, spool.first
+
+        def written(batch: Sequence[Append]) -> None:
+            write(batch)
+            for append in batch:
+                self.checks.spooled.update(number_of(payload) for payload in append.payloads)
+
+        def removed(key: str, messages: Sequence[Spooled]) -> None:
+            for message in messages:
+                number = number_of(message.payload)
+                self.checks.require(
+                    number in self.checks.accepted, f"P50: m{number} left the spool, and no namespace has it"
+                )
+            remove(key, messages)
+
+        spool._write = written  # type: ignore[method-assign, assignment]
+        spool.remove = removed  # type: ignore[method-assign]
+        if self.planted == "acknowledged_before_durable":
+            spool.commit = lambda append: setattr(append, "is_done", True)  # type: ignore[method-assign]
+        if self.planted == "replayed_before_durable":
+
+            def unwritten(key: str, count: int, size: int) -> list[Spooled]:
+                waiting = [append for append in spool._waiting if append.key == key]
+                return [
+                    Spooled(1 << 40, append.path, append.at_ms, payload)
+                    for append in waiting
+                    for payload in append.payloads
+                ] or read(key, count, size)
+
+            spool.first = unwritten  # type: ignore[method-assign]
+        if self.planted == "removed_before_accepted":
+
+            def taken(key: str, count: int, size: int) -> list[Spooled]:
+                found = read(key, count, size)
+                if found:
+                    removed(key, found)
+                return found
+
+            spool.first = taken  # type: ignore[method-assign]
+        if self.planted == "replayed_out_of_order":
+            spool.first = lambda key, count, size: read(key, count, size)[::-1]  # type: ignore[method-assign]
+        if self.planted == "damage_is_sent":
+
+            def damaged(key: str, count: int, size: int) -> list[Spooled]:
+                return [
+                    Spooled(one.number, one.path, one.at_ms, one.payload[:-1] + b"\x00")
+                    for one in read(key, count, size)
+                ]
+
+            spool.first = damaged  # type: ignore[method-assign]
+
+    def _are_durable(self, spool: Spool, messages: Sequence[Spooled]) -> None:
+        """What is about to be replayed is in the file, as another process would read it."""
+        reader = sqlite3.connect(spool.file)
+        try:
+            kept = {bytes(row[0]) for row in reader.execute("SELECT payload FROM message")}
+        finally:
+            reader.close()
+        for message in messages:
+            number = number_of(message.payload)
+            if self.planted not in ("removed_before_accepted", "damage_is_sent"):
+                self.checks.require(
+                    message.payload in kept, f"P50: m{number} is replayed before it is durable"
+                )
+
+    def _unrest(self) -> list[str]:
+        spools = self.clients[0].state.spools
+        assert spools is not None
+        left = [f"{key}: {spools.waits(key)} in the spool" for key in spools.keys()]
+        return super()._unrest() + left
+
+
+class _Overtaking(ReplaySender):
+    """Planted: a sender of the application's that does not look whether the spool holds messages."""
+
+    _may_spool = True
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+
+    async def _joins_spool(self, send: Any) -> bool:
+        return False
+
+    async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the SDK's shape
+        await self._do_send(message, timeout)

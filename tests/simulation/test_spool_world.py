@@ -1,0 +1,58 @@
+"""A paired client with a spool, in worlds where both namespaces go away and the client is killed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.pair.spool_world import PLANTED, SpoolWorld
+from tests.simulation.seeds import groups, seeds
+
+Make = Callable[..., SpoolWorld]
+
+_GROUPS = groups(seeds(40, least=500), 20)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Make]:
+    """Makes worlds, each with an empty directory: in memory if possible, because only the order of writes counts here."""
+    shared = Path("/dev/shm")
+    root = Path(tempfile.mkdtemp(prefix="pairbus-spool-", dir=shared if shared.is_dir() else tmp_path))
+    numbers = iter(range(1_000_000))
+    yield lambda seed, bug="": SpoolWorld(seed, root / str(next(numbers)), bug)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.promise("P1", "P2", "P5", "P8", "P36", "P50", "P51")
+@pytest.mark.parametrize("group", _GROUPS)
+def test_spooled_sends_survive_both_namespaces_and_kills(group: list[int], world: Make) -> None:
+    for seed in group:
+        run = world(seed)
+        run.run()
+        assert run.left == [], f"seed {seed}: an empty spool was not deleted"
+
+
+def test_the_same_seed_gives_the_same_spool(world: Make) -> None:
+    assert world(3).run().digest() == world(3).run().digest()
+
+
+@pytest.mark.long
+def test_the_worlds_use_the_spool(world: Make) -> None:
+    worlds = [world(seed) for seed in range(20)]
+    for run in worlds:
+        run.run()
+
+    assert sum(len(run.checks.spooled) for run in worlds) > 150
+    assert sum(run.kills for run in worlds) > 10
+    assert {outcome for run in worlds for outcome in run.checks.outcome.values()} == {"ok", "fail", "unknown"}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_of_the_spool_is_caught(bug: str, world: Make) -> None:
+    with pytest.raises(AssertionError, match=f"{PLANTED[bug]}:"):
+        for seed in range(60):
+            world(seed, bug).run()
