@@ -55,12 +55,12 @@ class DiskLoop(VirtualLoop):
         self.processes: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
         """Of each task: the life of the client that it belongs to."""
 
-    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:  # type: ignore[override]
+    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
         task = super().create_task(coro, **named)
         self.processes[task] = process.get()
         return task
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         done: asyncio.Future[Any] = self.create_future()
         life = self.world.life
 
@@ -122,6 +122,11 @@ class SpoolChecks:
 
     def at_the_end(self) -> None:
         """After the calm."""
+        most = 50 + 3 * self._world.now // 1000 + 2 * len(self.sent)
+        self.require(
+            self._world.looks <= most,
+            f"P38: the replay spins: it looked {self._world.looks} times, not {most}",
+        )
         homes: dict[int, list[bytes]] = {}
         for queue in self._world.primary.queues.values():
             for payload in queue.history:
@@ -171,6 +176,8 @@ class SpoolWorld(World):
         self.crashes = 0
         self.drain_count = 1
         self.kills = 0
+        self.looks = 0
+        """How often the replay looked for messages."""
         self.entities = ["orders", "events"]
         self.kill_times = sorted(
             self.random.randrange(2_000, self.horizon_ms) for _ in range(self.random.randrange(4))
@@ -241,8 +248,8 @@ class SpoolWorld(World):
     def _both_away(self) -> None:
         """What the spool is for, and would be rare by chance."""
         for _ in range(self.random.randrange(1, 4)):
-            start = self.random.randrange(1_000, self.horizon_ms)
-            length = self.random.choice([2_000, 8_000, 20_000])
+            start = self.random.randrange(1_000, 18_000)
+            length = self.random.choice([5_000, 10_000, 20_000])
             for kind in (self.random.choice([0, 1]), self.random.choice([5, 7])):
                 self._at(start + self.random.randrange(500), self._fault(kind, length))
 
@@ -289,13 +296,14 @@ class SpoolWorld(World):
 
         def checked(key: str, count: int, size: int) -> tuple[Spool, list[Spooled]] | None:
             found = first(key, count, size)
+            self.looks += 1
             if found is not None:
                 self._are_durable(*found)
             return found
 
         spools.first = checked  # type: ignore[method-assign]
         if self.planted == "sends_do_not_join":
-            client.client._sender_class = _Overtaking
+            client.client._sender_class = _Overtaking  # type: ignore[misc, assignment]
 
     def _watch_spool(self, spool: Spool) -> None:
         write, remove, read = spool._write, spool.remove, spool.first
@@ -366,7 +374,7 @@ class SpoolWorld(World):
     def _unrest(self) -> list[str]:
         spools = self.clients[0].state.spools
         assert spools is not None
-        left = [f"{key}: {spools.waits(key)} in the spool" for key in spools.keys()]
+        left = [f"{key}: {spools.waits(key)} in the spool" for key in list(spools.keys())]
         return super()._unrest() + left
 
 

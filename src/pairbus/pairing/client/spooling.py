@@ -136,11 +136,9 @@ class Spooling:
         replay = Replay(self, health, key, sender)
         try:
             while not self._client._is_ended:
-                token = self._runtime.change_token()
                 if await replay.turn():
                     return
-                if replay.pause_seconds:
-                    await self._runtime.wait_for_change(token, replay.pause_seconds)
+                await self._pause(health, replay.pause_seconds)
         finally:
             with self._state.lock:
                 health.is_spool_ending = False
@@ -149,6 +147,17 @@ class Spooling:
             self._runtime.notify()
             if not self._client._is_ended:
                 await sender._do_close()
+
+    async def _pause(self, health: EntityHealth, seconds: float) -> None:
+        """Wait, or until the health of the entity changes. Other changes are no reason to try again."""
+        before = health.state
+        until_ms = self._state.clock() + round(seconds * 1000)
+        while health.state is before and not self._client._is_ended:
+            token = self._runtime.change_token()
+            left_ms = until_ms - self._state.clock()
+            if left_ms <= 0:
+                return
+            await self._runtime.wait_for_change(token, left_ms / 1000)
 
     def ended(self, health: EntityHealth, key: str, replayed: int) -> bool:
         """Whether the spool has nothing of an entity any more. Then its sends go to a namespace again."""
