@@ -42,6 +42,10 @@ COMMANDS: Final = {
     "syphon": ("pairing.syphon:syphon", "Deliver the messages of the backlog to the primary."),
     "capture": ("capture:capture", "Stream an entity into Parquet files."),
     "backlog": ("pairing.backlog:backlog", "List, inspect, retry or delete messages in the backlog."),
+    "spool": (
+        "pairing.spool:spool",
+        "List, replay or export messages that wait on this machine for a namespace.",
+    ),
     "explain": (
         "pairing.explain:explain",
         "Explain the health of an entity: what failed, when, and what happens next.",

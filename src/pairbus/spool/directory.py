@@ -248,6 +248,19 @@ def take_lock(directory: Path) -> int | None:
     return None
 
 
+def retry_undeliverable(root: Path) -> int:
+    """Let messages that a namespace has refused wait again, in every spool that nobody has open. How many that is."""
+    count = 0
+    for directory in spool_directories(root):
+        lock = take_lock(directory)
+        if lock is not None:
+            spool = Spool(directory, About("", ""))
+            count += spool.retry_undeliverable()
+            spool.close()
+            os.close(lock)
+    return count
+
+
 def delete(directory: Path) -> None:
     """Delete an empty spool whose lock the caller holds: its lock file goes last."""
     for entry in directory.glob(f"{FILE_NAME}*"):

@@ -23,7 +23,7 @@ STRIDE = 7
 """Between two sequence numbers, so that few messages fill several slices of them."""
 FEW = {
     "lost": 7, "lost_parked": 4, "altered": 2, "repeated": 40, "absorbed": 6, "dead_lettered": 12, "unexpected": 5,
-    "held": 25, "deferred": 10, "set_aside": 15, "expired": 9,
+    "held": 25, "deferred": 10, "set_aside": 15, "expired": 9, "in_spool": 8,
 }  # fmt: skip
 """How many messages of each kind are planted."""
 PARKED = ("lost_parked", "held", "deferred", "set_aside", "expired")
@@ -70,12 +70,12 @@ def plant(count: int, seed: int) -> Planted:
     )
     parked = {number for outage in outages for number in outage}
     kinds = _chosen(chance, count, parked)
-    rows: dict[str, list[Row]] = {"sent": [], "received": [], "backlog": [], "dead-letter": []}
+    rows: dict[str, list[Row]] = {"sent": [], "received": [], "backlog": [], "dead-letter": [], "spool": []}
     arrivals: list[tuple[int, int]] = []
     for number in range(count):
         kind = kinds.get(number, "")
         _send(rows, number, kind, number in parked)
-        if kind not in {"lost", "lost_parked", "altered", "dead_lettered", *PARKED}:
+        if kind not in {"lost", "lost_parked", "altered", "dead_lettered", "in_spool", *PARKED}:
             arrivals.append((_told(number) + (HOME_MS if number in parked else DIRECT_MS), number))
     arrivals.sort()
     again = [(at + 1, number) for at, number in arrivals if kinds.get(number) == "repeated"]
@@ -119,6 +119,10 @@ def _chosen(chance: random.Random, count: int, parked: set[int]) -> dict[int, st
 def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -> None:
     queue, at = _queue(number), _told(number)
     if not is_parked:
+        if kind == "in_spool":
+            rows["spool"].append(_row(at, "held", queue, number))
+            if number % 2:
+                return  # no broker and no ledger of the sender knows it
         rows["sent"].append(_row(at, "accepted", queue, number))
         if kind == "absorbed":
             rows["sent"].append(_row(at + 1, "duplicate", queue, number))
@@ -151,6 +155,7 @@ def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
         "detoured": parked,
         "arrived": arrived,
         "in_backlog": FEW["held"] + FEW["deferred"],
+        "in_spool": FEW["in_spool"],
         "set_aside": FEW["set_aside"],
         "dead_lettered": FEW["dead_lettered"],
         "expired": FEW["expired"],

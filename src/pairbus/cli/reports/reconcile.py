@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import click
@@ -14,6 +16,7 @@ from pairbus.cli.reports.engine import EngineFlags, check_outputs, computing, mo
 
 EXIT_LOSS: Final = 1
 EXIT_UNPROVEN: Final = 2
+LEDGER_COLUMNS: Final = ("message_id", "entity", "time", "sha256", "kind", "detail")
 EPILOG: Final = """\b
 Examples:
   pairbus reconcile --sent DATA-PRIMARY --sent DATA-SECONDARY --received DATA-PRIMARY --backlog DATA-SECONDARY
@@ -40,6 +43,11 @@ class ReconcileFlags(EngineFlags):
         "What is still in the backlog: its audit, or a listing.", (), metavar="PATH"
     )
     dead_letter: tuple[str, ...] = option("What is in dead-letter queues: a listing.", (), metavar="PATH")
+    spool: tuple[str, ...] = option(
+        "What is still in a spool: the spool directory of a program, or a file of `pairbus spool export`. May repeat.",
+        (),
+        metavar="PATH",
+    )
     until: datetime | None = option(
         "Ignore sends from this moment on (UTC) if they have not arrived yet.", metavar="WHEN", parse=moment
     )
@@ -57,7 +65,15 @@ class ReconcileFlags(EngineFlags):
 def reconcile(options: ReconcileFlags) -> int:
     """Prove which messages arrived: compare the accepted sends with destinations, backlog and dead-letter queues."""
     from pairbus.reports.certificate.value import HOLDS, LOSS
-    from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, DEAD_LETTER, RECEIVED, SENT, check_whole
+    from pairbus.reports.engines.audit_log import (
+        AUDIT,
+        BACKLOG,
+        DEAD_LETTER,
+        RECEIVED,
+        SENT,
+        SPOOL,
+        check_whole,
+    )
     from pairbus.reports.views.certificate import certificate_document
     from pairbus.reports.views.html import page
     from pairbus.reports.views.json import certificate_json
@@ -69,6 +85,7 @@ def reconcile(options: ReconcileFlags) -> int:
         RECEIVED: options.received,
         BACKLOG: options.backlog,
         DEAD_LETTER: options.dead_letter,
+        SPOOL: [listing for place in options.spool for listing in _listings(place)],
     }
     with computing("pairbus reconcile", "comparing the ledgers", options, locations, AUDIT) as work:
         check_whole(work.inputs)
@@ -92,3 +109,19 @@ def reconcile(options: ReconcileFlags) -> int:
     else:
         print_document(certificate_document(certificate))
     return {LOSS: EXIT_LOSS, HOLDS: 0}.get(certificate.verdict, EXIT_UNPROVEN)
+
+
+def _listings(place: str) -> list[str]:
+    """The files that list what is in a spool. Of a spool directory one is made, and goes when the command ends; none if it is empty."""
+    from pairbus.pairing.spool_rows import rows
+    from pairbus.spool.directory import spool_directories
+
+    root = Path(place)
+    if not root.is_dir() or (not spool_directories(root) and any(root.rglob("*.*"))):
+        return [place]
+    folder = click.get_current_context().with_resource(TemporaryDirectory(prefix="pairbus-spool-"))
+    listing = Path(folder) / "spool.jsonl"
+    with listing.open("w", encoding="utf-8") as file:
+        for row in rows(root):
+            file.write(json.dumps({name: row[name] for name in LEDGER_COLUMNS}) + "\n")
+    return [str(listing)] if listing.stat().st_size else []

@@ -11,6 +11,7 @@ that one attempt instead, and then go direct (``is_spool_ending``).
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ from pairbus.spool.store import About, Append, Spool, Spooled
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
+
+logger = logging.getLogger("pairbus.pairing")
 
 BATCH_MESSAGES: Final = 1_000
 BATCH_BYTES: Final = 200_000
@@ -136,8 +139,19 @@ class Spooling:
         replay = Replay(self, health, key, sender)
         try:
             while not self._client._is_ended:
-                if await replay.turn():
-                    return
+                try:
+                    if await replay.turn():
+                        return
+                except Exception:
+                    if self._client._is_ended:
+                        return
+                    # An entity that nobody replays would keep its messages, and every new one, for ever.
+                    logger.exception(
+                        "the replay of %s failed; it goes on",
+                        health.path,
+                        extra={"event": "pairing.replay_failed"},
+                    )
+                    replay.pause_seconds = PAUSE_SECONDS_MAX
                 await self._pause(health, replay.pause_seconds)
         finally:
             with self._state.lock:

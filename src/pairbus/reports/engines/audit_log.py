@@ -16,7 +16,8 @@ SENT: Final = "sent"
 RECEIVED: Final = "received"
 BACKLOG: Final = "backlog"
 DEAD_LETTER: Final = "dead-letter"
-ROLES: Final = (SENT, RECEIVED, BACKLOG, DEAD_LETTER)
+SPOOL: Final = "spool"
+ROLES: Final = (SENT, RECEIVED, BACKLOG, DEAD_LETTER, SPOOL)
 
 SENDS: Final = ("sent", "accepted", "duplicate")
 DELIVERIES: Final = ("completed", "received-and-deleted", "received", "delivered")
@@ -26,7 +27,13 @@ EXPIRED: Final = "expired"
 REMOVED: Final = ("cancelled", "purged", "forwarded")
 ENTITY_DELETED: Final = "entity-deleted"
 KINDS: Final = (*SENDS, *DELIVERIES, *HELD, DEAD_LETTERED, EXPIRED, *REMOVED, ENTITY_DELETED)
-KIND_DEFAULTS: Final = {SENT: "sent", RECEIVED: "received", BACKLOG: "held", DEAD_LETTER: "held"}
+KIND_DEFAULTS: Final = {
+    SENT: "sent",
+    RECEIVED: "received",
+    BACKLOG: "held",
+    DEAD_LETTER: "held",
+    SPOOL: "held",
+}
 """What a row without a kind means in each input."""
 REASON_EXPIRED: Final = "TTLExpiredException"
 
@@ -37,6 +44,7 @@ MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there"),
     BACKLOG: ("parked", "backlog", "aside", "expired"),
     DEAD_LETTER: ("parked", "aside", "dead", "expired"),
+    SPOOL: ("spool",),
 }
 """What the rows of each input can say about a message."""
 MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))

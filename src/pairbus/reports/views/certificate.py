@@ -33,6 +33,7 @@ KINDS: Final = {LOSS: BAD, HOLDS: GOOD, UNPROVEN: UNSURE}
 FATE_TEXTS: Final = {
     "arrived": "arrived",
     "in_backlog": "still in the backlog",
+    "in_spool": "still in a spool",
     "set_aside": "dead-lettered in the backlog",
     "dead_lettered": "dead-lettered",
     "expired": "expired",
@@ -43,14 +44,14 @@ FATE_TEXTS: Final = {
     "unexpected": "arrived and were never accepted",
 }
 NAMED: Final = (
-    "lost", "repeated", "unexpected", "set_aside", "in_backlog", "dead_lettered", "expired", "in_flight"
+    "lost", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "in_flight"
 )  # fmt: skip
 """The most urgent first."""
 URGENT: Final = ("lost", "repeated", "unexpected")
 DIRECT: Final = 0
 DETOURED: Final = 4
 _COLOURS: Final = {
-    "arrived": 0, "in_backlog": 5, "set_aside": 7, "dead_lettered": 6, "expired": 3, "in_flight": 2, "lost": 8, "absorbed": 1
+    "arrived": 0, "in_backlog": 5, "in_spool": 4, "set_aside": 7, "dead_lettered": 6, "expired": 3, "in_flight": 2, "lost": 8, "absorbed": 1
 }  # fmt: skip
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
 
@@ -115,14 +116,14 @@ def _detail(found: Certificate) -> str:
 
 def _tiles(found: Certificate) -> list[tuple[str, str, str]]:
     fates = found.fates
-    waiting = fates["in_backlog"] + fates["set_aside"] + fates["dead_lettered"] + fates["expired"]
+    waiting = sum(fates[fate] for fate in ("in_backlog", "in_spool", "set_aside", "dead_lettered", "expired"))
     tiles = [
         ("Accepted", f"{found.accepted:,}", "sends that were confirmed to their senders"),
         ("Arrived", f"{fates['arrived']:,}", "at their destination, whole"),
         ("Lost", f"{fates['lost']:,}", "accepted and nowhere to be found"),
         ("Arrived again", f"{fates['repeated']:,}", "arrivals beyond the accepted ones"),
         ("Through the backlog", f"{found.detoured:,}", "messages that were parked first"),
-        ("Elsewhere", f"{waiting:,}", "in the backlog, dead-lettered, expired"),
+        ("Elsewhere", f"{waiting:,}", "in the backlog, in a spool, dead-lettered, expired"),
     ]
     if found.overtaken is not None:
         tiles.append(("Overtaken", f"{found.overtaken:,}", "arrived after one accepted later"))

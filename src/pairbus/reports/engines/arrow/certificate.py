@@ -61,6 +61,7 @@ from pairbus.reports.engines.audit_log import (
     ROLES,
     SENDS,
     SENT,
+    SPOOL,
 )
 from pairbus.reports.inputs import Inputs
 from pairbus.server.clock import utc
@@ -79,6 +80,7 @@ _HASH: Final = "^[0-9a-fA-F]{64}$"
 _TIMES: Final = {
     "backlog_ms": ("ms", ("sent_backlog",)),
     "direct_ms": ("ms", ("sent_direct",)),
+    "spool_ms": ("ms", ("spool",)),
     "stored_ms": ("ms", ("stored",)),
     "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
     "stored_sequence": ("sequence_number", ("stored",)),
@@ -169,6 +171,8 @@ def _measures(
         if kind in DELIVERIES:
             return {DELIVERED_TOPIC if is_topic else "delivered": 1}
         return {"stored": 1} if kind == "sent" else {}
+    if role == SPOOL:
+        return {"spool": 1}
     if role == DEAD_LETTER:
         found = {"expired" if has_lapsed else "aside" if is_backlog else "dead": 1}
         return {"parked": 1, **found} if is_backlog else found
@@ -395,11 +399,13 @@ def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
     column = {name: grouped[name] for name in grouped.column_names}
     is_backlog_send = pc.greater(column["sent_backlog"], 0)
     accepted = pc.if_else(is_backlog_send, column["sent_backlog"], column["sent_direct"])
+    # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
+    accepted = pc.max_element_wise(accepted, column["spool"])
     handed_out = pc.add(column["delivered"], column[DELIVERED_TOPIC])
     found = pc.if_else(pc.greater(column["stored"], 0), column["stored"], handed_out)
     arrived = pc.min_element_wise(accepted, found)
     missing = pc.subtract(accepted, arrived)
-    accepted_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"])
+    accepted_ms = pc.coalesce(column["backlog_ms"], column["direct_ms"], column["spool_ms"])
     # Each place takes what the places before it left.
     fates: dict[str, Any] = {}
     elsewhere = zero
@@ -408,6 +414,7 @@ def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
         ("dead_lettered", "dead"),
         ("expired", "expired"),
         ("in_backlog", "backlog"),
+        ("in_spool", "spool"),
     ):
         there = pc.max_element_wise(column[place], zero)
         left = pc.subtract(missing, pc.min_element_wise(missing, elsewhere))

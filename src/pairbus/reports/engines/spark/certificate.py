@@ -136,6 +136,7 @@ _ROWS: Final = {role: f"rows_{role.replace('-', '_')}" for role in ROLES}
 _TIMES: Final = {
     "backlog_ms": ("ms", ("sent_backlog",)),
     "direct_ms": ("ms", ("sent_direct",)),
+    "spool_ms": ("ms", ("spool",)),
     "stored_ms": ("ms", ("stored",)),
     "delivered_ms": ("ms", ("delivered", DELIVERED_TOPIC)),
     "stored_sequence": ("sequence_number", ("stored",)),
@@ -183,13 +184,14 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "unkeyed_rows",
         *KEY,
         "sent_backlog > 0 OR parked > 0 AS is_detoured",
-        "CASE WHEN sent_backlog > 0 THEN sent_backlog ELSE sent_direct END AS accepted",
+        # What is in a spool was confirmed to its sender by the spool, whether a ledger of sends has it or not.
+        "greatest(CASE WHEN sent_backlog > 0 THEN sent_backlog ELSE sent_direct END, spool) AS accepted",
         f"CASE WHEN stored > 0 THEN stored ELSE delivered + {DELIVERED_TOPIC} END AS found",
         f"delivered + {DELIVERED_TOPIC} AS handed_out",
-        "coalesce(backlog_ms, direct_ms) AS accepted_ms",
+        "coalesce(backlog_ms, direct_ms, spool_ms) AS accepted_ms",
         "coalesce(stored_ms, delivered_ms) AS arrived_ms",
         "stored_sequence",
-        *[f"greatest({name}, 0L) AS {name}" for name in ("backlog", "aside", "dead", "expired")],
+        *[f"greatest({name}, 0L) AS {name}" for name in ("backlog", "aside", "dead", "expired", "spool")],
         "dead_there",
         "expired_there",
         *_ROWS.values(),
@@ -203,6 +205,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         ("dead_lettered", "dead"),
         ("expired", "expired"),
         ("in_backlog", "backlog"),
+        ("in_spool", "spool"),
     ]
     before, shares = "0L", []
     for fate, place in taken:

@@ -30,6 +30,7 @@ from pairbus.reports.engines.audit_log import (
     REMOVED,
     SENDS,
     SENT,
+    SPOOL,
 )
 from pairbus.reports.engines.spark.files import JSON_OPTIONS, time_column
 from pairbus.reports.inputs import Inputs, spark_path
@@ -189,6 +190,7 @@ _UP: Final = {
     f"OR ({_LISTED} AND is_backlog AND NOT {_LAPSED})",
     "dead": f"{_LISTED} AND NOT is_backlog AND NOT {_LAPSED}",
     "expired": f"({_QUEUED} OR {_LISTED}) AND {_LAPSED}",
+    "spool": f"role = '{SPOOL}'",
 }
 """What a row says of its message, once."""
 _DOWN: Final = {"backlog": f"{_QUEUED} AND {_LEFT}", "aside": f"{_ASIDE} AND {_LEFT}"}

@@ -1,0 +1,201 @@
+"""``pairbus spool``: messages that a program has kept on this machine while no namespace took them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pairbus.cli.kit.group import HelpfulGroup
+from pairbus.cli.kit.options import argument, command, json_option, option
+from pairbus.cli.kit.output import progress_bar, show, silence_logs, stop_on_signals, table_lines
+from pairbus.cli.kit.pair import PairFlags, refusals
+from pairbus.errors import SpoolError, UsageError
+from pairbus.reports.text import duration_text, many
+
+if TYPE_CHECKING:
+    from pairbus.pairing.client.sync import PairedServiceBusClient
+
+EPILOG: Final = """\b
+Examples:
+  pairbus spool list /var/lib/shop/spool
+  pairbus spool replay /var/lib/shop/spool
+  pairbus spool export /var/lib/shop/spool --output messages.jsonl
+
+\b
+Exit codes: 0 done, 1 nothing was found or something is left, 2 wrong usage, 3 could not reach the namespace or was refused.
+"""
+EXAMPLE: Final = "\b\nExample:\n  pairbus spool "
+COLUMNS: Final = ("spool", "primary", "entity", "messages", "bytes", "oldest_age", "undeliverable", "in_use")
+POLL_SECONDS: Final = 0.2
+
+spool = HelpfulGroup(
+    "spool", help="List, replay or export messages that wait on this machine for a namespace.", epilog=EPILOG
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListFlags:
+    directory: str = argument()
+    as_json: bool = json_option("One JSON array.")
+
+
+@command(ListFlags, f"{EXAMPLE}list /var/lib/shop/spool\n", name="list", group=spool)
+def list_spool(flags: ListFlags) -> int:
+    """Show what the spools in DIRECTORY hold, by entity. Also while a program uses them."""
+    from pairbus.pairing.clock import wall_ms
+    from pairbus.spool.reading import listed
+
+    now = wall_ms()
+    rows: list[dict[str, object]] = []
+    for one in listed(Path(flags.directory)):
+        for content in one.contents.values():
+            age_ms = None if content.oldest_ms is None else max(0, now - content.oldest_ms)
+            rows.append(
+                {
+                    "spool": one.directory.name,
+                    "primary": one.about.primary,
+                    "entity": content.path,
+                    "messages": content.count,
+                    "bytes": content.size,
+                    "oldest_age_ms" if flags.as_json else "oldest_age": age_ms
+                    if flags.as_json or age_ms is None
+                    else duration_text(age_ms),
+                    "undeliverable": content.undeliverable,
+                    "in_use": one.is_in_use if flags.as_json else "yes" if one.is_in_use else "no",
+                }
+            )
+    show(rows, flags.as_json, table_lines(rows, COLUMNS) if rows else [])
+    if not rows:
+        click.echo(f"no message waits in {flags.directory}", err=True)
+    return 0 if rows else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayFlags(PairFlags):
+    directory: str = argument()
+    queues: int = option("How many backlog queues.", 10, minimum=1)
+    undeliverable: bool = option("Try messages again that a namespace has refused.", False)
+    timeout: float = option("Stop when nothing was replayed for this many seconds.", 60.0, minimum=1.0)
+    primary_aliases: tuple[str, ...] = option(
+        "Another address of the primary, for instance where it ran before it moved.",
+        (),
+        flag="--primary-alias",
+        metavar="HOST[:PORT]",
+    )
+
+
+@command(ReplayFlags, f"{EXAMPLE}replay /var/lib/shop/spool\n", group=spool)
+def replay(flags: ReplayFlags) -> int:
+    """Send the messages in DIRECTORY that no program has open: to the primary, or to the backlog while that is away."""
+    from pairbus.pairing.client.sync import PairedServiceBusClient
+    from pairbus.pairing.options import SendAvailabilityOptions
+    from pairbus.spool.directory import retry_undeliverable
+    from pairbus.spool.reading import directories, listed
+
+    root = Path(flags.directory)
+    if not directories(root):
+        click.echo(f"no message waits in {root}", err=True)
+        return 1
+    primary, secondary = flags.both
+    for one in listed(root):
+        if one.is_in_use:
+            click.echo(f"spool {one.directory} is in use: the program that has it open replays it", err=True)
+    silence_logs("azure", "pairbus")
+    ca_file = flags.ca_file()
+    trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file is not None else {}
+    with refusals():
+        client = PairedServiceBusClient.from_connection_strings(
+            primary,
+            secondary,
+            options=SendAvailabilityOptions(
+                backlog_queue_count=flags.queues, spool=root, spool_max_bytes=1 << 62
+            ),
+            primary_namespace=flags.namespace,
+            primary_aliases=flags.primary_aliases,
+            management=dict(trust),
+            **trust,
+        )
+        with ExitStack() as stack:
+            stack.callback(client.close)
+            if flags.undeliverable:
+                retry_undeliverable(root)
+            client.pair()
+            return _wait(client, flags.timeout)
+
+
+def _wait(client: PairedServiceBusClient, seconds: float) -> int:
+    """Show progress until nothing waits, or nothing has moved for ``seconds``."""
+    stop = stop_on_signals()
+    begun = _left(client)
+    before, moved = begun, time.monotonic()
+    with progress_bar("replaying") as progress:
+        while before and not stop.wait(POLL_SECONDS):
+            left = _left(client)
+            progress(begun - left, begun)
+            if left < before:
+                before, moved = left, time.monotonic()
+            elif time.monotonic() - moved > seconds:
+                break
+    found = client.statistics()
+    click.echo(
+        f"{many(found.replayed_to_primary, 'message')} to the primary, {found.replayed_to_backlog:,} to the backlog"
+    )
+    if found.spool_undeliverable:
+        click.echo(
+            f"{many(found.spool_undeliverable, 'message')} cannot be delivered and stay: `pairbus spool export` shows why",
+            err=True,
+        )
+    if before:
+        why = {path: report.why for path, report in client.health().items() if report.spooled and report.why}
+        click.echo(
+            f"{many(before, 'message')} left" + "".join(f"; {p}: {w}" for p, w in why.items()), err=True
+        )
+    return 1 if before or found.spool_undeliverable else 0
+
+
+def _left(client: PairedServiceBusClient) -> int:
+    return client.statistics().spool_messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFlags:
+    directory: str = argument()
+    output: str | None = option(
+        "Write to a file that does not exist yet.  [default: standard output]", metavar="FILE"
+    )
+
+
+@command(ExportFlags, f"{EXAMPLE}export /var/lib/shop/spool --output messages.jsonl\n", group=spool)
+def export(flags: ExportFlags) -> int:
+    """Write every message in DIRECTORY as a line of JSON. The messages stay in the spool.
+
+    Each line has the entity, the time, the message id, the body as text, why a namespace refused the message (detail), and all bytes of
+    the AMQP message in base64 (raw). `pairbus reconcile --backlog` and `--sent` read such a file.
+    """
+    from pairbus.pairing.spool_rows import rows
+
+    count = 0
+    with ExitStack() as stack:
+        out = sys.stdout
+        if flags.output is not None:
+            try:
+                out = stack.enter_context(Path(flags.output).open("x", encoding="utf-8"))
+            except OSError as error:
+                raise UsageError(f"--output {flags.output} cannot be written: {error.strerror}") from None
+        try:
+            for row in rows(Path(flags.directory)):
+                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                count += 1
+        except SpoolError as error:
+            click.echo(f"{many(count, 'message')} written before the damage", err=True)
+            raise error from None
+    if flags.output is not None:
+        click.echo(f"{many(count, 'message')} in {flags.output}")
+    return 0 if count else 1

@@ -1,0 +1,58 @@
+"""Messages of a spool as rows: for people, and as a ledger that ``pairbus reconcile`` reads."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pairbus.errors import RemoteProtocolError
+from pairbus.pairing.parking import message_id_text
+from pairbus.sdk import sections
+from pairbus.spool import reading
+from pairbus.spool.store import Spooled
+
+_DATA = 0x75
+_GROUP = 10
+
+
+def rows(root: Path) -> Iterator[dict[str, object]]:
+    """One row for each message in the spools of a directory. Raises SpoolError."""
+    for directory, message in reading.messages(root):
+        yield row_of(directory, message)
+
+
+def row_of(directory: Path, message: Spooled) -> dict[str, object]:
+    """A message with what can be read of it, and all its bytes (``raw``, base64)."""
+    row: dict[str, object] = {
+        "spool": str(directory),
+        "number": message.number,
+        "entity": message.path,
+        "time": datetime.fromtimestamp(message.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "kind": "held",
+        "detail": "its bytes are damaged" if message.is_damaged else message.reason or "",
+    }
+    try:
+        parts = sections.split(message.payload)
+        properties = sections.list_items(sections.find(parts, sections.PROPERTIES))
+    except (RemoteProtocolError, ValueError, IndexError):
+        parts, properties = [], []
+    body = b"".join(_body_part(part) for part in parts if part.code in sections.BODIES)
+    group = properties[_GROUP] if len(properties) > _GROUP else sections.NULL
+    row |= {
+        "message_id": message_id_text(properties[0]) if properties and properties[0] != sections.NULL else "",
+        "session_id": None if group == sections.NULL else sections.text_of(group),
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "body": body.decode("utf-8", "replace"),
+        "raw": base64.b64encode(message.payload).decode("ascii"),
+    }
+    return row
+
+
+def _body_part(part: sections.Section) -> bytes:
+    """The bytes of a data section; of another body the encoded value, as the audit log of a broker has it."""
+    if part.code != _DATA:
+        return part.value
+    return part.value[2:] if part.value[0] == 0xA0 else part.value[5:]

@@ -1,0 +1,319 @@
+"""The spool with real brokers: both killed, the sending program killed, everything home, and the certificate says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus.exceptions import ServiceBusError
+from click.testing import CliRunner
+
+from pairbus import ClientClosedError, Health, ScheduledMessageGoneError, SpoolRefusedError, aio
+from pairbus.cli.pairing.spool import spool as spool_command
+from pairbus.cli.reports.reconcile import reconcile
+from pairbus.sdk import message_bytes
+from pairbus.spool.store import Append
+from pairbus.testing import Namespace, Pair, Queue
+from tests.integration.pairing import spool_process
+from tests.integration.pairing.kit import bodies, options, paired, text, wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path / "state"))
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    once = Queue(
+        "once",
+        requires_duplicate_detection=True,
+        duplicate_detection_history_time_window=timedelta(minutes=10),
+    )
+    primary = Namespace("primary", process=True, queues=["orders", once], audit=True)
+    secondary = Namespace("secondary", process=True, audit=True)
+    with Pair(primary, secondary) as started:
+        yield started
+
+
+def kill(pair: Pair) -> None:
+    pair.primary.kill()
+    pair.secondary.kill()
+
+
+@pytest.mark.promise("P1", "P2", "P45", "P50", "P51")
+def test_sends_go_on_while_both_are_away_and_the_spool_empties_in_order(pair: Pair, tmp_path: Path) -> None:
+    with (
+        paired(pair, options(spool=tmp_path / "spool", enable_syphon=True)) as client,
+        client.get_queue_sender("once") as sender,
+    ):
+        sender.send_messages(text(0))
+        kill(pair)
+        sender.send_messages(text(1))
+        sender.send_messages([text(2), text(3)])
+        report = client.health()["once"]
+        assert report.spooled == 3
+        assert (report.oldest_spooled_age_ms or 0) > 0
+        handles = sender.schedule_messages([text("cancelled"), text("kept")], datetime.now(UTC))
+        sender.cancel_scheduled_messages(handles[:1])
+        with pytest.raises(ScheduledMessageGoneError):
+            sender.cancel_scheduled_messages(handles[:1])
+        pair.primary.restart()
+        wait_until(lambda: client.health()["once"].spooled == 0, "P50: the spool is replayed")
+        sender.send_messages(text(4))
+        with pytest.raises(ScheduledMessageGoneError):
+            sender.cancel_scheduled_messages(handles[1:])
+        found = client.statistics()
+        kinds = [event.kind.value for event in client.events()]
+
+    assert found.sends == 7 == found.to_primary + found.to_backlog + found.spooled
+    assert (found.spooled, found.replayed_to_primary, found.spool_messages) == (5, 4, 0)
+    assert kinds.count("pairing.spool_used") == kinds.count("pairing.spool_replayed") == 1
+    assert list((tmp_path / "spool").iterdir()) == [], "an empty spool is deleted"
+    with pair.primary.client() as reader, reader.get_queue_receiver("once") as receiver:
+        order = [str(message) for message in receiver.peek_messages(max_message_count=20)]
+    assert order == ["0", "1", "2", "3", "kept", "4"], "P51"
+
+
+async def test_the_asynchronous_client_spools_starts_without_namespaces_and_goes_on(
+    pair: Pair, tmp_path: Path
+) -> None:
+    strings = pair.primary.connection_string, pair.secondary.connection_string
+    kill(pair)
+
+    def made() -> Any:
+        return aio.PairedServiceBusClient.from_connection_strings(
+            *strings,
+            options=options(spool=tmp_path / "spool"),
+            management={"retry_total": 0},
+            retry_total=0,
+        )
+
+    async with made() as client:
+        assert client.backlog_queue_count == 0
+        async with client.get_queue_sender("orders") as sender:
+            await sender.send_messages(text("a"), timeout=20)
+            await sender.send_messages(text("b"), timeout=20)
+        assert client.statistics().spooled == 2
+    with pytest.raises(ClientClosedError):
+        await sender.send_messages(text("closed"))
+    pair.secondary.restart()
+    async with made() as client:
+        await _until(lambda: client.health()["orders"].spooled == 0, "the backlog takes what is left")
+        assert client.statistics().replayed_to_backlog == 2
+        assert client.health()["orders"].state is Health.FAILED_OVER
+    pair.primary.restart()
+
+
+async def _until(condition: Callable[[], object], what: str) -> None:
+    until = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < until, what
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.promise("P52")
+def test_at_its_bound_the_spool_refuses_with_the_primarys_error(pair: Pair, tmp_path: Path) -> None:
+    with (
+        paired(pair, options(spool=tmp_path / "spool", spool_max_bytes=700)) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(text(0))
+        kill(pair)
+        sender.send_messages(text("x" * 200))
+        with pytest.raises(SpoolRefusedError, match="spool_max_bytes") as caught:
+            sender.send_messages(text("y" * 500))
+        assert isinstance(caught.value.__cause__, ServiceBusError)
+        found = client.statistics()
+        assert (found.spooled, found.failed, found.unknown) == (1, 1, 0)
+    pair.primary.restart()
+    pair.secondary.restart()
+    listing = CliRunner().invoke(spool_command, ["list", str(tmp_path / "spool"), "--json"])
+    (row,) = json.loads(listing.stdout)
+    assert (row["entity"], row["messages"], row["in_use"]) == ("orders", 1, False)
+    exported = tmp_path / "messages.jsonl"
+    assert (
+        CliRunner()
+        .invoke(spool_command, ["export", str(tmp_path / "spool"), "--output", str(exported)])
+        .stdout.startswith("1 message in")
+    )
+    assert json.loads(exported.read_text())["body"] == "x" * 200
+    replayed = CliRunner(
+        env={
+            "PAIRBUS_PRIMARY": pair.primary.connection_string,
+            "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+        }
+    ).invoke(spool_command, ["replay", str(tmp_path / "spool"), "--queues", "2"])
+    assert "1 message to the primary, 0 to the backlog" in replayed.stdout, replayed.output
+    assert bodies(pair.primary, "orders", 2) == {"0": 1, "x" * 200: 1}
+
+
+def test_a_message_that_the_entity_refuses_stays_and_the_others_go_on(pair: Pair, tmp_path: Path) -> None:
+    with (
+        paired(pair, options(spool=tmp_path / "spool")) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        client.fail_over("orders")
+        kill(pair)
+        sender.send_messages(text("one"))
+        # As large as the link of a larger tier allows: this primary takes 256 KB.
+        spools = client._state.spools
+        assert spools is not None
+        large = Append("orders", "orders", [message_bytes.encoded(text("x" * 400_000))], 1)
+        spools.enter(large).commit(large)
+        sender.send_messages(text("two"))
+        pair.primary.restart()
+        wait_until(lambda: client.health()["orders"].spooled == 0, "the others are replayed")
+        report = client.health()["orders"]
+        assert report.spool_undeliverable == 1
+        kinds = [event.kind.value for event in client.events()]
+    assert "pairing.spool_undeliverable" in kinds
+    assert bodies(pair.primary, "orders", 2) == {"one": 1, "two": 1}
+    exported = CliRunner().invoke(spool_command, ["export", str(tmp_path / "spool")])
+    assert "MessageSizeExceeded" in json.loads(exported.stdout)["detail"]
+
+
+# --- a program that is killed ---------------------------------------------------------------------------
+
+
+class Program:
+    """The sending program, as a process that can be killed and started again."""
+
+    def __init__(self, pair: Pair, root: Path, threads: int, rate: float) -> None:
+        self._root = root
+        self._arguments = [str(threads), str(rate)]
+        self._environment = {
+            **os.environ,
+            "PAIRBUS_PRIMARY": pair.primary.connection_string,
+            "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+        }
+        self.lives = 0
+        self.start()
+
+    def start(self) -> None:
+        name = str(self.lives)
+        self.lives += 1
+        self._process = subprocess.Popen(
+            [sys.executable, spool_process.__file__, str(self._root), name, *self._arguments],
+            env=self._environment,
+        )
+        wait_until((self._root / f"ready-{name}").exists, f"life {name} starts", 120)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> dict[str, Any]:
+        (self._root / "stop").touch()
+        assert self._process.wait(300) == 0
+        found: dict[str, Any] = json.loads((self._root / f"end-{self.lives - 1}.json").read_text())
+        return found
+
+    def returned(self) -> int:
+        return sum(len(file.read_text().splitlines()) for file in self._root.glob("sent-*.jsonl"))
+
+
+def outage(pair: Pair, root: Path, threads: int, rate: float, seconds: float) -> dict[str, Any]:
+    """Both namespaces away for ``seconds``, the program killed twice meanwhile. Returns what the last life tells."""
+    program = Program(pair, root, threads, rate)
+    try:
+        wait_until(lambda: program.returned() > threads, "sends return")
+        kill(pair)
+        begun = time.monotonic()
+        for _ in range(2):
+            before = program.returned()
+            wait_until(lambda: program.returned() > before + 2 * threads, "sends go on")  # noqa: B023 - waited for here
+            left = seconds / 3 - 0.5
+            threading.Event().wait(max(0.0, left))
+            program.kill()
+            program.start()
+        before = program.returned()
+        wait_until(lambda: program.returned() > before + threads, "sends go on")
+        threading.Event().wait(max(0.0, seconds - (time.monotonic() - begun)))
+        waiting = CliRunner().invoke(spool_command, ["list", str(root / "spool"), "--json"])
+        pair.secondary.restart()
+        pair.primary.restart()
+        wait_until(lambda: program.returned() > before + 3 * threads, "sends go on")
+        found = program.end()
+    finally:
+        program.kill()
+    return {**found, "returned": program.returned(), "waiting": json.loads(waiting.stdout)}
+
+
+def certificate(pair: Pair, root: Path) -> dict[str, Any]:
+    """What ``pairbus reconcile`` says of everything that returned."""
+    pair.primary.stop()
+    pair.secondary.stop()
+    sent = [part for file in sorted(root.glob("sent-*.jsonl")) for part in ("--sent", str(file))]
+    places = ["--received", str(pair.primary.data), "--backlog", str(pair.secondary.data)]
+    result = CliRunner().invoke(
+        reconcile,
+        [*sent, *places, "--spool", str(root / "spool"), "--engine", "local", "--json", "--no-order"],
+        standalone_mode=False,
+    )
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.promise("P1", "P50")
+def test_a_program_killed_twice_while_both_are_away_loses_nothing(pair: Pair, tmp_path: Path) -> None:
+    found = outage(pair, tmp_path, threads=4, rate=100, seconds=2)
+
+    assert found["errors"] == []
+    assert sum(row["messages"] for row in found["waiting"]) > 0
+    assert found["left"] == 0
+    judged = certificate(pair, tmp_path)
+    assert judged["accepted"] == found["returned"]
+    assert (judged["lost"], judged["in_spool"], judged["in_backlog"]) == (0, 0, 0)
+    assert judged["arrived"] == found["returned"]
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P1", "P50")
+def test_a_minute_of_500_sends_a_second_while_both_are_away(pair: Pair, tmp_path: Path) -> None:
+    found = outage(pair, tmp_path, threads=40, rate=500, seconds=60)
+    judged = certificate(pair, tmp_path)
+
+    print(
+        json.dumps({**found, **{name: judged[name] for name in ("accepted", "arrived", "lost", "repeated")}})
+    )
+    assert found["errors"] == []
+    assert found["left"] == 0
+    assert judged["accepted"] == judged["arrived"] == found["returned"]
+    assert (judged["lost"], judged["in_spool"], judged["in_backlog"]) == (0, 0, 0)
+
+
+def test_the_certificate_says_what_is_still_in_a_spool(pair: Pair, tmp_path: Path) -> None:
+    with paired(pair, options(spool=tmp_path / "spool")) as client:
+        sender = client.get_queue_sender("orders")
+        sender.send_messages(text("home"))
+        kill(pair)
+        sender.send_messages(text("here"))
+    pair.primary.restart()
+    pair.secondary.restart()
+    pair.primary.stop()
+    result = CliRunner().invoke(
+        reconcile,
+        [
+            *("--sent", str(pair.primary.data), "--received", str(pair.primary.data)),
+            *("--spool", str(tmp_path / "spool"), "--engine", "local", "--json"),
+        ],
+        standalone_mode=False,
+    )
+    found = json.loads(result.stdout)
+
+    assert (found["accepted"], found["arrived"], found["in_spool"], found["lost"]) == (2, 1, 1, 0)
