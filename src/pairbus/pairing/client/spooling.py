@@ -62,8 +62,8 @@ class Spooling:
         self._client = client
         self._state = client._state
         self._runtime = client._runtime
-        self._replaying: dict[str, int] = {}
-        """The entities that are replayed, each with the process that does it: a forked one has no threads."""
+        self._replaying: dict[str, tuple[int, object]] = {}
+        """The entities that are replayed, each with the process (a forked one has no threads) and the task that does it."""
         self._in_flight: set[tuple[Spool, int]] = set()
         self._withheld: set[tuple[Spool, int]] = set()
         """Messages that are being cancelled."""
@@ -124,13 +124,15 @@ class Spooling:
             health.is_spooling = True
             self._state.note(health, f"the spool is used: {why}")
             self._state.emit(Kind.SPOOL_USED, health.path, why)
-        if self._replaying.get(key) != os.getpid() and not self._client._is_ended:
-            self._replaying[key] = os.getpid()
-            self._runtime.spawn(self._replay, health)
+        process, _ = self._replaying.get(key, (0, None))
+        if process != os.getpid() and not self._client._is_ended:
+            task = object()
+            self._replaying[key] = os.getpid(), task
+            self._runtime.spawn(self._replay, health, task)
 
     # --- replaying --------------------------------------------------------------------------------
 
-    async def _replay(self, health: EntityHealth) -> None:
+    async def _replay(self, health: EntityHealth, task: object) -> None:
         """Replay one entity until nothing of it is left, or the client is closed."""
         key = entity_key(health.path)
         sender = ReplaySender(self._client, health.path, {}, is_topic=False)
@@ -143,7 +145,7 @@ class Spooling:
                     if await replay.turn():
                         return
                 except Exception:
-                    if self._client._is_ended:
+                    if self._client.is_closed:
                         return
                     # An entity that nobody replays would keep its messages, and every new one, for ever.
                     logger.exception(
@@ -155,8 +157,9 @@ class Spooling:
                 await self._pause(health, replay.pause_seconds)
         finally:
             with self._state.lock:
-                health.is_spool_ending = False
-                if self._replaying.get(key) == os.getpid():
+                if self._replaying.get(key, (0, None))[1] is task:
+                    # Not that of the next task: it may have begun when this one found nothing left.
+                    health.is_spool_ending = False
                     del self._replaying[key]
             self._runtime.notify()
             if not self._client._is_ended:
