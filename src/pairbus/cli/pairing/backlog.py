@@ -149,7 +149,8 @@ class RedriveFlags:
 def redrive(flags: RedriveFlags) -> int:
     """Put dead-lettered messages of QUEUE back into it, to be drained again.
 
-    Messages stay where they are while their destination does not exist in the primary.
+    Messages stay where they are while their destination does not exist in the primary. The others go to the end of the queue: behind
+    younger messages of their session.
     """
     done = _with_backlog(lambda opened: opened.redrive(flags.queue, flags.reason), flags.queue)
     for path, count in sorted(done.missing.items()):
@@ -209,7 +210,7 @@ class DrainFlags:
 
 @command(DrainFlags, f"{EXAMPLE}drain --extra\n", group=backlog)
 def drain(flags: DrainFlags) -> None:
-    """Drain QUEUES or the extra queues once."""
+    """Drain QUEUES or the extra queues once. Messages of clients that keep an order are delivered in order."""
     from pairbus.pairing.statistics import Counters
 
     if not flags.queues and not flags.extra:
