@@ -163,7 +163,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    policy = CollectorPolicy()
+    policy = CollectorPolicy(held_objects=server.held_objects)
     policy.recovering()
     try:
         ready = await server.start()

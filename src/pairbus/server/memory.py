@@ -7,9 +7,9 @@ is there for what is left, such as exceptions with their tracebacks. It has thre
 
 - Young objects are collected as usual, only less often.
 - Before objects are frozen, everything that is not frozen is collected, whatever its age. Nothing is frozen as garbage.
-- Frozen objects can become garbage later. They are thawed and collected in full, every ten minutes while that is quick, and
-  otherwise so seldom that it takes a thousandth of the time. How many there are makes it rarer and never stops it:
-  otherwise a client that makes the process hold many objects could switch the collector off.
+- Frozen objects can become garbage later. They are thawed and collected in full every ten minutes while there are few, which
+  is quick. With a million messages among them they are collected only if there are many more of them than the messages explain:
+  that may be garbage. So messages cause no pause, and whoever makes garbage does not switch the collector off.
 
 For a process that is a broker only: the collector is global, so a broker inside a test leaves it alone.
 """
@@ -30,16 +30,33 @@ FREEZE_AFTER_COLLECTIONS: Final = 4
 """Young collections between two freezes: 4 x 50,000 = 200,000 objects that have grown old."""
 FULL_EVERY_TICKS: Final = 600
 """Ticks between two full collections, at least."""
+QUICK_OBJECTS_MAX: Final = 100_000
+"""Frozen objects up to which a full collection is quick: about 30 ms."""
+GARBAGE_OBJECTS_MAX: Final = 100_000
+"""With more frozen objects than that: as many more than are explained since the last full collection lead to the next one."""
 FULL_SHARE: Final = 1_000
 """A full collection that took one tick is repeated after this many."""
 TICK_NS: Final = 1_000_000_000
 
 
-class CollectorPolicy:
-    """Call ``recovering`` before recovery and ``recovered`` once after it, then ``tick`` about once a second."""
+def _none() -> int:
+    return 0
 
-    def __init__(self, clock: Callable[[], int] = elapsed_ns) -> None:
+
+class CollectorPolicy:
+    """Call ``recovering`` before recovery and ``recovered`` once after it, then ``tick`` about once a second.
+
+    Args:
+        held_objects: About how many objects are known to be in use, such as those of stored messages.
+    """
+
+    def __init__(
+        self, clock: Callable[[], int] = elapsed_ns, held_objects: Callable[[], int] = _none
+    ) -> None:
         self._clock = clock
+        self._held_objects = held_objects
+        self._explained = 0
+        """Frozen objects beyond those held after the last full collection, or fewer if there were fewer since."""
         self._frozen_at = 0
         self._ticks = 0
         self._full_at = FULL_EVERY_TICKS
@@ -59,20 +76,36 @@ class CollectorPolicy:
         gc.enable()
         gc.set_threshold(YOUNG_OBJECTS_MAX, YOUNG_COLLECTIONS_MAX, NEVER_COLLECTIONS)
         self._frozen_at = _young_collections()
+        self._explained = gc.get_freeze_count() - self._held_objects()
 
     def tick(self) -> None:
         """Freeze what has grown old; now and then look through everything."""
         self._ticks += 1
         if self._ticks >= self._full_at:
-            started = self._clock()
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            ticks = (self._clock() - started) * FULL_SHARE // TICK_NS
+            ticks = self._collect_in_full() if self._is_worth_it() else 0
             self._full_at = self._ticks + max(FULL_EVERY_TICKS, ticks)
-            self._frozen_at = _young_collections()
         elif _young_collections() - self._frozen_at >= FREEZE_AFTER_COLLECTIONS:
             self.collect()
+
+    def _is_worth_it(self) -> bool:
+        """Whether a full collection is quick, or may find much."""
+        frozen = gc.get_freeze_count()
+        unexplained = frozen - self._held_objects()
+        if frozen <= QUICK_OBJECTS_MAX or unexplained >= self._explained + GARBAGE_OBJECTS_MAX:
+            return True
+        self._explained = min(self._explained, unexplained)
+        return False
+
+    def _collect_in_full(self) -> int:
+        """Thaw and collect everything; how many ticks have to pass before the next time."""
+        started = self._clock()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._frozen_at = _young_collections()
+        ticks = (self._clock() - started) * FULL_SHARE // TICK_NS
+        self._explained = gc.get_freeze_count() - self._held_objects()
+        return ticks
 
     def collect(self) -> None:
         """Collect everything that is not frozen, and freeze the rest."""

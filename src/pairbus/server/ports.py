@@ -59,6 +59,9 @@ class NamespacePort(Protocol):
     def restate(self, record: Record, now: int) -> None:
         """Append again what of this old record is still true."""
 
+    def held_objects(self) -> int:
+        """About how many objects what is stored takes in memory."""
+
 
 class BrokerPort(Protocol):
     """One namespace, without I/O."""

@@ -240,6 +240,10 @@ class Server:
             store=self._assembly.store.statistics(),
         )
 
+    def held_objects(self) -> int:
+        """About how many objects what is stored takes in memory; 0 while it does not run."""
+        return self._assembly.broker.namespace.held_objects() if self._assembly is not None else 0
+
     # Start.
 
     async def _begin(self) -> None:

@@ -163,6 +163,9 @@ class FakeNamespace:
         self.restated.append(record)
         self._store.append(record)
 
+    def held_objects(self) -> int:
+        return 0
+
 
 class FakeBroker:
     """Knows its connections; HTTP answers say what was asked."""
