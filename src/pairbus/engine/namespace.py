@@ -14,6 +14,7 @@ from pairbus.engine import routing
 from pairbus.engine import topic as topics
 from pairbus.engine.context import Context, Timers
 from pairbus.engine.directory import Directory
+from pairbus.engine.discard import Discard
 from pairbus.engine.entity import Entity
 from pairbus.engine.records import (
     AuditMarked,
@@ -72,6 +73,7 @@ class Namespace:
         self.access_rules: tuple[AccessRule, ...] = ()
         self._next_entity_id = 1
         self._directory = Directory()
+        self._discard = Discard()
         self._by_id: dict[int, Entity] = {}
         self._orphans: dict[int, list[QueueRecord]] = {}
         """While replaying: records that stand before their entity's, which compaction has moved on."""
@@ -269,14 +271,15 @@ class Namespace:
     # -- time ----------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """When ``tick`` should be called next; asked after every turn. 0: at once, a long relay goes on."""
-        if self.context.dirty:
+        """When ``tick`` should be called next; asked after every turn. 0: at once, a long relay or deletion goes on."""
+        if self.context.dirty or not self._discard.is_empty:
             return 0
         first, idle = self.context.timers.next_deadline(), self._idle_timers.next_deadline()
         return idle if first is None or (idle is not None and idle < first) else first
 
     def tick(self, now: int) -> None:
         """Let time pass: what fell due happens now."""
+        self._discard.tick()
         for queue_id in self.context.timers.due(now):
             queue = self.context.queues.get(queue_id)
             if queue is not None:
@@ -340,6 +343,7 @@ class Namespace:
         """The log has been folded to its end: what is left without an entity belongs to deleted ones."""
         self._orphans.clear()
         self._orphan_subscriptions.clear()
+        self._discard.finish()
         self.context.dirty.clear()
         self.context.dirty.update((queue_id, None) for queue_id in self.context.queues)
 
@@ -400,8 +404,8 @@ class Namespace:
             self.context.timers.disarm(queue.queue_id)
         self._idle_timers.disarm(entity_id)
         for queue in entity.queues:
-            entity.space.stored_bytes -= sum(message.size for message in queue.messages.values())
             queue.abolish()
+            self._discard.add(queue)
         if entity.topic is not None:
             entity.topic.subscriptions.pop(canonical(entity.name), None)
             entity.topic.subscriptions_by_id.pop(entity.entity_id, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pairbus.engine.context import DUE_BURST_MAX
+from pairbus.engine.discard import Discard
 from pairbus.model.entity import Settings
 from tests.unit.engine.engine_kit import SECOND, START, Bench, gone
 
@@ -131,3 +132,38 @@ def test_locks_that_expire_together_end_a_burst_at_a_time() -> None:
     bench.wait(0)
     assert not queue.locks
     assert all(message.delivery_count == 1 for message in queue.messages.values())
+
+
+@pytest.mark.promise("B63", "B66")
+@pytest.mark.parametrize("kind", ["queue", "sessions", "subscription"])
+def test_what_a_deleted_entity_held_is_freed_a_part_at_a_time(kind: str) -> None:
+    bench = Bench()
+    bench.namespace._discard = Discard(100)
+    topic = bench.topic("t")
+    if kind == "subscription":
+        entity = bench.subscription("t/subscriptions/s")
+        for _ in range(350):
+            bench.send(topic)
+    else:
+        settings = Settings(requires_session=kind == "sessions", requires_duplicate_detection=True)
+        for number in range(350):
+            queue = bench.queue("q", settings) if number == 0 else bench.find("q").main
+            session_id = f"s{number}" if kind == "sessions" else None
+            bench.send(queue, session_id=session_id, message_id=f"m{number}", ttl_ms=SECOND)
+        entity = bench.find("q")
+    place, space = entity.main, entity.space
+    size = space.stored_bytes
+
+    bench.namespace.delete(entity, bench.now)
+
+    left = [len(place.messages)]
+    assert bench.namespace.find(entity.path) is None, "it is gone at once"
+    while bench.namespace.next_deadline() == 0:
+        bench.namespace.tick(bench.now)
+        left.append(len(place.messages))
+    assert left[:4] == [250, 150, 50, 0]
+    assert size > space.stored_bytes == 0
+    assert (place.order, place.expiring, place.ready.first()) == ([], [], None)
+    assert place.sessions is None or not place.sessions.sessions
+    assert place.duplicates is None or not len(place.duplicates)
+    assert bench.restart().namespace.find(entity.path) is None

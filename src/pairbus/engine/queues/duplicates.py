@@ -48,3 +48,11 @@ class DuplicateHistory:
             at, key = order.popleft()
             if self._seen.get(key) == at:
                 del self._seen[key]
+
+    def drop(self, count: int) -> bool:
+        """Free so many ids of a place that is gone; whether there are more."""
+        for _ in range(min(count, len(self._seen))):
+            self._seen.popitem()
+        for _ in range(min(count, len(self._order))):
+            self._order.pop()
+        return bool(self._seen or self._order)

@@ -77,3 +77,10 @@ class Ready:
             self._fresh = deque(m for m in self._fresh if m.state == ACTIVE and not m.lock_token)
             self._returned = [e for e in self._returned if e[2].state == ACTIVE and not e[2].lock_token]
             heapify(self._returned)
+
+    def drop(self, count: int) -> bool:
+        """Free so many entries of a place that is gone; whether there are more."""
+        for _ in range(min(count, len(self._fresh))):
+            self._fresh.pop()
+        del self._returned[-count:]
+        return bool(self._fresh or self._returned)

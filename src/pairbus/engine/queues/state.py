@@ -314,6 +314,26 @@ class QueueState:
         """Rid ``order`` of every number whose message has left."""
         self.order = [number for number in self.order if number in self.messages]
 
+    def drop(self, count: int) -> bool:
+        """Free so many messages, and as much of the indexes, of a place that is gone; whether there are more."""
+        size = 0
+        for _ in range(min(count, len(self.messages))):
+            size += self.messages.popitem()[1].size
+        self.space.stored_bytes -= size
+        # Every index is shortened with it: a list of a million entries takes a while to be freed too.
+        for index in (self.order, self.expiring, self.due):
+            del index[-count:]
+        has_more = bool(self.messages or self.order or self.expiring or self.due)
+        if self.ready.drop(count):
+            has_more = True
+        if self.sessions is not None and self.sessions.drop(count):
+            has_more = True
+        if self.session_order is not None and self.session_order.drop(count):
+            has_more = True
+        if self.duplicates is not None and self.duplicates.drop(count):
+            has_more = True
+        return has_more
+
     # -- timers --------------------------------------------------------------------------------
 
     def watch_expiry(self, message: Message) -> None:

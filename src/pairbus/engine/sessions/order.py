@@ -62,3 +62,9 @@ class SessionOrder:
         """A session's numbers in ascending order, some of messages that left; not to be changed."""
         run = self._runs.get(session_id)
         return [] if run is None else run.numbers
+
+    def drop(self, count: int) -> bool:
+        """Free so many sessions of a place that is gone; whether there are more."""
+        for _ in range(min(count, len(self._runs))):
+            self._runs.popitem()
+        return bool(self._runs)

@@ -193,6 +193,14 @@ class SessionTable:
             first = consumer.accept_deadline
         return first
 
+    def drop(self, count: int) -> bool:
+        """Free so many sessions of a place that is gone; whether there are more. Held ones end with their receivers."""
+        for _ in range(min(count, len(self.sessions))):
+            session_id, _ = self.sessions.popitem()
+            self.available.pop(session_id, None)
+            self._awake.pop(session_id, None)
+        return bool(self.sessions)
+
     def _sweep_holds(self) -> None:
         """Keep the ends of those that are held, and no other (B62)."""
         for _, _, session in self._hold_ends:
