@@ -168,11 +168,11 @@ class CommitThread:
         self._store = store
         self._done = done
         self._waiting: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._worker = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to wait for work."""
-        self._thread.start()
+        self._worker.start()
 
     def submit(self, commit: Commit) -> None:
         """Hand over a commit; ``done`` will be called."""
@@ -180,11 +180,11 @@ class CommitThread:
 
     def stop(self) -> bool:
         """End after the work at hand. False when a sync hangs and the thread had to be left behind."""
-        if self._thread.ident is None:
+        if self._worker.ident is None:
             return True
         self._waiting.put(None)
-        self._thread.join(JOIN_SECONDS_MAX)
-        return not self._thread.is_alive()
+        self._worker.join(JOIN_SECONDS_MAX)
+        return not self._worker.is_alive()
 
     def _run(self) -> None:
         while (commit := self._waiting.get()) is not None:

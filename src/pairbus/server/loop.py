@@ -4,7 +4,8 @@ The broker itself does no I/O and reads no clock. This module calls it, and deci
 thread of the event loop, in turns:
 
 1. Sockets become readable. Each connection gives its bytes to the broker, which applies them at once and stages records and
-   output. ``received`` counts the bytes and asks for a turn; further sockets of the same round of the loop join it.
+   output. ``received`` counts the bytes and asks for a turn; further sockets of the same round of the loop join it. If no commit
+   runs, so do those of the next round (``_gather``): who comes a moment later would wait for a whole sync.
 2. At the end of the round ``_turn`` runs: timers that are due (``tick``), then deliveries that have become possible (``pump``).
 3. ``_proceed`` asks the commit queue what comes next (``committer`` has the rules). If no commit runs, all output and all staged
    records become one commit. It goes to the commit thread, or is performed right here when that is quicker.
@@ -107,7 +108,7 @@ class Driver:
         self._set_reading = set_reading
         self._failed = failed
         self._queue = CommitQueue(outputs, store.seal, store.staged_bytes)
-        self._thread = CommitThread(store, self._commit_ended, f"{name}-commit")
+        self._commit_thread = CommitThread(store, self._commit_ended, f"{name}-commit")
         self._inline_policy = InlineCommitPolicy()
         self._commits_inline = commits_inline
         self._is_committing_inline = False
@@ -142,7 +143,7 @@ class Driver:
 
     def start(self) -> None:
         """Begin: the first turn commits what the start-up staged."""
-        self._thread.start()
+        self._commit_thread.start()
         self.ask_turn()
         self._housekeeper = self._loop.call_later(HOUSEKEEPING_SECONDS, self._housekeep)
 
@@ -164,6 +165,13 @@ class Driver:
         if not self._turn_asked and not self._is_stopped:
             self._turn_asked = True
             self._idle.clear()
+            self._loop.call_soon(self._gather)
+
+    def _gather(self) -> None:
+        """If a commit would begin with this turn, have the sockets polled once more: what has come meanwhile shares it."""
+        if self._queue.is_busy:
+            self._turn()
+        else:
             self._loop.call_soon(self._turn)
 
     def wake(self) -> None:
@@ -191,7 +199,7 @@ class Driver:
         for timer in (self._timer, self._housekeeper):
             if timer is not None:
                 timer.cancel()
-        return self._thread.stop()
+        return self._commit_thread.stop()
 
     def statistics(self) -> DriverStatistics:
         """A snapshot for metrics and tests."""
@@ -241,7 +249,7 @@ class Driver:
             return
         if commit is not None:
             # The disk gets its next work before the output of the last commit is written: neither waits for the other.
-            self._thread.submit(commit)
+            self._commit_thread.submit(commit)
         self._write(outputs)
         if not self._queue.is_busy and not self._turn_asked and not self._held:
             self._idle.set()

@@ -269,6 +269,8 @@ class SocketConnection(ConnectionState):
         closes = gateway.is_closed
         if self._is_lost or self._is_ending or not (chunks or closes):
             return None
+        if len(chunks) > 1:
+            chunks = [b"".join(chunks)]  # a burst has thousands of pieces, and all that follows looks at each
         self._waiting_bytes += sum(map(len, chunks))
         self._review_deliveries()
         if self.deadline is not None and gateway.is_open:

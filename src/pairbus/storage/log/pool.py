@@ -73,21 +73,21 @@ class SegmentPool:
         """Why the last piece of work must be tried again."""
         self._is_stopped = False
         self.is_full = False
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
         if is_background:
-            self._thread = threading.Thread(target=self._run, name="pairbus-segments", daemon=True)
+            self._worker = threading.Thread(target=self._run, name="pairbus-segments", daemon=True)
 
     def start(self) -> None:
-        if self._thread is not None:
-            self._thread.start()
+        if self._worker is not None:
+            self._worker.start()
 
     def stop(self) -> None:
         """End the work and close what is ready. Idempotent."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread.ident is not None:
-            self._thread.join()
+        if self._worker is not None and self._worker.ident is not None:
+            self._worker.join()
         for segment in self._ready.values():
             self._files.close(segment.handle)
         self._ready.clear()
@@ -139,7 +139,7 @@ class SegmentPool:
                     raise StoreFailed(f"no new segment could be made: {self._failure}") from self._failure
                 if self._is_stopped:
                     raise StoreFailed("the store is closed")
-                if self._thread is None:
+                if self._worker is None:
                     self._make_now(number)
                 elif not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
                     raise StoreFailed(f"no new segment within {STALL_SECONDS_MAX:.0f} s{self._why_not()}")
@@ -159,7 +159,7 @@ class SegmentPool:
                 if error.errno not in _NO_SPACE:
                     raise
                 self.is_full = True
-                if self._thread is None or self._is_stopped or time.monotonic() >= deadline:
+                if self._worker is None or self._is_stopped or time.monotonic() >= deadline:
                     raise StoreFailed(
                         f"no space for a message of {length} bytes: the disk is full; free some space"
                     ) from error

@@ -110,15 +110,15 @@ class Bodies:
         self._is_stopped = False
         self._dropped_below = 0
         """Frames below this number may be gone from the database by now."""
-        self._thread = (
+        self._worker = (
             threading.Thread(target=self._run, name=f"{name}-read", daemon=True) if is_background else None
         )
         self.on_arrival: Callable[[], None] | None = None
         """Called by the thread when something has arrived."""
 
     def start(self) -> None:
-        if self._thread is not None:
-            self._thread.start()
+        if self._worker is not None:
+            self._worker.start()
 
     # -- the owner's thread ------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Bodies:
             if tag and not is_under_way:
                 self._arrived.add(tag)  # it came between the caller's look and now
             self._changed.notify_all()
-        if self._thread is None:
+        if self._worker is None:
             self._step()
         elif tag and not is_under_way and self.on_arrival is not None:
             self.on_arrival()
@@ -161,7 +161,7 @@ class Bodies:
         with self._changed:
             self._heads = request
             self._changed.notify_all()
-        if self._thread is None:
+        if self._worker is None:
             self._step()
 
     def take_arrived(self) -> set[int]:
@@ -183,7 +183,7 @@ class Bodies:
             self._wanted.setdefault(sequence, set())
             self._changed.notify_all()
         try:
-            if self._thread is None or not self._thread.is_alive():
+            if self._worker is None or not self._worker.is_alive():
                 self._step()
             with self._changed:
                 if not self._changed.wait_for(lambda: self._is_settled(sequence), WAIT_SECONDS_MAX):
@@ -219,8 +219,8 @@ class Bodies:
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread.ident is not None:
-            self._thread.join(JOIN_SECONDS_MAX)
+        if self._worker is not None and self._worker.ident is not None:
+            self._worker.join(JOIN_SECONDS_MAX)
         self._reader.close()
 
     # -- the thread --------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Bodies:
             except StorageError as error:
                 self._failed(error)
                 return
-            if self._thread is not None:
+            if self._worker is not None:
                 return
 
     def _read_heads(self, request: HeadRequest) -> list[FrameHead]:
@@ -345,7 +345,7 @@ class Bodies:
                 self._arrived |= tags
             self._wanted.clear()
             self._changed.notify_all()
-        if self._arrived and self.on_arrival is not None and self._thread is not None:
+        if self._arrived and self.on_arrival is not None and self._worker is not None:
             self.on_arrival()
 
 
