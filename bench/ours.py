@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+import base64
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +24,28 @@ if TYPE_CHECKING:
 QUEUE = "bench"
 READY_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 15
-COMPILED_MODULE = "pairbus.engine.namespace"
+COMPILED = "compiled"
+PURE = "pure"
+FORM = "PAIRBUS_FORM"
+PROBE = "import pairbus.engine.namespace as module; print(module.__file__)"
+COMMITS = 'pairbus_commit_seconds_bucket{le="+Inf"}'
 
 
-def is_compiled() -> bool:
-    """Whether the pure rooms are the compiled ones; the table says which was measured."""
-    try:
-        spec = importlib.util.find_spec(COMPILED_MODULE)
-    except ModuleNotFoundError:
-        return False
-    return spec is not None and str(spec.origin).endswith(".so")
+def form(wanted: str = "") -> str:
+    """The form that a broker runs in if it is asked for this one; the table says which was measured."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], env=_environment(wanted), capture_output=True, text=True, check=False
+    )
+    return COMPILED if done.stdout.strip().endswith((".so", ".pyd")) else PURE
+
+
+def forms() -> list[str]:
+    """The forms that this checkout can run in, the quick one first."""
+    return [wanted for wanted in (COMPILED, PURE) if form(wanted) == wanted]
+
+
+def _environment(wanted: str) -> dict[str, str]:
+    return {**os.environ, FORM: wanted} if wanted else dict(os.environ)
 
 
 class OurBroker:
@@ -46,6 +60,7 @@ class OurBroker:
         beside: tuple[int, ...] = (),
         declared: Mapping[str, object] | None = None,
         module: str = "pairbus",
+        form: str = "",
     ) -> None:
         """``declared``: more queues and topics, as the configuration file spells them. ``module``: run instead of ``pairbus``."""
         self._home = Path(tempfile.mkdtemp(prefix="pairbus-", dir=base))
@@ -54,6 +69,7 @@ class OurBroker:
         self._beside = beside
         self._module = module
         self._config = configuration("bench", [QUEUE], further=declared)
+        self._form = form
         self._process: subprocess.Popen[bytes] | None = None
         self.http = ""
         self.connection_string = ""
@@ -92,6 +108,7 @@ class OurBroker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env=_environment(self._form),
             )
 
     def _wait_ready(self) -> Peer:
@@ -117,6 +134,7 @@ class OurBroker:
             address=QUEUE,
             pid=self._process.pid,
             beside=self._beside,
+            http=self.http,
         )
 
     def reopen(self) -> Peer:
@@ -137,3 +155,14 @@ class OurBroker:
                 self._process.kill()
                 self._process.wait()
         shutil.rmtree(self._home, ignore_errors=True)
+
+
+def commits(peer: Peer) -> int:
+    """How many commits our broker has made; 0 for another broker."""
+    if not peer.http:
+        return 0
+    key = base64.b64encode(f"{peer.user}:{peer.password}".encode()).decode()
+    request = urllib.request.Request(f"http://{peer.http}/metrics", headers={"Authorization": f"Basic {key}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return next((int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(COMMITS)), 0)

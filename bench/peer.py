@@ -28,6 +28,8 @@ class Peer:
     pid: int
     beside: tuple[int, ...] = ()
     """Further processes that work for this broker, such as its database."""
+    http: str = ""
+    """Where our own broker answers HTTP."""
 
     def cpu_seconds(self) -> float:
         """CPU time of everything that works for this broker."""

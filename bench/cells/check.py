@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import ours
-from bench.broker import machine_busy_s
+from bench.machine import busy_s
 from bench.cells import measure_database
 from bench.cells.cell import Cell, Database, Samples, Shape
 from bench.cells.clock import processor_s
@@ -66,11 +66,11 @@ class Busy:
     """How many processors of the machine are busy, from its making on."""
 
     def __init__(self) -> None:
-        self._busy, self._at = machine_busy_s(), time.monotonic()
+        self._busy, self._at = busy_s(), time.monotonic()
 
     def others(self, own: float) -> float:
         """Those that work on something else, if our work takes ``own`` of them."""
-        busy = (machine_busy_s() - self._busy) / (time.monotonic() - self._at)
+        busy = (busy_s() - self._busy) / (time.monotonic() - self._at)
         return min(PROCESSORS - 0.1, max(0.0, busy - own))
 
 

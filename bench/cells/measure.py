@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.broker import machine_busy_s
+from bench.machine import busy_s
 from bench.cells import measure_broker, measure_database
 from bench.cells.costs import FILE
 from bench.loadgen import LoadGenerator
@@ -86,7 +86,7 @@ def measure_broker_runs(generator: LoadGenerator, home: Path) -> dict[str, Any]:
 
 
 def one_round() -> dict[str, Any]:
-    busy, started = machine_busy_s(), time.monotonic()
+    busy, started = busy_s(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pairbus-cells-", dir=measure_database.BASE) as name:
         home = Path(name)
         generator = LoadGenerator(home)
@@ -104,7 +104,7 @@ def one_round() -> dict[str, Any]:
         {
             "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
             "processors": os.cpu_count(),
-            "busy_processors": (machine_busy_s() - busy) / (time.monotonic() - started),
+            "busy_processors": (busy_s() - busy) / (time.monotonic() - started),
             "load_average": os.getloadavg()[0],
         }
     ]

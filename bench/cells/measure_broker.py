@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench import ours
-from bench.broker import machine_busy_s
+from bench.machine import busy_s
 from bench.cells import measure_database
 from bench.cells.clock import processor_s
 from bench.loadgen import Load
@@ -79,7 +79,7 @@ def run(
 ) -> BrokerRun:
     before, busy, cpu, started = (
         counters(peer, http),
-        machine_busy_s(),
+        busy_s(),
         processor_s(peer.pid),
         time.monotonic(),
     )
@@ -87,7 +87,7 @@ def run(
     result = generator.run(
         peer, Load(mode=mode, window=window, connections=connections, seconds=seconds, count=count)
     )
-    cpu, busy, took = processor_s(peer.pid) - cpu, machine_busy_s() - busy, time.monotonic() - started
+    cpu, busy, took = processor_s(peer.pid) - cpu, busy_s() - busy, time.monotonic() - started
     after = counters(peer, http)
     if not result.messages:
         raise BenchError("the broker accepted nothing")
