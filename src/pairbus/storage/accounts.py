@@ -52,12 +52,20 @@ class SegmentAccount:
     latest: int = 0
     """The latest enqueued time in this segment."""
     has_facts: bool = False
+    fact_frames: list[int] | None = None
+    """Where the frames with facts begin, in ascending order; None: that is not known, any frame may have some."""
     proven_bytes: int = 0
     """Facts that were restated here: true when last looked at, so not counted as garbage."""
 
     def is_dead(self) -> bool:
         """Whether it may go unread."""
         return not self.has_facts and not self.live
+
+    def add_fact(self, frame: int) -> None:
+        """A fact was added to the frame that begins at this offset."""
+        self.has_facts = True
+        if self.fact_frames is not None and (not self.fact_frames or self.fact_frames[-1] != frame):
+            self.fact_frames.append(frame)
 
     def live_bytes(self) -> int:
         """What its messages take."""

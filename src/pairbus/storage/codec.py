@@ -50,8 +50,8 @@ _HAS_DUPLICATE_KEY: Final = 2
 _HAS_EXTRA: Final = 4
 
 _IS_BIG_ENDIAN: Final = sys.byteorder == "big"
-_pack_stored = STORED_HEAD.pack
-_unpack_stored = STORED_HEAD.unpack_from
+_pack_stored: Final = STORED_HEAD.pack
+_unpack_stored: Final = STORED_HEAD.unpack_from
 
 
 def encode_stored(record: MessageStored, blob_bytes: int) -> bytes:

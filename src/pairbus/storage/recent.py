@@ -27,8 +27,9 @@ class RecentBlobs:
 
     def forget(self, location: int) -> None:
         """Drop a blob that will not be read again."""
-        blob = self._recent.pop(location, None)
+        blob = self._recent.get(location)
         if blob is not None:
+            del self._recent[location]
             self.recent_bytes -= len(blob)
 
     def _evict(self, durable: int) -> None:

@@ -479,3 +479,40 @@ def test_housekeeping_moves_long_messages_a_few_at_a_time() -> None:
     assert max(slices) <= RESTATE_BYTES_MAX // 300_000 + 1
     assert len(slices) > 2
     assert [store.read(m.location, m.size)[0] for m in kept] == [m.sequence_number for m in kept]
+
+
+@pytest.mark.promise("B62")
+def test_a_segment_without_live_messages_is_read_only_where_its_facts_are() -> None:
+    disk = SimulatedDisk()
+    store = ready_log(disk, segment_bytes=64 << 10)
+    entity = EntityPut(1, 0, "q", "{}")
+    store.append(entity)
+    commit(store)
+    seen: list[Record] = []
+    numbers_sent = 0
+    for _ in range(40):  # the fact moves on from segment to segment, messages are received at once
+        for _ in range(30):
+            numbers_sent += 1
+            message = send(store, numbers_sent, 1_000)
+            commit(store)
+            remove(store, message)
+        commit(store)
+        while old := store.restate(200):
+            seen += old
+            for record in old:
+                if isinstance(record, EntityPut):
+                    store.append(record)
+        commit(store)
+
+    facts = [record for record in seen if isinstance(record, EntityPut)]
+    assert len(facts) >= 3
+    # But for the first segment, of which nothing is known after the start, no message was read back.
+    assert max(numbers(seen), default=0) <= 70
+    assert store.statistics().disk_bytes <= 10 * (64 << 10)
+    again = [
+        record
+        for record in replay(open_log(disk.killed(), segment_bytes=64 << 10))
+        if isinstance(record, EntityPut)
+    ]
+    assert again
+    assert {record.path for record in again} == {"q"}

@@ -301,7 +301,7 @@ class LogStore:
         if message.enqueued_at > account.latest:
             account.latest = message.enqueued_at
         if record.duplicate_key:
-            account.has_facts = True
+            account.add_fact(staging.frame_start)
         self._cache.add(location, blob, writer.durable)
 
     def _append_removed(self, record: MessageRemoved) -> None:
@@ -327,7 +327,8 @@ class LogStore:
 
     def _note_fact(self, record: Record, size: int) -> None:
         account = self._account
-        self._accounts.note(account, record)
+        if self._accounts.note(account, record):
+            account.add_fact(self._staging.frame_start)
         if self._is_restating:
             account.proven_bytes += size
             self._accounts.proven_bytes += size
@@ -359,6 +360,7 @@ class LogStore:
         staging.begin_segment(self._pool.capacity(number))
         self._account = self._accounts.begin(number)
         self._account.file_bytes = staging.limit
+        self._account.fact_frames = []
         self._admit_until = 0
 
     def staged_bytes(self) -> int:
