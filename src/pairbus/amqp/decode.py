@@ -10,7 +10,7 @@ therefore limits the number of values too (``values_budget``), and skips the fie
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.types import (
     Array,
@@ -24,6 +24,9 @@ from pairbus.amqp.types import (
     Uuid,
 )
 from pairbus.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 DEPTH_MAX: Final = 32
 """How deep compound values may nest."""
@@ -149,24 +152,29 @@ def decode_list(
     return items, stop
 
 
-def skip_value(buf: bytes, offset: int, end: int) -> int:
+def read_u32(buf: bytes, offset: i64) -> i64:
+    """The unsigned number in four bytes. IndexError if they are not there."""
+    return buf[offset] << 24 | buf[offset + 1] << 16 | buf[offset + 2] << 8 | buf[offset + 3]
+
+
+def skip_value(buf: bytes, offset: i64, end: i64) -> i64:
     """Where the value that starts at ``offset`` ends. Makes nothing; looks at sizes, not into compounds."""
-    pending = 1
+    pending: i64 = 1
     while pending:
         if offset >= end:
             raise bad(f"a value ends before it is complete, at byte {offset}")
-        code = buf[offset]
+        code: i64 = buf[offset]
         offset += 1
         if code == 0:  # a described value: descriptor, then value
             pending += 1
             continue
-        width = WIDTHS[code] + UNKNOWN
+        width: i64 = WIDTHS[code] + UNKNOWN
         if width >= 0:
             offset += width
         elif width == -1 and offset < end:
             offset += 1 + buf[offset]
         elif width == -4 and offset + 4 <= end:
-            offset += 4 + int.from_bytes(buf[offset : offset + 4], "big")
+            offset += 4 + read_u32(buf, offset)
         else:
             raise bad(f"type constructor 0x{code:02x} is unknown or cut short, at byte {offset - 1}")
         pending -= 1

@@ -529,7 +529,6 @@ class GatewayConnection:
         self,
         link: Link,
         delivery_id: int,
-        tag: bytes,  # noqa: ARG002 - the delivery id identifies it within the session
         message_format: int,
         settled: bool,
         payload: bytes,

@@ -73,14 +73,13 @@ class Recorder:
         self,
         link: Link,
         delivery_id: int,
-        tag: bytes,
         message_format: int,
         settled: bool,
         payload: bytes,
         state: Outcome | None,
     ) -> None:
         txn_id = None if state is None else state.txn_id
-        self.calls.append(("transfer", link.name, delivery_id, tag, message_format, settled, payload, txn_id))
+        self.calls.append(("transfer", link.name, delivery_id, message_format, settled, payload, txn_id))
         if self.accepts_transfers and not settled:
             link.session.accept_incoming(delivery_id)
 

@@ -418,7 +418,7 @@ def test_a_delivery_in_one_frame_is_handed_over() -> None:
 
     wire.transfer(b"payload", delivery_id=7, settled=True)
 
-    assert wire.handler.of("transfer") == [("link", 7, b"tag", 0, True, b"payload", None)]
+    assert wire.handler.of("transfer") == [("link", 7, 0, True, b"payload", None)]
 
 
 def test_a_delivery_in_many_frames_is_put_together() -> None:
@@ -430,7 +430,7 @@ def test_a_delivery_in_many_frames_is_put_together() -> None:
     frame = Transfer(0)
     wire.say(frame, payload=b"three")
 
-    assert wire.handler.of("transfer") == [("link", 3, b"tag", 0, False, b"one two three", None)]
+    assert wire.handler.of("transfer") == [("link", 3, 0, False, b"one two three", None)]
     assert wire.connection.partial_size == 0
 
 
@@ -442,7 +442,7 @@ def test_deliveries_of_two_links_may_interleave() -> None:
     wire.transfer(b"a", delivery_id=0, handle=0, more=True).transfer(b"1", delivery_id=1, handle=1, more=True)
     wire.transfer(b"b", delivery_id=0, handle=0).transfer(b"2", delivery_id=1, handle=1)
 
-    assert [(call[0], call[5]) for call in wire.handler.of("transfer")] == [("one", b"ab"), ("two", b"12")]
+    assert [(call[0], call[4]) for call in wire.handler.of("transfer")] == [("one", b"ab"), ("two", b"12")]
 
 
 def test_an_aborted_delivery_leaves_nothing_behind() -> None:
@@ -453,7 +453,7 @@ def test_an_aborted_delivery_leaves_nothing_behind() -> None:
     wire.transfer(b"half", delivery_id=0, more=True).transfer(b"", delivery_id=0, aborted=True)
     wire.transfer(b"whole", delivery_id=1)
 
-    assert [call[5] for call in wire.handler.of("transfer")] == [b"whole"]
+    assert [call[4] for call in wire.handler.of("transfer")] == [b"whole"]
     assert wire.connection.partial_size == 0
 
 

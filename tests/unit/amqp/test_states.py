@@ -156,7 +156,7 @@ def test_transactional_work_reaches_the_owner_with_its_transaction() -> None:
     wire.say(frame, payload=b"work")
     link.session.settle_incoming_state(3, encode_transactional(b"txn", STATE_ACCEPTED))
 
-    assert wire.handler.of("transfer")[0][6] == b"txn"
+    assert wire.handler.of("transfer")[0][5] == b"txn"
     (answer,) = wire.answers()
     assert answer.state.txn_id == b"txn"  # type: ignore[union-attr]
 
@@ -170,4 +170,4 @@ def test_the_state_of_a_delivery_may_come_with_any_of_its_frames() -> None:
 
     wire.say(first, payload=b"a").say(second, payload=b"b")
 
-    assert wire.handler.of("transfer")[0][5:] == (b"ab", b"txn")
+    assert wire.handler.of("transfer")[0][4:] == (b"ab", b"txn")

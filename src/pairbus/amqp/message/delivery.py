@@ -79,7 +79,12 @@ _HELD_SIZE: Final = _HELD.size - len(_MAP_HEAD) - 4
 _FREE_ITEMS: Final = 4
 _HELD_ITEMS: Final = 6
 
+_PLAIN_HEAD: Final = _MAP_HEAD + _HELD_SIZE.to_bytes(4, "big") + _HELD_ITEMS.to_bytes(4, "big") + _SEQUENCE
+_PLAIN: Final = _layout(_PLAIN_HEAD, "q", _ENQUEUED, "q", _LOCKED, "q")
+
 _headers: Final[dict[tuple[int, int, int, int], bytes]] = {}
+_plain_headers: Final[dict[bytes, bytes]] = {}
+"""The prefix of a stored message without annotations to what stands before the lock token in its first delivery."""
 
 
 def delivery_parts(
@@ -97,6 +102,21 @@ def delivery_parts(
 
     ``locked_until`` 0 and ``lock_token`` empty leave those annotations out; ``ttl_ms`` 0 keeps the sender's own.
     """
+    is_plain = (
+        delivery_count == 0
+        and ttl_ms == 0
+        and state == 0
+        and extras is None
+        and locked_until > 0
+        and lock_token != b""
+    )
+    if is_plain:
+        known = _plain_headers.get(blob[:PREFIX_SIZE])
+        if known is not None:
+            annotations = _PLAIN.pack(
+                _PLAIN_HEAD, sequence_number, _ENQUEUED, enqueued_at, _LOCKED, locked_until
+            )
+            return [known + lock_token + annotations, blob[PREFIX_SIZE:]]
     (
         flags,
         priority,
@@ -114,6 +134,10 @@ def delivery_parts(
     header = _headers.get((flags, priority, ttl, delivery_count))
     if header is None:
         header = _header(flags, priority, ttl, delivery_count)
+    if is_plain and not delivery_length and not message_length:
+        if len(_plain_headers) >= HEADERS_CACHED_MAX:
+            _plain_headers.clear()
+        _plain_headers[blob[:PREFIX_SIZE]] = header + _TOKEN_HEAD
     start = PREFIX_SIZE
     origin = 0
     more = b""
@@ -155,7 +179,7 @@ def delivery_parts(
             _MAP_HEAD, _HELD_SIZE + len(more), _HELD_ITEMS + message_items,
             _SEQUENCE, sequence_number, _ENQUEUED, enqueued_at, _LOCKED, locked_until,
         )  # fmt: skip
-    parts = [header, annotations]
+    parts = [header + annotations]
     if more:
         parts.append(more)
     if extras is None or not _changes_properties(extras):

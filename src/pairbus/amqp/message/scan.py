@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pairbus.amqp.decode import STEPS, TEXT_CODES, bad, decode_value, skip_value
+from pairbus.amqp.decode import STEPS, TEXT_CODES, bad, decode_value, read_u32, skip_value
 from pairbus.amqp.message.layout import (
     APPLICATION_PROPERTIES,
     BROKER_KEYS,
@@ -33,6 +33,13 @@ from pairbus.amqp.message.layout import (
 )
 from pairbus.amqp.types import Timestamp
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mypy_extensions import i64
+
+    from pairbus.errors import RemoteProtocolError
+
 PING_CONTENT_TYPE: Final = b"application/vnd.ms-servicebus-ping"
 BATCH_MESSAGES_MAX: Final = 16384
 """How many messages one batch may hold."""
@@ -41,9 +48,17 @@ DATA_BIT: Final = 1 << (DATA - HEADER)
 SEQUENCE_BIT: Final = 1 << (SEQUENCE - HEADER)
 VALUE_BIT: Final = 1 << (VALUE - HEADER)
 ANNOTATION_ITEMS_MAX: Final = 0xFFFE
+_SHORT_MAX: Final = 0xFFFF
+"""Bytes of properties and application properties up to which a prefix is remembered."""
 
-_U32: Final = struct.Struct(">I")
 _I64: Final = struct.Struct(">q")
+_REMEMBERED_MAX: Final = 4096
+"""How many headers, and how many prefixes, are remembered; nearly all messages of a sender share a few."""
+_HEADER_BYTES_MAX: Final = 64
+"""Bytes of a header that is remembered. It needs 15."""
+_headers: Final[dict[bytes, tuple[int, int, int]]] = {}
+"""An encoded header to its flags, priority and time to live."""
+_prefixes: Final[dict[int, bytes]] = {}
 
 SHORT_ID_BYTES: Final = 130
 """An encoded message id up to this long has at most 128 characters, whatever its type."""
@@ -59,6 +74,34 @@ _SYMBOLIC: Final[dict[str, int]] = {
     "amqp:amqp-value:*": VALUE,
     "amqp:footer:map": FOOTER,
 }
+
+
+def _clashes() -> list[int]:
+    """By section and constructor: bits of the sections that it may not come after; -1 where the type is wrong.
+
+    AMQP 1.0, 3.2: each section has its one type of value and comes once; bodies are all of one kind.
+    """
+    lists, maps, binaries = (0x45, 0xC0, 0xD0), (0xC1, 0xD1), (0xA0, 0xB0)
+    types: dict[int, Iterable[int]] = {
+        HEADER: lists,
+        PROPERTIES: lists,
+        DATA: binaries,
+        SEQUENCE: lists,
+        VALUE: range(256),
+    }
+    bodies = {
+        DATA: SEQUENCE_BIT | VALUE_BIT,
+        SEQUENCE: DATA_BIT | VALUE_BIT,
+        VALUE: DATA_BIT | SEQUENCE_BIT | VALUE_BIT,
+    }
+    table = [-1] * ((FOOTER - HEADER + 1) << 8)
+    for code in range(HEADER, FOOTER + 1):
+        for constructor in types.get(code, maps):
+            table[(code - HEADER) << 8 | constructor] = bodies.get(code, 1 << (code - HEADER))
+    return table
+
+
+_CLASHES: Final = _clashes()
 
 
 class Scanned:
@@ -130,29 +173,34 @@ def scan(payload: bytes, want_message_id: bool = False) -> Scanned:
 
 
 def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
-    end = len(payload)
-    offset = 0
-    rank = 0  # sections come in the order of their codes, bodies sharing one place
-    bare_start = -1
+    end: i64 = len(payload)
+    offset: i64 = 0
+    rank: i64 = 0  # sections come in the order of their codes, bodies sharing one place
+    bare_start: i64 = -1
     in_order = True
-    seen = 0
+    seen: i64 = 0
     body_is_empty = True
     delivery_items = message_items = b""
     delivery_count = message_count = 0
-    properties_length = application_length = 0
-    pieces: list[tuple[int, int, int]] = []  # code, start, stop of each section of the bare message
+    properties_length: i64 = 0
+    application_length: i64 = 0
+    sections: i64 = 0  # of the bare message
     while offset < end:
+        at = offset + 3
         if payload[offset] == 0 and payload[offset + 1] == 0x53:
-            code = payload[offset + 2]
-            at = offset + 3
+            code: i64 = payload[offset + 2]
         else:
             code, at = _long_descriptor(payload, offset, end)
             in_order = False  # the section gets the short descriptor, the only one every client reads
-        constructor = payload[at]
+        constructor: i64 = payload[at]
         stop = at + 2 + payload[at + 1] if STEPS[constructor] == 254 else skip_value(payload, at, end)
         if stop > end:
             raise bad(f"a message section claims {stop - end} bytes more than there are")
-        _check_section(code, constructor, seen)
+        if not HEADER <= code <= FOOTER:
+            raise _section_error(code, constructor)
+        clash: i64 = _CLASHES[(code - HEADER) << 8 | constructor]
+        if clash < 0 or clash & seen:
+            raise _section_error(code, constructor)
         seen |= 1 << (code - HEADER)
         place = code
         if DATA <= code <= VALUE:
@@ -165,7 +213,7 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
         if code >= PROPERTIES:
             if bare_start < 0:
                 bare_start = offset
-            pieces.append((code, at, stop))
+            sections += 1
             if code == PROPERTIES:
                 properties_length = stop - at + 3
                 _scan_properties(payload, at, stop, want_message_id, found)
@@ -177,36 +225,56 @@ def _scan(payload: bytes, want_message_id: bool, found: Scanned) -> None:
         elif code == DELIVERY_ANNOTATIONS:
             delivery_items, delivery_count = _scan_annotations(payload, at, stop, None)
         else:
-            _scan_header(payload, at, stop, found)
+            _take_header(payload, at, stop, found)
         offset = stop
     if seen == 0:
         raise bad("a message has no sections")
-    if len(pieces) > BODY_SECTIONS_MAX:
-        raise bad(f"a message has {len(pieces)} body sections, more than {BODY_SECTIONS_MAX}")
+    if sections > BODY_SECTIONS_MAX:
+        raise bad(f"a message has {sections} body sections, more than {BODY_SECTIONS_MAX}")
+    bare = b""
     if not in_order:
-        bare = _joined_in_order(payload, pieces)
-    else:
-        bare = payload[bare_start:] if bare_start >= 0 else b""
+        bare = _joined_in_order(payload)
+    elif bare_start >= 0:
+        bare = payload[bare_start:]
     found.take_time_to_live()
     found.is_ping = body_is_empty and found.content_type == PING_CONTENT_TYPE
-    prefix = LAYOUT.pack(
-        found.flags,
-        found.priority,
-        delivery_count,
-        message_count,
-        found.ttl,
-        len(delivery_items),
-        len(message_items),
-        properties_length,
-        application_length,
-    )
-    if delivery_count or message_count:
+    if delivery_count or message_count or found.ttl or properties_length + application_length > _SHORT_MAX:
+        prefix = LAYOUT.pack(
+            found.flags,
+            found.priority,
+            delivery_count,
+            message_count,
+            found.ttl,
+            len(delivery_items),
+            len(message_items),
+            properties_length,
+            application_length,
+        )
         found.blob = b"".join((prefix, delivery_items, message_items, bare))
     else:
-        found.blob = prefix + bare
+        found.blob = _plain_prefix(found.flags, found.priority, properties_length, application_length) + bare
 
 
-def _long_descriptor(payload: bytes, offset: int, end: int) -> tuple[int, int]:
+def _plain_prefix(flags: i64, priority: i64, properties_length: i64, application_length: i64) -> bytes:
+    """The prefix of a message without annotations and time to live; both lengths are below 64 KiB."""
+    key = flags | priority << 8 | properties_length << 16 | application_length << 32
+    prefix = _prefixes.get(key)
+    if prefix is None:
+        if len(_prefixes) >= _REMEMBERED_MAX:
+            _prefixes.clear()
+        prefix = LAYOUT.pack(flags, priority, 0, 0, 0, 0, 0, properties_length, application_length)
+        _prefixes[key] = prefix
+    return prefix
+
+
+def _descriptor(payload: bytes, offset: i64, end: i64) -> tuple[i64, i64]:
+    """The code of a section, and where its value starts."""
+    if end - offset > 3 and payload[offset] == 0 and payload[offset + 1] == 0x53:
+        return payload[offset + 2], offset + 3
+    return _long_descriptor(payload, offset, end)
+
+
+def _long_descriptor(payload: bytes, offset: i64, end: i64) -> tuple[i64, i64]:
     if payload[offset] != 0:
         raise bad(f"a message section was expected at byte {offset}")
     descriptor, at = decode_value(payload, offset + 1, end)
@@ -216,34 +284,18 @@ def _long_descriptor(payload: bytes, offset: int, end: int) -> tuple[int, int]:
     return code, at
 
 
-def _check_section(code: int, constructor: int, seen: int) -> None:
-    """AMQP 1.0, 3.2: each section has its one type of value and comes once; bodies are all of one kind."""
+def _section_error(code: i64, constructor: i64) -> RemoteProtocolError:
     if not HEADER <= code <= FOOTER:
-        raise bad(f"descriptor 0x{code:02x} is no message section")
-    if code == DATA:
-        good = constructor == 0xA0 or constructor == 0xB0
-        clash = seen & (SEQUENCE_BIT | VALUE_BIT)
-    elif code == VALUE:
-        good = True
-        clash = seen & (DATA_BIT | SEQUENCE_BIT | VALUE_BIT)
-    elif code == SEQUENCE:
-        good = constructor == 0xC0 or constructor == 0x45 or constructor == 0xD0
-        clash = seen & (DATA_BIT | VALUE_BIT)
-    else:
-        clash = seen & 1 << (code - HEADER)
-        if code == HEADER or code == PROPERTIES:
-            good = constructor == 0xC0 or constructor == 0x45 or constructor == 0xD0
-        else:
-            good = constructor == 0xC1 or constructor == 0xD1
-    if not good:
-        raise bad(f"section 0x{code:02x} has a value of type 0x{constructor:02x}")
-    if clash:
-        raise bad(f"section 0x{code:02x} comes twice, or beside a body of another kind")
+        return bad(f"descriptor 0x{code:02x} is no message section")
+    if _CLASHES[(code - HEADER) << 8 | constructor] < 0:
+        return bad(f"section 0x{code:02x} has a value of type 0x{constructor:02x}")
+    return bad(f"section 0x{code:02x} comes twice, or beside a body of another kind")
 
 
-def _is_empty_body(code: int, payload: bytes, at: int, stop: int) -> bool:
+def _is_empty_body(code: i64, payload: bytes, at: i64, stop: i64) -> bool:
     if code == DATA:
-        return stop - at == (2 if payload[at] == 0xA0 else 5)
+        size = stop - at
+        return size == 2 if payload[at] == 0xA0 else size == 5
     # A null, or text or bytes without content.
     return payload[at:stop] in (
         b"\x40",
@@ -254,32 +306,55 @@ def _is_empty_body(code: int, payload: bytes, at: int, stop: int) -> bool:
     )
 
 
-def _joined_in_order(payload: bytes, pieces: list[tuple[int, int, int]]) -> bytes:
-    parts: list[bytes] = []
-    for place in (PROPERTIES, APPLICATION_PROPERTIES, DATA, FOOTER):
-        for code, at, stop in pieces:
-            if code == place or (place == DATA and DATA <= code <= VALUE):
-                parts.append(bytes((0x00, 0x53, code)))
-                parts.append(payload[at:stop])
-    return b"".join(parts)
+def _joined_in_order(payload: bytes) -> bytes:
+    """The sections of the bare message where they belong, each with the short descriptor. ``_scan`` has checked them."""
+    end = len(payload)
+    offset = 0
+    pieces: list[tuple[int, bytes]] = []
+    while offset < end:
+        code, at = _descriptor(payload, offset, end)
+        offset = skip_value(payload, at, end)
+        if code >= PROPERTIES:
+            place = DATA if DATA <= code <= VALUE else code
+            pieces.append((place, bytes((0x00, 0x53, code)) + payload[at:offset]))
+    return b"".join(
+        piece
+        for place in (PROPERTIES, APPLICATION_PROPERTIES, DATA, FOOTER)
+        for at, piece in pieces
+        if at == place
+    )
 
 
-def _opened(payload: bytes, at: int) -> tuple[int, int]:
+def _opened(payload: bytes, at: i64) -> tuple[i64, i64]:
     """Count of a list or map, and where its first item is."""
-    code = payload[at]
+    code: i64 = payload[at]
     if code == 0x45:
         return 0, at + 1
     if code < 0xD0:
         return payload[at + 2], at + 3
-    return _U32.unpack_from(payload, at + 5)[0], at + 9
+    return read_u32(payload, at + 5), at + 9
 
 
-def _scan_header(payload: bytes, at: int, stop: int, found: Scanned) -> None:
-    """Take the values of the sender's header."""
+def _take_header(payload: bytes, at: i64, stop: i64, found: Scanned) -> None:
+    """Take the values of the sender's header. Nearly all messages of a sender have the same one, so it is remembered."""
+    raw = payload[at:stop]
+    known = _headers.get(raw)
+    if known is not None:
+        found.flags, found.priority, found.ttl = known
+        return
+    _scan_header(payload, at, stop, found)
+    if stop - at <= _HEADER_BYTES_MAX:
+        if len(_headers) >= _REMEMBERED_MAX:
+            _headers.clear()
+        _headers[raw] = (found.flags, found.priority, found.ttl)
+
+
+def _scan_header(payload: bytes, at: i64, stop: i64, found: Scanned) -> None:
     count, at = _opened(payload, at)
+    index: i64
     for index in range(count):
         start = at
-        code = payload[at]
+        code: i64 = payload[at]
         if code == 0x40:
             at += 1
             continue
@@ -302,15 +377,14 @@ def _scan_header(payload: bytes, at: int, stop: int, found: Scanned) -> None:
         raise bad("a header ends before its size says")
 
 
-def _is_true(payload: bytes, at: int) -> bool:
+def _is_true(payload: bytes, at: i64) -> bool:
     return payload[at] == 0x41 or (payload[at] == 0x56 and payload[at + 1] == 1)
 
 
-def _uint(payload: bytes, at: int) -> int:
-    code = payload[at]
+def _uint(payload: bytes, at: i64) -> i64:
+    code: i64 = payload[at]
     if code == 0x70:
-        value: int = _U32.unpack_from(payload, at + 1)[0]
-        return value
+        return read_u32(payload, at + 1)
     if code == 0x52:
         return payload[at + 1]
     if code == 0x43:
@@ -318,7 +392,7 @@ def _uint(payload: bytes, at: int) -> int:
     raise bad("header.ttl is no uint")
 
 
-def _scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, found: Scanned) -> None:
+def _scan_properties(payload: bytes, at: i64, stop: i64, want_message_id: bool, found: Scanned) -> None:
     """Take what the broker needs from the properties."""
     count, at = _opened(payload, at)
     if count == 0:
@@ -331,15 +405,16 @@ def _scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, 
             found.message_id_length = _length_of(payload, start, at)
         if want_message_id:
             found.message_id = shortest_form(payload[start:at])
-    if payload.count(b"\x40", at, stop) == stop - at == count - 1:
+    if stop - at == count - 1 and (at == stop or payload.count(b"\x40", at, stop) == count - 1):
         return  # most messages have no more
+    index: i64
     for index in range(1, count):
         start = at
-        code = payload[at]
+        code: i64 = payload[at]
         if code == 0x40:
             at += 1
             continue
-        step = STEPS[code]
+        step: i64 = STEPS[code]
         if step == 254:
             at += 2 + payload[at + 1]
         else:
@@ -357,20 +432,20 @@ def _scan_properties(payload: bytes, at: int, stop: int, want_message_id: bool, 
         raise bad("properties end before their size says")
 
 
-def _length_of(payload: bytes, start: int, stop: int) -> int:
+def _length_of(payload: bytes, start: i64, stop: i64) -> int:
     code = payload[start]
     content = payload[start + (2 if code < 0xB0 else 5) : stop]
     return len(content) if code in (0xA0, 0xB0) else len(content.decode("utf-8", "replace"))
 
 
-def _timestamp(payload: bytes, at: int) -> int:
+def _timestamp(payload: bytes, at: i64) -> int:
     if payload[at] != 0x83:
         raise bad("a time in the properties is no timestamp")
     value: int = _I64.unpack_from(payload, at + 1)[0]
     return value
 
 
-def _text(payload: bytes, at: int, stop: int, may_be_binary: bool) -> str:
+def _text(payload: bytes, at: i64, stop: i64, may_be_binary: bool) -> str:
     """A string or a symbol; an annotation may also be a binary that holds text."""
     code = payload[at]
     try:
@@ -393,20 +468,20 @@ def shortest_form(raw: bytes) -> bytes:
     return raw
 
 
-def _check_application_properties(payload: bytes, at: int, stop: int) -> None:
+def _check_application_properties(payload: bytes, at: i64, stop: i64) -> None:
     """Keys are strings and every value has an end: filters and dead-lettering rely on it later."""
     count, at = _opened(payload, at)
     if count & 1:
         raise bad("application-properties have a key without a value")
     for _ in range(0, count, 2):
-        code = payload[at]
+        code: i64 = payload[at]
         if code == 0xA1:
             at += 2 + payload[at + 1]
         elif code == 0xB1:
             at = skip_value(payload, at, stop)
         else:
             raise bad("application-properties have a key that is no string")
-        step = STEPS[payload[at]]
+        step: i64 = STEPS[payload[at]]
         if step == 254:
             at += 2 + payload[at + 1]
         else:
@@ -415,7 +490,7 @@ def _check_application_properties(payload: bytes, at: int, stop: int) -> None:
         raise bad("application-properties end before their size says")
 
 
-def _scan_annotations(payload: bytes, at: int, stop: int, found: Scanned | None) -> tuple[bytes, int]:
+def _scan_annotations(payload: bytes, at: i64, stop: i64, found: Scanned | None) -> tuple[bytes, int]:
     """The items to keep and their number; ``found`` takes what the broker needs from message-annotations."""
     count, at = _opened(payload, at)
     if count & 1 or count > ANNOTATION_ITEMS_MAX:
@@ -433,7 +508,7 @@ def _scan_annotations(payload: bytes, at: int, stop: int, found: Scanned | None)
             if payload[start] == 0xB3:
                 key = payload[start + 5 : at]
         value = at
-        step = STEPS[payload[at]]
+        step: i64 = STEPS[payload[at]]
         if step == 254:
             at += 2 + payload[at + 1]
         else:
@@ -468,12 +543,10 @@ def split_batch(payload: bytes) -> list[bytes]:
         RemoteProtocolError: the bytes are no batch, or one of more than BATCH_MESSAGES_MAX messages.
     """
     messages: list[bytes] = []
-    offset, end = 0, len(payload)
+    offset: i64 = 0
+    end: i64 = len(payload)
     while offset < end:
-        if end - offset > 3 and payload[offset] == 0 and payload[offset + 1] == 0x53:
-            code, at = payload[offset + 2], offset + 3
-        else:
-            code, at = _long_descriptor(payload, offset, end)
+        code, at = _descriptor(payload, offset, end)
         offset = skip_value(payload, at, end)
         if code == DATA:
             constructor = payload[at]

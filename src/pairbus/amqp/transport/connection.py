@@ -11,7 +11,7 @@ Rule 5: ``receive`` does as much work as its caller allows. The rest waits here,
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import (
     CONNECTION_FORCED,
@@ -20,11 +20,11 @@ from pairbus.amqp.conditions import (
     RESOURCE_LIMIT_EXCEEDED,
     AmqpError,
 )
+from pairbus.amqp.decode import read_u32
 from pairbus.amqp.transport.fast import read_flow
 from pairbus.amqp.transport.framing import (
     AMQP_FRAME,
     EMPTY_FRAME,
-    FRAME_HEADER,
     FRAME_HEADER_SIZE,
     HEADER_SIZE,
     MIN_MAX_FRAME_SIZE,
@@ -59,6 +59,9 @@ from pairbus.amqp.transport.performatives import (
 )
 from pairbus.amqp.transport.session import FIRST_TRANSFER_ID, OUTGOING_WINDOW, Session
 from pairbus.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 __all__ = ["Connection", "ConnectionSettings", "Handler"]
 
@@ -128,13 +131,13 @@ class Connection:
         self.is_closed = False
         """The socket should be closed once the output is written."""
         self.output: list[bytes] = []
-        self.output_size = 0
+        self.output_size: i64 = 0
         self.dirty: list[Session] = []
         """Sessions with gathered dispositions."""
-        self.link_count = 0
-        self.partial_size = 0
+        self.link_count: i64 = 0
+        self.partial_size: i64 = 0
         """Bytes held of unfinished deliveries."""
-        self.waiting_size = 0
+        self.waiting_size: i64 = 0
         """What the transfers cost that wait for the windows of sessions, in bytes."""
         self.send_frame_max = MIN_MAX_FRAME_SIZE
         self._handshake: Handshake | None = Handshake(handler, settings)
@@ -142,15 +145,15 @@ class Connection:
         self._needed = HEADER_SIZE
         self._rest: bytes = b""
         """Input with whole frames that wait, because the work allowed at once was done; from ``_rest_at`` on."""
-        self._rest_at = 0
-        self.work_left = 0
+        self._rest_at: i64 = 0
+        self.work_left: i64 = 0
         """Work that ``receive`` may still do. A handler that does much for one frame takes it from here."""
         self._open_sent = False
-        self._now = 0
-        self._last_received = 0
-        self._last_sent = 0
-        self._heartbeat_ms = 0
-        self._close_deadline = 0
+        self._now: i64 = 0
+        self._last_received: i64 = 0
+        self._last_sent: i64 = 0
+        self._heartbeat_ms: i64 = 0
+        self._close_deadline: i64 = 0
 
     # ---- output ----
 
@@ -294,12 +297,12 @@ class Connection:
         """Whether whole frames wait for the next ``receive``, for which no bytes need to come."""
         return bool(self._rest) and not self.is_closed
 
-    def receive(self, data: bytes, now: int, work: int = ALL_WORK) -> None:
+    def receive(self, data: bytes, now: i64, work: i64 = ALL_WORK) -> None:
         """Read what the peer sent and act on it, until that much work is done. A frame that has been begun is finished."""
         self._now = now
         self._last_received = now
         self.work_left = work
-        offset = 0
+        offset: i64 = 0
         if self._rest:
             offset = self._rest_at
             if data:
@@ -310,10 +313,10 @@ class Connection:
         if self.is_closed:
             return
         if self._held:
-            self._held += data
-            if len(self._held) < self._needed:
+            if len(self._held) + len(data) < self._needed:
+                self._held += data
                 return
-            data = bytes(self._held)
+            data = b"".join((self._held, data))
             self._held.clear()
         try:
             if self._handshake is not None:
@@ -341,15 +344,18 @@ class Connection:
             self._handshake = None
         return offset
 
-    def _read_frames(self, data: bytes, offset: int) -> int:
+    def _read_frames(self, data: bytes, offset: i64) -> i64:
         """Act on every whole frame, within the work allowed; return where the first incomplete one starts."""
-        size_max = self.settings.max_frame_size
-        size = len(data)
+        size_max: i64 = self.settings.max_frame_size
+        size: i64 = len(data)
         while not self.is_closed:
             if size - offset < FRAME_HEADER_SIZE:
                 self._needed = FRAME_HEADER_SIZE
                 break
-            length, doff, kind, channel = FRAME_HEADER.unpack_from(data, offset)
+            length = read_u32(data, offset)
+            doff: i64 = data[offset + 4]
+            kind: i64 = data[offset + 5]
+            channel: i64 = data[offset + 6] << 8 | data[offset + 7]
             if length > size_max or length < FRAME_HEADER_SIZE or kind != AMQP_FRAME:
                 raise RemoteProtocolError(
                     FRAMING_ERROR, f"a frame of type {kind} and {length} bytes; at most {size_max}"
@@ -370,7 +376,7 @@ class Connection:
             if body == end:
                 continue  # an empty frame only shows that the peer is alive
             if end - body >= 4 and data[body] == 0 and data[body + 1] == 0x53:
-                code = data[body + 2]
+                code: i64 = data[body + 2]
                 body += 3
             else:
                 code, body = descriptor_code(data, body, end)
@@ -388,7 +394,7 @@ class Connection:
                 self._dispatch(code, channel, data, body, end)
         return offset
 
-    def _dispatch(self, code: int, channel: int, data: bytes, body: int, end: int) -> None:
+    def _dispatch(self, code: i64, channel: i64, data: bytes, body: i64, end: i64) -> None:
         """Everything but transfer, disposition and flow."""
         self.work_left -= CONTROL_WORK - 1
         if not OPEN <= code <= CLOSE:
@@ -425,7 +431,7 @@ class Connection:
             else:
                 session.incoming_detach(read_performative(Detach, items))
 
-    def _no_session(self, channel: int, code: int) -> None:
+    def _no_session(self, channel: i64, code: i64) -> None:
         # What crosses our end or close on its way is no offence (AMQP 1.0, 2.5.5).
         if not self.closing and channel not in self.sessions:
             raise RemoteProtocolError(

@@ -9,8 +9,9 @@ No slice here may start behind its end: interpreted that gives nothing, compiled
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.decode import read_u32
 from pairbus.amqp.encode import FALSE, TRUE, encode_described, encode_list, encode_uint
 from pairbus.amqp.states import ACCEPTED, STATE_ACCEPTED, Outcome
 from pairbus.amqp.transport.performatives import (
@@ -25,13 +26,14 @@ from pairbus.amqp.transport.performatives import (
     read_performative,
 )
 
-TransferRead = tuple[int, int, bytes, int, bool, bool, bool, Outcome | None, int]
-"""handle, delivery-id or -1, tag, message-format, settled, more, aborted, state, where the payload starts."""
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
-DispositionRead = tuple[bool, int, int, bool, Outcome | None]
-"""role, first, last, settled, state."""
+    TransferRead = tuple[i64, i64, i64, bool, bool, bool, Outcome | None, i64]
+    """handle, delivery-id or -1, message-format, settled, more, aborted, state, where the payload starts."""
 
-U32: Final = struct.Struct(">I")
+    DispositionRead = tuple[bool, i64, i64, bool, Outcome | None]
+    """role, first, last, settled, state."""
 
 
 def _idle_tails() -> dict[bytes, int]:
@@ -55,68 +57,68 @@ def _idle_tails() -> dict[bytes, int]:
 IDLE_TAILS: Final = _idle_tails()
 
 
-def read_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
-    """The transfer whose list starts at ``offset``.
+def read_transfer(buf: bytes, offset: i64, end: i64) -> TransferRead:
+    """The transfer whose list starts at ``offset``, but for its tag: the delivery-id names it within the session.
 
     Raises:
         RemoteProtocolError: the bytes are no transfer.
     """
     try:
-        code = buf[offset]
+        code: i64 = buf[offset]
+        count: i64
         if code == 0xC0:
             stop = offset + 2 + buf[offset + 1]
             count = buf[offset + 2]
             at = offset + 3
         elif code == 0xD0:
-            stop = offset + 5 + U32.unpack_from(buf, offset + 1)[0]
-            count = U32.unpack_from(buf, offset + 5)[0]
+            stop = offset + 5 + read_u32(buf, offset + 1)
+            count = read_u32(buf, offset + 5)
             at = offset + 9
         else:
             return _any_transfer(buf, offset, end)
         if stop > end or count < 4:
             return _any_transfer(buf, offset, end)
         code = buf[at]
+        handle: i64 = 0
         if code == 0x52:
-            handle: int = buf[at + 1]
+            handle = buf[at + 1]
             at += 2
         elif code == 0x43:
-            handle = 0
             at += 1
         elif code == 0x70:
-            handle = U32.unpack_from(buf, at + 1)[0]
+            handle = read_u32(buf, at + 1)
             at += 5
         else:
             return _any_transfer(buf, offset, end)
         code = buf[at]
+        delivery_id: i64 = 0
         if code == 0x70:
-            delivery_id: int = U32.unpack_from(buf, at + 1)[0]
+            delivery_id = read_u32(buf, at + 1)
             at += 5
         elif code == 0x52:
             delivery_id = buf[at + 1]
             at += 2
         elif code == 0x43:
-            delivery_id = 0
             at += 1
         else:
             return _any_transfer(buf, offset, end)
         if buf[at] != 0xA0:
             return _any_transfer(buf, offset, end)
-        start = at + 2
-        at = start + buf[at + 1]
-        tag = buf[start:at]
+        at += 2 + buf[at + 1]
         code = buf[at]
+        message_format: i64 = 0
         if code == 0x43 or code == 0x40:
-            message_format = 0
             at += 1
         elif code == 0x70:
-            message_format = U32.unpack_from(buf, at + 1)[0]
+            message_format = read_u32(buf, at + 1)
             at += 5
         elif code == 0x52:
             message_format = buf[at + 1]
             at += 2
         else:
             return _any_transfer(buf, offset, end)
-        settled = more = 0x40
+        settled: i64 = 0x40
+        more: i64 = 0x40
         if count > 4:
             settled = buf[at]
             at += 1
@@ -129,23 +131,23 @@ def read_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
         # The tail must hold exactly the fields that the count announces.
         if (
             at > stop
-            or IDLE_TAILS.get(buf[at:stop], -1) != count
+            or (at < stop and IDLE_TAILS.get(buf[at:stop], -1) != count)
+            or (at == stop and count != 0)
             or not 0x40 <= settled <= 0x42
             or not 0x40 <= more <= 0x42
         ):
             return _any_transfer(buf, offset, end)
-        return handle, delivery_id, tag, message_format, settled == 0x41, more == 0x41, False, None, stop
-    except (IndexError, struct.error):
+        return handle, delivery_id, message_format, settled == 0x41, more == 0x41, False, None, stop
+    except IndexError:
         return _any_transfer(buf, offset, end)
 
 
-def _any_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
+def _any_transfer(buf: bytes, offset: i64, end: i64) -> TransferRead:
     items, payload = decode_items(buf, offset, end, TRANSFER)
     frame = read_performative(Transfer, items)
     return (
         frame.handle,
         frame.delivery_id,
-        frame.delivery_tag,
         max(frame.message_format, 0),
         frame.settled,
         frame.more,
@@ -155,7 +157,7 @@ def _any_transfer(buf: bytes, offset: int, end: int) -> TransferRead:
     )
 
 
-def read_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
+def read_disposition(buf: bytes, offset: i64, end: i64) -> DispositionRead:
     """The disposition whose list starts at ``offset``.
 
     Raises:
@@ -164,11 +166,13 @@ def read_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
     try:
         if buf[offset] != 0xC0 or offset + 2 + buf[offset + 1] != end:
             return _any_disposition(buf, offset, end)
-        role = buf[offset + 3]
+        role: i64 = buf[offset + 3]
         at = offset + 4
-        code = buf[at]
+        code: i64 = buf[at]
+        first: i64
+        last: i64
         if code == 0x70:
-            first: int = U32.unpack_from(buf, at + 1)[0]
+            first = read_u32(buf, at + 1)
             at += 5
         elif code == 0x52:
             first = buf[at + 1]
@@ -177,7 +181,7 @@ def read_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
             return _any_disposition(buf, offset, end)
         code = buf[at]
         if code == 0x70:
-            last: int = U32.unpack_from(buf, at + 1)[0]
+            last = read_u32(buf, at + 1)
             at += 5
         elif code == 0x52:
             last = buf[at + 1]
@@ -190,7 +194,7 @@ def read_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
         if at >= end:
             return _any_disposition(buf, offset, end)
         tail = buf[at + 1 : end]
-        settled = buf[at]
+        settled: i64 = buf[at]
         if (
             (role == 0x41 or role == 0x42)
             and (settled == 0x41 or settled == 0x42)
@@ -198,7 +202,7 @@ def read_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
         ):
             return role == 0x41, first, last, settled == 0x41, ACCEPTED
         return _any_disposition(buf, offset, end)
-    except (IndexError, struct.error):
+    except IndexError:
         return _any_disposition(buf, offset, end)
 
 
@@ -215,13 +219,13 @@ ACCEPTED_TAILS: Final[dict[bytes, int]] = {
 """What follows ``settled`` in a plain acceptance, with the number of fields the list then has."""
 
 
-def _any_disposition(buf: bytes, offset: int, end: int) -> DispositionRead:
+def _any_disposition(buf: bytes, offset: i64, end: i64) -> DispositionRead:
     items, _ = decode_items(buf, offset, end, DISPOSITION)
     frame = read_performative(Disposition, items)
     return frame.role, frame.first, frame.last, frame.settled, frame.state
 
 
-def read_flow(buf: bytes, offset: int, end: int) -> Flow:
+def read_flow(buf: bytes, offset: i64, end: i64) -> Flow:
     """The flow whose list starts at ``offset``.
 
     Raises:
@@ -230,11 +234,11 @@ def read_flow(buf: bytes, offset: int, end: int) -> Flow:
     try:
         if buf[offset] != 0xC0 or offset + 2 + buf[offset + 1] != end:
             return _any_flow(buf, offset, end)
-        count = buf[offset + 2]
+        count: i64 = buf[offset + 2]
         values: list[int] = []
         at = offset + 3
         for _ in range(count if count < 8 else 8):
-            code = buf[at]
+            code: i64 = buf[at]
             at += 1
             if code == 0x43:
                 values.append(0)
@@ -242,7 +246,7 @@ def read_flow(buf: bytes, offset: int, end: int) -> Flow:
                 values.append(buf[at])
                 at += 1
             elif code == 0x70:
-                values.append(U32.unpack_from(buf, at)[0])
+                values.append(read_u32(buf, at))
                 at += 4
             elif code == 0x40:
                 values.append(-1)
@@ -262,14 +266,14 @@ def read_flow(buf: bytes, offset: int, end: int) -> Flow:
             values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7],
             rest[:1] == b"\x41", rest[1:2] == b"\x41",
         )  # fmt: skip
-    except (IndexError, struct.error):
+    except IndexError:
         return _any_flow(buf, offset, end)
 
 
 NO_PROPERTIES: Final = (b"", b"\x40")
 
 
-def _any_flow(buf: bytes, offset: int, end: int) -> Flow:
+def _any_flow(buf: bytes, offset: i64, end: i64) -> Flow:
     items, _ = decode_items(buf, offset, end, FLOW, FLOW_FIELDS)
     return read_performative(Flow, items)
 

@@ -40,7 +40,6 @@ class Handler(Protocol):
         self,
         link: Link,
         delivery_id: int,
-        tag: bytes,
         message_format: int,
         settled: bool,
         payload: bytes,
@@ -79,9 +78,14 @@ class NoHandler:
     def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None: ...
 
     def transfer(
-        self, link: Link, delivery_id: int, tag: bytes, message_format: int, settled: bool, payload: bytes,
+        self,
+        link: Link,
+        delivery_id: int,
+        message_format: int,
+        settled: bool,
+        payload: bytes,
         state: Outcome | None,
-    ) -> None: ...  # fmt: skip
+    ) -> None: ...
 
     def transfer_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None: ...
 

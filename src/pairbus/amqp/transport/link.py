@@ -33,6 +33,8 @@ from pairbus.amqp.transport.performatives import (
 from pairbus.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
+    from mypy_extensions import i64
+
     from pairbus.amqp.transport.connection import Connection
     from pairbus.amqp.transport.session import Session
 
@@ -54,7 +56,6 @@ class Partial:
     """A delivery of which some frames have come."""
 
     delivery_id: int
-    tag: bytes
     message_format: int
     settled: bool = False
     state: Outcome | None = None
@@ -103,19 +104,19 @@ class Link:
         self.handle = attach.handle
         self.role_is_sender = attach.role
         self.context: object | None = None
-        self.state = PENDING
-        self.credit = 0
+        self.state: i64 = PENDING
+        self.credit: i64 = 0
         """As sender: how many deliveries the client will take. As receiver: how many of ours it still has."""
-        self.credit_granted = 0
-        self.delivery_count = attach.initial_delivery_count if not attach.role else 0
+        self.credit_granted: i64 = 0
+        self.delivery_count: i64 = attach.initial_delivery_count if not attach.role else 0
         self.drain = False
-        self.flows = 0
+        self.flows: i64 = 0
         """As sender: how many flows of the client have come."""
-        self.max_message_size = MESSAGE_SIZE_DEFAULT
-        self.envelope_bytes_max = 0
+        self.max_message_size: i64 = MESSAGE_SIZE_DEFAULT
+        self.envelope_bytes_max: i64 = 0
         """How much a delivery of another message format than 0 may take beyond that: what is around the messages in it."""
         self.partial: Partial | None = None
-        self.unsettled_count = 0
+        self.unsettled_count: i64 = 0
         self.transfer_head = transfer_head(session.channel, attach.handle)
 
     @property
@@ -300,8 +301,8 @@ class Link:
         parts: list[bytes],
         settled: bool,
         context: object | None = None,
-        message_format: int = 0,
-    ) -> int:
+        message_format: i64 = 0,
+    ) -> i64:
         """Send one delivery and return its id. Credit is the caller's to respect (``can_send``)."""
         if self.state != ATTACHED:
             raise LocalProtocolError(f"link {self.name!r} is not attached")
@@ -314,7 +315,7 @@ class Link:
         if not settled:
             session.unsettled[delivery_id] = (self, context)
             self.unsettled_count += 1
-        size = LOCKED_TRANSFER_SIZE
+        size: i64 = LOCKED_TRANSFER_SIZE
         for part in parts:
             size += len(part)
         connection = self.connection
@@ -358,9 +359,8 @@ class Link:
 
     def incoming_transfer(
         self,
-        delivery_id: int,
-        tag: bytes,
-        message_format: int,
+        delivery_id: i64,
+        message_format: i64,
         settled: bool,
         more: bool,
         aborted: bool,
@@ -384,19 +384,16 @@ class Link:
             if len(payload) > self.max_message_size and len(payload) > self._limit(message_format):
                 self.connection.handler.transfer_too_large(self, delivery_id, settled, len(payload))
             else:
-                self.connection.handler.transfer(
-                    self, delivery_id, tag, message_format, settled, payload, state
-                )
-        elif not self._assemble(delivery_id, tag, message_format, settled, more, aborted, state, payload):
+                self.connection.handler.transfer(self, delivery_id, message_format, settled, payload, state)
+        elif not self._assemble(delivery_id, message_format, settled, more, aborted, state, payload):
             return
         if self.credit * 2 <= self.credit_granted and self.state == ATTACHED:
             self.top_up()
 
     def _assemble(
         self,
-        delivery_id: int,
-        tag: bytes,
-        message_format: int,
+        delivery_id: i64,
+        message_format: i64,
         settled: bool,
         more: bool,
         aborted: bool,
@@ -410,7 +407,7 @@ class Link:
                 raise RemoteProtocolError(
                     "amqp:invalid-field", "the first transfer of a delivery lacks its delivery-id"
                 )
-            partial = self.partial = Partial(delivery_id, tag, message_format)
+            partial = self.partial = Partial(delivery_id, message_format)
         elif delivery_id >= 0 and delivery_id != partial.delivery_id:
             raise RemoteProtocolError(
                 "amqp:not-allowed",
@@ -439,7 +436,7 @@ class Link:
             self._hand_over(partial)
         return True
 
-    def _limit(self, message_format: int) -> int:
+    def _limit(self, message_format: i64) -> i64:
         return self.max_message_size + (self.envelope_bytes_max if message_format > 0 else 0)
 
     def _hold(self, partial: Partial, payload: bytes) -> None:
@@ -463,7 +460,6 @@ class Link:
         handler.transfer(
             self,
             partial.delivery_id,
-            partial.tag,
             partial.message_format,
             partial.settled,
             payload,

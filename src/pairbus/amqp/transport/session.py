@@ -31,6 +31,8 @@ from pairbus.amqp.transport.performatives import Attach, Begin, Detach, End, Flo
 from pairbus.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
+    from mypy_extensions import i64
+
     from pairbus.amqp.transport.connection import Connection
 
 OUTGOING_WINDOW: Final = 5000
@@ -78,22 +80,22 @@ class Session:
         self.links: dict[int, Link] = {}
         self.is_ended = False
         self.end_sent = False
-        self.next_incoming_id = begin.next_outgoing_id
-        self.incoming_window = connection.settings.incoming_window
-        self.next_outgoing_id = FIRST_TRANSFER_ID
-        self.remote_window = begin.incoming_window
-        self.next_delivery_id = FIRST_DELIVERY_ID
+        self.next_incoming_id: i64 = begin.next_outgoing_id
+        self.incoming_window: i64 = connection.settings.incoming_window
+        self.next_outgoing_id: i64 = FIRST_TRANSFER_ID
+        self.remote_window: i64 = begin.incoming_window
+        self.next_delivery_id: i64 = FIRST_DELIVERY_ID
         self.unsettled: dict[int, tuple[Link, object | None]] = {}
         """Our deliveries that wait for the client's settlement, in the order of their ids."""
         self.queued: deque[bytes] = deque()
         """Transfer frames that wait for the client's window."""
-        self.queued_bytes = 0
-        self.idle_steps = 0
+        self.queued_bytes: i64 = 0
+        self.idle_steps: i64 = 0
         # Ranges of deliveries to call accepted; -1: none. Theirs to us, and ours that they settled.
-        self.accept_first = -1
-        self.accept_last = -1
-        self.echo_first = -1
-        self.echo_last = -1
+        self.accept_first: i64 = -1
+        self.accept_last: i64 = -1
+        self.echo_first: i64 = -1
+        self.echo_last: i64 = -1
 
     # ---- output ----
 
@@ -136,7 +138,7 @@ class Session:
             self.remote_window -= 1
             self.next_outgoing_id = (self.next_outgoing_id + 1) & SERIAL
 
-    def _wait(self, cost: int) -> None:
+    def _wait(self, cost: i64) -> None:
         """So much more (or less) waits for the client's window."""
         self.queued_bytes += cost
         self.connection.waiting_size += cost
@@ -168,7 +170,7 @@ class Session:
 
     # ---- settlement of what the client sent us ----
 
-    def accept_incoming(self, delivery_id: int) -> None:
+    def accept_incoming(self, delivery_id: i64) -> None:
         """``accepted`` and settled; gathered into a range."""
         if self.accept_first >= 0:
             if delivery_id == (self.accept_last + 1) & SERIAL and delivery_id:
@@ -189,7 +191,7 @@ class Session:
 
     # ---- settlement of what we sent the client ----
 
-    def settle_outgoing(self, delivery_id: int, code: int, error: AmqpError | None = None) -> None:
+    def settle_outgoing(self, delivery_id: i64, code: i64, error: AmqpError | None = None) -> None:
         """Answer a settlement: echo its outcome, or reject it with an error. The delivery is forgotten."""
         self.forget_outgoing(delivery_id)
         if error is not None:
@@ -210,10 +212,11 @@ class Session:
         self.forget_outgoing(delivery_id)
         self._write_disposition(False, delivery_id, state)
 
-    def forget_outgoing(self, delivery_id: int) -> None:
+    def forget_outgoing(self, delivery_id: i64) -> None:
         """Forget a delivery without an answer."""
-        entry = self.unsettled.pop(delivery_id, None)
+        entry = self.unsettled.get(delivery_id)
         if entry is not None:
+            del self.unsettled[delivery_id]
             entry[0].unsettled_count -= 1
 
     def flush_dispositions(self) -> None:
@@ -249,8 +252,8 @@ class Session:
 
     # ---- input ----
 
-    def incoming_transfer(self, data: bytes, offset: int, end: int) -> None:
-        handle, delivery_id, tag, message_format, settled, more, aborted, state, payload = read_transfer(
+    def incoming_transfer(self, data: bytes, offset: i64, end: i64) -> None:
+        handle, delivery_id, message_format, settled, more, aborted, state, payload = read_transfer(
             data, offset, end
         )
         self.next_incoming_id = (self.next_incoming_id + 1) & SERIAL
@@ -259,13 +262,11 @@ class Session:
         if link is None:
             self._unattached(handle)
             return
-        link.incoming_transfer(
-            delivery_id, tag, message_format, settled, more, aborted, state, data[payload:end]
-        )
+        link.incoming_transfer(delivery_id, message_format, settled, more, aborted, state, data[payload:end])
         if self.incoming_window * 2 < self.connection.settings.incoming_window and not self.is_ended:
             self.write(self.flow().encode())
 
-    def incoming_disposition(self, data: bytes, offset: int, end: int) -> None:
+    def incoming_disposition(self, data: bytes, offset: i64, end: i64) -> None:
         """The client settles deliveries, or reports their state."""
         role, first, last, settled, outcome = read_disposition(data, offset, end)
         if not role:
@@ -286,7 +287,7 @@ class Session:
         else:
             self._settle_range(first, last, outcome, settled)
 
-    def _settle_range(self, first: int, last: int, outcome: Outcome, settled: bool) -> None:
+    def _settle_range(self, first: i64, last: i64, outcome: Outcome, settled: bool) -> None:
         span = (last - first) & SERIAL
         if span >= SERIAL_HALF:
             raise RemoteProtocolError(
@@ -322,13 +323,13 @@ class Session:
                 self._settled_in_vain(start, (key - 1) & SERIAL, False)
             start = (key + 1) & SERIAL
 
-    def _settled_in_vain(self, first: int, last: int, settled: bool) -> None:
+    def _settled_in_vain(self, first: i64, last: i64, settled: bool) -> None:
         self._count_idle_steps(1)
         if not settled:
             state = self._rejected(self.connection.settings.unknown_delivery)
             self.write(settled_disposition(False, first, last, state))
 
-    def _count_idle_steps(self, steps: int) -> None:
+    def _count_idle_steps(self, steps: i64) -> None:
         self.idle_steps += steps
         if self.idle_steps > IDLE_STEPS_MAX + self.next_delivery_id:
             raise RemoteProtocolError(

@@ -130,17 +130,19 @@ class QueueState:
                 numbers.next_sequence_number = number + 1
             if enqueued_at > numbers.last_enqueued_at:
                 numbers.last_enqueued_at = enqueued_at
-            before = self.messages.pop(number, None)
+            before = self.messages.get(number)
             if before is None:
                 self.stored_ever += 1
             else:
+                del self.messages[number]
                 self._left(before)  # compaction restated the message: the second record replaces the first
             self._place(message)
             if record.duplicate_key and self.duplicates is not None:
                 self.duplicates.add(record.duplicate_key, enqueued_at)
         elif isinstance(record, MessageRemoved):
-            removed = self.messages.pop(record.sequence_number, None)
+            removed = self.messages.get(record.sequence_number)
             if removed is not None:
+                del self.messages[record.sequence_number]
                 self._left(removed)
         elif isinstance(record, DeliveryFailed):
             # The message goes back to its place if it had been taken.
