@@ -63,7 +63,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     print(
-        f"PairBus from this checkout, {'compiled' if ours.is_compiled() else 'not compiled'}; 1 KB messages unless said otherwise"
+        f"PairBus from this checkout, {ours.form()}; 1 KB messages unless said otherwise"
     )
     print("\n".join(as_table(rows)))
     if arguments.json is not None:

@@ -21,7 +21,12 @@ def run(peer: str, window: int, rate: float) -> broker.Run:
         generator_cpu_s=0.1,
     )
     return broker.Run(
-        peer=peer, window=window, connections=4, load=load, broker_cpu_us_per_message=20.0, foreign_cpus=0.0
+        peer=peer,
+        scenario=broker.Scenario(window=window, connections=4),
+        load=load,
+        broker_cpu_us_per_message=20.0,
+        commits=10,
+        foreign_cpus=0.0,
     )
 
 
@@ -46,7 +51,11 @@ def test_the_table_has_the_ratio_on_the_line_of_each_database() -> None:
         run(postgresql.ALONE, 1000, 950),
         run(postgresql.WITH_STANDBY, 1000, 500),
     ]
-    lines = broker.table(runs, ["PairBus", postgresql.ALONE, postgresql.WITH_STANDBY], is_of_stores=True)
-    assert "0.95x" in lines[3]
-    assert "0.50x" in lines[4]
-    assert "x" not in lines[2].removeprefix("  1000")
+    found = broker.rows(runs, ["PairBus", postgresql.ALONE, postgresql.WITH_STANDBY], "PairBus")
+    assert [row[3] for row in found] == ["", "0.95 x", "0.50 x"]
+    assert [row[7] for row in found] == ["10.0"] * 3
+    lines = broker.table(found)
+    assert "0.95 x" in lines[3]
+    assert "0.50 x" in lines[4]
+    assert " x  " not in lines[2].removeprefix(broker.SCENARIOS[-3].title)
+    assert broker.markdown(found)[3].count("|") == len(broker.HEAD) + 1
