@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import ours
-from bench.machine import busy_s
 from bench.cells import measure_database
 from bench.cells.cell import Cell, Database, Samples, Shape
 from bench.cells.clock import processor_s
 from bench.cells.costs import Costs, Line, frame_bytes
 from bench.cells.events import Processors, Simulation
 from bench.loadgen import Load, LoadGenerator
+from bench.machine import busy_s
 
 PROCESSORS = 2
 LOOPBACK_S = 0.00004

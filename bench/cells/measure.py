@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.machine import busy_s
 from bench.cells import measure_broker, measure_database
 from bench.cells.costs import FILE
 from bench.loadgen import LoadGenerator
+from bench.machine import busy_s
 from bench.peer import progress
 
 FLUSHES = 200

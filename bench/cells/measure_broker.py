@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench import ours
-from bench.machine import busy_s
 from bench.cells import measure_database
 from bench.cells.clock import processor_s
 from bench.loadgen import Load
+from bench.machine import busy_s
 from bench.peer import BenchError
 from tests.soak.scale import Idle, resident_mib
 

@@ -62,9 +62,7 @@ def main() -> int:
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1
-    print(
-        f"PairBus from this checkout, {ours.form()}; 1 KB messages unless said otherwise"
-    )
+    print(f"PairBus from this checkout, {ours.form()}; 1 KB messages unless said otherwise")
     print("\n".join(as_table(rows)))
     if arguments.json is not None:
         Path(arguments.json).write_text(as_json(rows) + "\n")
