@@ -8,7 +8,17 @@ import pytest
 
 from pairbus import SessionFencedError
 from pairbus.pairing.parking import Follows
-from pairbus.pairing.rules.order import Key, Oldest, OrderBook, Route, Seen, SendOrder, earlier, queue_order
+from pairbus.pairing.rules.order import (
+    HOLD_MS,
+    Key,
+    Oldest,
+    OrderBook,
+    Route,
+    Seen,
+    SendOrder,
+    earlier,
+    queue_order,
+)
 from pairbus.pairing.rules.rotation import Rotation
 
 QUEUES = [f"p/x-servicebus-transfer/{index}" for index in range(3)]
@@ -217,6 +227,30 @@ def test_a_queue_that_was_never_seen_is_followed_as_a_whole() -> None:
 
     assert book.plan(KEY, queues, ())[:2] == (SECOND, tuple(Follows(name) for name in sorted([HOME, THIRD])))
     assert paired().plan(KEY, queues, ())[:2] == (SECOND, ())
+
+
+@pytest.mark.promise("P15")
+def test_sends_of_a_session_that_never_rests_wait_for_its_last_messages() -> None:
+    book = failed_over()
+    accept(book, HOME, 1)
+    book.recovered("orders", 20, 20)
+    send = SendOrder(book, "orders", "orders", ["a"], 0)
+    look(book, HOME, message(1), now=30)
+    assert send.held_ms(31) == 0, "it may be without a parked message by itself"
+    accept(book, HOME, 2, now=40)
+    look(book, HOME, message(2), now=50)
+    assert send.held_ms(1_050) == HOLD_MS - 1_000
+    assert SendOrder(book, "orders", "orders", ["a", "b"], 0).held_ms(1_050) == 0, (
+        "the other is not known yet"
+    )
+    assert book.is_holding(1_050)
+    accept(book, HOME, 3, now=5_000)
+    look(book, HOME, message(3), now=5_000)
+    assert send.held_ms(5_000) == 0, "not again so soon"
+    look(book, HOME, now=5_100)
+    for queue in (SECOND, THIRD):
+        look(book, queue)
+    assert not send.must_park()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ PAGES_MAX: Final = 100
 LOOK_SECONDS: Final = 10.0
 PAUSE_MS_MIN: Final = 200
 PAUSE_MS_MAX: Final = 5_000
+HELD_PAUSE_MS: Final = 50
+"""The pause between looks while sends wait for the last messages of their session."""
 NAMES_MAX: Final = 5
 """How many sessions an event names."""
 
@@ -94,7 +96,9 @@ class Fences:
                 self._expire()
                 has_lifted = self._book.lifted != before
                 pause_ms = PAUSE_MS_MIN if has_lifted else min(pause_ms * 2, PAUSE_MS_MAX)
-                await self._pause(pause_ms)
+                with self._state.lock:
+                    is_holding = self._book.is_holding(self._state.clock())
+                await self._pause(HELD_PAUSE_MS if is_holding else pause_ms)
         finally:
             self._is_running = False
             await self._close_receivers()
@@ -169,7 +173,8 @@ class Fences:
                 if seen is not None:
                     look.saw(seen, state.name)
             with state.lock:
-                if self._book.has_seen_enough(look):
+                # The end of a short queue costs one page more, and says how many messages are left.
+                if len(page) >= PAGE_MESSAGES and self._book.has_seen_enough(look):
                     return
             position = int(page[-1].sequence_number or 0) + 1
 

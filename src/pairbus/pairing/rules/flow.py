@@ -193,7 +193,10 @@ class SendFlow:
         if self.order is not None and self.order.must_park():
             # A detour that goes on: messages of the session before this one are still in the backlog.
             refusal = self.order.refusal(now)
-            return self._backlog_step(now) if refusal is None else Fail(refusal, None, self.is_in_doubt)
+            if refusal is not None:
+                return Fail(refusal, None, self.is_in_doubt)
+            held_ms = self.order.held_ms(now)
+            return Wait(held_ms) if 0 < held_ms < (self._deadline_ms - now) // 2 else self._backlog_step(now)
         left = self._deadline_ms - now
         if self.primary_error is not None:
             if left <= 0:

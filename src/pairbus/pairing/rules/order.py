@@ -12,13 +12,16 @@ A session stays with its queue. The backlog queue of a session is chosen by a ha
 in every process, and a queue keeps its order. The drain delivers one message of a session at a time.
 
 A detour that goes on. After failback a session whose messages are still in the backlog goes on being parked, behind them, in
-the same queue. It is *fenced*: no caller waits. Its sends go to the primary again once a look into the queue, from its
+the same queue. It is *fenced*: its callers need not wait. Its sends go to the primary again once a look into the queue, from its
 first message to its last, finds none of its messages. A look also shows messages that a drain has locked, and a drain
 completes a message only after the primary has accepted it. So a message that cannot be seen has arrived.
 
 What a client does not know it looks up. Another process may have parked messages of a session, or this one before it was
 started again, in the session's own queue or in another one, if that failed. So at pairing and at each failback every queue
 is *unseen*: sessions are parked, and follow what those queues hold, until looks into all of them have come to their ends.
+
+The last messages are waited for. A session that is sent to all the time would never be without a parked message. So when a
+look shows that only a few are left, its sends are *held* for a moment, and go to the primary when those have arrived.
 
 A queue that fails. The session moves to another queue. Messages there say in their passports what they follow, until one
 that says so is accepted: the queue keeps the others behind it.
@@ -50,6 +53,12 @@ TRACKS_MAX: Final = 100_000
 """Sessions that are remembered one by one. Beyond that, a queue with more sessions is unseen as a whole."""
 DIRECT_MAX: Final = 10_000
 """Sessions sent to the primary that are remembered while fences stand."""
+HOLD_MS: Final = 3_000
+"""How long sends of a session wait at most for its last parked messages."""
+HOLD_PAUSE_MS: Final = 10_000
+"""How long after the beginning of one wait the next one may begin."""
+HOLD_MESSAGES_MAX: Final = 100
+"""Parked messages of a session that are few enough to wait for."""
 ALL: Final = ""
 """In place of an entity: every entity."""
 
@@ -119,6 +128,11 @@ class Track:
     generation: int = 0
     """Changes with ``owed``: a message that was parked before says less than it should."""
     oldest: dict[str, Oldest] = field(default_factory=dict)
+    looked: int = 0
+    """The stamp of the last look that has shown a message of it."""
+    held_until_ms: int = 0
+    """Until when its sends wait for its last parked messages."""
+    next_hold_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -147,6 +161,8 @@ class Look:
     stamp: int
     met: dict[Key, tuple[Seen, Seen]] = field(default_factory=dict)
     """The first and the last message of each session."""
+    counts: dict[Key, int] = field(default_factory=dict)
+    """How many messages of each."""
     foreign: dict[Key, int] = field(default_factory=dict)
     """Sessions with messages that other clients have parked, and when the newest of those was sent."""
     is_complete: bool = False
@@ -155,6 +171,7 @@ class Look:
         """A message was shown. ``own``: the name of this client."""
         first = self.met.get(seen.key)
         self.met[seen.key] = (seen if first is None else first[0], seen)
+        self.counts[seen.key] = self.counts.get(seen.key, 0) + 1
         if seen.factory != own:
             self.foreign[seen.key] = max(self.foreign.get(seen.key, 0), seen.first_send_ms)
 
@@ -265,6 +282,15 @@ class OrderBook:
         # Any queue may hold messages of it: its own may have failed for a client before.
         fences = [unseen.fence for (owner, _), unseen in self._unseen.items() if owner in (ALL, key[0])]
         return next((fence for fence in fences if not fence.is_overtaken), None)
+
+    def held_ms(self, key: Key, now: int) -> int:
+        """How long a send of a fenced session may wait for the last parked messages; 0: it should not."""
+        track = self._tracks.get(key)
+        return 0 if track is None else max(0, track.held_until_ms - now)
+
+    def is_holding(self, now: int) -> bool:
+        """Whether sends wait for parked messages: looks should follow each other quickly."""
+        return any(track.held_until_ms > now for track in self._tracks.values())
 
     def oldest(self, key: Key) -> Oldest | None:
         """The oldest message of a session in the backlog, if a look has shown it or this client has parked it."""
@@ -452,6 +478,7 @@ class OrderBook:
                         track.owed[queue] = follows
                         track.generation += 1
                 track.oldest[queue] = oldest
+                self._hold(track, look, look.counts[key], now)
             elif len(self._tracks) < TRACKS_MAX and self._is_unseen(key[0], look):
                 track = Track(queue, Fence(None if key[0] in self._away else now))
                 track.held[queue] = follows
@@ -459,6 +486,15 @@ class OrderBook:
                 self._tracks[key] = track
                 fenced.append(key)
         return fenced
+
+    def _hold(self, track: Track, look: Look, count: int, now: int) -> None:
+        """Let sends of a session wait for its last messages, if it would not be without any by itself."""
+        is_busy = max(track.stamps.values(), default=0) > track.looked > 0
+        track.looked = look.stamp
+        is_fenced = track.fence.since_ms is not None and not track.fence.is_overtaken
+        is_short = look.is_complete and count <= HOLD_MESSAGES_MAX and len(track.held) == 1
+        if is_busy and is_fenced and is_short and now >= track.next_hold_ms:
+            track.held_until_ms, track.next_hold_ms = now + HOLD_MS, now + HOLD_PAUSE_MS
 
     def _is_unseen(self, entity: str, look: Look) -> bool:
         return (entity, look.queue) in self._unseen or (ALL, look.queue) in self._unseen
@@ -524,6 +560,13 @@ class SendOrder:
     def must_park(self) -> bool:
         """Whether the send must go to the backlog although its entity takes sends."""
         return self._is_parked or any(self._book.route(key) is not Route.DIRECT for key in self._names)
+
+    def held_ms(self, now: int) -> int:
+        """How long the send may wait, so that it can go to the primary after all; 0: it should not."""
+        if self._is_parked:
+            return 0
+        fenced = [key for key in self._names if self._book.route(key) is not Route.DIRECT]
+        return min((self._book.held_ms(key, now) for key in fenced), default=0)
 
     def refusal(self, now: int) -> SessionFencedError | None:
         """Why the send may go nowhere: the fence of one of its sessions stands too long, and the policy is to raise."""

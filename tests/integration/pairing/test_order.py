@@ -1,0 +1,271 @@
+"""End to end with real brokers: ``order="session"`` while the primary is killed and comes back. P15."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus.management import AccessRights, AuthorizationRule
+
+from pairbus import NoListenRightError, PairedServiceBusClient, SessionFencedError, aio
+from pairbus.pairing.events import Kind
+from pairbus.testing import Namespace, Pair
+from tests.integration.pairing.kit import by_hand, options, paired, text, wait_until
+from tests.integration.pairing.syphon_process import SyphonProcess
+from tests.integration.pairing.test_credentials import KEY, parts
+
+pytestmark = pytest.mark.timeout(600)
+
+SEND_SECONDS = 20
+SESSIONS = ("a", "b", "c")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path))
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with Pair(queues=["orders"]) as started:
+        yield started
+
+
+def arrived(namespace: Namespace) -> dict[str, list[int]]:
+    """The numbers of each session in the order in which they first arrived."""
+    found: dict[str, list[int]] = {}
+    with namespace.client() as client, client.get_queue_receiver("orders") as receiver:
+        number = 1
+        while page := receiver.peek_messages(max_message_count=250, sequence_number=number):
+            for message in page:
+                session, one = str(message).rsplit(" ", 1)
+                if int(one) not in found.setdefault(session, []):
+                    found[session].append(int(one))
+            number = int(page[-1].sequence_number or 0) + 1
+    return found
+
+
+def check(found: dict[str, list[int]], accepted: dict[str, list[int]]) -> None:
+    """Everything whose send has returned is there, in order."""
+    for session, numbers in accepted.items():
+        wanted = set(numbers)
+        assert [number for number in found.get(session, []) if number in wanted] == numbers, session
+
+
+@pytest.mark.promise("P15")
+def test_sessions_arrive_in_order_through_an_outage(pair: Pair) -> None:
+    accepted: dict[str, list[int]] = {session: [] for session in SESSIONS}
+    is_over = threading.Event()
+    with paired(pair, options(order="session", enable_syphon=True)) as client:
+
+        def send(session: str) -> None:
+            sender = client.get_queue_sender("orders")
+            number = 0
+            while not is_over.is_set() or number < 10:
+                number += 1
+                sender.send_messages(text(f"{session} {number}", session_id=session), timeout=SEND_SECONDS)
+                accepted[session].append(number)
+                time.sleep(0.02)
+
+        threads = [threading.Thread(target=send, args=(session,)) for session in SESSIONS]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: all(len(numbers) > 3 for numbers in accepted.values()), "sends before")
+        pair.primary.kill()
+        wait_until(lambda: client.statistics().to_backlog > 20, "parked messages")
+        pair.primary.restart()
+        wait_until(lambda: client.statistics().fences_lifted >= len(SESSIONS), "the fences are lifted")
+        before = client.statistics().to_primary
+        wait_until(lambda: client.statistics().to_primary > before + 10, "sends go direct again")
+        is_over.set()
+        for thread in threads:
+            thread.join(100)
+        wait_until(lambda: client.statistics().restored >= client.statistics().to_backlog, "the drain")
+        assert client.statistics().fence_peeks > 0
+        kinds = {event.kind for event in client.events()}
+        assert {Kind.FENCE_STANDS, Kind.FENCE_LIFTED} <= kinds
+
+    check(arrived(pair.primary), accepted)
+
+
+@pytest.mark.promise("P15")
+def test_sessions_arrive_in_order_through_an_outage_with_coroutines(pair: Pair) -> None:
+    accepted: dict[str, list[int]] = {session: [] for session in SESSIONS}
+
+    async def live() -> None:
+        client = aio.PairedServiceBusClient.from_connection_strings(
+            pair.primary.connection_string,
+            pair.secondary.connection_string,
+            options=options(order="session", enable_syphon=True),
+            retry_total=0,
+        )
+        is_over = asyncio.Event()
+        async with client:
+
+            async def send(session: str) -> None:
+                sender = client.get_queue_sender("orders")
+                number = 0
+                while not is_over.is_set():
+                    both = [
+                        text(
+                            f"{session} {number + place}",
+                            session_id=session,
+                            message_id=f"{session}{number + place}",
+                        )
+                        for place in (1, 2)
+                    ]
+                    await sender.send_messages(both, timeout=SEND_SECONDS)
+                    accepted[session] += [number + 1, number + 2]
+                    number += 2
+                    await asyncio.sleep(0.02)
+
+            async def until(condition: object, what: str) -> None:
+                assert callable(condition)
+                await asyncio.get_running_loop().run_in_executor(None, wait_until, condition, what)
+
+            senders = [asyncio.ensure_future(send(session)) for session in SESSIONS]
+            await until(lambda: all(len(numbers) > 3 for numbers in accepted.values()), "sends before")
+            await asyncio.to_thread(pair.primary.kill)
+            await until(lambda: client.statistics().to_backlog > 20, "parked messages")
+            await asyncio.to_thread(pair.primary.restart)
+            await until(lambda: client.statistics().fences_lifted >= len(SESSIONS), "the fences are lifted")
+            is_over.set()
+            await asyncio.gather(*senders)
+            await until(lambda: client.statistics().restored >= client.statistics().to_backlog, "the drain")
+
+    asyncio.run(live())
+    check(arrived(pair.primary), accepted)
+
+
+@pytest.mark.promise("P15")
+def test_a_client_that_is_started_again_stays_behind_what_was_parked_before(pair: Pair) -> None:
+    with paired(pair, by_hand(order="session")) as first:
+        first.fail_over("orders")
+        for number in (1, 2, 3):
+            first.get_queue_sender("orders").send_messages(text(f"a {number}", session_id="a"))
+    with paired(pair, by_hand(order="session")) as again:
+        sender = again.get_queue_sender("orders")
+        assert again.statistics().sessions_fenced == 1
+        sender.send_messages(text("a 4", session_id="a"))
+        sender.send_messages(text("b 1", session_id="b"))
+        assert (again.statistics().to_backlog, again.statistics().to_primary) == (1, 1)
+        report = again.health()["orders"]
+        assert report.fenced_sessions == 1
+        assert report.oldest_parked_age_ms is not None
+        with paired(pair, by_hand(enable_syphon=True)):
+            wait_until(lambda: again.statistics().sessions_fenced == 0, "the fence is lifted")
+        sender.send_messages(text("a 5", session_id="a"))
+        assert again.statistics().to_primary == 2
+        assert again.health()["orders"].oldest_parked_age_ms is None
+
+    assert arrived(pair.primary) == {"b": [1], "a": [1, 2, 3, 4, 5]}
+
+
+def test_a_fence_that_stands_too_long_raises_or_is_overtaken(pair: Pair) -> None:
+    for policy, kind in (("raise", Kind.FENCE_TIMED_OUT), ("overtake", Kind.FENCE_OVERTAKEN)):
+        changed = by_hand(order="session", fence_timeout=timedelta(seconds=1), fence_policy=policy)
+        with paired(pair, changed) as client:
+            sender = client.get_queue_sender("orders")
+            client.fail_over("orders")
+            sender.send_messages(text("a 1", session_id="a", message_id="oldest"))
+            client.mark_healthy("orders")
+            wait_until(lambda: kind in {event.kind for event in client.events()}, "the bound")  # noqa: B023
+            if policy == "raise":
+                with pytest.raises(SessionFencedError, match="oldest"):
+                    sender.send_messages(text("a 2", session_id="a"))
+            else:
+                sender.send_messages(text("a 2", session_id="a"))
+                assert client.statistics().to_primary == 1
+
+
+def test_a_key_that_may_not_listen_is_refused_at_pairing(pair: Pair) -> None:
+    rule = AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=[AccessRights.SEND],
+        key_name="worker",
+        primary_key=KEY,
+        secondary_key=KEY,
+    )
+    name = parts(pair.primary)["Namespace"]
+    with pair.secondary.administration_client() as management:
+        management.create_queue(f"{name}/x-servicebus-transfer/0", authorization_rules=[rule])
+    endpoint = parts(pair.secondary)["Endpoint"]
+    secondary = (
+        f"Endpoint={endpoint};SharedAccessKeyName=worker;SharedAccessKey={KEY};UseDevelopmentEmulator=true"
+    )
+    client = PairedServiceBusClient.from_connection_strings(
+        pair.primary.connection_string,
+        secondary,
+        options=options(order="session", backlog_queue_count=1),
+        retry_total=0,
+    )
+    with pytest.raises(NoListenRightError, match="right to listen"):
+        client.pair()
+    assert not client.is_paired
+    client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P15")
+@pytest.mark.timeout(1_800)
+def test_many_processes_keep_their_sessions_in_order_through_ten_kills(tmp_path: Path) -> None:
+    processes, sessions, kills = 8, 25, 10
+    stop = tmp_path / "stop"
+    with Pair(
+        Namespace("contoso", process=True, queues=["orders"]), Namespace("fabrikam", process=True)
+    ) as pair:
+        environment = {
+            **os.environ,
+            "PAIRBUS_PRIMARY": pair.primary.connection_string,
+            "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+        }
+        program = str(Path(__file__).with_name("order_process.py"))
+        logs = [tmp_path / f"{index}.log" for index in range(processes)]
+        senders = [
+            subprocess.Popen(
+                [sys.executable, program, f"p{index}", str(sessions), str(log), str(stop)], env=environment
+            )
+            for index, log in enumerate(logs)
+        ]
+        try:
+            wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs), "all send", 120)
+            for index in range(kills):
+                with SyphonProcess(pair, tmp_path) as syphon:
+                    pair.primary.kill()
+                    time.sleep(3)
+                    pair.primary.restart()
+                    time.sleep(4)
+                    if index % 3 == 1:
+                        pair.secondary.kill()
+                        pair.secondary.restart()
+                    syphon.kill()
+            with SyphonProcess(pair, tmp_path):
+                stop.touch()
+                for sender in senders:
+                    assert sender.wait(300) == 0
+        finally:
+            for sender in senders:
+                sender.kill()
+                sender.wait(30)
+        check(arrived(pair.primary), _accepted(logs))
+
+
+def _accepted(logs: Iterable[Path]) -> dict[str, list[int]]:
+    accepted: dict[str, list[int]] = {}
+    for log in logs:
+        for line in log.read_text().splitlines():
+            session, number = line.split()
+            accepted.setdefault(session, []).append(int(number))
+    return accepted
