@@ -73,6 +73,9 @@ class Ready:
 
     def trim(self, live: int) -> None:
         """Forget entries of messages that left, once they outnumber the ``live`` ones (B62)."""
+        if len(self._fresh) + len(self._returned) <= 2 * live + _STALE_SLACK:
+            return
+        self.first()  # what left in order stands at the front: that is cheap to drop, however much stands behind it
         if len(self._fresh) + len(self._returned) > 2 * live + _STALE_SLACK:
             self._fresh = deque(m for m in self._fresh if m.state == ACTIVE and not m.lock_token)
             self._returned = [e for e in self._returned if e[2].state == ACTIVE and not e[2].lock_token]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.queues.duplicates import DuplicateHistory
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _TIDY_EVERY: Final = 4_096
 """Removals between two looks at whether stale index entries outnumber live ones."""
+_SWEPT_MAX: Final = 8 * _TIDY_EVERY
+"""Index entries looked at in one sweep: a millisecond or two."""
 
 
 class QueueState:
@@ -43,6 +45,7 @@ class QueueState:
 
     __slots__ = (
         "_removals",
+        "_swept_to",
         "active_count",
         "armed_at",
         "context",
@@ -111,6 +114,8 @@ class QueueState:
         self.scheduled_count = 0
         self.stored_ever = 0
         self._removals = 0
+        self._swept_to = 0
+        """The place in ``order`` at which the next sweep begins."""
 
     # -- the fold ------------------------------------------------------------------------------
 
@@ -289,18 +294,16 @@ class QueueState:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Drop stale index entries once they outnumber the live ones, so memory follows what is stored (B62)."""
+        """Drop stale index entries once they outnumber the live ones, so memory follows what is stored (B62). With a million
+        messages that is a part at a time, so that nobody waits (B63).
+        """
         self._removals = 0
         limit = 2 * len(self.messages) + _TIDY_EVERY
         self._trim_order()
         if len(self.order) > limit:
-            self.drop_stale()
-        if len(self.expiring) > limit:
-            self.expiring = [entry for entry in self.expiring if entry[1] in self.messages]
-            heapify(self.expiring)
-        if len(self.due) > limit:
-            self.due = [entry for entry in self.due if entry[1] in self.messages]
-            heapify(self.due)
+            self._sweep_order()
+        self.expiring = self._tidied(self.expiring, limit)
+        self.due = self._tidied(self.due, limit)
         self.ready.trim(self.active_count)
 
     def _trim_order(self) -> None:
@@ -311,6 +314,34 @@ class QueueState:
             stale += 1
         if stale:
             del order[:stale]
+            self._swept_to = max(0, self._swept_to - stale)
+
+    def _sweep_order(self) -> None:
+        """Drop the stale numbers of the next part of ``order``: more than have become stale since the last part, for at least
+        every second one is.
+        """
+        order, messages = self.order, self.messages
+        begin = self._swept_to if self._swept_to < len(order) else 0
+        end = begin + _SWEPT_MAX
+        kept = [number for number in order[begin:end] if number in messages]
+        order[begin:end] = kept
+        self._swept_to = begin + len(kept)
+
+    def _tidied(self, heap: list[tuple[int, int]], limit: int) -> list[tuple[int, int]]:
+        """A heap of instants and numbers without the stale entries at its front; or without any, if there are too many elsewhere."""
+        messages = self.messages
+        if len(heap) <= limit:
+            return heap
+        for _ in range(_SWEPT_MAX // 4):
+            if not heap or heap[0][1] in messages:
+                break
+            heappop(heap)
+        else:
+            return heap  # they leave in the order of their instants, and the front keeps up
+        if len(heap) > limit:
+            heap = [entry for entry in heap if entry[1] in messages]
+            heapify(heap)
+        return heap
 
     def drop_stale(self) -> None:
         """Rid ``order`` of every number whose message has left."""
