@@ -105,8 +105,8 @@ sim: $(STAMP) ## The whole broker with failures of disk, network and clock: SEED
 soak: $(STAMP) ## Load while the broker is killed KILLS=n times, then proof that nothing was lost
 	$(BIN)/python tests/soak/kill.py --kills $(KILLS)
 
-soak-cluster: $(STAMP) ## Nodes over PostgreSQL with a standby: the owner is killed KILLS=n times (100), other strikes between
-	PYTHONPATH=. $(BIN)/python tests/soak/cluster.py --kills $(if $(filter file,$(origin KILLS)),100,$(KILLS))
+soak-cluster: $(STAMP) ## Nodes over PostgreSQL with a standby: the owner is killed KILLS=n times (100), other strikes between; PROMOTION=patroni|built-in
+	PYTHONPATH=. $(BIN)/python tests/soak/cluster.py --kills $(if $(filter file,$(origin KILLS)),100,$(KILLS)) $(if $(PROMOTION),--promotion $(PROMOTION))
 
 soak-spark: $(STAMP) ## 100,000 parked messages delivered by Spark while its driver and workers are killed
 	PYTHONPATH=. $(BIN)/python tests/soak/spark_syphon.py

@@ -4,6 +4,7 @@
 
 Nodes of ``pairbus serve`` over a PostgreSQL with a synchronous standby, behind one address. The owner is killed KILLS times. Between these
 kills nodes and database servers are killed, paused or cut off, sometimes two at once. Prints one line for each strike, then a verdict.
+A standby is promoted by Patroni where it is installed, and by the soak itself, within half a second, where it is not.
 Exit code 0: every promise held; 1: a violation or an error that no strike explains.
 """
 
@@ -35,16 +36,19 @@ from tests.integration.cluster.kit import LEASE_SECONDS, NodeProcess, wait_until
 from tests.soak.cluster_parts import ClusterYard, DatabasePair, Front, Nodes
 from tests.soak.kill_history import Event, Operation, Outcome, Verdict, Violation, judge
 from tests.soak.kill_load import LOCK_SECONDS, ORDERS, SESSIONS, Actor, Drain, Yard, crew
+from tests.soak.patroni import TTL_SECONDS, PatroniPair, is_installed
 from tests.soak.ways import can_use_namespaces
 
 NODES: Final = 3
-BACK_SECONDS_MAX: Final = 90.0
+BACK_SECONDS_MAX: Final = 150.0
 STOP_SECONDS_MAX: Final = 180.0
 LOCK_SLACK_MS: Final = 1_500
 OTHER_SHARE: Final = 0.5
 """How often something else happens between two kills of the owner."""
 TWO_SHARE: Final = 0.25
 """How often a kill of the owner comes with another strike in the same second."""
+BOTH_EVERY: Final = 10
+"""So often the owner and the database's primary are lost in the same second."""
 DRAIN_TRIES: Final = 5
 MENDERS: Final = 6
 Blow: TypeAlias = Callable[[NodeProcess], str]
@@ -54,10 +58,13 @@ Blow: TypeAlias = Callable[[NodeProcess], str]
 class Soak:
     """One run."""
 
-    def __init__(self, seed: int, directory: Path, *, uses_namespaces: bool = False) -> None:
+    def __init__(
+        self, seed: int, directory: Path, *, uses_namespaces: bool = False, uses_patroni: bool = False
+    ) -> None:
         self._chance = random.Random(seed)
         self._directory = directory
-        self._database = DatabasePair(NODES, uses_namespaces=uses_namespaces)
+        make = PatroniPair if uses_patroni else DatabasePair
+        self._database: DatabasePair | PatroniPair = make(NODES, uses_namespaces=uses_namespaces)
         queues = [
             Queue(ORDERS, lock_duration=timedelta(seconds=LOCK_SECONDS)),
             Queue(SESSIONS, requires_session=True, lock_duration=timedelta(seconds=LOCK_SECONDS)),
@@ -264,12 +271,15 @@ class Soak:
             self.kill_other, self.cut_other, self.kill_primary, self.restart_primary, self.pause_primary, self.kill_standby,
         )  # fmt: skip
         chance = self._chance
-        for _ in range(kills):
-            yield (
-                (self.kill_owner, chance.choice(beside))
-                if chance.random() < TWO_SHARE
-                else (self.kill_owner,)
-            )
+        for number in range(kills):
+            if number % BOTH_EVERY == BOTH_EVERY - 1:
+                yield self.kill_owner, self.kill_primary
+            else:
+                yield (
+                    (self.kill_owner, chance.choice(beside))
+                    if chance.random() < TWO_SHARE
+                    else (self.kill_owner,)
+                )
             if chance.random() < OTHER_SHARE:
                 yield (chance.choice(others),)
 
@@ -384,16 +394,35 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument(
+        "--promotion",
+        choices=("patroni", "built-in", "auto"),
+        default="auto",
+        help="who promotes a standby: Patroni with etcd, or the soak itself; auto: Patroni if it is installed",
+    )
     options = parser.parse_args()
     start = time.monotonic()
     uses_namespaces = can_use_namespaces()
+    uses_patroni = options.promotion == "patroni" or (options.promotion == "auto" and is_installed())
+    if uses_patroni and not is_installed():
+        parser.error(
+            "--promotion patroni needs the programs patroni and etcd (Debian: apt install patroni etcd-server python3-etcd)"
+        )
+    print(f"seed {options.seed}", flush=True)
     print(
-        f"seed {options.seed}, nodes are cut off "
-        f"{'in network namespaces' if uses_namespaces else 'by ways that pass nothing on: network namespaces need root'}",
+        "nodes are cut off in network namespaces"
+        if uses_namespaces
+        else "NOT in network namespaces, which need root: nodes are cut off by ways that pass nothing on",
+        flush=True,
+    )
+    print(
+        f"Patroni promotes standbys, after up to {TTL_SECONDS} s"
+        if uses_patroni
+        else "NOT with Patroni and etcd, which are not used or not installed: the soak promotes standbys itself, at once",
         flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="pairbus-soak-cluster-") as directory:
-        soak = Soak(options.seed, Path(directory), uses_namespaces=uses_namespaces)
+        soak = Soak(options.seed, Path(directory), uses_namespaces=uses_namespaces, uses_patroni=uses_patroni)
         verdict = soak.run(soak.plan(options.kills))
     print(soak.silences())
     print(verdict.summary())

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from azure.servicebus import ServiceBusClient
 
@@ -169,10 +169,16 @@ class DatabasePair:
                 server.dispose()
 
 
+class Addressed(Protocol):
+    """A database that each node reaches in its own way."""
+
+    def url(self, node: int) -> str: ...
+
+
 class Nodes:
     """The nodes, started again whenever one has ended."""
 
-    def __init__(self, directory: Path, database: DatabasePair, count: int, entities: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, database: Addressed, count: int, entities: dict[str, Any]) -> None:
         self.all: list[NodeProcess] = []
         self.exits: list[tuple[str, str]] = []
         """Ends that nothing explains: which node, its exit code and its last line."""
