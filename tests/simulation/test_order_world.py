@@ -13,9 +13,10 @@ from pairbus.drain.older import OlderMessages
 from pairbus.drain.order import Seen, SessionOrder
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Inbox
-from tests.simulation.drain_world import Outlet
+from tests.simulation.drain_world import MESSAGES, Outlet
 from tests.simulation.order_world import OrderWorld
 from tests.simulation.seeds import groups, seeds
+from tests.simulation.spark_world import SparkWorld
 
 _GROUPS = groups(seeds(24, least=200), 6)
 
@@ -27,6 +28,24 @@ def test_sessions_arrive_in_order_from_drains_that_are_killed_and_run_beside_eac
 ) -> None:
     for seed in group:
         OrderWorld(seed, tmp_path / str(seed)).run()
+
+
+class SparkOrderWorld(OrderWorld, SparkWorld):
+    """The same on Spark: tasks share queues, are killed, lost and tried again; there is no ledger."""
+
+    def _fill(self) -> None:
+        self.poison, self.at_start = 0, MESSAGES
+        for number in range(MESSAGES):
+            self._park(number)
+
+
+@pytest.mark.promise("P14")
+@pytest.mark.parametrize("group", groups(seeds(6, least=100), 6))
+def test_sessions_arrive_in_order_from_tasks_on_spark_that_share_queues(
+    group: list[int], tmp_path: Path
+) -> None:
+    for seed in group:
+        SparkOrderWorld(seed, tmp_path / str(seed)).run()
 
 
 def _locked_predecessors_ignored(patch: pytest.MonkeyPatch) -> None:
