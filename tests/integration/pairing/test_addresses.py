@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusMessage
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 from pairbus.aio import PairedServiceBusClient as AioPairedClient
 from pairbus.cli.kit.namespace import administration_client
+from pairbus.drain.backlog import Backlog
 from pairbus.testing import Namespace
 
 OPTIONS = SendAvailabilityOptions(
@@ -103,6 +104,9 @@ def test_the_asynchronous_client_goes_on_at_the_next_address(
 def test_commands_take_a_connection_string_that_lists_addresses(
     pair: tuple[Namespace, Namespace], refusing: str
 ) -> None:
-    primary, _ = pair
+    primary, secondary = pair
+    assert asyncio.run(Backlog(listed(refusing, primary), secondary.connection_string, None).queues()) == []
+    backlog = Backlog(primary.connection_string, listed(refusing, secondary), None)
+    assert asyncio.run(backlog.queues()) == []
     with administration_client(listed(refusing, primary), None, {}) as management:
         assert management.get_queue("orders").name == "orders"

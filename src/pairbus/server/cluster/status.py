@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, Ownership
 
+LATE_MS: Final = 5_000
+"""A node that has not reported for so long is shown as late: what it last said of itself may be over."""
 STALE_MS: Final = 10_000
 """A node that has not reported for so long is shown as gone."""
 
@@ -30,7 +32,7 @@ def describe(
         "nodes": [
             {
                 "node": one.node,
-                "state": one.state if one.age_ms < STALE_MS else "gone",
+                "state": _state(one),
                 "role": _role(one, name),
                 "address": one.address,
                 "seen_seconds_ago": round(one.age_ms / 1000, 1),
@@ -43,8 +45,14 @@ def describe(
     }
 
 
-def _role(node: NodeEntry, owner: str) -> str | None:
+def _state(node: NodeEntry) -> str:
     if node.age_ms >= STALE_MS:
+        return "gone"
+    return "late" if node.age_ms >= LATE_MS else node.state
+
+
+def _role(node: NodeEntry, owner: str) -> str | None:
+    if node.age_ms >= LATE_MS:
         return None
     return "owner" if node.node == owner else "relay"
 

@@ -12,18 +12,18 @@ function node(first) {
   const element = h("tr", {}, h("th", { scope: "row" }, h("div", { class: "cell" }, h("span", { class: "name" }, first.node), role)), cells);
   let shown = null;
   function update(data) {
-    const wanted = `${data.role}|${data.asked}`;
+    const wanted = `${data.role}|${data.asked}|${data.role === null && data.state}`;
     if (wanted !== shown) {
       shown = wanted;
       put(
         role,
         data.role === "owner" && h("span", { class: "badge accent" }, "owner"),
         data.role === "relay" && h("span", { class: "badge" }, "relay"),
-        data.role === null && h("span", { class: "badge bad" }, "gone"),
+        data.role === null && h("span", { class: `badge ${data.state === "gone" ? "bad" : "warn"}` }, data.state),
         data.asked && h("span", { class: "badge warn", title: "What an operator asked of this node" }, data.asked === "drain" ? "drained" : `asked to ${data.asked}`),
       );
     }
-    text(state, data.role === null ? "no report" : data.state);
+    text(state, data.role === null ? "does not report" : data.state);
     state.classList.toggle("alarm", data.role === null || data.state === "silent");
     text(address, data.address);
     text(seen, data.role === "owner" ? "now" : `${duration(data.seen_seconds_ago * 1000)} ago`);

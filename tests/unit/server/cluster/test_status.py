@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pairbus.server.cluster.status import STALE_MS, describe
+from pairbus.server.cluster.status import LATE_MS, STALE_MS, describe
 from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, Ownership, StandbyEntry
 
 
@@ -12,13 +12,17 @@ def node(name: str, age_ms: int = 0) -> NodeEntry:
 
 def test_owner_relay_and_a_node_that_is_gone() -> None:
     found = describe(
-        "contoso", Ownership(3, "a", "a:5671", 1_940), [node("a"), node("b"), node("c", STALE_MS)], None
+        "contoso",
+        Ownership(3, "a", "a:5671", 1_940),
+        [node("a"), node("b"), node("c", STALE_MS), node("d", LATE_MS)],
+        None,
     )
     assert (found["owner"], found["epoch"], found["lease_seconds_left"]) == ("a", 3, 1.9)
     assert [(one["role"], one["state"]) for one in found["nodes"]] == [
         ("owner", "idle"),
         ("relay", "idle"),
         (None, "gone"),
+        (None, "late"),
     ]
     assert found["database"] is None
 
