@@ -214,6 +214,9 @@ def test_messages_with_properties_of_every_amqp_type_are_listed_explained_and_dr
     assert listed.returncode == 0, listed.stderr
     assert len(json.loads(listed.stdout)) == len(home) + len(aside) + len(odd)
     assert pairbus(pair, "backlog", "list", "--messages", "1000").returncode == 0
+    queues = {row["name"]: row for row in json.loads(pairbus(pair, "backlog", "list", "--json").stdout)}
+    assert queues[BACKLOG]["oldest_destination"] == "orders"
+    assert {name for name, row in queues.items() if row["oldest_age_s"] is not None} == {BACKLOG}
     drained = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
     assert drained.returncode == 0, drained.stderr
     counted = json.loads(drained.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,11 +18,12 @@ from pairbus.cli.kit.pair import PairFlags, delivered_text, run
 from pairbus.cli.pairing.syphon import reporter
 from pairbus.errors import UsageError
 from pairbus.model.text import safe_text
+from pairbus.pairing.clock import wall_ms
 from pairbus.pairing.naming import entity_key
 from pairbus.reports.text import many
 
 if TYPE_CHECKING:
-    from pairbus.drain.backlog import Backlog
+    from pairbus.drain.backlog import Backlog, QueueRow
 
 EPILOG: Final = """\b
 Examples:
@@ -100,12 +102,12 @@ class ListFlags:
 
 @command(ListFlags, f"{EXAMPLE}list --messages 20\n", name="list", group=backlog)
 def list_backlog(flags: ListFlags) -> int:
-    """List backlog queues, extra ones included, and messages on request."""
+    """List backlog queues, extra ones included, with the age of the oldest message in each, and messages on request."""
 
     async def work(opened: Backlog) -> list[dict[str, Any]]:
         queues = await opened.queues()
         if not flags.messages and not flags.set_aside:
-            return [asdict(row) for row in queues]
+            return [await _with_oldest(opened, row) for row in queues]
         limit = flags.messages or MESSAGES_SHOWN
         return [
             asdict(row)
@@ -115,6 +117,16 @@ def list_backlog(flags: ListFlags) -> int:
 
     what = "dead-lettered message" if flags.set_aside else "message" if flags.messages else "backlog queue"
     return _show(_with_backlog(work), flags.as_json, f"no {what} in the secondary namespace")
+
+
+async def _with_oldest(opened: Backlog, row: QueueRow) -> dict[str, Any]:
+    """A row with the age of the oldest message in its queue, and where that message goes."""
+    first = await opened.messages(row.name, 1, is_dead=False) if row.messages else []
+    age_s = None
+    if first and first[0].enqueued is not None:
+        enqueued_ms = datetime.fromisoformat(first[0].enqueued).timestamp() * 1000
+        age_s = max(0, round((wall_ms() - enqueued_ms) / 1000))
+    return asdict(row) | {"oldest_age_s": age_s, "oldest_destination": first[0].path if first else None}
 
 
 @dataclass(frozen=True, kw_only=True)
