@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.servicebus.exceptions import ServiceBusConnectionError
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError
 
 from pairbus.drain.azure_ports import LINKS_MAX, AzureInbox, AzureOutlet
 from pairbus.drain.message import BacklogMessage
@@ -143,3 +143,38 @@ async def test_a_send_whose_link_does_not_open_is_known_not_to_have_left() -> No
     with pytest.raises(ServiceBusConnectionError):
         await outlet.send("q", [message])
     await outlet.close()
+
+
+class RenewingReceiver:
+    """Renews all locks of a request or none."""
+
+    def __init__(self, lost: set[str]) -> None:
+        self.lost = lost
+        self.requests: list[list[str]] = []
+
+    async def _renew_locks(self, *tokens: str, timeout: float) -> dict[bytes, list[int]]:  # noqa: ASYNC109 - the SDK's shape
+        self.requests.append(list(tokens))
+        if self.lost.intersection(tokens):
+            raise MessageLockLostError
+        return {b"expirations": [WALL_MS + 60_000] * len(tokens)}
+
+
+async def test_locks_are_renewed_with_one_request_and_halves_tell_which_is_lost() -> None:
+    client: Any = FakeClient("s")
+    inbox = AzureInbox(client, "q", lambda: 1_000, lambda: WALL_MS)
+    messages = [
+        BacklogMessage(
+            "q", number, "o", b"", "", None, None, 0, token=SimpleNamespace(lock_token=f"t{number}")
+        )
+        for number in range(100)
+    ]
+    assert await inbox.renew(messages[:2]) == [None, None], "without a link no lock is held"
+    receiver: Any = RenewingReceiver(set())
+    inbox._receiver = receiver
+    assert await inbox.renew(messages) == [61_000] * 100
+    assert len(receiver.requests) == 1
+
+    receiver.lost = {"t7"}
+    ends = await inbox.renew(messages)
+    assert [number for number, end in enumerate(ends) if end is None] == [7]
+    assert len(receiver.requests) < 1 + 2 * 8
