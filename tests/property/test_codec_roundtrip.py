@@ -26,6 +26,7 @@ from pairbus.engine.records import (
 from pairbus.errors import StoreCorrupt
 from pairbus.model.message import Extra, Message
 from pairbus.storage.codec import decode, encode, encode_removed
+from tests.attributes import attribute_names
 
 ids = st.integers(0, 2**64 - 1)
 numbers = st.integers(0, 2**64 - 1)
@@ -83,18 +84,16 @@ def plain(value: object, buffer: bytes, base: int) -> Any:
         if blob is None:
             at = message.location - base
             blob = buffer[at : at + message.size]
-        values = [
-            plain(getattr(message, name), buffer, base) for name in Message.__slots__ if name != "location"
-        ]
+        names = attribute_names(Message) or ()
+        values = [plain(getattr(message, name), buffer, base) for name in names if name != "location"]
         return ("MessageStored", value.queue_id, values, blob, value.duplicate_key)
-    slots = getattr(type(value), "__slots__", None)
-    if slots is None:
+    names = attribute_names(type(value))
+    if names is None:
         return value
-    return (type(value).__name__, [plain(getattr(value, name), buffer, base) for name in slots])
+    return (type(value).__name__, [plain(getattr(value, name), buffer, base) for name in names])
 
 
 @pytest.mark.promise("B2")
-@pytest.mark.uncompiled
 @given(st.lists(records, max_size=8), st.integers(0, 2**60))
 def test_records_come_back_as_they_were(written: list[Record], base: int) -> None:
     buffer = b"".join(map(encode, written))

@@ -121,7 +121,6 @@ def test_who_stops_waiting_gets_nothing() -> None:
     assert not bench.outbox.accepted
 
 
-@pytest.mark.uncompiled
 def test_the_number_of_waiting_receivers_is_bounded() -> None:
     bench = Bench()
     queue = bench.queue("q", SESSIONS)
