@@ -75,7 +75,9 @@ class PairbusError(Exception):
         return _rebuilt, (type(self), self.args, self._state())
 
     def _state(self) -> dict[str, object]:
-        return dict(self.__dict__)
+        # Not ``__dict__``: an error of a compiled module has one that cannot be asked for.
+        held = object.__getstate__(self)
+        return dict(held) if isinstance(held, dict) else {}
 
 
 def _rebuilt(
@@ -83,7 +85,7 @@ def _rebuilt(
 ) -> PairbusError:
     error = kind.__new__(kind)
     error.args = arguments
-    error.__dict__.update(state)
+    error.__setstate__(state)
     return error
 
 

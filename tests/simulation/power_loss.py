@@ -32,6 +32,7 @@ from pairbus.storage.log.segment import SEGMENT_HEADER_BYTES, segment_number
 from pairbus.storage.log.store import LogStore
 from pairbus.storage.tools.inspect import check
 from pairbus.storage.tools.repair import repair
+from tests.attributes import attribute_names
 from tests.simulation.disk import SimulatedDisk
 
 STATES_PER_WORLD: Final = 300
@@ -129,7 +130,7 @@ def _values(message: Message, blob: bytes) -> tuple[Any, ...]:
         message.session_id,
         message.state,
         message.delivery_count,
-        None if extra is None else tuple(getattr(extra, name) for name in Extra.__slots__),
+        None if extra is None else tuple(getattr(extra, name) for name in attribute_names(Extra) or ()),
         blob,
     )
 
