@@ -84,8 +84,8 @@ def plain(value: object, buffer: bytes, base: int) -> Any:
         if blob is None:
             at = message.location - base
             blob = buffer[at : at + message.size]
-        names = attribute_names(Message) or ()
-        values = [plain(getattr(message, name), buffer, base) for name in names if name != "location"]
+        kept = [name for name in attribute_names(Message) or () if name != "location"]
+        values = [plain(getattr(message, name), buffer, base) for name in kept]
         return ("MessageStored", value.queue_id, values, blob, value.duplicate_key)
     names = attribute_names(type(value))
     if names is None:
