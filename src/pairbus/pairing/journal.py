@@ -121,6 +121,8 @@ def status_row(report: EntityReport, now_ms: int) -> dict[str, object]:
         "backlog_queue": report.backlog_queue,
         "fenced_sessions": report.fenced_sessions,
         "oldest_parked_age_ms": report.oldest_parked_age_ms,
+        "spooled": report.spooled,
+        "oldest_spooled_age_ms": report.oldest_spooled_age_ms,
     }
 
 

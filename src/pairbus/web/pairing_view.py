@@ -52,6 +52,9 @@ _ROW_TYPES: Final[dict[str, type]] = {
     "parked": int,
     "pings": int,
     "backlog_queue": str,
+    "oldest_parked_age_ms": int,
+    "spooled": int,
+    "oldest_spooled_age_ms": int,
 }
 
 
@@ -223,6 +226,10 @@ def _aged(row: dict[str, object], age_ms: int) -> dict[str, object]:
     since = row["since_age_ms"]
     assert isinstance(since, int)
     moved["since_age_ms"] = since + age_ms
+    for name in ("oldest_parked_age_ms", "oldest_spooled_age_ms"):
+        oldest = row[name]
+        if isinstance(oldest, int):
+            moved[name] = oldest + age_ms
     for name in ("next_ping_in_ms", "failover_in_ms"):
         due = row[name]
         if isinstance(due, int):
@@ -240,9 +247,15 @@ def merged(programs: list[list[dict[str, object]]]) -> dict[str, dict[str, objec
             if known is None:
                 rows[key] = dict(row)
                 continue
-            counts = {name: _whole(known[name]) + _whole(row[name]) for name in ("parked", "pings")}
+            counts = {
+                name: _whole(known[name]) + _whole(row[name]) for name in ("parked", "pings", "spooled")
+            }
+            ages = {
+                name: max((age for age in (known[name], row[name]) if isinstance(age, int)), default=None)
+                for name in ("oldest_parked_age_ms", "oldest_spooled_age_ms")
+            }
             is_worse = _ORDER.index(str(row["state"])) > _ORDER.index(str(known["state"]))
-            rows[key] = {**(row if is_worse else known), **counts}
+            rows[key] = {**(row if is_worse else known), **counts, **ages}
     return rows
 
 
@@ -284,6 +297,9 @@ def _row_of_event(row: dict[str, object], pings: int, now_ms: int) -> dict[str, 
         "parked": None,
         "pings": pings,
         "backlog_queue": None,
+        "oldest_parked_age_ms": None,
+        "spooled": None,
+        "oldest_spooled_age_ms": None,
     }
 
 

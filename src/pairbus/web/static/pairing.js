@@ -66,6 +66,11 @@ function nextOf(row, passed) {
   return due > passed ? `${soon} ${duration(due - passed)}` : now;
 }
 
+function waitingTitle(row, passed) {
+  const ages = [["backlog", row.oldest_parked_age_ms], ["spool", row.oldest_spooled_age_ms]].filter(([, since]) => since !== null);
+  return ages.map(([where, since]) => `oldest message in the ${where}: ${age(since + passed)}`).join("; ") || null;
+}
+
 function healthTable() {
   const body = h("tbody");
   const none = h("div", { class: "empty" }, icon("info"), h("h2", {}, "No open client has sent through the pair"), h("p", {}, "An entity appears here with its first send, and stays until the programs that sent to it close their clients. Programs of your own join when they run with ", h("code", {}, "PAIRBUS_JOURNAL"), " set as ", h("code", {}, "pairbus up"), " prints it."));
@@ -85,7 +90,8 @@ function healthTable() {
         }
         text(cells.since, age(row.since_age_ms + passed));
         text(cells.next, nextOf(row, passed));
-        text(cells.parked, count(row.parked));
+        text(cells.parked, row.spooled ? `${count(row.parked)} + ${count(row.spooled)} in a spool` : count(row.parked));
+        attribute(cells.parked, "title", waitingTitle(row, passed));
         text(cells.pings, count(row.pings));
         text(cells.why.firstElementChild, row.why || "–");
         attribute(cells.why.firstElementChild, "title", row.why || null);
