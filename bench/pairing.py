@@ -5,6 +5,8 @@
 2. The in-process drain beside what the official SDK can do with receive + send + complete (target: at least 0.8).
 3. From the kill of the primary to the first parked message, beyond the failover interval.
 4. From the primary's recovery to failback, beyond the ping interval.
+5. Sends that go to the spool, while both namespaces are away, beside single sends of the official SDK, in turns (target: at least
+   5 times as many, when many send at the same time). Each send waits for a sync of the disk, which all who wait share.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import logging
 import statistics
 import tempfile
+import threading
 import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -28,6 +31,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bench.peer import progress
 from pairbus.errors import PairingError
+from pairbus.pairing.client.aio import PairedServiceBusClient as AsyncPaired
 from pairbus.pairing.client.sync import PairedServiceBusClient
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.rules.health import Health
@@ -44,6 +48,10 @@ FAILOVER_S: Final = 1.0
 PING_S: Final = 1.0
 PATIENCE_S: Final = 120.0
 HEALTHY_RATIO_MAX: Final = 1.02
+SPOOL_RATIO_MIN: Final = 5.0
+SPOOL_ROUNDS: Final = 5
+SPOOL_CALLERS: Final = 100
+SPOOL_EACH: Final = 20
 DRAIN_RATIO_MIN: Final = 0.8
 
 
@@ -78,12 +86,25 @@ class Reaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Spool:
+    """Single sends a second: of the official SDK to its primary, and into the spool by one caller, by threads, by coroutines."""
+
+    sdk_per_s: float
+    one_per_s: float
+    threads_per_s: float
+    coroutines_per_s: float
+    ratio: float
+    """Of coroutines to the SDK: the median of neighbours' ratios."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pairing:
     """Everything, from one run on one pair."""
 
     healthy: Healthy
     drain: Drain
     reaction: Reaction
+    spool: Spool
 
     def lines(self) -> list[str]:
         """For people."""
@@ -106,7 +127,16 @@ class Pairing:
             f"recovery to failback: {reaction.recovery_to_failback_s:.2f} s, "
             f"{reaction.beyond_ping_s:+.2f} s beyond the ping interval"
         )
-        return lines
+        return [*lines, spool_line(self.spool)]
+
+
+def spool_line(spool: Spool) -> str:
+    """For people."""
+    return (
+        f"spooled sends: plain SDK {spool.sdk_per_s:.0f}/s; into the spool by one caller {spool.one_per_s:.0f}/s, by "
+        f"{SPOOL_CALLERS} threads {spool.threads_per_s:.0f}/s, by {SPOOL_CALLERS} coroutines {spool.coroutines_per_s:.0f}/s, "
+        f"ratio {spool.ratio:.1f} (target >= {SPOOL_RATIO_MIN:g})"
+    )
 
 
 def pairing(rounds: int, messages: int, state: Path) -> Pairing:
@@ -118,7 +148,66 @@ def pairing(rounds: int, messages: int, state: Path) -> Pairing:
         progress("the drain, in turns with the plain SDK")
         drained = _drain(pair, messages, state)
         progress("a kill, a failover, a return")
-        return Pairing(healthy, drained, _reaction(pair, state))
+        reaction = _reaction(pair, state)
+        progress("sends into the spool, in turns with the plain SDK")
+        return Pairing(healthy, drained, reaction, spool(pair, state))
+
+
+def spool(pair: Pair, state: Path) -> Spool:
+    """Single sends with the SDK to ``pair``, and into spools for another pair, which is away."""
+    with Pair(queues=[QUEUE]) as away:
+        strings = away.primary.connection_string, away.secondary.connection_string
+        away.primary.kill()
+        away.secondary.kill()
+        rounds = [_spool_round(pair, strings, state / f"spool-{turn}") for turn in range(SPOOL_ROUNDS)]
+        away.primary.restart()
+        away.secondary.restart()
+    plain, one, threads, coroutines = (statistics.median(rates) for rates in zip(*rounds, strict=True))
+    ratio = statistics.median(rates[3] / rates[0] for rates in rounds)
+    return Spool(plain, one, threads, coroutines, ratio)
+
+
+def _spool_round(pair: Pair, strings: tuple[str, str], directory: Path) -> tuple[float, float, float, float]:
+    with pair.primary.client() as client, client.get_queue_sender(QUEUE) as sender:
+        _send(sender, WARM_UP)
+        plain = 1 / _send(sender, SPOOL_CALLERS)
+    options = _spool_options(directory / "threads")
+    with PairedServiceBusClient.from_connection_strings(*strings, options=options, retry_total=0) as paired:
+        ours = paired.get_queue_sender(QUEUE)
+        _send(ours, 1)
+        one = 1 / _send(ours, SPOOL_EACH)
+        callers = [threading.Thread(target=_send, args=(ours, SPOOL_EACH)) for _ in range(SPOOL_CALLERS)]
+        begun = time.perf_counter()
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        threads = SPOOL_CALLERS * SPOOL_EACH / (time.perf_counter() - begun)
+    return plain, one, threads, asyncio.run(_spool_coroutines(strings, directory / "coroutines"))
+
+
+async def _spool_coroutines(strings: tuple[str, str], directory: Path) -> float:
+    client = AsyncPaired.from_connection_strings(*strings, options=_spool_options(directory), retry_total=0)
+    async with client:
+        sender = client.get_queue_sender(QUEUE)
+        await sender.send_messages(ServiceBusMessage(BODY))
+
+        async def work() -> None:
+            for _ in range(SPOOL_EACH):
+                await sender.send_messages(ServiceBusMessage(BODY))
+
+        begun = time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(SPOOL_CALLERS)))
+        return SPOOL_CALLERS * SPOOL_EACH / (time.perf_counter() - begun)
+
+
+def _spool_options(directory: Path) -> SendAvailabilityOptions:
+    return SendAvailabilityOptions(
+        backlog_queue_count=1,
+        failover_interval=timedelta(0),
+        ping_primary_interval=timedelta(minutes=5),
+        spool=directory,
+    )
 
 
 def _paired(pair: Pair, state: Path, **changes: Any) -> PairedServiceBusClient:

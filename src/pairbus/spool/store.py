@@ -40,6 +40,8 @@ OVERHEAD_BYTES: Final = 64
 BUSY_SECONDS: Final = 10.0
 """How long a commit waits for somebody who reads the file."""
 CHECKPOINT_PAGES: Final = 4_000
+ROWS_MAX: Final = 100
+"""Messages that are written with one statement."""
 
 _SCHEMA: Final = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -55,6 +57,7 @@ CREATE TABLE message (
 CREATE INDEX by_entity ON message (entity, number);
 """
 
+_INSERT: Final = "INSERT INTO message (number, entity, at_ms, checksum, payload) VALUES"
 _SELECT: Final = "SELECT number, path, at_ms, payload, reason, checksum FROM message JOIN entity ON entity.id = message.entity"
 
 
@@ -232,9 +235,11 @@ class Spool:
                     rows.append((number, entity, append.at_ms, zlib.crc32(payload), payload))
                 append.numbers = range(next_number, next_number + len(append.payloads))
                 next_number += len(append.payloads)
-            database.executemany(
-                "INSERT INTO message (number, entity, at_ms, checksum, payload) VALUES (?, ?, ?, ?, ?)", rows
-            )
+            for at in range(0, len(rows), ROWS_MAX):
+                # One statement for many rows: Python asks for its lock again after each one, and may wait for it.
+                part = rows[at : at + ROWS_MAX]
+                places = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
+                database.execute(f"{_INSERT} {places}", [value for row in part for value in row])
             database.execute("COMMIT")
             self._next_number = next_number
         except BaseException:

@@ -467,7 +467,12 @@ class SenderCore:
                 raise MessageTooLargeForBacklogError(size, ENVELOPE_BYTES, limit, "message has")
         send.sending()
         try:
-            send.spooled = await spooling.take(self._health, payloads, _shown(error) if error else "")
+            send.spooled = await spooling.take(
+                self._health,
+                payloads,
+                "" if self._health.is_spooling or error is None else _shown(error),
+                needs_handles=send.is_scheduled,
+            )
         except SpoolError as refused:
             flow = self._flow_of(send)
             if not isinstance(refused, SpoolFull):

@@ -105,13 +105,17 @@ class Spooling:
 
     # --- taking -----------------------------------------------------------------------------------
 
-    async def take(self, health: EntityHealth, payloads: Sequence[bytes], why: str) -> list[ParkedSchedule]:
+    async def take(
+        self, health: EntityHealth, payloads: Sequence[bytes], why: str, *, needs_handles: bool = False
+    ) -> list[ParkedSchedule]:
         """Keep messages of an entity. Durable when it returns; handles for those who cancel. Raises SpoolError."""
         append = Append(entity_key(health.path), health.path, payloads, self._state.wall_clock())
         with self._state.lock:
             spool = self._spools().enter(append)
             self._spooled(health, why)
         await self._runtime.commit(spool, append)
+        if not needs_handles:
+            return []
         return [
             ParkedSchedule.make(f"{SPOOL_PREFIX}{spool.directory}", "", self._state.name, number)
             for number in append.numbers

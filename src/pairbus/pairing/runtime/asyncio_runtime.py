@@ -49,9 +49,11 @@ class AsyncioRuntime:
         return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
     async def commit(self, spool: Spool, append: Append) -> None:
+        # The others that are about to enter messages come first, and share the write.
+        await asyncio.sleep(0)
         while not append.is_done:
             running = self._commits.get(spool)
-            if running is None:
+            if running is None or running.done():
                 # It writes all that were entered until it begins; who enters later waits for the next one.
                 loop = asyncio.get_running_loop()
                 running = loop.run_in_executor(None, spool.commit, append)
@@ -62,7 +64,8 @@ class AsyncioRuntime:
         spool.commit(append)
 
     def _committed(self, spool: Spool, done: asyncio.Future[None]) -> None:
-        self._commits.pop(spool, None)
+        if self._commits.get(spool) is done:
+            del self._commits[spool]
         if not done.cancelled():
             done.exception()  # each append has it, and its caller may be gone
 
