@@ -112,6 +112,15 @@ def _spreading(make: Callable[..., Any], addresses: Addresses) -> Callable[..., 
     return make_spread
 
 
+def replace_open(handler: Any, open_: Callable[[float | None], None]) -> None:
+    """Let a synchronous sender or receiver open in another way, at each of its addresses in turn if it has several."""
+    spread_over: _Spread | None = getattr(handler, "_pairbus_spread", None)
+    if spread_over is None:
+        handler._open = open_
+    else:
+        spread_over.sdk_open = open_
+
+
 class _Spread:
     """A sender or receiver of the SDK over several addresses."""
 
@@ -120,7 +129,8 @@ class _Spread:
         self._addresses = addresses
         self._used = addresses.current
         self._create: Callable[..., None] = handler._create_handler
-        self._sdk_open = handler._open
+        self.sdk_open = handler._open
+        handler._pairbus_spread = self
         self._sdk_handle = handler._handle_exception
         handler._create_handler = self._create_handler
         is_async = inspect.iscoroutinefunction(handler._open)
@@ -152,7 +162,7 @@ class _Spread:
         until = None if timeout is None else time.monotonic() + timeout
         for left in range(len(self._addresses), 0, -1):
             try:
-                self._sdk_open(_share(until, left))
+                self.sdk_open(_share(until, left))
             except BaseException as error:
                 if not self._is_left(error) or left == 1 or _is_over(error, until):
                     raise
@@ -166,7 +176,7 @@ class _Spread:
         for left in range(len(self._addresses), 0, -1):
             try:
                 await self._reach()
-                await self._sdk_open(_share(until, left))
+                await self.sdk_open(_share(until, left))
             except BaseException as error:
                 if not self._is_left(error) or left == 1 or _is_over(error, until):
                     raise

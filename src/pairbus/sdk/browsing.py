@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.sdk import sections
+from pairbus.sdk.addresses import replace_open
 
 PEEK_OPERATION: Final = b"com.microsoft:peek-message"
 PAGE: Final = 250
@@ -201,7 +202,7 @@ def open_without_link(receiver: Any) -> Any:
             time.sleep(OPEN_PAUSE_SECONDS)
         receiver._running = True
 
-    receiver._open = open_connection
+    replace_open(receiver, open_connection)
     return receiver
 
 

@@ -9,12 +9,14 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 from pairbus.aio import PairedServiceBusClient as AioPairedClient
 from pairbus.cli.kit.namespace import administration_client
 from pairbus.drain.backlog import Backlog
+from pairbus.sdk.addresses import connect
+from pairbus.sdk.browsing import Browser, open_without_link
 from pairbus.testing import Namespace
 
 OPTIONS = SendAvailabilityOptions(
@@ -108,5 +110,10 @@ def test_commands_take_a_connection_string_that_lists_addresses(
     assert asyncio.run(Backlog(listed(refusing, primary), secondary.connection_string, None).queues()) == []
     backlog = Backlog(primary.connection_string, listed(refusing, secondary), None)
     assert asyncio.run(backlog.queues()) == []
+    text = listed("127.0.0.1:1", primary).replace("sb://", f"sb://{refusing},")
+    with connect(ServiceBusClient, text, retry_total=0) as client:
+        browser = Browser(open_without_link(client.get_queue_receiver("orders")))
+        assert browser.first() is None, "the queue is empty, and was found at the third address"
+        browser.close()
     with administration_client(listed(refusing, primary), None, {}) as management:
         assert management.get_queue("orders").name == "orders"
