@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pairbus.drain.message import BacklogMessage
-from pairbus.drain.order import Seen, TooManyElsewhere, missing_after
+from pairbus.drain.order import Group, Seen, TooManyElsewhere, group_of, missing_after
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Inbox, Observer
-from pairbus.pairing.naming import entity_key
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.statistics import Counters
 from pairbus.sdk.failures import Failure, classify
@@ -35,6 +34,9 @@ FOLLOW_MS: Final = 300_000
 """How long a message waits for the one of another backlog queue that it follows."""
 
 logger = logging.getLogger("pairbus.syphon")
+
+_Waiting = tuple[BacklogMessage, Follows]
+"""A message, and what it follows in another backlog queue."""
 
 
 @dataclass(slots=True)
@@ -161,9 +163,16 @@ class OlderMessages:
         order.observed_again(queue, start, min(position, end), seen)
 
     async def _follow(self, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
-        """Look into other backlog queues for what these messages follow."""
+        """Look into other backlog queues for what these messages follow: once through each queue for all of them."""
+        queues: dict[str, list[_Waiting]] = {}
         for message in messages:
-            left = [one for one in message.follows if not await self._is_done(inbox, message, one)]
+            for one in message.follows:
+                queues.setdefault(one.queue, []).append((message, one))
+        present: set[tuple[str, int, Follows]] = set()
+        for queue, waiting in queues.items():
+            present |= await self._present(inbox, queue, waiting)
+        for message in messages:
+            left = [one for one in message.follows if (*message.key, one) in present]
             if left and self._clock() - message.held_since_ms >= self._follow_ms:
                 self._give_up(message, left)
                 left = []
@@ -180,39 +189,48 @@ class OlderMessages:
         logger.warning("%s", sentence, extra={"event": "syphon.order_given_up", "queue": message.queue})
         self._observer.order_given_up(message, sentence)
 
-    async def _is_done(self, inbox: Inbox, message: BacklogMessage, follows: Follows) -> bool:
-        """Whether nothing that a message follows is in that queue; False also when nobody can tell."""
-        place = (*message.key, follows)
+    async def _present(
+        self, inbox: Inbox, queue: str, waiting: Sequence[_Waiting]
+    ) -> set[tuple[str, int, Follows]]:
+        """Which of these messages must go on waiting: what they follow is in that queue, or nobody can tell."""
+        everything = {(*message.key, follows) for message, follows in waiting}
         try:
-            found = await self._find(inbox, message, follows, self._places.get(place))
+            found = await self._find(inbox, queue, waiting)
         except Exception as error:  # noqa: BLE001 - a queue that does not answer is waited for, as long as allowed
-            return classify(error) is Failure.NOT_FOUND  # with the queue its messages are gone
-        if found is not None:
-            self._places[place] = found
-        return found is None
+            # With the queue its messages are gone.
+            return set() if classify(error) is Failure.NOT_FOUND else everything
+        self._places.update(found)
+        return set(found)
 
     async def _find(
-        self, inbox: Inbox, message: BacklogMessage, follows: Follows, place: int | None
-    ) -> int | None:
-        """The number of the first message in another queue that goes before ``message``.
-
-        ``place``: where it was seen last. Those before it are done.
-        """
-        position, count = (1, PAGE) if place is None else (place, 1)
+        self, inbox: Inbox, queue: str, waiting: Sequence[_Waiting]
+    ) -> dict[tuple[str, int, Follows], int]:
+        """The number of the first message of a queue that goes before each of these, where there is one."""
+        missing: dict[Group | None, list[_Waiting]] = {}
+        for message, follows in waiting:
+            missing.setdefault(group_of(message.path, message.order_key), []).append((message, follows))
+        # What was before the place where it was seen last is done.
+        position = min(self._places.get((*message.key, follows), 1) for message, follows in waiting)
+        found: dict[tuple[str, int, Follows], int] = {}
         for _ in range(PAGES_MAX):
-            page = await self._page(inbox, position, count, follows.queue)
-            if not page:
-                return None
-            for one in page:
-                if goes_before(one, message, follows):
-                    return one.sequence_number
-            position, count = page[-1].sequence_number + 1, PAGE
-        raise TooManyElsewhere(follows.queue)
+            page = await self._page(inbox, position, PAGE, queue)
+            for seen in page:
+                group = group_of(seen.path, seen.order_key)
+                for message, follows in list(missing.get(group, ())):
+                    if goes_before(seen, message, follows):
+                        found[*message.key, follows] = seen.sequence_number
+                        missing[group].remove((message, follows))
+            if not page or not any(missing.values()):
+                return found
+            position = page[-1].sequence_number + 1
+        raise TooManyElsewhere(queue)
 
 
 def goes_before(seen: Seen, message: BacklogMessage, follows: Follows) -> bool:
     """Whether a message of the queue that ``message`` follows must be delivered before it."""
-    if seen.order_key != message.order_key or entity_key(seen.path) != entity_key(message.path):
+    if seen.order_key is None or group_of(seen.path, seen.order_key) != group_of(
+        message.path, message.order_key
+    ):
         return False
     try:
         passport = Passport.parse(seen.passport)

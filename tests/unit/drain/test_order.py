@@ -402,3 +402,21 @@ def test_a_queue_that_is_gone_is_not_waited_for_and_one_that_does_not_answer_is(
     away = run(loop, 2, lambda kit: work(kit, sdk.ServiceBusConnectionError()), locking=True)
 
     assert (sent(gone), sent(away)) == ([3], [])
+
+
+def test_many_sessions_that_moved_are_looked_for_with_one_page(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        old, new = inbox_of(kit), inbox_of(kit, 1)
+        for number in range(1, 101):
+            put(old, number, f"s{number}")
+            old.stored[number] = (old.stored[number][0], 20_000)
+            put(new, 100 + number, f"s{number}", follows=(Follows(old.queue, "f", number),))
+        task = asyncio.ensure_future(kit.syphon.run())
+        await asyncio.sleep(10)
+        assert sent(kit) == []
+        assert kit.counters.order_looks < 15
+        await asyncio.sleep(30)
+        kit.syphon.stop()
+        await task
+
+    assert sent(run(loop, 2, work, locking=True)) == list(range(1, 201))
