@@ -111,8 +111,10 @@ async def test_the_asynchronous_client_spools_starts_without_namespaces_and_goes
         assert client.statistics().spooled == 2
     with pytest.raises(ClientClosedError):
         await sender.send_messages(text("closed"))
-    pair.secondary.restart()
     async with made() as client:
+        assert (client.backlog_queue_count, client.health()["orders"].spooled) == (0, 2)
+        pair.secondary.restart()
+        await _until(lambda: client.backlog_queue_count == 2, "the queues are set up later")
         await _until(lambda: client.health()["orders"].spooled == 0, "the backlog takes what is left")
         assert client.statistics().replayed_to_backlog == 2
         assert client.health()["orders"].state is Health.FAILED_OVER

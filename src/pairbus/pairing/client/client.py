@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, TypeVar
 from weakref import WeakSet
 
-from pairbus.errors import AlreadyPairedError, NotPairedError, PairingError, UsageError, WrongTypeError
+from pairbus.errors import AlreadyPairedError, NotPairedError, UsageError, WrongTypeError
 from pairbus.pairing import clock, naming
 from pairbus.pairing.client.cancel import Withdraw, cancel_parked
 from pairbus.pairing.client.fences import LOOK_SECONDS, Fences
@@ -387,22 +387,27 @@ class PairedClient(Generic[Official, Sender]):
 
     async def _pair_later(self) -> None:
         """The secondary did not answer when the client was paired: find or create its queues once it does."""
-        while not self._is_ended:
-            token = self._runtime.change_token()
+        queues: list[str] = []
+        while not queues:
+            until_ms = self._state.clock() + self._state.ping_interval_ms
+            # Until then, whatever else changes: each attempt asks the secondary, and may have to wait for it.
+            while not self._is_ended and (left_ms := until_ms - self._state.clock()) > 0:
+                await self._runtime.wait_for_change(self._runtime.change_token(), left_ms / 1000)
+            if self._is_ended:
+                return
             try:
                 queues = await self._setup.usable_queues()
-            except PairingError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, a client without queues must try again
                 logger.info("the secondary cannot be set up yet: %s", error, extra={"event": "pairing.later"})
-                await self._runtime.wait_for_change(token, self._state.ping_interval_ms / 1000)
-                continue
-            self._state.paired_with(queues)
-            if self._state.keeps_order:
-                with self._state.lock:
-                    self._fences.watch()
-            if self.options.enable_syphon and not self._is_ended:
-                await self._start_drain()
-            self._runtime.notify()
-            return
+        self._state.paired_with(queues)
+        if self._state.keeps_order:
+            with self._state.lock:
+                self._fences.watch()
+        if self.options.enable_syphon:
+            await self._start_drain()
+        if self._is_ended:
+            await self._stop_drain(HANDLER_CLOSE_SECONDS)
+        self._runtime.notify()
 
     async def _do_close(self, timeout: float) -> None:
         if self._is_closed:
