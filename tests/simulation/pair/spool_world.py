@@ -302,6 +302,16 @@ class SpoolWorld(World):
             return found
 
         spools.first = checked  # type: ignore[method-assign]
+        spooling = client.client._spooling
+        assert spooling is not None
+        begin, in_flight = spooling.begin, spooling._in_flight
+
+        def begun(spool: Spool, messages: Sequence[Spooled]) -> list[Spooled]:
+            twice = [message.number for message in messages if (spool, message.number) in in_flight]
+            self.checks.require(not twice, f"P36: two tasks replay {twice} at the same time")
+            return begin(spool, messages)
+
+        spooling.begin = begun  # type: ignore[method-assign]
         if self.planted == "sends_do_not_join":
             client.client._sender_class = _Overtaking  # type: ignore[misc, assignment]
 

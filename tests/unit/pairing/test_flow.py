@@ -8,12 +8,14 @@ from azure.servicebus import exceptions as sdk
 from pairbus.pairing.errors import EntityGoneError
 from pairbus.pairing.options import Trigger
 from pairbus.pairing.rules.flow import (
+    SPOOL_AFTER_MS,
     TRIAL_MS_MAX,
     Choice,
     Fail,
     SendFlow,
     TryBacklog,
     TryPrimary,
+    UseSpool,
     Wait,
     first_attempt_ms,
 )
@@ -30,10 +32,12 @@ def make(
     holds: bool = False,
     trigger: Trigger = "documented",
     queues: int = 3,
+    spool: bool = False,
 ) -> tuple[SendFlow, EntityHealth, Rotation]:
     health = EntityHealth("orders", interval, 1_000)
     rotation = Rotation([f"q{index}" for index in range(queues)], 1_000, random.Random(1))
-    return SendFlow(health, rotation, Choice(), trigger, timeout, holds_while_suspect=holds), health, rotation
+    flow = SendFlow(health, rotation, Choice(), trigger, timeout, holds_while_suspect=holds, has_spool=spool)
+    return flow, health, rotation
 
 
 @pytest.mark.promise("P18")
@@ -110,6 +114,52 @@ def test_both_down_gives_the_last_backlog_error_with_the_primarys_as_cause() -> 
     flow.backlog_failed(step.queue, 20, backlog)
 
     assert flow.next_step(20) == Fail(backlog, primary, is_in_doubt=True)
+
+
+@pytest.mark.promise("P4", "P50")
+def test_with_a_spool_a_send_that_every_queue_refuses_goes_there() -> None:
+    flow, _, _ = make(interval=0, queues=1, spool=True)
+    primary, backlog = sdk.OperationTimeoutError(message="primary"), sdk.ServiceBusConnectionError()
+    flow.primary_failed(10, primary)
+    step = flow.next_step(10)
+    assert isinstance(step, TryBacklog)
+    flow.backlog_failed(step.queue, 20, backlog)
+
+    assert flow.next_step(20) == UseSpool(backlog, primary)
+
+
+def test_with_a_spool_a_silent_secondary_gets_ten_seconds_in_all() -> None:
+    flow, health, _ = make(timeout=60_000, queues=3, spool=True)
+    health.fail_over(0)
+    step = flow.next_step(0)
+    assert isinstance(step, TryBacklog)
+    assert step.timeout_ms <= SPOOL_AFTER_MS
+    flow.backlog_failed(step.queue, SPOOL_AFTER_MS, TIMEOUT)
+
+    assert isinstance(flow.next_step(SPOOL_AFTER_MS), UseSpool)
+
+
+def test_with_a_spool_and_without_queues_a_send_goes_there_once_its_entity_has_failed_over() -> None:
+    flow, health, _ = make(queues=0, spool=True, holds=True)
+    assert isinstance(flow.next_step(0), TryPrimary)
+    flow.primary_failed(100, TIMEOUT)
+    assert not isinstance(flow.next_step(100), UseSpool)
+    health.tick(1_100)
+
+    assert flow.next_step(1_100) == UseSpool(TIMEOUT, None)
+
+
+def test_a_fault_of_the_message_and_an_entity_that_is_gone_are_not_spooled() -> None:
+    flow, health, _ = make(interval=0, spool=True)
+    flow.primary_failed(10, TIMEOUT)
+    step = flow.next_step(10)
+    assert isinstance(step, TryBacklog)
+    flow.backlog_failed(step.queue, 20, sdk.MessageSizeExceededError())
+    assert isinstance(flow.next_step(20), Fail)
+    flow, health, _ = make(spool=True)
+    health.fail_over(0)
+    health.ping_failed(1, "gone", entity_is_gone=True)
+    assert isinstance(flow.next_step(2), Fail)
 
 
 @pytest.mark.promise("P33")
