@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import time
-from pathlib import Path
 from typing import Final
 
 from bench.loadgen import Load
 from bench.loads.kit import Management, Row, Setting, cost_of, generated, resident_mib
+from bench.loads.pauses import Pauses
 from bench.ours import QUEUE, OurBroker
-from bench.peer import BenchError, Peer
-from bench.watched import PAUSES_FILE
+from bench.peer import Peer
 
 MESSAGES: Final = 1_000_000
 MESSAGES_FULL: Final = 10_000_000
 FEW: Final = 20_000
 TAKEN: Final = 100_000
-PAUSE_MS_MAX: Final = 50
-FILL_PART: Final = 1_000_000
-ANSWER_S_MAX: Final = 30.0
+FILL_PART: Final = 200_000
 SETTLE_S: Final = 8.0
 """After a load: so long the collector and the C library's heap get to do what they do by themselves."""
-
-
-class Pauses:
-    """The longest callbacks of a watched broker."""
-
-    def __init__(self, directory: Path) -> None:
-        self._file = directory / "pauses.json"
-        os.environ[PAUSES_FILE] = str(self._file)
-
-    def take(self, peer: Peer) -> dict[str, list[tuple[float, str]]]:
-        """Those since last taken, longest first, in milliseconds."""
-        self._file.unlink(missing_ok=True)
-        os.kill(peer.pid, signal.SIGUSR2)
-        deadline = time.monotonic() + ANSWER_S_MAX
-        while not self._file.exists():
-            if time.monotonic() > deadline:
-                raise BenchError("the watched broker tells no pauses")
-            time.sleep(0.05)
-        told: dict[str, list[tuple[float, str]]] = json.loads(self._file.read_text())
-        return told
 
 
 def _fill(setting: Setting, peer: Peer, count: int) -> None:
@@ -76,7 +50,7 @@ def measure(setting: Setting) -> list[Row]:
         pauses.take(peer)
         _fill(setting, peer, messages)
         time.sleep(SETTLE_S)
-        _pause_row(rows, f"{messages:,} messages arrive", pauses, peer)
+        rows.append(pauses.row(f"{messages:,} messages arrive", peer))
         resident = resident_mib(peer.pid)
         rows.append(
             Row(
@@ -101,7 +75,7 @@ def measure(setting: Setting) -> list[Row]:
         )
         generated(setting, peer, Load(window=100, seconds=setting.seconds, address=QUEUE))()
         time.sleep(SETTLE_S)
-        _pause_row(rows, f"{TAKEN:,} of {messages:,} messages leave", pauses, peer)
+        rows.append(pauses.row(f"{TAKEN:,} of {messages:,} messages leave", peer))
         started = time.monotonic()
         peer = broker.reopen()
         opened = time.monotonic() - started
@@ -114,25 +88,11 @@ def measure(setting: Setting) -> list[Row]:
                 note=f"{resident_mib(peer.pid):.0f} MiB resident",
             )
         )
+        pauses.take(peer)  # opening is one long callback, before anybody is served
         generated(setting, peer, Load(window=100, seconds=setting.seconds, address=QUEUE))()
         time.sleep(SETTLE_S)
-        _pause_row(rows, "after opening again", pauses, peer)
+        rows.append(pauses.row("after opening again", peer))
         _purge(peer)
-        _pause_row(rows, f"a queue of {messages - TAKEN:,} messages is deleted", pauses, peer)
+        generated(setting, peer, Load(window=100, seconds=setting.seconds, address=QUEUE))()
+        rows.append(pauses.row(f"a queue of {messages - TAKEN:,} messages is deleted", peer))
     return rows
-
-
-def _pause_row(rows: list[Row], what: str, pauses: Pauses, peer: Peer) -> None:
-    told = pauses.take(peer)
-    longest, callback = told["cpu"][0] if told["cpu"] else (0.0, "")
-    collected = told["gc"][0][0] if told["gc"] else 0.0
-    wall = told["wall"][0][0] if told["wall"] else 0.0
-    rows.append(
-        Row(
-            load=f"longest pause of the loop: {what}",
-            cost=longest,
-            yardstick=PAUSE_MS_MAX,
-            unit="ms of the loop's own CPU, beside the goal",
-            note=f"by the wall {wall:.0f} ms; longest garbage collection {collected:.0f} ms; {callback.split(' at 0x')[0][:60]}",
-        )
-    )

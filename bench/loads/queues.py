@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from statistics import median
 from typing import Final
 
 from bench.loadgen import Load
@@ -19,7 +21,10 @@ VISITS: Final = 1_000
 EACH: Final = 2
 """Messages of a session."""
 IDS: Final = 1_000_000
+IDS_PART: Final = 100_000
 QUEUES: Final = 1_000
+ROUNDS_OF_ALL: Final = 20
+"""Messages of each connection."""
 PAGES: Final = 5
 POLL_S: Final = 1.0
 """The interval of the live page."""
@@ -108,11 +113,8 @@ def duplicates(setting: Setting) -> list[Row]:
         for known in (0, IDS):
             setting.show(f"duplicate detection, {known:,} ids known")
             before = resident_mib(peer.pid)
-            if known:
-                cost_of(
-                    peer,
-                    generated(setting, peer, Load(window=1000, connections=4, count=known, address="ids")),
-                )
+            for _ in range(known // IDS_PART):
+                generated(setting, peer, Load(window=1000, count=IDS_PART, address="ids"))()
             grown = resident_mib(peer.pid) - before
             plain, checked = beside(
                 setting,
@@ -133,38 +135,39 @@ def duplicates(setting: Setting) -> list[Row]:
 
 
 def many_queues(setting: Setting) -> list[Row]:
+    """Beside one queue with as many connections. To open thousands of them costs more than to use them, so what is told is the
+    difference between many messages and one for each connection.
+    """
     declared = {"Queues": [_queue(f"many-{number}") for number in range(QUEUES)]}
     rows = []
     with OurBroker(setting.home, declared=declared) as peer:
-        setting.show(f"{QUEUES} queues")
         for window in (1, 10):
-            load = Load(window=window, connections=QUEUES, seconds=setting.seconds * 2)
-            plain, spread = beside(
-                setting,
-                peer,
-                generated(setting, peer, load),
-                generated(
-                    setting,
-                    peer,
-                    Load(
-                        window=window,
-                        connections=QUEUES,
-                        seconds=setting.seconds * 2,
-                        address="many",
-                        spread=QUEUES,
-                    ),
-                ),
-            )
+            setting.show(f"{QUEUES} queues, window {window}")
+            load = Load(window=window, connections=QUEUES)
+            spread = dataclasses.replace(load, address="many", spread=QUEUES)
+            plain_us, spread_us = [], []
+            for _ in range(setting.rounds):
+                plain_us.append(_marginal_us(setting, peer, load))
+                spread_us.append(_marginal_us(setting, peer, spread))
             rows.append(
                 Row(
                     load=f"{QUEUES:,} queues at once, window {window}",
-                    cost=spread.cpu_us,
-                    yardstick=plain.cpu_us,
+                    cost=median(spread_us),
+                    yardstick=median(plain_us),
                     unit="µs CPU, send + receive",
-                    note=f"{spread.per_s:,.0f} messages/s beside {plain.per_s:,.0f} of one queue with {2 * QUEUES:,} connections",
+                    note=f"{2 * QUEUES:,} connections; beside one queue with as many",
                 )
             )
     return rows
+
+
+def _marginal_us(setting: Setting, peer: Peer, load: Load) -> float:
+    few, many = QUEUES, QUEUES * ROUNDS_OF_ALL
+    spent = []
+    for count in (few, many):
+        cost = cost_of(peer, generated(setting, peer, dataclasses.replace(load, count=count)))
+        spent.append(cost.cpu_us * count)
+    return (spent[1] - spent[0]) / (many - few)
 
 
 def wires(setting: Setting) -> list[Row]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from bench.loadgen import Load
 from bench.loads.kit import Row, Setting, beside, generated
+from bench.loads.pauses import Pauses
 from bench.ours import OurBroker
 
 COUNTS: Final = (10, 100, 1_000)
@@ -56,6 +57,20 @@ def _all_match(setting: Setting) -> list[Row]:
     return rows
 
 
+def _pauses(setting: Setting) -> list[Row]:
+    count = COUNTS[-1]
+    setting.show(f"topic, {count} subscriptions: pauses")
+    pauses = Pauses(setting.home)
+    declared = {"Topics": [_topic("all", "", count), _topic("like", "SQL LIKE", count)]}
+    rows = []
+    with OurBroker(setting.home, declared=declared, module="bench.watched") as peer:
+        pauses.take(peer)
+        for topic, text in (("all", "all match"), ("like", "SQL LIKE, none matches")):
+            generated(setting, peer, Load(mode="send", window=100, count=100, address=topic))()
+            rows.append(pauses.row(f"window 100 to {count} subscriptions, {text}", peer))
+    return rows
+
+
 def _one_matches(setting: Setting, kind: str) -> list[Row]:
     rows = []
     declared = {"Topics": [_topic(f"one-{count}", kind, count) for count in COUNTS]}
@@ -94,4 +109,4 @@ def measure(setting: Setting) -> list[Row]:
     rows = _all_match(setting)
     for kind in ("correlation filter", "SQL equality", "SQL LIKE"):
         rows += _one_matches(setting, kind)
-    return rows
+    return rows + _pauses(setting)
