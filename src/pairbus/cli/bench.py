@@ -36,6 +36,10 @@ BENCHMARKS: Final = {
         "pairing --rounds 40 --messages 500",
     ),
     "broker": ("Messages per second beside RabbitMQ's quorum queues.", "broker --quick --json"),
+    "loads": (
+        "Topics, sessions, large messages, a long backlog and other loads beside a plain queue. Takes some 15 minutes.",
+        "loads --only topics --only sessions",
+    ),
     "spark": (
         "The Spark syphon beside the in-process one and the plain SDK.",
         "spark --messages 20000 --json",

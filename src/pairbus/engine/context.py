@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pairbus.engine.queues.queue import Queue
 
 DUE_BURST_MAX: Final = 1_000
-"""Messages of one queue that expire, fall due or come back in one tick, and sessions that are lost; the rest follows in the
-next tick, so that no client waits long (B63)."""
+"""Messages that expire, fall due or come back in one tick, and sessions that are lost: of one queue, and about as many of all queues
+together. The rest follows in the next tick, so that no client waits long (B63)."""
 FETCH_MESSAGES_MAX: Final = 512
 """Messages whose blobs are asked for at once, where blobs are not on this machine."""
 FETCH_BYTES_MAX: Final = 2_097_152
@@ -75,6 +75,15 @@ class Timers:
         while heap and armed.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
+
+    def pop_due(self, now: int) -> int | None:
+        """The id whose deadline came first, if any has come; it is armed no more."""
+        deadline = self.next_deadline()
+        if deadline is None or deadline > now:
+            return None
+        timer_id = heappop(self._heap)[1]
+        del self._armed[timer_id]
+        return timer_id
 
     def due(self, now: int) -> list[int]:
         """The ids whose deadline has come, each once, earliest first; they are armed no more."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.engine import routing
 from pairbus.engine import topic as topics
-from pairbus.engine.context import Context, Timers
+from pairbus.engine.context import DUE_BURST_MAX, Context, Timers
 from pairbus.engine.directory import Directory
 from pairbus.engine.discard import Discard
 from pairbus.engine.entity import Entity
@@ -280,10 +280,10 @@ class Namespace:
     def tick(self, now: int) -> None:
         """Let time pass: what fell due happens now."""
         self._discard.tick()
-        for queue_id in self.context.timers.due(now):
+        done = 0
+        while done < DUE_BURST_MAX and (queue_id := self.context.timers.pop_due(now)) is not None:
             queue = self.context.queues.get(queue_id)
-            if queue is not None:
-                queue.tick(now)
+            done += 1 if queue is None else 1 + queue.tick(now)
         for entity_id in self._idle_timers.due(now):
             self._delete_if_idle(entity_id, now)
 

@@ -167,3 +167,21 @@ def test_what_a_deleted_entity_held_is_freed_a_part_at_a_time(kind: str) -> None
     assert place.sessions is None or not place.sessions.sessions
     assert place.duplicates is None or not len(place.duplicates)
     assert bench.restart().namespace.find(entity.path) is None
+
+
+@pytest.mark.promise("B43", "B63")
+def test_messages_of_many_queues_that_expire_together_go_a_burst_at_a_time() -> None:
+    """As do the copies of one message in a thousand subscriptions whose receivers are away."""
+    bench = Bench()
+    each, count = DUE_BURST_MAX // 20, 60
+    queues = [bench.queue(f"q{number}") for number in range(count)]
+    for queue in queues:
+        for _ in range(each):
+            bench.send(queue, ttl_ms=SECOND)
+
+    _tick(bench)
+    done = sum(gone(queue) for queue in queues)
+    assert 0 < done <= DUE_BURST_MAX + each
+
+    bench.wait(0)
+    assert sum(gone(queue) for queue in queues) == count * each

@@ -21,19 +21,19 @@ ROOM_RETRY_MS: Final = 1_000
 """How often a full disk is asked whether what moves by itself (schedules, forwarding) has room again."""
 
 
-def tick(queue: Queue, now: int) -> None:
+def tick(queue: Queue, now: int) -> int:
+    """Do a part of what fell due; how many messages and sessions were looked at."""
     queue.armed_at = 0
     if queue.retry_at and queue.retry_at <= now:
         queue.retry_at = 0
         queue.context.dirty[queue.queue_id] = None
-    _expire_locks(queue, now)
-    _expire_messages(queue, now)
-    _activate_due(queue, now)
+    done = _expire_locks(queue, now) + _expire_messages(queue, now) + _activate_due(queue, now)
     if queue.sessions is not None:
-        session_ops.expire(queue, now)
+        done += session_ops.expire(queue, now)
     deadline = _first_deadline(queue)
     if deadline:
         queue.arm(deadline)
+    return done
 
 
 def ask_room_later(queue: Queue, now: int) -> None:
@@ -42,7 +42,7 @@ def ask_room_later(queue: Queue, now: int) -> None:
     queue.arm(queue.retry_at)
 
 
-def _expire_locks(queue: Queue, now: int) -> None:
+def _expire_locks(queue: Queue, now: int) -> int:
     expired: list[Lock] = []
     for lock in queue.locks.values():
         if lock.locked_until > now or len(expired) >= DUE_BURST_MAX:
@@ -53,38 +53,41 @@ def _expire_locks(queue: Queue, now: int) -> None:
             queue.context.watcher.lock_expired(queue)
         queue.end_lock(lock)
         queue.fail(lock.message, b"", now)
+    return len(expired)
 
 
-def _expire_messages(queue: Queue, now: int) -> None:
+def _expire_messages(queue: Queue, now: int) -> int:
     expiring = queue.expiring
-    for _ in range(DUE_BURST_MAX):
+    for done in range(DUE_BURST_MAX):
         if not expiring or expiring[0][0] > now:
-            return
+            return done
         message = queue.messages.get(heappop(expiring)[1])
         # A locked message expires when its lock ends; a deferred one does not expire (B34).
         if message is not None and message.state == ACTIVE and not message.lock_token:
             queue.expire(message, now)
+    return DUE_BURST_MAX
 
 
-def _activate_due(queue: Queue, now: int) -> None:
+def _activate_due(queue: Queue, now: int) -> int:
     due = queue.due
     ahead = queue.context.read_ahead
-    for _ in range(DUE_BURST_MAX):
+    for done in range(DUE_BURST_MAX):
         if not due or due[0][0] > now or queue.retry_at > now:
-            return
+            return done
         message = queue.messages.get(due[0][1])
         if message is None or message.state != SCHEDULED:
             heappop(due)
         elif ahead is not None and not ahead.is_at_hand(message.location):
             ahead.fetch(_upcoming(queue), queue.queue_id)
             ask_room_later(queue, now)  # at the latest; ``Queue.fetched`` asks as soon as they are here
-            return
+            return done
         elif queue.context.log.has_room(message.size):
             heappop(due)
             _activate(queue, message, now)
         else:
             ask_room_later(queue, now)  # it is stored again, and the reserve is for settlements
-            return
+            return done
+    return DUE_BURST_MAX
 
 
 def _upcoming(queue: Queue) -> list[int]:

@@ -569,6 +569,6 @@ class Queue(QueueState):
 
     # -- time ----------------------------------------------------------------------------------
 
-    def tick(self, now: int) -> None:
-        """Do what fell due: expired locks, expired messages, scheduled messages, session locks and waits."""
-        due.tick(self, now)
+    def tick(self, now: int) -> int:
+        """Do what fell due: expired locks, expired messages, scheduled messages, session locks and waits. How much it was."""
+        return due.tick(self, now)

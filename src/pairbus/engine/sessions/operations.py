@@ -129,13 +129,15 @@ def give_up(queue: Queue, consumer: Consumer, now: int) -> None:
     queue.context.dirty[queue.queue_id] = None
 
 
-def expire(queue: Queue, now: int) -> None:
-    """End the holds and waits whose time has come."""
+def expire(queue: Queue, now: int) -> int:
+    """End the holds and waits whose time has come; how many there were."""
     table = _table(queue)
+    done = 0
     for _ in range(DUE_BURST_MAX):
         session = table.first_to_end()
         if session is None or session.ends_at > now:
             break
+        done += 1
         if session.locked_until + END_GRACE_MS > now and _only_waits(session):
             session.grace_until = session.locked_until + END_GRACE_MS
         else:
@@ -144,8 +146,10 @@ def expire(queue: Queue, now: int) -> None:
         consumer = table.first_to_give_up()
         if consumer is None or consumer.accept_deadline > now:
             break
+        done += 1
         del table.waiting[consumer]
         queue.context.outbox.detach(consumer, "com.microsoft:timeout", _TIMED_OUT)
+    return done
 
 
 def _only_waits(session: Session) -> bool:

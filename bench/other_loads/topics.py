@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from bench.loadgen import Load
-from bench.loads.kit import Row, Setting, beside, generated
-from bench.loads.pauses import Pauses
+from bench.other_loads.kit import Row, Setting, beside, generated
+from bench.other_loads.pauses import Pauses
 from bench.ours import OurBroker
 
 COUNTS: Final = (10, 100, 1_000)

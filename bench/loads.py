@@ -18,8 +18,8 @@ from typing import Final
 from bench import ours
 from bench.broker import BASE
 from bench.loadgen import LoadGenerator
-from bench.loads import backlog, large, management, queues, topics
-from bench.loads.kit import Row, Setting, as_json, as_table
+from bench.other_loads import backlog, large, management, queues, topics
+from bench.other_loads.kit import Row, Setting, as_json, as_table
 from bench.peer import BenchError, progress
 
 LOADS: Final[dict[str, Callable[[Setting], list[Row]]]] = {

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.loads.kit import Row
+from bench.other_loads.kit import Row
 from bench.peer import BenchError, Peer
 from bench.watched import PAUSES_FILE
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.loads.client import receive, send
-from bench.loads.kit import MIB, Row, Setting, cost_of
+from bench.other_loads.client import receive, send
+from bench.other_loads.kit import MIB, Row, Setting, cost_of
 from bench.ours import OurBroker
 
 SIZES: Final = (100_000, 1_000_000)

@@ -6,8 +6,8 @@ import time
 from typing import Final
 
 from bench.loadgen import Load
-from bench.loads.kit import Management, Row, Setting, cost_of, generated, resident_mib
-from bench.loads.pauses import Pauses
+from bench.other_loads.kit import Management, Row, Setting, cost_of, generated, resident_mib
+from bench.other_loads.pauses import Pauses
 from bench.ours import QUEUE, OurBroker
 from bench.peer import Peer
 

@@ -10,8 +10,17 @@ from statistics import median
 from typing import Final
 
 from bench.loadgen import Load
-from bench.loads.client import receive_in_visits
-from bench.loads.kit import Management, Row, Setting, beside, cost_of, elsewhere, generated, resident_mib
+from bench.other_loads.client import receive_in_visits
+from bench.other_loads.kit import (
+    Management,
+    Row,
+    Setting,
+    beside,
+    cost_of,
+    elsewhere,
+    generated,
+    resident_mib,
+)
 from bench.ours import QUEUE, OurBroker
 from bench.peer import Peer
 from bench.tunnel import LAYERS, tunnel

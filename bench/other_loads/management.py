@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.loads.kit import Management, Row, Setting, cost_of
+from bench.other_loads.kit import Management, Row, Setting, cost_of
 from bench.ours import OurBroker
 from pairbus.testing.entities import Queue
 

@@ -1,0 +1,1 @@
+"""The loads that `bench/loads.py` measures, and what they share."""
