@@ -10,7 +10,7 @@ from pairbus.amqp.message.delivery import HEADERS_CACHED_MAX, DeliveryExtras, de
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.message.rewrite import payload_of
 from pairbus.amqp.message.scan import BATCH_MESSAGES_MAX, BODY_SECTIONS_MAX, Scanned, scan, split_batch
-from pairbus.amqp.message.view import PropertiesView
+from pairbus.amqp.message.view import PropertiesView, _field
 from pairbus.amqp.message.whole import DecodedMessage, decode_message, encode_message
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong, Uuid
 from pairbus.errors import RemoteProtocolError
@@ -433,6 +433,24 @@ def test_a_view_finds_system_properties_by_either_name_in_any_case() -> None:
     assert view.system("ContentType") is None
     assert view.system("NoSuchThing") is None
     assert PropertiesView(viewed(body="x").blob).system("MessageId") is None
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_property_is_read_without_looking_at_those_behind_it(long: bool) -> None:
+    items = [encode_value("m"), NULL, NULL, encode_value("subject"), b"\x3f"]
+    content = b"".join(items)
+    head = (
+        bytes([0xD0, 0, 0, 0, len(content) + 4, 0, 0, 0, 5]) if long else bytes([0xC0, len(content) + 1, 5])
+    )
+    section = b"\x00\x53\x73" + head + content
+    assert _field(section, 0) == "m"
+    assert _field(section, 1) is None
+    assert _field(section, 3) == "subject"
+    assert _field(section, 4) is None, "what cannot be read is absent"
+    assert _field(section, 5) is None
+    assert _field(section[:14], 3) is None
+    assert _field(b"\x00\x53\x73\x45", 0) is None
+    assert _field(b"", 0) is None
 
 
 def test_a_view_finds_application_properties_in_any_case() -> None:

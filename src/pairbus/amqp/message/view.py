@@ -29,10 +29,13 @@ _SYSTEM: Final[dict[str, int]] = {
 """Service Bus names, and those AMQP gives them, to positions in the properties section."""
 
 
+NULL: Final = 0x40
+
+
 class PropertiesView:
     """What a filter may ask of a message. Never raises: what cannot be read is absent (B58)."""
 
-    __slots__ = ("_application", "_bare", "_changed", "_fields", "_properties", "_user")
+    __slots__ = ("_application", "_bare_at", "_blob", "_changed", "_properties", "_user")
 
     def __init__(self, blob: bytes, changed: bytes = b"") -> None:
         layout = LAYOUT.unpack_from(blob)
@@ -40,17 +43,17 @@ class PropertiesView:
         middle = start + layout[7]
         self._properties = blob[start:middle]
         self._application = blob[middle : middle + layout[8]]
-        self._bare = blob[middle + layout[8] :]
+        self._blob = blob
+        self._bare_at = middle + layout[8]
         self._changed = changed
-        self._fields: list[object] | None = None
         self._user: dict[str, tuple[str, object]] | None = None
 
     def system(self, name: str) -> object:
         """A system property by its Service Bus or AMQP name in any case; None when unset or unknown."""
-        if self._fields is None:
-            self._fields = _fields(self._properties)
-        index = _SYSTEM.get(name.lower().replace("-", "").replace("_", ""), -1)
-        return self._fields[index] if 0 <= index < len(self._fields) else None
+        index = _SYSTEM.get(name, -1)
+        if index < 0:
+            index = _SYSTEM.get(name.lower().replace("-", "").replace("_", ""), -1)
+        return None if index < 0 else _field(self._properties, index)
 
     def user(self, name: str) -> object:
         """An application property by name in any case; None when unset."""
@@ -68,8 +71,8 @@ class PropertiesView:
     def body_bytes(self) -> bytes:
         """The content of all data sections; for other bodies the encoded value."""
         parts: list[bytes] = []
-        buf = self._bare
-        offset, end = 0, len(buf)
+        buf = self._blob
+        offset, end = self._bare_at, len(buf)
         try:
             while offset < end:
                 code, at = buf[offset + 2], offset + 3
@@ -107,8 +110,24 @@ def _value(raw: bytes) -> object:
         return None
 
 
-def _fields(section: bytes) -> list[object]:
-    if not section:
-        return []
-    value = _value(section[3:])
-    return value if isinstance(value, list) else []
+def _field(section: bytes, index: int) -> object:
+    """One field of a properties section: those before it are passed over, those behind it not looked at."""
+    end = len(section)
+    if end < 6:
+        return None
+    # A described list: three bytes of descriptor, then size and count in one byte each or in four.
+    if section[3] == 0xC0:
+        count, offset = section[5], 6
+    elif section[3] == 0xD0 and end >= 12:
+        count, offset = int.from_bytes(section[8:12], "big"), 12
+    else:
+        return None
+    if index >= count:
+        return None
+    try:
+        for _ in range(index):
+            # Most fields are null.
+            offset = offset + 1 if section[offset] == NULL else skip_value(section, offset, end)
+        return _value(section[offset:])
+    except (RemoteProtocolError, IndexError):
+        return None
