@@ -115,7 +115,7 @@ class Namespace:
         yield from self.context.queues.values()
 
     def held_objects(self) -> int:
-        """About how many objects messages and sessions take in memory, for whoever watches the garbage collector."""
+        """About how many objects messages and sessions take in memory: what the garbage collector need not look at."""
         total = 0
         for entity in self._directory.all():
             main = entity.main

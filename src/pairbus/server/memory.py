@@ -9,7 +9,7 @@ is there for what is left, such as exceptions with their tracebacks. It has thre
 - Before objects are frozen, everything that is not frozen is collected, whatever its age. Nothing is frozen as garbage.
 - Frozen objects can become garbage later. They are thawed and collected in full every ten minutes while there are few, which
   is quick. With a million messages among them they are collected only if there are many more of them than the messages explain:
-  that may be garbage. So messages cause no pause, and whoever makes garbage does not switch the collector off.
+  that may be garbage. So messages cause no pause, and a client that makes the process keep garbage does not switch the collector off.
 
 For a process that is a broker only: the collector is global, so a broker inside a test leaves it alone.
 """
