@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pairbus import SendAvailabilityOptions
 from pairbus.aio import PairedServiceBusClient
 
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.2
 SEND_SECONDS = 30
 
 
@@ -30,7 +30,7 @@ async def main(name: str, sessions: int, log: Path, stop: Path) -> None:
         os.environ["PAIRBUS_SECONDARY"],
         options=SendAvailabilityOptions(
             order="session",
-            failover_interval=timedelta(milliseconds=300),
+            failover_interval=timedelta(seconds=1),
             ping_primary_interval=timedelta(seconds=1),
         ),
         retry_total=0,
@@ -38,9 +38,9 @@ async def main(name: str, sessions: int, log: Path, stop: Path) -> None:
     is_over = stop.exists
     async with client:
         with log.open("a", buffering=1) as lines:
+            sender = client.get_queue_sender("orders")
 
             async def send_all(session: str) -> None:
-                sender = client.get_queue_sender("orders")
                 number = 0
                 while not is_over() or client.statistics().sessions_fenced:
                     number += 1

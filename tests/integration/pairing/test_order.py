@@ -240,7 +240,7 @@ def test_many_processes_keep_their_sessions_in_order_through_ten_kills(tmp_path:
             for index, log in enumerate(logs)
         ]
         try:
-            wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs), "all send", 120)
+            wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs), "all send", 300)
             for index in range(kills):
                 with SyphonProcess(pair, tmp_path) as syphon:
                     pair.primary.kill()

@@ -32,7 +32,7 @@ from tests.simulation.pair.world import PRIMARY_DOWN, QUEUE_DISABLED, World
 PLANTED: Final = (
     "no_fence",
     "fence_dropped_at_restart",
-    "queue_by_sender",
+    "two_queues",
     "stale_look",
     "move_forgotten",
     "direct_before_look",
@@ -150,11 +150,10 @@ class OrderedClient(SimClient):
         if bug == "fence_dropped_at_restart":
             book._unseen.clear()
             book._settle()
-        if bug == "queue_by_sender":
-            seed = f"{self.state.name} "
-            book.home = lambda key: rules.queue_order((seed + key[0], key[1]), book.queues)[0]
-            plan = book._first_plan
-            book._first_plan = lambda key, *given: plan((seed + key[0], key[1]), *given)
+        if bug == "two_queues":
+            book.home = lambda key: rules.queue_order((key[0], f"{key[1]} {book._stamp % 2}"), book.queues)[0]
+            book.plan = lambda key, rotation, tried: (book.home(key), (), 0)
+            book.is_tracked = lambda key: False
         if bug == "stale_look":
             begin = book.begin_look
 
@@ -406,11 +405,17 @@ class OrderedWorld(World):
             self._at(start, self._fault(PRIMARY_DOWN, dice.choice([5_000, 15_000])))
             length = dice.choice([1_000, 5_000, 15_000])
             self._at(start + dice.randrange(1, 5_000), self._fault(QUEUE_DISABLED, length))
-        if self.bug in ("fence_dropped_at_restart", "queue_by_sender"):
+        if self.bug in ("fence_dropped_at_restart", "two_queues"):
             # Too rare by chance: clients are killed while messages are parked, and the primary is back soon after.
             for start in range(2_000, self.horizon_ms, 8_000):
                 self._at(start, self._fault(PRIMARY_DOWN, 5_000))
                 self._at(start + 4_000, partial(self._kill_a_client, 20))
         if self.bug == "stale_look":
-            for start in range(2_000, self.horizon_ms, 4_000):
-                self._at(start, self._fault(PRIMARY_DOWN, 2_000))
+            # A look must begin before a message is parked, and end after it, with nothing else of its session there.
+            self.latency_ms, self.slow_rate = 50, 0.1
+            for start in range(2_000, self.horizon_ms, 3_000):
+                self._at(start, self._fault(PRIMARY_DOWN, 600))
+        if self.bug == "move_forgotten":
+            for start in range(2_000, self.horizon_ms, 9_000):
+                self._at(start, self._fault(PRIMARY_DOWN, 7_000))
+                self._at(start + 2_000, self._fault(QUEUE_DISABLED, 3_000))

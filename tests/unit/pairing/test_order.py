@@ -253,6 +253,18 @@ def test_sends_of_a_session_that_never_rests_wait_for_its_last_messages() -> Non
     assert not send.must_park()
 
 
+@pytest.mark.promise("P15")
+def test_a_session_that_was_met_in_one_queue_follows_those_that_are_not_seen_yet() -> None:
+    book, queues = OrderBook(1_000, "wait"), rotation()
+    book.paired(QUEUES, 0, 0)
+    look(book, HOME, message(7, "before"))
+    look(book, SECOND)
+
+    assert book.plan(KEY, queues, ())[:2] == (HOME, (Follows(THIRD),))
+    look(book, THIRD, message(9, "before"))
+    assert book.plan(KEY, queues, ())[:2] == (HOME, (Follows(THIRD, "before", 9),))
+
+
 @pytest.mark.parametrize(
     ("policy", "route"), [("wait", Route.PARK), ("raise", Route.REFUSE), ("overtake", Route.DIRECT)]
 )

@@ -345,7 +345,12 @@ class OrderBook:
                 return None, (), 0
             if queue != track.queue:
                 self._move(track, queue)
-        return track.queue, tuple(track.owed.values()), track.generation
+        follows = tuple(track.owed.values())
+        if self._unseen:
+            # It was met in one queue, and a client before this one may have parked messages of it in others.
+            rest = self.unseen_elsewhere((ALL, ""), track.queue)
+            follows += tuple(one for one in rest if one.queue not in track.held)
+        return track.queue, follows, track.generation
 
     def _first_plan(
         self, key: Key, rotation: Rotation, tried: Container[str]
