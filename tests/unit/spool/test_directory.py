@@ -144,6 +144,7 @@ def test_a_directory_that_cannot_be_written_is_refused_by_its_name(tmp_path: Pat
         opened(file / "spool")
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_has_a_spool_of_its_own(tmp_path: Path) -> None:
     spools = opened(tmp_path)
     keep(spools, b"parent")
