@@ -78,8 +78,12 @@ def encoded(message: Outgoing, *, is_traced: bool = False) -> bytes:
     if isinstance(message, Mapping):
         message = ServiceBusMessage(**message)
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
-    # The SDK turns binary application properties of its argument into text: that must not reach the caller's object.
-    outgoing = PyamqpTransport.to_outgoing_amqp_message(_copy_raw(raw))
+    if raw.application_properties is not None:
+        # The SDK turns binary ones into text, and tracing adds some: neither must reach the caller's object.
+        own = copy.copy(raw)
+        own.application_properties = dict(raw.application_properties)
+        raw = own
+    outgoing = PyamqpTransport.to_outgoing_amqp_message(raw)
     if is_traced:
         outgoing = trace_message(outgoing, PyamqpTransport)  # type: ignore[arg-type]  # the class, as the SDK does
     output = bytearray()
