@@ -26,8 +26,8 @@ YOUNG_OBJECTS_MAX: Final = 50_000
 """A young collection per this many net new containers: the few ms it takes are paid rarely."""
 YOUNG_COLLECTIONS_MAX: Final = 20
 NEVER_COLLECTIONS: Final = 1_000_000
-FREEZE_AFTER_COLLECTIONS: Final = 4
-"""Young collections between two freezes: 4 x 50,000 = 200,000 objects that have grown old."""
+FREEZE_AFTER_COLLECTIONS: Final = 2
+"""Young collections between two freezes: 2 x 50,000 = 100,000 objects that have grown old, 15 ms to look at once more."""
 FULL_EVERY_TICKS: Final = 600
 """Ticks between two full collections, at least."""
 QUICK_OBJECTS_MAX: Final = 100_000

@@ -12,6 +12,7 @@ from pairbus.server.memory import (
     FULL_EVERY_TICKS,
     GARBAGE_OBJECTS_MAX,
     NEVER_COLLECTIONS,
+    YOUNG_OBJECTS_MAX,
     CollectorPolicy,
 )
 from tests.unit.engine.engine_kit import Bench
@@ -114,3 +115,19 @@ def test_what_is_stored_explains_the_objects_that_are_there() -> None:
     extras = sum(message.extra is not None for message in stored)
 
     assert bench.namespace.held_objects() == len(stored) + extras + 6
+
+
+@pytest.mark.promise("B63")
+def test_what_grows_old_is_frozen_before_it_takes_long_to_look_at() -> None:
+    thresholds = gc.get_threshold()
+    try:
+        policy = CollectorPolicy()
+        policy.recovered()
+        kept = [[number] for number in range(2 * YOUNG_OBJECTS_MAX + 1_000)]
+        frozen = gc.get_freeze_count()
+        policy.tick()
+        assert gc.get_freeze_count() >= frozen + 2 * YOUNG_OBJECTS_MAX
+        assert kept
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
