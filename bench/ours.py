@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 QUEUE = "bench"
-READY_TIMEOUT_S = 30
+READY_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 15
 COMPILED = "compiled"
 PURE = "pure"
