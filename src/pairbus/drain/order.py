@@ -53,8 +53,12 @@ class TooManyElsewhere(Exception):
     """Other drains hold so many messages of a queue that this one cannot tell whose turn it is."""
 
     def __init__(self, queue: str) -> None:
-        super().__init__(
-            f"{queue}: more messages are locked by other drains than this one looks through to keep sessions in order; "
+        super().__init__(queue)
+        self.queue = queue
+
+    def __str__(self) -> str:
+        return (
+            f"{self.queue}: more messages are locked by other drains than this one looks through to keep sessions in order; "
             "it waits for them. Fewer drains on one queue avoid that"
         )
 

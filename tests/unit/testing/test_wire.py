@@ -62,7 +62,7 @@ def test_sends_are_answered() -> None:
     exchange(client, wire)
 
     assert [sender.outcomes[n].code for n in [*ids, batch]] == [ACCEPTED_CODE] * 4
-    assert wire.handler.of("transfer")[-1][3] == BATCH_FORMAT
+    assert wire.handler.of("transfer")[-1][2] == BATCH_FORMAT
 
 
 def test_large_messages_go_both_ways_in_frames() -> None:
@@ -76,7 +76,7 @@ def test_large_messages_go_both_ways_in_frames() -> None:
     wire.handler.links[receiver.name].send(TOKEN, [b"y" * 4000], False)
     exchange(client, wire)
 
-    assert wire.handler.of("transfer")[0][5] == b"x" * 4000
+    assert wire.handler.of("transfer")[0][4] == b"x" * 4000
     (delivery,) = receiver.deliveries
     assert (delivery.payload, delivery.tag) == (b"y" * 4000, TOKEN)
 
@@ -143,7 +143,7 @@ class Answering(Recorder):
     """A node that answers requests."""
 
     def transfer(self, link: Link, *arguments: object) -> None:
-        delivery_id, _, _, _, payload, _ = arguments
+        delivery_id, _, _, payload, _ = arguments
         request = decode_message(payload)  # type: ignore[arg-type]
         link.session.accept_incoming(delivery_id)  # type: ignore[arg-type]
         reply = encode_message(
