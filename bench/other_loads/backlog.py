@@ -85,7 +85,7 @@ def measure(setting: Setting) -> list[Row]:
                 cost=opened,
                 yardstick=2.0,
                 unit="s until ready, beside the goal",
-                note=f"{resident_mib(peer.pid):.0f} MiB resident",
+                note=f"{peer.cpu_seconds():.1f} s of CPU, start of the program included; {resident_mib(peer.pid):.0f} MiB resident",
             )
         )
         pauses.take(peer)  # opening is one long callback, before anybody is served
