@@ -16,10 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from click.testing import CliRunner
 
-from pairbus import ClientClosedError, Health, ScheduledMessageGoneError, SpoolRefusedError, aio
+from pairbus import (
+    ClientClosedError,
+    EntityGoneError,
+    Health,
+    ScheduledMessageGoneError,
+    SpoolRefusedError,
+    aio,
+)
 from pairbus.cli.pairing.spool import spool as spool_command
 from pairbus.cli.reports.reconcile import reconcile
 from pairbus.sdk import message_bytes
@@ -44,7 +52,8 @@ def pair() -> Iterator[Pair]:
         requires_duplicate_detection=True,
         duplicate_detection_history_time_window=timedelta(minutes=10),
     )
-    primary = Namespace("primary", process=True, queues=["orders", once], audit=True)
+    sessions = Queue("sessions", requires_session=True)
+    primary = Namespace("primary", process=True, queues=["orders", once, sessions], audit=True)
     secondary = Namespace("secondary", process=True, audit=True)
     with Pair(primary, secondary) as started:
         yield started
@@ -187,6 +196,50 @@ def test_a_message_that_the_entity_refuses_stays_and_the_others_go_on(pair: Pair
     assert bodies(pair.primary, "orders", 2) == {"one": 1, "two": 1}
     exported = CliRunner().invoke(spool_command, ["export", str(tmp_path / "spool")])
     assert "MessageSizeExceeded" in json.loads(exported.stdout)["detail"]
+
+
+@pytest.mark.promise("P50")
+def test_a_message_that_the_settings_of_the_entity_forbid_holds_up_no_other(
+    pair: Pair, tmp_path: Path
+) -> None:
+    with (
+        paired(pair, options(spool=tmp_path / "spool")) as client,
+        client.get_queue_sender("sessions") as sender,
+    ):
+        kill(pair)
+        sender.send_messages(text("without a session"))
+        sender.send_messages([ServiceBusMessage(body, session_id="s") for body in ("one", "two")])
+        pair.primary.restart()
+        wait_until(lambda: client.health()["sessions"].spooled == 0, "the others are replayed")
+        assert client.health()["sessions"].spool_undeliverable == 1
+        sender.send_messages(ServiceBusMessage("three", session_id="s"))
+        assert client.statistics().to_primary == 1
+        assert "pairing.spool_undeliverable" in [event.kind.value for event in client.events()]
+    assert bodies(pair.primary, "sessions", 3, session_id="s") == {"one": 1, "two": 1, "three": 1}
+    exported = CliRunner().invoke(spool_command, ["export", str(tmp_path / "spool")])
+    row = json.loads(exported.stdout)
+    assert row["body"] == "without a session"
+    assert "session" in row["detail"]
+
+
+def test_sends_to_an_entity_that_does_not_exist_raise_although_the_spool_has_messages_of_it(
+    pair: Pair, tmp_path: Path
+) -> None:
+    with paired(pair, options(spool=tmp_path / "spool")) as client:
+        kill(pair)
+        with client.get_queue_sender("later") as sender:
+            sender.send_messages(text("one"))
+            pair.primary.restart()
+            wait_until(lambda: client.health()["later"].state is Health.REFUSING, "it is known to be gone")
+            with pytest.raises(EntityGoneError):
+                sender.send_messages(text("two"))
+            assert client.health()["later"].spooled == 1
+            assert "pairing.refused" in [event.kind.value for event in client.events()]
+            with pair.primary.administration_client() as administration:
+                administration.create_queue("later")
+            wait_until(lambda: client.health()["later"].spooled == 0, "it is replayed once it exists")
+            sender.send_messages(text("three"))
+    assert bodies(pair.primary, "later", 2) == {"one": 1, "three": 1}
 
 
 # --- a program that is killed ---------------------------------------------------------------------------

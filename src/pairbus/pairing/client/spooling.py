@@ -36,7 +36,7 @@ from pairbus.pairing.rules.health import EntityHealth
 from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
 from pairbus.pairing.statistics import Tally
 from pairbus.sdk import message_bytes
-from pairbus.sdk.failures import is_of_the_message
+from pairbus.sdk.failures import Failure, classify, is_of_the_message
 from pairbus.spool.directory import Spools
 from pairbus.spool.store import About, Append, Spool, Spooled
 
@@ -187,10 +187,10 @@ class Spooling:
                 return False
             health.is_spooling = health.is_spool_ending = False
             self._replaying.pop(key, None)
-            self._state.note(health, f"the spool is empty: {replayed} messages were replayed")
+            self._state.note(health, f"the spool is empty: {_messages(replayed)} replayed")
             if replayed:
                 self._state.emit(
-                    Kind.SPOOL_REPLAYED, health.path, f"{replayed} messages were replayed", messages=replayed
+                    Kind.SPOOL_REPLAYED, health.path, f"{_messages(replayed)} replayed", messages=replayed
                 )
         self._runtime.notify()
         return True
@@ -368,11 +368,20 @@ class Replay:
             self.pause_seconds = 0.0
             self._alone = max(0, self._alone - len(messages))
         else:
-            await self._judge(spool, [messages[place] for place in sorted(places)], error)
+            is_of_primary = send.flow is not None and send.flow.primary_error is error
+            await self._judge(
+                spool, [messages[place] for place in sorted(places)], error, is_of_primary=is_of_primary
+            )
 
-    async def _judge(self, spool: Spool, messages: list[Spooled], error: Exception) -> None:
-        """A namespace did not accept messages."""
-        is_refused = is_of_the_message(error)
+    async def _judge(
+        self, spool: Spool, messages: list[Spooled], error: Exception, *, is_of_primary: bool
+    ) -> None:
+        """A namespace did not accept messages. ``is_of_primary``: the error is the answer of the entity itself."""
+        failure = classify(error)
+        # What a backlog queue refuses because of its settings the primary may still take. What the entity refuses, it refuses again.
+        is_refused = is_of_the_message(error) or (is_of_primary and failure is Failure.INVALID)
+        if is_of_primary and failure is Failure.NOT_FOUND:
+            self._is_gone(error)
         if is_refused and len(messages) > 1:
             self._alone = len(messages)
             self.pause_seconds = 0.0
@@ -380,6 +389,19 @@ class Replay:
             await self._keep(spool, messages[0], f"{type(error).__name__}: {error}"[:500])
         else:
             self._failed()
+
+    def _is_gone(self, error: Exception) -> None:
+        """The entity does not exist: new sends raise until a ping finds it, and what is in the spool waits for that."""
+        with self._state.lock:
+            why = f"{type(error).__name__}: {error}"[:200]
+            changes = self._health.found_gone(self._state.clock(), why, error)
+            if changes:
+                left = self._spooling._spools().waits(self._key)
+                text = (
+                    f"the entity does not exist, and {_messages(left)} in the spool wait until it is created"
+                )
+                self._state.note(self._health, text)
+            self._state.apply(self._health, changes)
 
     def _failed(self) -> None:
         self._works = False
@@ -404,6 +426,10 @@ class Replay:
             f"message {message.number} stays in the spool {spool.directory}: {reason}",
             is_loud=True,
         )
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
 
 
 def _left(send: Send, count: int) -> Sequence[int]:

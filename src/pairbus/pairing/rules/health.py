@@ -5,6 +5,8 @@
        +--------any success---------+                     ping: entity gone  v      | good ping
                                                                           REFUSING--+
 
+A replay of the spool that finds the entity gone leads to REFUSING from HEALTHY and SUSPECT, too.
+
 Rule 1: time arrives as ``now``, in milliseconds of a clock that never steps.
 Rule 2: every change of state goes through ``_enter`` and is returned to the caller exactly once (P45).
 Rule 3: a timer is a question: ``next_deadline`` says when to call ``tick``.
@@ -190,6 +192,14 @@ class EntityHealth:
             self.why = why
         return []
 
+    def found_gone(self, now: int, why: str, error: Exception) -> list[Change]:
+        """The primary answered that the entity does not exist, and somebody waits for it: pings look for it from here on."""
+        if self.state not in (Health.HEALTHY, Health.SUSPECT):
+            return []
+        change = self._enter(Health.REFUSING, now, why)
+        self.gone_error = error.with_traceback(None)
+        return [change]
+
     # --- by hand ----------------------------------------------------------------------------------
 
     def fail_over(self, now: int) -> list[Change]:
@@ -261,7 +271,7 @@ class EntityHealth:
         self.good_pings = 0
         if state is not Health.SUSPECT:
             self.suspect_since_ms = None
-        if state is Health.FAILED_OVER and not was_pinging:
+        if state in (Health.FAILED_OVER, Health.REFUSING) and not was_pinging:
             self.pings.start(now)
         elif state is Health.HEALTHY:
             self.pings.stop()
