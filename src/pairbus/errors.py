@@ -17,7 +17,7 @@ out too. ``pairbus`` exports all that a program needs.
     │   ├── UnknownTransaction · TransactionRolledBack · TransactionTimedOut
     │   └── ServerBusy                       retryable
     ├── StorageError                         StoreUnavailable · StoreCorrupt · StoreFailed (StoreFenced) · StoreFull
-    │                                        SpoolError (SpoolFull)
+    │                                        SpoolError (SpoolNotStored (SpoolFull))
     ├── BrokerNotReady                       a broker that was started did not come up, or ended
     ├── ManagementFailed                     a management request was refused or not answered
     └── PairingError                         two namespaces as one
@@ -367,7 +367,11 @@ class SpoolError(StorageError):
     """A spool, which keeps messages on this machine while no namespace takes them, cannot be opened, read or written."""
 
 
-class SpoolFull(SpoolError):
+class SpoolNotStored(SpoolError):
+    """A spool did not take messages, and it is certain that it has none of them."""
+
+
+class SpoolFull(SpoolNotStored):
     """A bound of a spool is reached, in bytes or in age: it takes nothing more, and keeps what it has."""
 
 

@@ -16,7 +16,10 @@ Rules
 -----
 Rule 1: nothing is removed before it was asked for. What cannot be delivered stays, with the reason.
 Rule 2: the messages of an entity are read in the order in which they were entered.
-Rule 3: an error of a commit belongs to all messages of it; whether they are stored is not known then.
+Rule 3: an error of a commit belongs to all messages of it. They are not stored if it came before the last step, or if that step
+found the disk full (``SpoolNotStored``). After any other error it is not known.
+Rule 4: a message that a namespace has does not wait any more, also while the disk is too full to remove it. It is removed later. A
+process that is killed before that repeats it, with the same message id.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pairbus.errors import SpoolError
+from pairbus.errors import SpoolError, SpoolNotStored
 
 FILE_NAME: Final = "spool.db"
 FORMAT: Final = "1"
@@ -126,8 +129,11 @@ class Spool:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         """Held while the file is used. Never taken while one has the other lock."""
+        self._is_committing = False
         self._written = threading.Condition(self._lock)
         self._is_writing = False
+        self._unsaved: dict[int, str | None] = {}
+        """Messages that have left and could not be removed, and those that are undeliverable and could not be marked, with the reason."""
         try:
             self._database = connect(self.file)
             self.about = self._prepare(about)
@@ -200,7 +206,7 @@ class Spool:
             if batch:
                 self._write(batch)
         except (sqlite3.Error, OSError) as caught:
-            error = SpoolError(f"the spool {self.file} cannot be written: {caught}")
+            error = _of_write(self.file, caught, is_begun=self._is_committing)
             error.__cause__ = caught
         with self._lock:
             for append in batch:
@@ -221,6 +227,7 @@ class Spool:
         database = self._database
         rows: list[tuple[int, int, int, int, bytes]] = []
         next_number = self._next_number
+        self._is_committing = False
         database.execute("BEGIN IMMEDIATE")
         try:
             for append in batch:
@@ -240,6 +247,7 @@ class Spool:
                 part = rows[at : at + ROWS_MAX]
                 places = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
                 database.execute(f"{_INSERT} {places}", [value for row in part for value in row])
+            self._is_committing = True
             database.execute("COMMIT")
             self._next_number = next_number
         except BaseException:
@@ -263,12 +271,15 @@ class Spool:
             left = size
             with self._reported():
                 rows = self._database.execute(
-                    f"{_SELECT} WHERE entity.key = ? AND reason IS NULL ORDER BY number LIMIT ?", (key, count)
+                    f"{_SELECT} WHERE entity.key = ? AND number >= ? AND reason IS NULL ORDER BY number LIMIT ?",
+                    (key, self._oldest(key)[0], count + len(self._unsaved)),
                 )
                 for row in rows:
+                    if row[0] in self._unsaved:
+                        continue
                     message = spooled(row)
                     left -= len(message.payload)
-                    if found and left < 0:
+                    if len(found) == count or (found and left < 0):
                         break
                     found.append(message)
                 rows.close()
@@ -277,22 +288,55 @@ class Spool:
     def remove(self, key: str, messages: Sequence[Spooled]) -> None:
         """A namespace has these messages, or a person has taken them. Durable when it returns."""
         with self._turn, self._reported():
-            self._change("DELETE FROM message WHERE number = ?", [(one.number,) for one in messages])
+            self._change("", [], [(one.number,) for one in messages])
             self._have_left(key, messages)
             with self._lock:
                 self.size -= _size_of(messages)
 
-    def mark_undeliverable(self, key: str, message: Spooled, reason: str) -> None:
-        """A message that no namespace will take: it stays, with the reason, and no other waits behind it."""
+    def delivered(self, key: str, messages: Sequence[Spooled]) -> None:
+        """A namespace has these messages: they do not wait any more. Raises SpoolError: they are removed later (``tidy``)."""
         with self._turn, self._reported():
-            self._change("UPDATE message SET reason = ? WHERE number = ?", [(reason, message.number)])
-            self._have_left(key, [message])
+            self._unsaved.update((one.number, None) for one in messages)
+            with self._lock:
+                self.size -= _size_of(messages)
+            self._have_left(key, messages)
+            self._save()
+
+    def mark_undeliverable(self, key: str, message: Spooled, reason: str) -> None:
+        """A message that no namespace will take: it stays, with the reason, and no other waits behind it.
+
+        Raises SpoolError: the reason is written later (``tidy``).
+        """
+        with self._turn, self._reported():
+            self._unsaved[message.number] = reason
             with self._lock:
                 self.contents[key].undeliverable += 1
+            self._have_left(key, [message])
+            self._save()
+
+    def tidy(self) -> None:
+        """Write what could not be written before: removals and reasons. Raises SpoolError."""
+        with self._turn, self._reported():
+            self._save()
+
+    @property
+    def is_tidy(self) -> bool:
+        return not self._unsaved
+
+    def _save(self) -> None:
+        if self._unsaved:
+            self._change(
+                "UPDATE message SET reason = ? WHERE number = ?",
+                [(reason, number) for number, reason in self._unsaved.items() if reason is not None],
+                [(number,) for number, reason in self._unsaved.items() if reason is None],
+            )
+            self._unsaved.clear()
 
     def find(self, key: str, number: int) -> Spooled | None:
         """A message that waits; None: it is gone, or no namespace takes it."""
         with self._turn, self._reported():
+            if number in self._unsaved:
+                return None
             row = self._database.execute(
                 f"{_SELECT} WHERE number = ? AND entity.key = ? AND reason IS NULL", (number, key)
             ).fetchone()
@@ -305,11 +349,18 @@ class Spool:
             self._count()
             return changed
 
-    def _change(self, statement: str, rows: Sequence[tuple[object, ...]]) -> int:
+    def _change(
+        self, statement: str, rows: Sequence[tuple[object, ...]], removed: Sequence[tuple[int]] = ()
+    ) -> int:
+        """Execute a statement for each row, and remove messages by number, in one transaction. How many rows changed."""
         database = self._database
+        changed = 0
         database.execute("BEGIN IMMEDIATE")
         try:
-            changed = database.executemany(statement, rows).rowcount
+            if rows:
+                changed = database.executemany(statement, rows).rowcount
+            if removed:
+                database.executemany("DELETE FROM message WHERE number = ?", removed)
             database.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -318,15 +369,23 @@ class Spool:
 
     def _have_left(self, key: str, messages: Sequence[Spooled]) -> None:
         """Messages of an entity do not wait any more."""
-        oldest = self._database.execute(
-            "SELECT at_ms FROM message WHERE entity = ? AND reason IS NULL ORDER BY number LIMIT 1",
-            (self._entities[key],),
-        ).fetchone()
         with self._lock:
             content = self.contents[key]
             content.count -= len(messages)
             content.size -= _size_of(messages)
-            content.oldest_ms = None if oldest is None else oldest[0]
+        _, content.oldest_ms = self._oldest(key)
+
+    def _oldest(self, key: str) -> tuple[int, int | None]:
+        """Number and time of the oldest message of an entity that waits."""
+        rows = self._database.execute(
+            "SELECT number, at_ms FROM message WHERE entity = ? AND reason IS NULL ORDER BY number",
+            (self._entities.get(key, 0),),
+        )
+        for number, at_ms in rows:
+            if number not in self._unsaved:
+                rows.close()
+                return number, at_ms
+        return 0, None
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -346,6 +405,8 @@ class Spool:
         with self._turn:
             if self._waiting:
                 self._commit_waiting()
+            with suppress(sqlite3.Error):
+                self._save()
             with suppress(sqlite3.Error):
                 self._database.close()
 
@@ -421,6 +482,14 @@ def read_messages(database: sqlite3.Connection) -> Iterator[Spooled]:
     """Every message of a spool, in the order in which they were entered."""
     for row in database.execute(f"{_SELECT} ORDER BY number"):
         yield spooled(row)
+
+
+def _of_write(file: Path, error: Exception, *, is_begun: bool) -> SpoolError:
+    """The error of an append. ``is_begun``: its last step, which makes it durable, has begun."""
+    text = f"the spool {file} cannot be written: {error}"
+    if not is_begun or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return SpoolNotStored(f"{text}. The message is not stored")
+    return SpoolError(f"{text}. It is not known whether the message is stored")
 
 
 def _size_of(messages: Sequence[Spooled]) -> int:

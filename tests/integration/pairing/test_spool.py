@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from pairbus import (
 )
 from pairbus.cli.pairing.spool import spool as spool_command
 from pairbus.cli.reports.reconcile import reconcile
+from pairbus.pairing.client import spooling
 from pairbus.sdk import message_bytes
 from pairbus.spool.store import Append
 from pairbus.testing import Namespace, Pair, Queue
@@ -227,19 +229,53 @@ def test_sends_to_an_entity_that_does_not_exist_raise_although_the_spool_has_mes
 ) -> None:
     with paired(pair, options(spool=tmp_path / "spool")) as client:
         kill(pair)
-        with client.get_queue_sender("later") as sender:
-            sender.send_messages(text("one"))
-            pair.primary.restart()
-            wait_until(lambda: client.health()["later"].state is Health.REFUSING, "it is known to be gone")
-            with pytest.raises(EntityGoneError):
-                sender.send_messages(text("two"))
-            assert client.health()["later"].spooled == 1
-            assert "pairing.refused" in [event.kind.value for event in client.events()]
-            with pair.primary.administration_client() as administration:
-                administration.create_queue("later")
-            wait_until(lambda: client.health()["later"].spooled == 0, "it is replayed once it exists")
-            sender.send_messages(text("three"))
+        client.get_queue_sender("later").send_messages(text("one"))
+    pair.secondary.restart()
+    pair.primary.restart()
+    with paired(pair, options(spool=tmp_path / "spool")) as client:
+        # This client has never sent to the entity, and knows of no outage.
+        sender = client.get_queue_sender("later")
+        wait_until(lambda: client.health()["later"].state is Health.REFUSING, "it is known to be gone")
+        with pytest.raises(EntityGoneError):
+            sender.send_messages(text("two"))
+        assert client.health()["later"].spooled == 1
+        assert "pairing.refused" in [event.kind.value for event in client.events()]
+        with pair.primary.administration_client() as administration:
+            administration.create_queue("later")
+        wait_until(lambda: client.health()["later"].spooled == 0, "it is replayed once it exists")
+        sender.send_messages(text("three"))
     assert bodies(pair.primary, "later", 2) == {"one": 1, "three": 1}
+
+
+def test_sends_go_direct_once_all_is_delivered_although_the_disk_is_full(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object) -> int:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(spooling, "PAUSE_SECONDS_MAX", 0.3)
+    with (
+        paired(pair, options(spool=tmp_path / "spool")) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        kill(pair)
+        sender.send_messages([text(0), text(1)])
+        spools = client._state.spools
+        assert spools is not None
+        (own,) = spools.all
+        with monkeypatch.context() as full:
+            full.setattr(own, "_change", fails)
+            full.setattr(own, "_write", fails)
+            pair.primary.restart()
+            wait_until(lambda: client.health()["orders"].spooled == 0, "all is delivered")
+            sender.send_messages(text(2))
+            assert client.statistics().to_primary == 1
+            assert not own.is_tidy
+        wait_until(lambda: own.is_tidy, "they are removed when there is space again")
+        kinds = [event.kind.value for event in client.events()]
+        assert kinds.count("pairing.spool_unusable") == 1
+    assert bodies(pair.primary, "orders", 3) == {"0": 1, "1": 1, "2": 1}
+    assert list((tmp_path / "spool").iterdir()) == []
 
 
 # --- a program that is killed ---------------------------------------------------------------------------

@@ -316,7 +316,7 @@ class SpoolWorld(World):
             client.client._sender_class = _Overtaking  # type: ignore[misc, assignment]
 
     def _watch_spool(self, spool: Spool) -> None:
-        write, remove, read = spool._write, spool.remove, spool.first
+        write, remove, read = spool._write, spool.delivered, spool.first
 
         def written(batch: Sequence[Append]) -> None:
             write(batch)
@@ -332,7 +332,7 @@ class SpoolWorld(World):
             remove(key, messages)
 
         spool._write = written  # type: ignore[method-assign, assignment]
-        spool.remove = removed  # type: ignore[method-assign]
+        spool.delivered = removed  # type: ignore[method-assign]
         if self.planted == "acknowledged_before_durable":
             spool.commit = lambda append: setattr(append, "is_done", True)  # type: ignore[method-assign]
         if self.planted == "replayed_before_durable":

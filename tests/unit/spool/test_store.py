@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.errors import SpoolError
+from pairbus.errors import SpoolError, SpoolNotStored
 from pairbus.spool.store import About, Append, Spool
 
 ABOUT = About("contoso", "contoso.example:5672")
@@ -63,6 +63,63 @@ def test_what_is_removed_stays_removed_and_what_is_undeliverable_stays_with_its_
     assert again.waits("orders") == 0
     assert again.retry_undeliverable() == 1
     assert everything(again) == [b"two"]
+
+
+def test_what_a_namespace_has_does_not_wait_while_the_disk_is_too_full_to_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path, ABOUT)
+    keep(spool, b"one", b"two", at_ms=1_000)
+    keep(spool, b"three", b"four", at_ms=2_000)
+    one, two, three, four = spool.first("orders", 10, 1 << 20)
+
+    with monkeypatch.context() as full:
+        full.setattr(spool, "_change", disk_is_full)
+        with pytest.raises(SpoolError, match="disk is full"):
+            spool.delivered("orders", [one, two])
+        with pytest.raises(SpoolError, match="disk is full"):
+            spool.mark_undeliverable("orders", three, "no session id")
+        content = spool.contents["orders"]
+        assert (content.count, content.undeliverable, content.oldest_ms) == (1, 1, 2_000)
+        assert spool.first("orders", 10, 1 << 20) == [four]
+        assert spool.find("orders", one.number) is None
+        with pytest.raises(SpoolError):
+            spool.tidy()
+        assert set(spool._unsaved) == {1, 2, 3}
+
+    spool.tidy()
+    assert spool.is_tidy
+    spool.delivered("orders", [four])
+    with sqlite3.connect(spool.file) as reader:
+        assert reader.execute("SELECT number, reason FROM message").fetchall() == [(3, "no session id")]
+
+
+def test_a_file_of_which_all_messages_are_delivered_counts_as_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path, ABOUT)
+    keep(spool, b"one")
+    monkeypatch.setattr(spool, "_change", disk_is_full)
+    with pytest.raises(SpoolError):
+        spool.delivered("orders", spool.first("orders", 10, 1 << 20))
+    spool.close()
+    assert spool.is_empty
+
+
+def disk_is_full(*_given: object) -> int:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_an_append_that_does_not_fit_is_certainly_not_stored(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, ABOUT)
+    spool._database.execute("PRAGMA max_page_count = 10").fetchone()
+
+    with pytest.raises(SpoolNotStored, match="is not stored"):
+        keep(spool, b"x" * 100_000)
+
+    assert everything(spool) == []
+    keep(spool, b"small")
+    assert everything(spool) == [b"small"]
 
 
 def test_numbers_are_never_used_again(tmp_path: Path) -> None:

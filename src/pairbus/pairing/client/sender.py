@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from pairbus.errors import PairbusError, PairingError, SpoolError, SpoolFull, UsageError
+from pairbus.errors import PairbusError, PairingError, SpoolError, SpoolNotStored, UsageError
 from pairbus.pairing.client import ordering
 from pairbus.pairing.client.limits import BACKLOG_LIMIT_BYTES, ENVELOPE_BYTES, check_header, check_size
 from pairbus.pairing.client.send import (
@@ -475,7 +475,7 @@ class SenderCore:
             )
         except SpoolError as refused:
             flow = self._flow_of(send)
-            if not isinstance(refused, SpoolFull):
+            if not isinstance(refused, SpoolNotStored):
                 flow.is_in_doubt = True
             raise SpoolRefusedError(str(refused)) from (cause or error or refused)
         self._tally.spooled += len(payloads)

@@ -64,6 +64,8 @@ class Spooling:
         self._runtime = client._runtime
         self._replaying: dict[str, tuple[int, object]] = {}
         """The entities that are replayed, each with the process (a forked one has no threads) and the task that does it."""
+        self._tidying = 0
+        """The process whose task removes what could not be removed; 0: there is none."""
         self._in_flight: set[tuple[Spool, int]] = set()
         self._withheld: set[tuple[Spool, int]] = set()
         """Messages that are being cancelled."""
@@ -180,6 +182,44 @@ class Spooling:
                 return
             await self._runtime.wait_for_change(token, left_ms / 1000)
 
+    async def _rest(self, seconds: float) -> None:
+        """Wait, or until the client is closed."""
+        until_ms = self._state.clock() + round(seconds * 1000)
+        while not self._client._is_ended:
+            token = self._runtime.change_token()
+            left_ms = until_ms - self._state.clock()
+            if left_ms <= 0:
+                return
+            await self._runtime.wait_for_change(token, left_ms / 1000)
+
+    def is_untidy(self, health: EntityHealth, error: SpoolError) -> None:
+        """What has left a spool cannot be removed from its file: sends do not wait for that. It is tried again until it works."""
+        with self._state.lock:
+            if self._tidying == os.getpid() or self._client._is_ended:
+                return
+            self._tidying = os.getpid()
+            text = (
+                f"{error}. Messages that a namespace has cannot be removed, and it is tried again; if the program is killed before, "
+                "the next one repeats them, with the same message ids"
+            )
+            self._state.emit(Kind.SPOOL_UNUSABLE, health.path, text, is_loud=True)
+            self._runtime.spawn(self._tidy)
+
+    async def _tidy(self) -> None:
+        """Remove what could not be removed, until that is done or the client is closed, which tries once more."""
+        while not self._client._is_ended:
+            await self._rest(PAUSE_SECONDS_MAX)
+            with self._state.lock:
+                untidy = [spool for spool in self._spools().all if not spool.is_tidy]
+                if not untidy:
+                    self._tidying = 0
+                    return
+            for spool in untidy:
+                try:
+                    await self._runtime.blocking(spool.tidy)
+                except SpoolError as error:
+                    logger.warning("%s", error, extra={"event": "pairing.spool_unusable"})
+
     def ended(self, health: EntityHealth, key: str, replayed: int) -> bool:
         """Whether the spool has nothing of an entity any more. Then its sends go to a namespace again."""
         with self._state.lock:
@@ -275,15 +315,11 @@ class Replay:
         self._alone = 0
         """How many messages are sent one by one, because a batch with them was refused."""
         self._replayed = 0
-        self._accepted: tuple[Spool, list[Spooled]] | None = None
-        """Messages that a namespace has, and that could not be removed: they must not be sent again."""
         self.pause_seconds = 0.0
 
     async def turn(self) -> bool:
         """Send the oldest messages. True: nothing is left. ``pause_seconds`` says how long to wait before the next turn."""
         try:
-            if self._accepted is not None:
-                await self._remove(*self._accepted)
             found = await self._runtime.blocking(
                 self._spooling._spools().first,
                 self._key,
@@ -411,13 +447,17 @@ class Replay:
         )
 
     async def _remove(self, spool: Spool, messages: list[Spooled]) -> None:
-        self._accepted = spool, messages
-        await self._runtime.blocking(spool.remove, self._key, messages)
-        self._accepted = None
         self._replayed += len(messages)
+        try:
+            await self._runtime.blocking(spool.delivered, self._key, messages)
+        except SpoolError as error:
+            self._spooling.is_untidy(self._health, error)
 
     async def _keep(self, spool: Spool, message: Spooled, reason: str) -> None:
-        await self._runtime.blocking(spool.mark_undeliverable, self._key, message, reason)
+        try:
+            await self._runtime.blocking(spool.mark_undeliverable, self._key, message, reason)
+        except SpoolError as error:
+            self._spooling.is_untidy(self._health, error)
         self._alone = max(0, self._alone - 1)
         self.pause_seconds = 0.0
         self._state.emit(
