@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from pairbus.errors import RemoteProtocolError
 from pairbus.pairing.parking import message_id_text
@@ -14,13 +15,15 @@ from pairbus.sdk import sections
 from pairbus.spool import reading
 from pairbus.spool.store import Spooled
 
+DAMAGED: Final = "its bytes are damaged"
+"""The detail of a message whose checksum is another one."""
 _DATA = 0x75
 _GROUP = 10
 
 
-def rows(root: Path) -> Iterator[dict[str, object]]:
-    """One row for each message in the spools of a directory. Raises SpoolError."""
-    for directory, message in reading.messages(root):
+def rows(root: Path, problems: list[str]) -> Iterator[dict[str, object]]:
+    """One row for each message in the spools of a directory; ``problems`` gets a sentence for each spool that is damaged."""
+    for directory, message in reading.messages(root, problems):
         yield row_of(directory, message)
 
 
@@ -32,7 +35,7 @@ def row_of(directory: Path, message: Spooled) -> dict[str, object]:
         "entity": message.path,
         "time": datetime.fromtimestamp(message.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         "kind": "held",
-        "detail": "its bytes are damaged" if message.is_damaged else message.reason or "",
+        "detail": DAMAGED if message.is_damaged else message.reason or "",
     }
     try:
         parts = sections.split(message.payload)

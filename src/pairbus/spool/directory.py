@@ -254,10 +254,14 @@ def retry_undeliverable(root: Path) -> int:
     for directory in spool_directories(root):
         lock = take_lock(directory)
         if lock is not None:
-            spool = Spool(directory, About("", ""))
-            count += spool.retry_undeliverable()
-            spool.close()
-            os.close(lock)
+            try:
+                spool = Spool(directory, About("", ""))
+                count += spool.retry_undeliverable()
+                spool.close()
+            except SpoolError:
+                continue  # damaged: whoever lists the directory says so
+            finally:
+                os.close(lock)
     return count
 
 

@@ -13,6 +13,7 @@ from pairbus.errors import SpoolError
 from pairbus.spool.directory import spool_directories, take_lock
 from pairbus.spool.store import (
     FILE_NAME,
+    WAY_OUT,
     About,
     Content,
     Spooled,
@@ -33,34 +34,36 @@ class Listed:
     is_in_use: bool
 
 
-def listed(root: Path) -> list[Listed]:
-    """Every spool below a directory. Raises SpoolError for a directory that is not there, and for a file that is damaged."""
-    found = []
+def listed(root: Path) -> tuple[list[Listed], list[str]]:
+    """Every spool below a directory, and what is wrong with those that cannot be read. Raises SpoolError: no such directory."""
+    found: list[Listed] = []
+    problems: list[str] = []
     for directory in directories(root):
-        with closing(_open(directory)) as database:
-            try:
+        try:
+            with closing(_open(directory)) as database:
                 about, contents = read_about(database, directory / FILE_NAME), read_contents(database)
-            except sqlite3.Error as error:
-                raise _damaged(directory, error) from error
+        except (sqlite3.Error, SpoolError) as error:
+            problems.append(_problem(directory, error))
+            continue
         lock = take_lock(directory)
         if lock is not None:
             os.close(lock)
         found.append(Listed(directory, about, contents, lock is None))
-    return found
+    return found, problems
 
 
-def messages(root: Path) -> Iterator[tuple[Path, Spooled]]:
-    """Every message of every spool below a directory, each spool in its order.
+def messages(root: Path, problems: list[str]) -> Iterator[tuple[Path, Spooled]]:
+    """Every message of every spool below a directory, each spool in its order. Raises SpoolError: no such directory.
 
-    Raises SpoolError where a file is damaged; what was readable before that place has come by then.
+    ``problems`` gets a sentence for each spool of which not everything can be read. What can be read comes.
     """
     for directory in directories(root):
-        with closing(_open(directory)) as database:
-            try:
+        try:
+            with closing(_open(directory)) as database:
                 for message in read_messages(database):
                     yield directory, message
-            except sqlite3.Error as error:
-                raise _damaged(directory, error) from error
+        except (sqlite3.Error, SpoolError) as error:
+            problems.append(_problem(directory, error))
 
 
 def directories(root: Path) -> list[Path]:
@@ -73,11 +76,13 @@ def directories(root: Path) -> list[Path]:
 def _open(directory: Path) -> sqlite3.Connection:
     try:
         database = connect(directory / FILE_NAME)
-        database.execute("PRAGMA query_only = 1")
-    except (sqlite3.Error, OSError) as error:
-        raise _damaged(directory, error) from error
+    except OSError as error:
+        raise SpoolError(_problem(directory, error)) from error
+    database.execute("PRAGMA query_only = 1")
     return database
 
 
-def _damaged(directory: Path, error: Exception) -> SpoolError:
-    return SpoolError(f"the spool {directory / FILE_NAME} cannot be read: {error}")
+def _problem(directory: Path, error: Exception) -> str:
+    if isinstance(error, SpoolError):
+        return str(error)
+    return f"the spool {directory / FILE_NAME} cannot be read: {error}. {WAY_OUT}"

@@ -46,6 +46,14 @@ CHECKPOINT_PAGES: Final = 4_000
 ROWS_MAX: Final = 100
 """Messages that are written with one statement."""
 
+WAY_OUT: Final = (
+    "If the file is damaged, `pairbus spool export` writes what can still be read of it; `sqlite3 COPY .recover`, on a copy of its "
+    "directory, may find more. Move the directory away afterwards"
+)
+
+SALVAGED_MAX: Final = 1_000_000
+"""How many numbers are tried one by one when a file is damaged."""
+
 _SCHEMA: Final = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entity (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, path TEXT NOT NULL);
@@ -66,10 +74,14 @@ _SELECT: Final = "SELECT number, path, at_ms, payload, reason, checksum FROM mes
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Which primary the messages of a spool are for: its name, and its address as passports have it. No secrets."""
+    """Which primary the messages of a spool are for: its name, and its address as passports have it. No secrets.
+
+    ``queues``: how many backlog queues the program that wrote the spool uses; 0: not known.
+    """
 
     primary: str
     address: str
+    queues: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +151,7 @@ class Spool:
             self.about = self._prepare(about)
             self._count()
         except (sqlite3.Error, OSError) as error:
-            raise SpoolError(
-                f"the spool {self.file} cannot be opened: {error}. If the file is damaged, move its directory away and read it with "
-                "`pairbus spool export`"
-            ) from error
+            raise SpoolError(f"the spool {self.file} cannot be opened: {error}. {WAY_OUT}") from error
 
     def _prepare(self, about: About) -> About:
         database = self._database
@@ -161,7 +170,12 @@ class Spool:
         except BaseException:
             database.rollback()
             raise
-        return read_about(database, self.file)
+        found = read_about(database, self.file)
+        if about.queues and about.queues != found.queues:
+            # Nothing depends on it but a replay by hand: a full disk must not keep the spool from being opened.
+            with suppress(sqlite3.Error):
+                database.execute("INSERT OR REPLACE INTO about VALUES ('queues', ?)", (str(about.queues),))
+        return found
 
     def _count(self) -> None:
         self._entities = dict(self._database.execute("SELECT key, id FROM entity"))
@@ -445,7 +459,12 @@ def read_about(database: sqlite3.Connection, file: Path) -> About:
             f"the spool {file} has the format {found.get('format')!r}, and this version of pairbus reads {FORMAT!r}: use the version "
             "that wrote it"
         )
-    return About(str(found.get("primary", "")), str(found.get("address", "")))
+    queues = str(found.get("queues", ""))
+    return About(
+        str(found.get("primary", "")),
+        str(found.get("address", "")),
+        int(queues) if queues.isdecimal() else 0,
+    )
 
 
 def read_contents(database: sqlite3.Connection) -> dict[str, Content]:
@@ -479,9 +498,31 @@ def spooled(row: Sequence[object]) -> Spooled:
 
 
 def read_messages(database: sqlite3.Connection) -> Iterator[Spooled]:
-    """Every message of a spool, in the order in which they were entered."""
-    for row in database.execute(f"{_SELECT} ORDER BY number"):
-        yield spooled(row)
+    """Every message of a spool, in the order in which they were entered.
+
+    Where the file is damaged, those that are readable one by one. Then raises sqlite3.Error.
+    """
+    last = 0
+    try:
+        for row in database.execute(f"{_SELECT} ORDER BY number"):
+            message = spooled(row)
+            last = message.number
+            yield message
+    except sqlite3.DatabaseError:
+        for number in range(last + 1, min(_highest(database), last + SALVAGED_MAX) + 1):
+            with suppress(sqlite3.DatabaseError):
+                found = database.execute(f"{_SELECT} WHERE number = ?", (number,)).fetchone()
+                if found is not None:
+                    yield spooled(found)
+        raise
+
+
+def _highest(database: sqlite3.Connection) -> int:
+    """The highest number that a message ever had; 0 when that cannot be read."""
+    with suppress(sqlite3.DatabaseError):
+        found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'message'").fetchone()
+        return 0 if found is None else int(found[0])
+    return 0
 
 
 def _of_write(file: Path, error: Exception, *, is_begun: bool) -> SpoolError:

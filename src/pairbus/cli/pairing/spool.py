@@ -16,11 +16,12 @@ from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import progress_bar, show, silence_logs, stop_on_signals, table_lines
 from pairbus.cli.kit.pair import PairFlags, refusals
-from pairbus.errors import SpoolError, UsageError
+from pairbus.errors import UsageError
 from pairbus.reports.text import duration_text, many
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.sync import PairedServiceBusClient
+    from pairbus.spool.reading import Listed
 
 EPILOG: Final = """\b
 Examples:
@@ -29,11 +30,13 @@ Examples:
   pairbus spool export /var/lib/shop/spool --output messages.jsonl
 
 \b
-Exit codes: 0 done, 1 nothing was found or something is left, 2 wrong usage, 3 could not reach the namespace or was refused.
+Exit codes: 0 done, 1 nothing was found or something is left, 2 wrong usage, 3 could not reach the namespace or was refused, or a
+spool is damaged.
 """
 EXAMPLE: Final = "\b\nExample:\n  pairbus spool "
 COLUMNS: Final = ("spool", "primary", "entity", "messages", "bytes", "oldest_age", "undeliverable", "in_use")
 POLL_SECONDS: Final = 0.2
+EXIT_DAMAGED: Final = 3
 
 spool = HelpfulGroup(
     "spool", help="List, replay or export messages that wait on this machine for a namespace.", epilog=EPILOG
@@ -54,7 +57,8 @@ def list_spool(flags: ListFlags) -> int:
 
     now = wall_ms()
     rows: list[dict[str, object]] = []
-    for one in listed(Path(flags.directory)):
+    spools, problems = listed(_directory(flags.directory))
+    for one in spools:
         for content in one.contents.values():
             age_ms = None if content.oldest_ms is None else max(0, now - content.oldest_ms)
             rows.append(
@@ -72,15 +76,35 @@ def list_spool(flags: ListFlags) -> int:
                 }
             )
     show(rows, flags.as_json, table_lines(rows, COLUMNS) if rows else [])
-    if not rows:
+    if not rows and not problems:
         click.echo(f"no message waits in {flags.directory}", err=True)
-    return 0 if rows else 1
+    return _ended(problems, 0 if rows else 1)
+
+
+def _directory(given: str) -> Path:
+    root = Path(given)
+    if not root.is_dir():
+        raise UsageError(
+            f"there is no spool directory {given}: give the one that the program names as its spool"
+        )
+    return root
+
+
+def _ended(problems: list[str], code: int) -> int:
+    """The exit code, after a line for each spool that is damaged."""
+    for problem in problems:
+        click.echo(problem, err=True)
+    return EXIT_DAMAGED if problems else code
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayFlags(PairFlags):
     directory: str = argument()
-    queues: int = option("How many backlog queues.", 10, minimum=1)
+    queues: int | None = option(
+        "How many backlog queues.  [default: as many as the program has that wrote the spool]",
+        None,
+        minimum=1,
+    )
     undeliverable: bool = option("Try messages again that a namespace has refused.", False)
     timeout: float = option("Stop when nothing was replayed for this many seconds.", 60.0, minimum=1.0)
     primary_aliases: tuple[str, ...] = option(
@@ -95,18 +119,20 @@ class ReplayFlags(PairFlags):
 def replay(flags: ReplayFlags) -> int:
     """Send the messages in DIRECTORY that no program has open: to the primary, or to the backlog while that is away."""
     from pairbus.pairing.client.sync import PairedServiceBusClient
-    from pairbus.pairing.options import SendAvailabilityOptions
+    from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, SendAvailabilityOptions
     from pairbus.spool.directory import retry_undeliverable
-    from pairbus.spool.reading import directories, listed
+    from pairbus.spool.reading import listed
 
-    root = Path(flags.directory)
-    if not directories(root):
-        click.echo(f"no message waits in {root}", err=True)
-        return 1
+    root = _directory(flags.directory)
+    spools, problems = listed(root)
+    if not spools:
+        if not problems:
+            click.echo(f"no message waits in {root}", err=True)
+        return _ended(problems, 1)
     primary, secondary = flags.both
-    for one in listed(root):
-        if one.is_in_use:
-            click.echo(f"spool {one.directory} is in use: the program that has it open replays it", err=True)
+    # The drain of the program looks into its own queues alone: nothing may go to others.
+    known = [one.about.queues for one in spools if one.about.queues and not one.is_in_use]
+    queues = flags.queues or min(known, default=BACKLOG_QUEUE_COUNT_DEFAULT)
     silence_logs("azure", "pairbus")
     ca_file = flags.ca_file()
     trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file is not None else {}
@@ -114,9 +140,7 @@ def replay(flags: ReplayFlags) -> int:
         client = PairedServiceBusClient.from_connection_strings(
             primary,
             secondary,
-            options=SendAvailabilityOptions(
-                backlog_queue_count=flags.queues, spool=root, spool_max_bytes=1 << 62
-            ),
+            options=SendAvailabilityOptions(backlog_queue_count=queues, spool=root, spool_max_bytes=1 << 62),
             primary_namespace=flags.namespace,
             primary_aliases=flags.primary_aliases,
             management=dict(trust),
@@ -127,7 +151,26 @@ def replay(flags: ReplayFlags) -> int:
             if flags.undeliverable:
                 retry_undeliverable(root)
             client.pair()
-            return _wait(client, flags.timeout)
+            code = _wait(client, flags.timeout)
+            own = {one.directory for one in client._state.spools.all} if client._state.spools else set()
+    others = [one for one in listed(root)[0] if one.directory not in own]
+    return _ended(problems, _left_by_others(others) or code)
+
+
+def _left_by_others(spools: list[Listed]) -> int:
+    """Name the spools that this command could not open. 1 when messages wait in them."""
+    code = 0
+    for one in spools:
+        count = sum(content.count for content in one.contents.values())
+        if count:
+            why = (
+                "a program has it open, which replays it"
+                if one.is_in_use
+                else f"it is for {one.about.primary} at {one.about.address} (--primary-alias)"
+            )
+            click.echo(f"{many(count, 'message')} left in {one.directory}: {why}", err=True)
+            code = 1
+    return code
 
 
 def _wait(client: PairedServiceBusClient, seconds: float) -> int:
@@ -177,11 +220,13 @@ def export(flags: ExportFlags) -> int:
     """Write every message in DIRECTORY as a line of JSON. The messages stay in the spool.
 
     Each line has the entity, the time, the message id, the body as text, why a namespace refused the message (detail), and all bytes of
-    the AMQP message in base64 (raw). `pairbus reconcile --backlog` and `--sent` read such a file.
+    the AMQP message in base64 (raw). `pairbus reconcile --spool` reads such a file. Of a damaged spool, what can be read is written.
     """
     from pairbus.pairing.spool_rows import rows
 
     count = 0
+    problems: list[str] = []
+    root = _directory(flags.directory)
     with ExitStack() as stack:
         out = sys.stdout
         if flags.output is not None:
@@ -189,13 +234,9 @@ def export(flags: ExportFlags) -> int:
                 out = stack.enter_context(Path(flags.output).open("x", encoding="utf-8"))
             except OSError as error:
                 raise UsageError(f"--output {flags.output} cannot be written: {error.strerror}") from None
-        try:
-            for row in rows(Path(flags.directory)):
-                out.write(json.dumps(row, ensure_ascii=False) + "\n")
-                count += 1
-        except SpoolError as error:
-            click.echo(f"{many(count, 'message')} written before the damage", err=True)
-            raise error from None
+        for row in rows(root, problems):
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
     if flags.output is not None:
         click.echo(f"{many(count, 'message')} in {flags.output}")
-    return 0 if count else 1
+    return _ended(problems, 0 if count else 1)

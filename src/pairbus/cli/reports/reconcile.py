@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,12 +80,13 @@ def reconcile(options: ReconcileFlags) -> int:
     from pairbus.reports.views.terminal import print_document
 
     check_outputs([options.html_file], [options.out])
+    spools = Spools()
     locations = {
         SENT: options.sent,
         RECEIVED: options.received,
         BACKLOG: options.backlog,
         DEAD_LETTER: options.dead_letter,
-        SPOOL: [listing for place in options.spool for listing in _listings(place)],
+        SPOOL: [listing for place in options.spool for listing in _listings(place, spools)],
     }
     with computing("pairbus reconcile", "comparing the ledgers", options, locations, AUDIT) as work:
         check_whole(work.inputs)
@@ -108,12 +109,38 @@ def reconcile(options: ReconcileFlags) -> int:
         click.echo(json.dumps(certificate_json(certificate)))
     else:
         print_document(certificate_document(certificate))
-    return {LOSS: EXIT_LOSS, HOLDS: 0}.get(certificate.verdict, EXIT_UNPROVEN)
+    return _ended(spools, {LOSS: EXIT_LOSS, HOLDS: 0}.get(certificate.verdict, EXIT_UNPROVEN))
 
 
-def _listings(place: str) -> list[str]:
+@dataclass(slots=True)
+class Spools:
+    """What was wrong in the spools."""
+
+    problems: list[str] = field(default_factory=list)
+    damaged: int = 0
+    """Messages whose bytes are damaged."""
+
+
+def _ended(spools: Spools, code: int) -> int:
+    """The exit code, after what the certificate does not count."""
+    from pairbus.reports.text import many
+
+    for problem in spools.problems:
+        click.echo(f"{problem}. The certificate lacks what could not be read of it", err=True)
+    if spools.damaged:
+        click.echo(
+            f"damaged in a spool: {many(spools.damaged, 'message')}. The certificate does not count them, and they cannot be delivered as "
+            "they were sent; `pairbus spool export` shows them",
+            err=True,
+        )
+    if spools.damaged and code == 0:
+        return EXIT_LOSS
+    return EXIT_UNPROVEN if spools.problems and code == 0 else code
+
+
+def _listings(place: str, spools: Spools) -> list[str]:
     """The files that list what is in a spool. Of a spool directory one is made, and goes when the command ends; none if it is empty."""
-    from pairbus.pairing.spool_rows import rows
+    from pairbus.pairing.spool_rows import DAMAGED, rows
     from pairbus.spool.directory import spool_directories
 
     root = Path(place)
@@ -122,6 +149,9 @@ def _listings(place: str) -> list[str]:
     folder = click.get_current_context().with_resource(TemporaryDirectory(prefix="pairbus-spool-"))
     listing = Path(folder) / "spool.jsonl"
     with listing.open("w", encoding="utf-8") as file:
-        for row in rows(root):
+        for row in rows(root, spools.problems):
+            if row["detail"] == DAMAGED:
+                spools.damaged += 1
+                continue
             file.write(json.dumps({name: row[name] for name in LEDGER_COLUMNS}) + "\n")
     return [str(listing)] if listing.stat().st_size else []
