@@ -12,7 +12,6 @@ A queue that one drain empties from its first number on costs nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +32,6 @@ LOOK_MS_MAX: Final = 5_000
 FOLLOW_MS: Final = 300_000
 """How long a message waits for the one of another backlog queue that it follows."""
 
-logger = logging.getLogger("pairbus.syphon")
 
 _Waiting = tuple[BacklogMessage, Follows]
 """A message, and what it follows in another backlog queue."""
@@ -186,7 +184,6 @@ class OlderMessages:
             f"message {message.sequence_number} of {message.queue} has waited {self._follow_ms // 1000} s for older "
             f"messages of {message.order_key!r} in {queues}: it is delivered now, and they may arrive after it"
         )
-        logger.warning("%s", sentence, extra={"event": "syphon.order_given_up", "queue": message.queue})
         self._observer.order_given_up(message, sentence)
 
     async def _present(

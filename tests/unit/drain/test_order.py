@@ -364,7 +364,9 @@ def test_a_session_that_moved_waits_for_its_former_queue(loop: VirtualLoop) -> N
     assert sent(run(loop, 2, work, locking=True)) == [5, 1, 2, 3, 4]
 
 
-def test_a_message_follows_no_longer_than_allowed_and_the_drain_says_so(loop: VirtualLoop) -> None:
+def test_a_message_follows_no_longer_than_allowed_and_the_drain_says_so_once(
+    loop: VirtualLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work(kit: Kit) -> None:
         old, new = inbox_of(kit), inbox_of(kit, 1)
         put(old, 1, "s")
@@ -380,6 +382,7 @@ def test_a_message_follows_no_longer_than_allowed_and_the_drain_says_so(loop: Vi
 
     kit = run(loop, 2, work, locking=True)
 
+    assert not [record for record in caplog.records if "delivered now" in record.getMessage()], "said twice"
     assert [text for kind, text in kit.events if kind == "order given up"] == [
         "message 3 of p/x-servicebus-transfer/1 has waited 300 s for older messages of 's' in "
         "p/x-servicebus-transfer/0: it is delivered now, and they may arrive after it"

@@ -24,8 +24,9 @@ from pairbus.pairing.client.state import PairingState
 from pairbus.pairing.errors import MessageTooLargeForBacklogError
 from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.options import SendAvailabilityOptions
-from pairbus.pairing.parking import Passport
+from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules.health import Health
+from pairbus.pairing.rules.order import Oldest
 from pairbus.sdk import message_bytes
 
 
@@ -223,3 +224,21 @@ def test_headroom_knows_the_limit_of_all_properties_together() -> None:
     with pytest.raises(MessageTooLargeForBacklogError, match="properties of the parked message") as caught:
         check_header(parked, [small, full, over])
     assert (caught.value.limit, caught.value.size) == (65_536, header_bytes(parked[2]))
+
+
+def test_a_fence_that_stands_through_two_failovers_counts_once_and_its_event_names_the_session() -> None:
+    state = make(options=SendAvailabilityOptions(order="session"))
+    state.health_of("Orders").parked = 3
+    key, last = ("orders", "s1"), Follows("q0", "f", 1)
+    for _ in range(2):
+        state.fail_over("Orders")
+        state.order.accepted(key, "q0", last, 0, Oldest("m", "q0", 1), 5_000)
+        state.mark_healthy("Orders")
+
+    stands = [event for event in state.events.history() if event.kind is Kind.FENCE_STANDS]
+    assert [(event.data["sessions"], event.data["names"]) for event in stands] == [(1, ["s1"])] * 2
+    assert stands[0].text == "session 's1' goes on being parked until its parked messages have arrived"
+    assert state.counters.fences == 1
+    state.fences_lifted([key, ("orders", "never fenced")])
+    assert state.counters.fences_lifted == 1
+    assert "3 messages parked so far, the last in None" in state.explain("orders")

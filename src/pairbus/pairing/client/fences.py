@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from pairbus.pairing.client.state import FENCE_NAMES_MAX
 from pairbus.pairing.errors import NoListenRightError
 from pairbus.pairing.events import Kind
 from pairbus.pairing.order_keys import seen_of
@@ -30,8 +31,6 @@ PAUSE_MS_MIN: Final = 200
 PAUSE_MS_MAX: Final = 5_000
 HELD_PAUSE_MS: Final = 50
 """The pause between looks while sends wait for the last messages of their session."""
-NAMES_MAX: Final = 5
-"""How many sessions an event names."""
 
 
 class Fences:
@@ -182,8 +181,8 @@ class Fences:
         state = self._state
         with state.lock:
             report = self._book.end_look(look, state.clock())
-            state.counters.fences += len(report.fenced)
-            state.counters.fences_lifted += len(report.lifted)
+            state.fences_stand(report.fenced)
+            state.fences_lifted(report.lifted)
             self._tell(
                 Kind.FENCE_STANDS, report.fenced, f"parked in {look.queue}: later sends go behind them"
             )
@@ -199,7 +198,7 @@ class Fences:
 
     def _tell(self, kind: Kind, keys: list[Key], text: str) -> None:
         for entity, count in Counter(key[0] for key in keys).items():
-            names = [key[1] for key in keys if key[0] == entity][:NAMES_MAX]
+            names = [key[1] for key in keys if key[0] == entity][:FENCE_NAMES_MAX]
             path = self._state.path_of(entity)
             shown = ", ".join(repr(name) for name in names) + (", …" if count > len(names) else "")
             what = f"messages of session {shown}" if count == 1 else f"messages of {count} sessions ({shown})"

@@ -10,7 +10,7 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -24,7 +24,7 @@ from pairbus.pairing.options import SendAvailabilityOptions, Trigger, millisecon
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules.flow import Choice, SendFlow
 from pairbus.pairing.rules.health import Change, EntityHealth, EntityReport, Health
-from pairbus.pairing.rules.order import OrderBook, SendOrder
+from pairbus.pairing.rules.order import Key, OrderBook, SendOrder
 from pairbus.pairing.rules.rotation import Chooser, Rotation
 from pairbus.pairing.rules.trigger import counts
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
@@ -33,6 +33,8 @@ from pairbus.spool.store import Content
 
 NAMES_MAX: Final = 20
 """How many known entities an error about an unknown one lists."""
+FENCE_NAMES_MAX: Final = 5
+"""How many sessions an event names."""
 DECISIONS_MAX: Final = 200
 """How many lines of history ``explain`` keeps per entity."""
 
@@ -104,6 +106,8 @@ class PairingState:
         self.order = OrderBook(milliseconds(options.fence_timeout), options.fence_policy)
         """Knows nothing and is never busy while the options ask for no order."""
         self.keeps_order = options.order != "relaxed"
+        self._fences: set[Key] = set()
+        """The sessions that are counted as fenced, until their fences are lifted."""
         self._detours = 0
         self._process = os.getpid()
         self.spools: Spools | None = None
@@ -264,9 +268,28 @@ class PairingState:
         elif change.after is Health.HEALTHY:
             known = self.order.recovered(entity, change.at_ms, self.wall_clock())
             if known:
-                self.counters.fences += len(known)
-                text = f"{len(known)} sessions go on being parked until their parked messages have arrived"
-                self.emit(Kind.FENCE_STANDS, change.path, text, sessions=len(known))
+                self.fences_stand(known)
+                names = [name for _, name in known[:FENCE_NAMES_MAX]]
+                text = (
+                    f"session {names[0]!r} goes on being parked until its parked messages have arrived"
+                    if len(known) == 1
+                    else f"{len(known)} sessions go on being parked until their parked messages have arrived"
+                )
+                self.emit(Kind.FENCE_STANDS, change.path, text, sessions=len(known), names=names)
+
+    def fences_stand(self, keys: Iterable[Key]) -> None:
+        """Count fences. One that stands since an earlier failback is not counted again. Called under the lock."""
+        new = set(keys).difference(self._fences)
+        self._fences |= new
+        self.counters.fences += len(new)
+
+    def fences_lifted(self, keys: Iterable[Key]) -> None:
+        """Count fences that were counted before and are gone. Called under the lock."""
+        gone = self._fences.intersection(keys)
+        self._fences -= gone
+        self.counters.fences_lifted += len(gone)
+        if not self.order.is_busy:
+            self._fences.clear()
 
     def path_of(self, entity: str) -> str:
         """An entity's path as it was first written; the key itself for one that this client does not know."""
@@ -308,7 +331,7 @@ class PairingState:
                 at = self._time_of_day(report.next_ping_ms)
                 lines.append(f"next ping at {at}; {report.pings_sent} sent so far")
             if report.parked:
-                lines.append(f"{report.parked} messages parked, last in {report.backlog_queue}")
+                lines.append(f"{report.parked} messages parked so far, the last in {report.backlog_queue}")
             if report.spooled:
                 age_s = (report.oldest_spooled_age_ms or 0) / 1000
                 lines.append(

@@ -53,7 +53,7 @@ class EntityReport:
         why: The error or event that led to the state.
         next_ping_ms: When it will be asked again; None while it is not asked.
         failover_due_ms: When a suspect entity will fail over unless a send succeeds before.
-        parked: How many messages for it this client has sent to the backlog.
+        parked: How many messages for it this client has sent to the backlog so far, those that have arrived since included.
         backlog_queue: The backlog queue that took the last one.
         pings_sent: How often it was asked.
         fenced_sessions: With an order: sessions that go on being parked although the entity takes sends.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
@@ -33,6 +34,8 @@ from pairbus.sdk.connection_string import parse_connection_string
 from pairbus.sdk.trust import trusting
 from pairbus.spark.drain.report import TIME_IS_UP
 from pairbus.spark.drain.rows import LOCK_LOST, MOVED, SET_ASIDE, WAITING, LedgerRow
+
+logger = logging.getLogger("pairbus.syphon")
 
 WINDOW: Final = 300
 """Messages one task may have locked, over all its queues: times the tasks, the bound of repeats after a kill."""
@@ -103,6 +106,9 @@ class Rows(Observer):
 
     def released(self, message: BacklogMessage, reason: str) -> None:
         self._add(message, WAITING, reason or TIME_IS_UP)
+
+    def order_given_up(self, message: BacklogMessage, sentence: str) -> None:
+        logger.warning("%s", sentence, extra={"event": "syphon.order_given_up", "queue": message.queue})
 
     def queue_failed(self, queue: str, reason: str) -> None:
         """Note that a backlog queue could not be drained: the driver plans it again."""
