@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from pathlib import Path
+from typing import Final
 
 from pairbus.drain.in_doubt import DoubtfulSends
 from pairbus.drain.plan import DrainPlan
@@ -19,10 +20,12 @@ from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.statistics import Counters
 from tests.payloads import message_id_of
 from tests.simulation.drain_world import BAD_SECONDS, MESSAGES, WINDOW, DrainWorld, Inbox, Outlet
-from tests.simulation.pair.model import original
+from tests.simulation.pair.model import QueueModel, original
 
 SESSIONS = 5
 FOLLOW_MS = 3_600_000
+MOVED_SECONDS: Final = 50
+"""How long the drain of a ``MovedWorld`` may take: less than one lock lasts. One with a tiny window may take longer."""
 
 
 class OrderWorld(DrainWorld):
@@ -103,3 +106,63 @@ class OrderWorld(DrainWorld):
             assert [name for name in sent if name in arrived] == list(arrived), (
                 f"seed {self.seed}: order: session {session} of {path} was parked as {sent} and arrived as {list(arrived)}"
             )
+
+
+class MovedWorld(OrderWorld):
+    """Sessions that moved several times, as when a secondary is started again during an outage and a spool is replayed.
+
+    Each time all sessions go on in the queue that accepted first, with more messages than a window holds, and every
+    message of the replay says what it follows. Nothing fails, so the drain has nothing to wait for.
+    """
+
+    def _fill(self) -> None:
+        self.poison, self.count = 0, 0
+        for index in range(len(self.queues), 3):
+            self.queues.append(f"p/x-servicebus-transfer/{index}")
+            self.secondary.add(QueueModel(self.queues[-1]))
+        sessions = [f"s{index}" for index in range(self.dice.choice([2, 8, 30]))]
+        places = {session: self.dice.choice(self.queues) for session in sessions}
+        held: dict[str, dict[str, int]] = {session: {} for session in sessions}
+        for _ in range(self.dice.randrange(3, 7)):
+            replayed = self.dice.choice([1, WINDOW, 3 * WINDOW])
+            for number in range(self.dice.choice([WINDOW, 4 * WINDOW])):
+                session = self.dice.choice([None, *sessions])
+                if session is None:
+                    self._store(None, self.dice.choice(self.queues), ())
+                    continue
+                queue, before = places[session], held[session]
+                is_moved = max(before, key=lambda name: before[name], default=queue) != queue
+                rest = {name: last for name, last in before.items() if name != queue}
+                says = is_moved or number < replayed
+                follows = tuple(Follows(name, "f", last) for name, last in rest.items()) if says else ()
+                before[queue] = self._store(session, queue, follows)
+            places = dict.fromkeys(sessions, self.dice.choice(self.queues))
+
+    def _store(self, session: str | None, queue: str, follows: tuple[Follows, ...]) -> int:
+        sent = original(self.count, session, has_alias_name=False, has_life=False)
+        self.parked["orders", session or f"none in {queue}"].append(f"m{self.count}")
+        self.count += 1
+        passport = Passport("f", 1, self.count, "r", follows=follows, order="session")
+        self.secondary.queue(queue).send([parking.park(sent, "orders", passport)], self.count)
+        return self.count
+
+    async def _main(self) -> None:
+        self.is_calm, self.drains, self.can_ask = True, 1, True
+        self.lost_lock_rate = 0.0
+        drain, task, ledger, _ = self._start()
+        end = MOVED_SECONDS * (4_000 if self.tight else 1_000)
+        while any(self.secondary.queue(queue).messages for queue in self.queues):
+            if self.now() > end:
+                break
+            await asyncio.sleep(0.5)
+        left = {queue[-1]: len(self.secondary.queue(queue).messages) for queue in self.queues}
+        self.require(
+            not any(left.values()), f"order: messages wait for each other: {left} of {self.count} are left"
+        )
+        drain.stop()
+        await task
+        ledger.close()
+
+    def _check_end(self) -> None:
+        self._check_order()
+        assert len(self.primary.queue("orders").history) == self.count, f"seed {self.seed}: P36: copies"

@@ -14,7 +14,7 @@ from pairbus.drain.order import Seen, SessionOrder
 from pairbus.drain.plan import DrainPlan
 from pairbus.drain.ports import Inbox
 from tests.simulation.drain_world import MESSAGES, Outlet
-from tests.simulation.order_world import OrderWorld
+from tests.simulation.order_world import MovedWorld, OrderWorld
 from tests.simulation.seeds import groups, seeds
 from tests.simulation.spark_world import SparkWorld
 
@@ -28,6 +28,15 @@ def test_sessions_arrive_in_order_from_drains_that_are_killed_and_run_beside_eac
 ) -> None:
     for seed in group:
         OrderWorld(seed, tmp_path / str(seed)).run()
+
+
+@pytest.mark.promise("P14")
+@pytest.mark.parametrize("group", groups(seeds(6, least=100), 6))
+def test_sessions_that_moved_often_are_drained_without_waiting_for_a_lock_to_end(
+    group: list[int], tmp_path: Path
+) -> None:
+    for seed in group:
+        MovedWorld(seed, tmp_path / str(seed)).run()
 
 
 class SparkOrderWorld(OrderWorld, SparkWorld):

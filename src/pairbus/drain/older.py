@@ -29,6 +29,8 @@ PAGES_MAX: Final = 80
 """How many pages one look may take: more messages than the windows of twenty drains."""
 LOOK_MS_MIN: Final = 200
 LOOK_MS_MAX: Final = 5_000
+DONE_MAX: Final = 10_000
+"""Sessions of which it is remembered what is done in another queue."""
 FOLLOW_MS: Final = 300_000
 """How long a message waits for the one of another backlog queue that it follows."""
 
@@ -70,6 +72,10 @@ class OlderMessages:
         self._pauses: dict[str, _Pause] = {}
         self._places: dict[tuple[str, int, Follows], int] = {}
         """Where the first message that another follows was seen last."""
+        self._newest_ms = 0
+        """When the newest message that was received was stored in the backlog."""
+        self._done: dict[tuple[Group | None, str, str], tuple[int, int]] = {}
+        """Up to which number a client's messages of a session were not in a queue any more, and ``_newest_ms`` then."""
 
     # --- before messages are held -------------------------------------------------------------------------
 
@@ -82,6 +88,7 @@ class OlderMessages:
         order, queue = self._plan.order, inbox.queue
         if not messages:
             return
+        self._recall(messages)
         numbers = {message.sequence_number for message in messages}
         mine = numbers | self._plan.numbers(queue)
         gaps = order.gaps(queue, mine)
@@ -110,6 +117,33 @@ class OlderMessages:
         self._counters.receive_operations += 1
         self._counters.order_looks += 1
         return await inbox.browse(start, count, queue)
+
+    def _recall(self, messages: Sequence[BacklogMessage]) -> None:
+        """Let messages not wait for what an earlier look did not find: a replay is many messages that follow the same."""
+        for message in messages:
+            self._newest_ms = max(self._newest_ms, message.enqueued_ms or 0)
+            if message.follows:
+                message.follows = tuple(one for one in message.follows if not self._is_done(message, one))
+
+    def _is_done(self, message: BacklogMessage, follows: Follows) -> bool:
+        group = group_of(message.path, message.order_key)
+        number, newest_ms = self._done.get((group, follows.queue, follows.factory), (0, 0))
+        # What it follows was stored before it. So the look would have shown it only if it was stored before the look.
+        return (
+            message.enqueued_ms is not None and message.enqueued_ms <= newest_ms and follows.detour <= number
+        )
+
+    def _note_done(self, message: BacklogMessage, follows: Follows, newest_ms: int) -> None:
+        own = message.detour
+        if not follows.factory or (
+            own is not None and own[0] == follows.factory and own[1] <= follows.detour
+        ):
+            return
+        key = group_of(message.path, message.order_key), follows.queue, follows.factory
+        if follows.detour >= self._done.get(key, (0, 0))[0]:
+            self._done[key] = follows.detour, newest_ms
+        while len(self._done) > DONE_MAX:
+            del self._done[next(iter(self._done))]
 
     # --- while messages wait ------------------------------------------------------------------------------
 
@@ -166,11 +200,15 @@ class OlderMessages:
         for message in messages:
             for one in message.follows:
                 queues.setdefault(one.queue, []).append((message, one))
+        newest_ms = self._newest_ms
         present: set[tuple[str, int, Follows]] = set()
         for queue, waiting in queues.items():
             present |= await self._present(inbox, queue, waiting)
         for message in messages:
             left = [one for one in message.follows if (*message.key, one) in present]
+            for one in message.follows:
+                if one not in left:
+                    self._note_done(message, one, newest_ms)
             if left and self._clock() - message.held_since_ms >= self._follow_ms:
                 self._give_up(message, left)
                 left = []

@@ -48,11 +48,10 @@ wherever it is drained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
+from pairbus.drain.destination_queue import DestinationQueue
 from pairbus.drain.forbidden_paths import forbidden
 from pairbus.drain.message import BacklogMessage, DeadLetter
 from pairbus.drain.order import SessionOrder
@@ -87,25 +86,6 @@ REFUSED: Final = "RefusedByDestination"
 FORBIDDEN_PATH: Final = "ForbiddenPath"
 
 NotFoundPolicy = Literal["dead-letter", "wait"]
-
-
-@dataclass(slots=True, eq=False)
-class DestinationQueue:
-    """The messages for one destination, oldest first."""
-
-    path: str
-    waiting: list[BacklogMessage] = field(default_factory=list)
-    in_flight: list[BacklogMessage] = field(default_factory=list)
-    in_flight_since_ms: int = 0
-    is_unavailable: bool = False
-    """Whether the last send failed for a temporary reason."""
-    retry_ms: int = 0
-    attempts: int = 0
-    was_skipped: bool = False
-    """Whether messages for it were skipped since it last accepted one."""
-
-    def __iter__(self) -> Iterator[BacklogMessage]:
-        return chain(self.waiting, self.in_flight)
 
 
 class DrainPlan:
@@ -149,6 +129,8 @@ class DrainPlan:
         """Messages that were released because their destinations are away, by queue and number."""
         self._passed: dict[str, dict[int, int]] = {}
         """Messages that wait for older ones and were left in their queue, and until when they are locked."""
+        self._with_waiting: set[str] = set()
+        """Backlog queues of which messages waited for older ones when somebody last asked."""
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -245,7 +227,7 @@ class DrainPlan:
             self._skip_list.skip(message.queue, key, number, message.locked_until_ms, now)
             self.left(message)
             return True
-        if self._waits(message) and self.stalled(message.queue, now) >= self._half:
+        if self._is_held_up(message) and self.stalled(message.queue, now) >= self._half:
             # Half of the window stays for other sessions, of the same destination too.
             self._pass(message)
             return True
@@ -253,20 +235,37 @@ class DrainPlan:
         return False
 
     def give_way(self, message: BacklogMessage, now: int) -> BacklogMessage | None:
-        """The message to leave in its queue for an older one that waits: what waits longest must not keep the way closed."""
-        if not self._waits(message) or self.stalled(message.queue, now) < self._half:
+        """The message to leave in its queue for an older one that waits.
+
+        So those that are held are always the oldest of those that wait, and among them is the one that all others of
+        the backlog wait for: a message waits only for such as were stored before it.
+        """
+        if not self._is_held_up(message) or self.stalled(message.queue, now) < self._half:
             return None
-        younger = [
+        younger = (
             one
-            for one in self.held_up(message.queue)
-            if one.sequence_number > message.sequence_number and self._older(one) is not None
-        ]
-        if not younger:
-            return None
-        youngest = max(younger, key=lambda one: one.sequence_number)
-        self._let_go(entity_key(youngest.path), youngest)
-        self._pass(youngest)
+            for destination in self._destinations.values()
+            for one in destination.blocked(self._waits)
+            if one.queue == message.queue and one.sequence_number > message.sequence_number
+        )
+        youngest = max(younger, key=lambda one: one.sequence_number, default=None)
+        if youngest is not None:
+            self._let_go(entity_key(youngest.path), youngest)
+            self._pass(youngest)
         return youngest
+
+    def take_back(self, queue: str, now: int) -> list[int]:
+        """The messages that were left in their queue and should come again now: fewer of those that are held wait."""
+        if not self._count_passed(queue, now):
+            return []
+        room = self._half - self.stalled(queue, now)
+        if room < max(1, self._half // 2):
+            return []  # a few at a time would be released and received over and over
+        passed = self._passed[queue]
+        numbers = sorted(passed)[:room]
+        for number in numbers:
+            del passed[number]
+        return numbers
 
     def _pass(self, message: BacklogMessage) -> None:
         """Leave a message that waits in its queue, its lock to lapse."""
@@ -287,6 +286,8 @@ class DrainPlan:
         if destination is None:
             destination = self._destinations[key] = DestinationQueue(message.path.strip("/"))
         self._insert(destination.waiting, message)
+        if self._waits(message):
+            self._with_waiting.add(message.queue)
         self.order.received(message.queue, message.sequence_number)
         self._passed.get(message.queue, {}).pop(message.sequence_number, None)
         self._note(message.queue, key)
@@ -514,14 +515,17 @@ class DrainPlan:
         return sum(
             1
             for destination in self._destinations.values()
-            for is_stalled in (self._is_stalled(destination, now),)
-            for message in destination
-            if message.queue == queue and (is_stalled or (message.is_ordered and self._waits(message)))
+            for message in (
+                destination if self._is_stalled(destination, now) else destination.blocked(self._waits)
+            )
+            if message.queue == queue
         )
 
     def held_up(self, queue: str) -> list[BacklogMessage]:
         """The messages of a queue that wait for an older one of their session."""
-        return [message for message in self._of(queue) if not message.is_in_flight and self._waits(message)]
+        waiting = [message for message in self._of(queue) if self._waits(message)]
+        (self._with_waiting.add if waiting else self._with_waiting.discard)(queue)
+        return waiting
 
     def numbers(self, queue: str) -> set[int]:
         """The sequence numbers of a queue that are held."""
@@ -531,6 +535,18 @@ class DrainPlan:
         if not message.is_ordered or message.is_in_flight:
             return False
         return bool(message.follows) or self._older(message) is not None
+
+    def _is_held_up(self, message: BacklogMessage) -> bool:
+        """Whether a message that was received waits, or an older one of its session that is held does."""
+        if self._waits(message):
+            return True
+        destination = self._destinations.get(entity_key(message.path))
+        if not message.is_ordered or message.queue not in self._with_waiting or destination is None:
+            return False
+        return any(
+            one.session == message.session and one.sequence_number < message.sequence_number
+            for one in destination.blocked(self._waits)
+        )
 
     def _older(self, message: BacklogMessage) -> int | None:
         return self.order.older(message.queue, message.sequence_number, message.path, message.order_key)

@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pairbus.drain.closing import close_all
@@ -26,6 +25,7 @@ from pairbus.drain.problems import Problem, Problems
 from pairbus.drain.restoring import TimeToLivePolicy, ordering_of, restore_to_send
 from pairbus.drain.senders import Senders, one_line
 from pairbus.drain.skip_list import SKIPPED_MAX
+from pairbus.drain.withdrawal import Withdrawal
 from pairbus.errors import DrainStalledError, InvalidParkedPropertyError
 from pairbus.pairing.naming import PrimaryIdentity, entity_key
 from pairbus.pairing.parking import Restored
@@ -60,19 +60,6 @@ DELIVERED_MAX: Final = 50_000
 """How many delivered messages are remembered, to recognise a second copy of one."""
 
 logger = logging.getLogger("pairbus.syphon")
-
-
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
-    """A message whose sender cancelled it: it is completed and sent nowhere."""
-
-    message: BacklogMessage
-    done: asyncio.Future[bool]
-
-    def answer(self, *, is_done: bool) -> None:
-        """Answer the caller, unless it was cancelled meanwhile."""
-        if not self.done.done():
-            self.done.set_result(is_done)
 
 
 class Drain:
@@ -551,9 +538,13 @@ class Drain:
 
     async def _renew(self, inbox: Inbox) -> None:
         """Renew the locks that are due, many with one request: one by one a full window would lose them meanwhile."""
-        given_back = self._plan.give_back(inbox.queue, self._clock())
-        if given_back and not self._stopped.is_set():
-            await inbox.release([message.token for message in given_back])
+        returned = self._plan.give_back(inbox.queue, self._clock())
+        if not self._stopped.is_set():
+            skipped = self._skipped[inbox.queue]
+            numbers = self._plan.take_back(inbox.queue, self._clock())
+            returned += [skipped.pop(number) for number in numbers if number in skipped]
+            if returned:
+                await inbox.release([message.token for message in returned])
         messages = self._plan.renewals(inbox.queue, self._clock())
         for first in range(0, len(messages), RENEW_MAX):
             if self._stopped.is_set():
