@@ -5,14 +5,15 @@ When it looks, and what that costs, one operation of the secondary per page:
 - at the start of a queue and after a gap in its sequence numbers, before the messages just received are held: one page of
   one message when nothing is there, however long the queue is;
 - while messages wait for older ones that are elsewhere: again after a pause that grows to ``LOOK_MS_MAX``;
-- for a message that follows one of another backlog queue: the same, in that queue.
+- for a message that follows one of another backlog queue: the same, in that queue, and soon after this drain has
+  completed the one it waits for. What a look does not find is remembered for other messages that follow the same.
 
 A queue that one drain empties from its first number on costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +33,7 @@ LOOK_MS_MAX: Final = 5_000
 DONE_MAX: Final = 10_000
 """Sessions of which it is remembered what is done in another queue."""
 FOLLOW_MS: Final = 300_000
-"""How long a message waits for the one of another backlog queue that it follows."""
+"""How long a message waits for the one of another backlog queue that it follows, while nothing comes from there."""
 
 
 _Waiting = tuple[BacklogMessage, Follows]
@@ -72,6 +73,8 @@ class OlderMessages:
         self._pauses: dict[str, _Pause] = {}
         self._places: dict[tuple[str, int, Follows], int] = {}
         """Where the first message that another follows was seen last."""
+        self._completed_ms: dict[str, int] = {}
+        """When this drain last completed a message of each queue."""
         self._newest_ms = 0
         """When the newest message that was received was stored in the backlog."""
         self._done: dict[tuple[Group | None, str, str], tuple[int, int]] = {}
@@ -209,12 +212,35 @@ class OlderMessages:
             for one in message.follows:
                 if one not in left:
                     self._note_done(message, one, newest_ms)
-            if left and self._clock() - message.held_since_ms >= self._follow_ms:
+            if left and self._clock() - self._waits_since_ms(message, left) >= self._follow_ms:
                 self._give_up(message, left)
                 left = []
             for one in set(message.follows).difference(left):
                 self._places.pop((*message.key, one), None)
             message.follows = tuple(left)
+
+        numbers = {message.sequence_number for message in messages}
+        for place in [one for one in self._places if one[0] == inbox.queue and one[1] not in numbers]:
+            del self._places[place]
+
+    def _waits_since_ms(self, message: BacklogMessage, left: Sequence[Follows]) -> int:
+        """Since when nothing was delivered from the queues that a message follows. A long backlog is no reason to give up."""
+        return max(message.held_since_ms, *(self._completed_ms.get(one.queue, 0) for one in left))
+
+    def completed(self, queue: str, numbers: Collection[int]) -> set[str]:
+        """Messages of a queue are done. Returns the queues of messages that follow them: it is time to look again."""
+        now = self._clock()
+        self._completed_ms[queue] = now
+        queues = {
+            waiting
+            for (waiting, _, follows), place in self._places.items()
+            if follows.queue == queue and place in numbers
+        }
+        for waiting in queues:
+            pause = self._pauses.setdefault(waiting, _Pause(now))
+            pause.pause_ms = LOOK_MS_MIN
+            pause.next_ms = min(pause.next_ms, now + LOOK_MS_MIN)
+        return queues
 
     def _give_up(self, message: BacklogMessage, left: Sequence[Follows]) -> None:
         queues = ", ".join(one.queue for one in left)

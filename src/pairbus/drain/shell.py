@@ -510,6 +510,9 @@ class Drain:
             return
         now = self._clock()
         self._plan.order.settled(inbox.queue, gone)
+        for queue in self._older.completed(inbox.queue, gone).intersection(self._inboxes):
+            self._inboxes[queue].interrupt()
+            self._wake[queue].set()
         self._doubts.end([message.key for message in done])
         self._problems.moved(now)
         for message in done:

@@ -123,6 +123,37 @@ def test_messages_that_wait_leave_half_of_the_window_to_others() -> None:
     assert plan.capacity("q", 0) > 0
 
 
+def test_messages_behind_one_that_waits_leave_room_for_those_without_a_session() -> None:
+    plan = DrainPlan(window=8, ready_max=4)
+    plan.add(message(1, follows=(Follows("other", "f", 7),)))
+    plan.held_up("q")
+    for number in (2, 3, 4):
+        assert not plan.should_skip(message(number), 0)
+        plan.add(message(number))
+
+    assert plan.capacity("q", 0) == 4
+    assert plan.should_skip(message(5), 0)
+    assert not plan.should_skip(message(6, None), 0)
+
+
+def test_the_oldest_messages_that_wait_are_held_and_the_others_come_again_when_there_is_room() -> None:
+    plan = DrainPlan(window=8)
+    followed = (Follows("other", "f", 7),)
+    held = [message(number, f"s{number}", follows=followed) for number in (2, 3, 4, 5)]
+    for one in held:
+        plan.add(one)
+
+    given_way = plan.give_way(message(1, "s1", follows=followed), 0)
+    assert given_way is held[-1]
+    plan.add(message(1, "s1", follows=followed))
+    assert plan.should_skip(message(6, "s6", follows=followed), 0)
+    assert plan.take_back("q", 0) == []
+    for one in held:
+        one.follows = ()
+    assert plan.take_back("q", 0) == [5, 6]
+    assert plan.take_back("q", 0) == []
+
+
 _ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(["receive", "send", "accept", "fail", "lose", "steal", "look"]), st.integers(0, 99)
@@ -387,6 +418,19 @@ def test_a_message_follows_no_longer_than_allowed_and_the_drain_says_so_once(
         "message 3 of p/x-servicebus-transfer/1 has waited 300 s for older messages of 's' in "
         "p/x-servicebus-transfer/0: it is delivered now, and they may arrive after it"
     ]
+
+
+def test_a_message_is_followed_as_long_as_others_come_from_that_queue(loop: VirtualLoop) -> None:
+    async def work(kit: Kit) -> None:
+        old, new = inbox_of(kit), inbox_of(kit, 1)
+        put(old, 1, "s")
+        put(old, 2, "t")
+        old.stored[1] = (old.stored[1][0], 450_000)
+        old.stored[2] = (old.stored[2][0], 200_000)
+        put(new, 3, "s", follows=(Follows(old.queue, "f", 2),))
+        await kit.run_for(600)
+
+    assert sent(run(loop, 2, work, locking=True)) == [2, 1, 3]
 
 
 def test_a_queue_that_is_gone_is_not_waited_for_and_one_that_does_not_answer_is(loop: VirtualLoop) -> None:

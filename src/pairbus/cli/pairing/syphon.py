@@ -69,7 +69,7 @@ class SyphonFlags(PairFlags):
         "relaxed",
     )
     follow_timeout: int = option(
-        "How many seconds a message waits for an older one of its session in another backlog queue, before it is delivered all the same.",
+        "How many seconds a message waits for an older one of its session in another backlog queue, while nothing comes from there, before it is delivered all the same.",
         FOLLOW_SECONDS,
         minimum=1,
     )
