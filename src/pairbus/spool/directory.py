@@ -259,7 +259,7 @@ def retry_undeliverable(root: Path) -> int:
                 count += spool.retry_undeliverable()
                 spool.close()
             except SpoolError:
-                continue  # damaged: whoever lists the directory says so
+                continue  # damaged: the listing of the directory says so
             finally:
                 os.close(lock)
     return count

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from pairbus.pairing.client.spooling import ReplaySender
@@ -184,6 +185,14 @@ class SpoolWorld(World):
         )
         self.is_small = not bug and self.random.random() < 0.15
         self._numbers = iter(range(1_000_000))
+        disk = Random(seed)
+        self.full_at_ms = disk.randrange(5_000, self.horizon_ms) if not bug and disk.random() < 0.3 else None
+        """When the disk becomes full, and stays so to the end; None: never."""
+
+    def check_disk(self) -> None:
+        """Raise what SQLite raises when the disk is full."""
+        if self.full_at_ms is not None and self.now >= self.full_at_ms:
+            raise sqlite3.OperationalError("database or disk is full")
 
     def _options(self) -> SendAvailabilityOptions:
         return SendAvailabilityOptions(
@@ -316,9 +325,17 @@ class SpoolWorld(World):
             client.client._sender_class = _Overtaking  # type: ignore[misc, assignment]
 
     def _watch_spool(self, spool: Spool) -> None:
-        write, remove, read = spool._write, spool.delivered, spool.first
+        write, remove, read, change = spool._write, spool.delivered, spool.first, spool._change
+
+        def changed(*given: Any) -> int:
+            self.check_disk()
+            return change(*given)
+
+        spool._change = changed  # type: ignore[method-assign, assignment]
 
         def written(batch: Sequence[Append]) -> None:
+            spool._is_committing = False
+            self.check_disk()
             write(batch)
             for append in batch:
                 self.checks.spooled.update(number_of(payload) for payload in append.payloads)
