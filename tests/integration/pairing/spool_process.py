@@ -16,6 +16,17 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus import PairedServiceBusClient, SendAvailabilityOptions
 
+BACKLOG_QUEUES = 2
+
+
+def is_drained(client: PairedServiceBusClient) -> bool:
+    """Whether the backlog is empty, of messages from programs that were killed too."""
+    for index in range(BACKLOG_QUEUES):
+        with client.secondary.get_queue_receiver(f"primary/x-servicebus-transfer/{index}") as receiver:
+            if receiver.peek_messages(max_message_count=1):
+                return False
+    return True
+
 
 def main(root: str, name: str, threads: int, rate: float) -> None:
     """Send until ``root/stop`` exists, and wait until the spool is empty; each send that returns is a line of a ledger."""
@@ -27,7 +38,7 @@ def main(root: str, name: str, threads: int, rate: float) -> None:
         os.environ["PAIRBUS_PRIMARY"],
         os.environ["PAIRBUS_SECONDARY"],
         options=SendAvailabilityOptions(
-            backlog_queue_count=2,
+            backlog_queue_count=BACKLOG_QUEUES,
             failover_interval=timedelta(seconds=0.5),
             ping_primary_interval=timedelta(seconds=1),
             enable_syphon=True,
@@ -70,8 +81,8 @@ def main(root: str, name: str, threads: int, rate: float) -> None:
         until = time.monotonic() + 120
         while client.statistics().spool_messages and time.monotonic() < until:
             time.sleep(0.05)
-        while client.statistics().restored < client.statistics().to_backlog and time.monotonic() < until:
-            time.sleep(0.05)
+        while not is_drained(client) and time.monotonic() < until:
+            time.sleep(0.1)
         found = client.statistics()
     (place / f"end-{name}.json").write_text(
         json.dumps(
