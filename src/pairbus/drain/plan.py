@@ -154,6 +154,10 @@ class DrainPlan:
             passed = self._passed[queue] = {number: until for number, until in passed.items() if until > now}
         return len(passed or ())
 
+    def _has_passed_older(self, message: BacklogMessage, now: int) -> bool:
+        is_any = self._count_passed(message.queue, now) > 0
+        return is_any and min(self._passed[message.queue]) < message.sequence_number
+
     def browse_after(self, queue: str, now: int) -> int | None:
         """The sequence number after which to look for messages that are held up, when it is time for that."""
         given_back = self._given_back_to(queue)
@@ -227,8 +231,11 @@ class DrainPlan:
             self._skip_list.skip(message.queue, key, number, message.locked_until_ms, now)
             self.left(message)
             return True
-        if self._is_held_up(message) and self.stalled(message.queue, now) >= self._half:
-            # Half of the window stays for other sessions, of the same destination too.
+        if self._is_held_up(message) and (
+            self.stalled(message.queue, now) >= self._half or self._has_passed_older(message, now)
+        ):
+            # Half of the window stays for other sessions, of the same destination too. The place of an older message is
+            # not for a younger one, which may wait for it.
             self._pass(message)
             return True
         self._skip_list.taken(message.queue, number)

@@ -147,10 +147,12 @@ def test_the_oldest_messages_that_wait_are_held_and_the_others_come_again_when_t
     assert given_way is held[-1]
     plan.add(message(1, "s1", follows=followed))
     assert plan.should_skip(message(6, "s6", follows=followed), 0)
+    held[0].follows = ()
     assert plan.take_back("q", 0) == []
+    assert plan.should_skip(message(7, "s5"), 0)
     for one in held:
         one.follows = ()
-    assert plan.take_back("q", 0) == [5, 6]
+    assert plan.take_back("q", 0) == [5, 6, 7]
     assert plan.take_back("q", 0) == []
 
 
