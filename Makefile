@@ -9,8 +9,8 @@ CONFORMANCE_STAMP := $(VENV)/.conformance.stamp
 DOCS_STAMP := $(VENV)/.docs.stamp
 BROWSER_STAMP := $(VENV)/.browser.stamp
 
-# How many tests run beside each other: twice the two processors, because brokers, databases and Java are waited for.
-JOBS ?= 4
+# How many tests run beside each other: one more than the two processors, because brokers and databases are waited for.
+JOBS ?= 3
 # Simulation: SEEDS worlds, or the one world SEED with its history printed.
 SEEDS ?= 300
 SEED ?=
