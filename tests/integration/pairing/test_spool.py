@@ -275,7 +275,7 @@ def test_sends_go_direct_once_all_is_delivered_although_the_disk_is_full(
             full.setattr(own, "_change", fails)
             full.setattr(own, "_write", fails)
             pair.primary.restart()
-            wait_until(lambda: client.health()["orders"].spooled == 0, "all is delivered")
+            wait_until(lambda: Kind.SPOOL_REPLAYED in kinds_of(client), "all is delivered")
             sender.send_messages(text(2))
             assert client.statistics().to_primary == 1
             assert not own.is_tidy

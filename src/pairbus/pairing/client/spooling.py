@@ -335,6 +335,8 @@ class Replay:
                 await self._keep(spool, damaged, "its bytes are damaged: the checksum is another one")
                 return False
             await self._attempt(spool, messages)
+            # At once: until then new sends join the spool, whose disk may be full.
+            return self._spooling.ended(self._health, self._key, self._replayed)
         except SpoolError as error:
             self._state.emit(Kind.SPOOL_UNUSABLE, self._health.path, str(error), is_loud=True)
             self._failed()
