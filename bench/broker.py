@@ -24,6 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from bench import machine, ours, postgresql, rabbitmq
+from bench.cells.measure_broker import RELAY_WINDOW, relay_us
 from bench.loadgen import Load, LoadGenerator, LoadResult
 from bench.peer import BenchError, Peer
 
@@ -273,6 +274,12 @@ def verdict(runs: list[Run]) -> list[str]:
     return lines
 
 
+def relaying(generator: LoadGenerator, home: Path, turns: int) -> str:
+    """What a node that is not the owner pays to pass messages on."""
+    cost = relay_us(generator, home, turns)
+    return f"A node that relays takes {cost:.1f} µs of processor time a message at window {RELAY_WINDOW} (wanted: {postgresql.RELAY_US_MAX:.1f} at most)"
+
+
 def heading(names: list[str], left_out: list[str]) -> list[str]:
     """What was compared with what, in which versions and with which settings."""
     lines = [
@@ -364,7 +371,10 @@ def bench(arguments: argparse.Namespace) -> None:
         if not peers:
             raise BenchError(f"there is nothing to measure: {'; '.join(left_out)}")
         runs = measure_rounds(generator, peers, rounds, seconds, backlog)
-    report(arguments, runs, [peer.name for peer in peers], heading(names, left_out), sync_ms, alone)
+        remarks = verdict(runs)
+        if "postgresql" in names:
+            remarks.append(relaying(generator, home, rounds))
+    report(arguments, runs, [peer.name for peer in peers], heading(names, left_out), sync_ms, alone, remarks)
 
 
 def report(
@@ -374,6 +384,7 @@ def report(
     head: list[str],
     sync_ms: float,
     alone: LoadResult,
+    remarks: list[str],
 ) -> None:
     """Tell a person, and write what was asked for."""
     base = OURS if OURS in peers else BASELINE
@@ -383,7 +394,7 @@ def report(
         f"Ratios are to {base}: medians over {len(runs) // len(peers) // len(SCENARIOS)} rounds, as all figures are."
     )
     with redirect_stdout(sys.stderr if arguments.json == STANDARD_OUTPUT else sys.stdout):
-        print("\n".join(["", *head, "", *table(found), "", *verdict(runs), *foot]))
+        print("\n".join(["", *head, "", *table(found), "", *remarks, *foot]))
     if arguments.markdown is not None:
         lines = [*(f"- {line}" for line in head), "", *markdown(found), "", *(f"- {line}" for line in foot)]
         Path(arguments.markdown).write_text("\n".join(lines) + "\n")

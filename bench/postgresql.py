@@ -27,6 +27,8 @@ TARGETS: Final = (
     (WITH_STANDBY, 1000, 4, 0.5),
 )
 """Store, window, connections, and the rate it should reach in parts of the embedded log's."""
+RELAY_US_MAX: Final = 3.0
+"""Processor time that a relaying node may take for a message."""
 
 
 def version() -> str:

@@ -123,7 +123,7 @@ async def _serve_node(
     selector.may_flush = node.may_flush
     if joined is not None:
         joined(node)
-    policy = CollectorPolicy()
+    policy = CollectorPolicy(held_objects=node.held_objects)
     error: Exception | None = None
     try:
         await node.start()

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pairbus.server.config.certificates import CertificateFiles, ensure_certificates
+from pairbus.server.config.certificates import ensure_certificates
 from pairbus.server.files import write_whole
 
 if TYPE_CHECKING:
@@ -49,8 +49,3 @@ def share_authority(settings: SettingTable, directory: Path, names: Sequence[str
         made = {name: (directory / name).read_text() for name in _FILES}
         settings.settle(AUTHORITY, json.dumps(made).encode())
     give_authority(settings, directory)
-
-
-def cluster_certificates(directory: Path, names: Sequence[str], now: datetime) -> CertificateFiles:
-    """A certificate of the shared authority for these names; made again when a name is missing or it ends soon."""
-    return ensure_certificates(directory, names, now)

@@ -23,7 +23,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus import __version__
-from pairbus.errors import StoreFenced, UsageError
+from pairbus.errors import StoreFenced
 from pairbus.form import FORM
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
@@ -32,7 +32,7 @@ from pairbus.server.cluster.lease import Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
 from pairbus.server.cluster.relay import Relay, Route, RouteKind
 from pairbus.server.cluster.status import describe
-from pairbus.server.config.addresses import format_address, is_wildcard
+from pairbus.server.config.addresses import format_address
 from pairbus.server.ready import ReadyInfo, connection_string
 from pairbus.server.server import Server
 from pairbus.server.sockets.accepting import Acceptor
@@ -137,7 +137,7 @@ class Node:
         main = await self._listen(*options.amqp, http_only=False)
         http = await self._listen(*options.http, http_only=True) if options.http is not None else main
         self._addresses = (main, http)
-        self._advertised = _advertised(self._cluster.advertise, main)
+        self._advertised = self._cluster.address(main)
         if options.tls and options.tls_cert is None:
             await self._setting(self._share_authority)
         entry = NodeEntry(
@@ -539,14 +539,18 @@ class Node:
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
         return self._addresses
 
+    def held_objects(self) -> int:
+        """About how many objects what is stored takes in memory; 0 while another node is the owner."""
+        return self._server.held_objects() if self._server is not None else 0
+
     def certificates(self) -> CertificateFiles:
-        from pairbus.server.cluster.authority import cluster_certificates
+        from pairbus.server.config.certificates import ensure_certificates
 
         assert self._keeper is not None, "asked while the node runs"
         self._names = names = self._names_of(self._keeper.view())
         own = self._own_names()
         ordered = [*sorted(names.difference(own)), *own]
-        return cluster_certificates(self._options.data / "tls", ordered, utc(self._clock()))
+        return ensure_certificates(self._options.data / "tls", ordered, utc(self._clock()))
 
     def _own_names(self) -> tuple[str, ...]:
         host = self._advertised.rpartition(":")[0].strip("[]")
@@ -593,14 +597,3 @@ class Node:
             copies=view.copies,
             relay=self._relay.statistics(),
         )
-
-
-def _advertised(given: tuple[str, int] | None, taken: tuple[str, int]) -> str:
-    """The address that other nodes relay to. Port 0 means the port that was taken."""
-    host, port = given if given is not None else taken
-    if is_wildcard(host):
-        raise UsageError(
-            f"--advertise is missing: this node listens on {format_address(*taken)}, and the other nodes need an address of it that they "
-            "can reach, such as --advertise node-1.example.com:5671"
-        )
-    return format_address(host, port or taken[1])

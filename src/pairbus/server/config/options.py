@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pairbus.errors import UsageError
 from pairbus.model.flags import option
-from pairbus.server.config.addresses import is_wildcard, parse_address
+from pairbus.server.config.addresses import format_address, is_wildcard, parse_address
 from pairbus.server.config.declarations import Declarations, is_tls_name, read_declarations
 from pairbus.server.logs.message_audit import RETENTION_DAYS as AUDIT_RETENTION_DAYS
 from pairbus.server.logs.usage import RETENTION_DAYS
@@ -68,6 +68,16 @@ class ClusterOptions:
                 f"--store-max-mb {self.store_bytes_max >> 20}: a namespace needs {STORE_MB_MIN} MB or more, of which a part is kept for "
                 "settlements"
             )
+
+    def address(self, taken: tuple[str, int]) -> str:
+        """The address that other nodes relay to, of a node that listens on ``taken``. Port 0 means the port that was taken."""
+        host, port = self.advertise if self.advertise is not None else taken
+        if is_wildcard(host):
+            raise UsageError(
+                f"--advertise is missing: this node listens on {format_address(*taken)}, and the other nodes need an address of it that they "
+                "can reach, such as --advertise node-1.example.com:5671"
+            )
+        return format_address(host, port or taken[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
