@@ -36,6 +36,7 @@ ADMINISTRATOR: Final = "pairbus"
 BIN_VARIABLE: Final = "PAIRBUS_POSTGRES_BIN"
 STANDBY: Final = "standby"
 _PDEATHSIG: Final = 1
+_IPC_RMID: Final = 0
 _MADE_BY_DEBIAN: Final = Path("/usr/lib/postgresql")
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -309,7 +310,15 @@ class PostgresServer:
 
     def dispose(self) -> None:
         self.kill()
+        self._give_memory_back()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _give_memory_back(self) -> None:
+        """Remove the small piece of shared memory that a killed server leaves: a machine has only a few thousand of them."""
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            _, number = (self.data / "postmaster.pid").read_text().splitlines()[6].split()
+            if _LIBC is not None:
+                _LIBC.shmctl(int(number), _IPC_RMID, None)
 
 
 def _children(parent: int) -> list[int]:
@@ -362,6 +371,8 @@ def new_server(
         "max_connections": "60",
         "max_wal_size": "256MB",
         "wal_retrieve_retry_interval": "100ms",
+        # In the server's own directory, which is removed: a killed server would leave it in the machine's memory.
+        "dynamic_shared_memory_type": "mmap",
         **(settings or {}),
     }
     server = PostgresServer(directory, given, tcp=tcp)

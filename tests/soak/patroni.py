@@ -88,6 +88,7 @@ class Member(PostgresServer):
             "max_connections": "80",
             "max_wal_size": "256MB",
             "wal_retrieve_retry_interval": "100ms",
+            "dynamic_shared_memory_type": "mmap",
             "unix_socket_directories": str(self.directory),
         }
         who = {"username": ADMINISTRATOR, "password": "trusted"}
