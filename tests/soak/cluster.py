@@ -22,7 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -77,6 +77,7 @@ class Soak:
         self._yard = ClusterYard(through, "", seed)
         self._violations: list[Violation] = []
         self._silences: dict[str, list[float]] = defaultdict(list)
+        self._served: dict[str, list[float]] = defaultdict(list)
         self._numbers = 0
         self._heals: list[Future[None]] = []
         # Threads that last: a server of the kit ends with the thread that started it.
@@ -217,7 +218,7 @@ class Soak:
         """Strike, wait until a send is acknowledged, then until all is mended. Prints one line."""
         self._numbers += 1
         struck = self._owner()
-        began, index = time.monotonic(), self._yard.history.now()
+        began, wall, index = time.monotonic(), time.time(), self._yard.history.now()
         self._yard.history.add(Operation.KILL, index, actor="strike")
         told = " and ".join(blow(struck) for blow in blows)
         print(f"{self._numbers:4} {told}: ", end="", flush=True)
@@ -235,7 +236,20 @@ class Soak:
         self._database.wait_streaming()
         self._yard.history.add(Operation.KILL, self._yard.history.now(), actor="strike")
         epoch, _ = self._database.owner()
+        self._note_served(kind, wall)
         print(f"silence {silence:.1f} s, then {owner.name} serves epoch {epoch}", flush=True)
+
+    def _note_served(self, kind: str, wall: float) -> None:
+        """How soon a node served the namespace again, by its own log: a client's silence also contains its way back."""
+        times = [
+            datetime.fromisoformat(entry["time"]).timestamp()
+            for node in self._nodes.all
+            for entry in node.events()
+            if entry.get("event") == "cluster.serving"
+        ]
+        after = [at - wall for at in times if at >= wall]
+        if after:
+            self._served[kind].append(min(after))
 
     def _await_send(self, began: float) -> float:
         """Seconds until a send that began after the strike is acknowledged; what was under way counts only if it ends later."""
@@ -351,6 +365,10 @@ class Soak:
         lines = [
             f"{kind:>60}: {len(all_of)} times, median {statistics.median(all_of):.1f} s, longest {max(all_of):.1f} s"
             for kind, all_of in sorted(self._silences.items())
+        ]
+        lines += [
+            f"{kind}, until a node served: median {statistics.median(all_of):.2f} s, longest {max(all_of):.2f} s"
+            for kind, all_of in sorted(self._served.items())
         ]
         return "\n".join(lines)
 
