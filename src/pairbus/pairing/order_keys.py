@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pairbus.pairing import parking
 from pairbus.pairing.naming import PrimaryIdentity, entity_key
 from pairbus.pairing.parking import Passport, order_key
-from pairbus.pairing.rules.order import Seen
+from pairbus.pairing.rules.order_values import Seen
 from pairbus.sdk import sections
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pairbus.pairing.naming import entity_key
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.outcome import outcome_of
 from pairbus.pairing.parking import Follows, Passport
-from pairbus.pairing.rules import order as rules
+from pairbus.pairing.rules import order_values as rules
 from pairbus.sdk import message_bytes
 from tests.payloads import message_id_of
 from tests.simulation.pair.clients import LIMIT_BYTES, SimClient, SimOfficial, SimSender

@@ -8,18 +8,10 @@ import pytest
 
 from pairbus import SessionFencedError
 from pairbus.pairing.parking import Follows
-from pairbus.pairing.rules.order import (
-    HOLD_MS,
-    Key,
-    Oldest,
-    OrderBook,
-    Route,
-    Seen,
-    SendOrder,
-    earlier,
-    queue_order,
-)
+from pairbus.pairing.rules.order import HOLD_MS, OrderBook
+from pairbus.pairing.rules.order_values import Key, Oldest, Route, Seen, earlier, queue_order
 from pairbus.pairing.rules.rotation import Rotation
+from pairbus.pairing.rules.send_order import SendOrder
 
 QUEUES = [f"p/x-servicebus-transfer/{index}" for index in range(3)]
 KEY: Key = ("orders", "a")

@@ -26,7 +26,7 @@ from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules.health import Health
-from pairbus.pairing.rules.order import Oldest
+from pairbus.pairing.rules.order_values import Oldest
 from pairbus.sdk import message_bytes
 
 

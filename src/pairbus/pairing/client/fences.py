@@ -19,7 +19,7 @@ from pairbus.sdk.failures import Failure, classify
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
-    from pairbus.pairing.rules.order import Key, Look
+    from pairbus.pairing.rules.order_values import Key, Look
 
 logger = logging.getLogger("pairbus.pairing")
 

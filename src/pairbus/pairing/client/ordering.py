@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from pairbus.errors import PairbusError
 from pairbus.pairing.order_keys import key_of, message_id_of
 from pairbus.pairing.parking import Follows
-from pairbus.pairing.rules.order import Oldest, Planned, SendOrder, earlier
+from pairbus.pairing.rules.order_values import Oldest, Planned, earlier
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.send import Send
     from pairbus.pairing.client.state import PairingState
     from pairbus.pairing.rules.flow import SendFlow
     from pairbus.pairing.rules.health import EntityHealth
+    from pairbus.pairing.rules.send_order import SendOrder
 
 
 def order_of(state: PairingState, health: EntityHealth, send: Send) -> SendOrder | None:

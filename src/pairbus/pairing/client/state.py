@@ -24,8 +24,10 @@ from pairbus.pairing.options import SendAvailabilityOptions, Trigger, millisecon
 from pairbus.pairing.parking import Follows, Passport
 from pairbus.pairing.rules.flow import Choice, SendFlow
 from pairbus.pairing.rules.health import Change, EntityHealth, EntityReport, Health
-from pairbus.pairing.rules.order import Key, OrderBook, SendOrder
+from pairbus.pairing.rules.order import OrderBook
+from pairbus.pairing.rules.order_values import Key
 from pairbus.pairing.rules.rotation import Chooser, Rotation
+from pairbus.pairing.rules.send_order import SendOrder
 from pairbus.pairing.rules.trigger import counts
 from pairbus.pairing.statistics import Counters, Statistics, Tally, snapshot
 from pairbus.spool.directory import Spools

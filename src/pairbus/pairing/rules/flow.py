@@ -62,8 +62,9 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from pairbus.pairing.options import Trigger
-    from pairbus.pairing.rules.order import Planned, SendOrder
+    from pairbus.pairing.rules.order_values import Planned
     from pairbus.pairing.rules.rotation import Rotation
+    from pairbus.pairing.rules.send_order import SendOrder
 
 HELD_PAUSE_MS_MIN: Final = 100
 HELD_PAUSE_MS_MAX: Final = 2_000

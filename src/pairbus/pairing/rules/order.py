@@ -32,19 +32,29 @@ Rule 1: what a look did not show counts only if nothing was parked since the loo
 Rule 2: a session is forgotten only when a look has shown that none of its messages is left in any queue.
 Rule 3: a message that was accepted by another queue than the session's own is followed by all later ones.
 
-No clock and no I/O here. ``client.fences`` looks into the queues, ``rules.flow`` asks where a send may go.
+No clock and no I/O here. ``client.fences`` looks into the queues, ``rules.flow`` asks where a send may go, by way of
+``rules.send_order``. The values are in ``rules.order_values``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from pairbus.pairing.errors import SessionFencedError
 from pairbus.pairing.parking import Follows
+from pairbus.pairing.rules.order_values import (
+    ALL,
+    Fence,
+    Key,
+    Look,
+    Oldest,
+    Report,
+    Route,
+    Track,
+    Unseen,
+    earlier,
+    queue_order,
+)
 
 if TYPE_CHECKING:
     from pairbus.pairing.rules.rotation import Rotation
@@ -59,131 +69,6 @@ HOLD_PAUSE_MS: Final = 10_000
 """How long after the beginning of one wait the next one may begin."""
 HOLD_MESSAGES_MAX: Final = 100
 """Parked messages of a session that are few enough to wait for."""
-ALL: Final = ""
-"""In place of an entity: every entity."""
-
-Key = tuple[str, str]
-"""An entity (``naming.entity_key``) and a session or partition key."""
-
-
-class Route(Enum):
-    """Where a send may go while its entity takes sends."""
-
-    DIRECT = "direct"
-    PARK = "park"
-    REFUSE = "refuse"
-
-
-@dataclass(frozen=True, slots=True)
-class Oldest:
-    """The oldest message of a session in the backlog, as far as it was seen."""
-
-    message_id: str
-    queue: str
-    first_send_ms: int
-    """When its send began, as a time of day."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One parked message that a look has shown."""
-
-    key: Key
-    message_id: str
-    factory: str
-    detour: int
-    first_send_ms: int
-
-
-@dataclass(slots=True)
-class Fence:
-    """What a session, or a queue that is unseen, has in common: since when it stands, and what became of it."""
-
-    since_ms: int | None
-    """Since when sends go to the backlog although the entity takes sends; None while it is failed over."""
-    is_timed_out: bool = False
-    is_overtaken: bool = False
-
-    def begin(self, now: int | None) -> None:
-        self.since_ms = now
-        self.is_timed_out = self.is_overtaken = False
-
-    def is_due(self, now: int, timeout_ms: int) -> bool:
-        return not self.is_timed_out and self.since_ms is not None and now - self.since_ms >= timeout_ms
-
-
-@dataclass(slots=True)
-class Track:
-    """A session with messages in the backlog."""
-
-    queue: str
-    """Where its next message goes."""
-    fence: Fence
-    held: dict[str, Follows] = field(default_factory=dict)
-    """Every queue that may hold messages of it, and the last one that is known there."""
-    stamps: dict[str, int] = field(default_factory=dict)
-    """When a message of it was last accepted by each of them."""
-    owed: dict[str, Follows] = field(default_factory=dict)
-    """What messages in ``queue`` must follow; empty once one that says so is accepted."""
-    generation: int = 0
-    """Changes with ``owed``: a message that was parked before says less than it should."""
-    oldest: dict[str, Oldest] = field(default_factory=dict)
-    looked: int = 0
-    """The stamp of the last look that has shown a message of it."""
-    held_until_ms: int = 0
-    """Until when its sends wait for its last parked messages."""
-    next_hold_ms: int = 0
-
-
-@dataclass(slots=True)
-class Unseen:
-    """A queue of which it is not known whether it holds messages of an entity's sessions."""
-
-    fence: Fence
-    stamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One message of a send on its way into a queue."""
-
-    index: int
-    key: str | None
-    follows: tuple[Follows, ...] = ()
-    generation: int = 0
-
-
-@dataclass(slots=True)
-class Look:
-    """A look into one queue, from its first message on."""
-
-    queue: str
-    stamp: int
-    met: dict[Key, tuple[Seen, Seen]] = field(default_factory=dict)
-    """The first and the last message of each session."""
-    counts: dict[Key, int] = field(default_factory=dict)
-    """How many messages of each."""
-    foreign: dict[Key, int] = field(default_factory=dict)
-    """Sessions with messages that other clients have parked, and when the newest of those was sent."""
-    is_complete: bool = False
-
-    def saw(self, seen: Seen, own: str) -> None:
-        """A message was shown. ``own``: the name of this client."""
-        first = self.met.get(seen.key)
-        self.met[seen.key] = (seen if first is None else first[0], seen)
-        self.counts[seen.key] = self.counts.get(seen.key, 0) + 1
-        if seen.factory != own:
-            self.foreign[seen.key] = max(self.foreign.get(seen.key, 0), seen.first_send_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a look, or the time, has changed. Sessions by entity and name."""
-
-    lifted: list[Key]
-    fenced: list[Key]
-    crossed: list[Key]
-    """Sessions that another client has parked while this one sent them to the primary: their order is not known."""
 
 
 class OrderBook:
@@ -544,111 +429,3 @@ class OrderBook:
     def _time_out(self, fence: Fence) -> None:
         fence.is_timed_out = True
         fence.is_overtaken = self._policy == "overtake"
-
-
-class SendOrder:
-    """The order of one send: the keys of its messages, and which of them are not accepted yet."""
-
-    def __init__(
-        self, book: OrderBook, path: str, entity: str, keys: Sequence[str | None], wall_offset_ms: int
-    ) -> None:
-        self.left: Sequence[int] = range(len(keys))
-        """Places of the messages that no queue has accepted yet."""
-        self._book = book
-        self._path = path
-        self._entity = entity
-        self._keys = keys
-        self._wall_offset_ms = wall_offset_ms
-        self._names = [(entity, key) for key in dict.fromkeys(keys) if key is not None]
-        self._is_parked = False
-
-    def must_park(self) -> bool:
-        """Whether the send must go to the backlog although its entity takes sends."""
-        return self._is_parked or any(self._book.route(key) is not Route.DIRECT for key in self._names)
-
-    def held_ms(self, now: int) -> int:
-        """How long the send may wait, so that it can go to the primary after all; 0: it should not."""
-        if self._is_parked:
-            return 0
-        fenced = [key for key in self._names if self._book.route(key) is not Route.DIRECT]
-        return min((self._book.held_ms(key, now) for key in fenced), default=0)
-
-    def refusal(self, now: int) -> SessionFencedError | None:
-        """Why the send may go nowhere: the fence of one of its sessions stands too long, and the policy is to raise."""
-        for key in self._names:
-            if self._book.route(key) is Route.REFUSE:
-                oldest = self._book.oldest(key)
-                if oldest is None:
-                    return SessionFencedError(self._path, key[1], self._book.home(key))
-                age_ms = max(0, now + self._wall_offset_ms - oldest.first_send_ms)
-                return SessionFencedError(self._path, key[1], oldest.queue, oldest.message_id, age_ms)
-        return None
-
-    def _first_key(self) -> Key | None:
-        for index in self.left:
-            key = self._keys[index]
-            if key is not None:
-                return self._entity, key
-        return None
-
-    def next_queue(self, rotation: Rotation, tried: Container[str]) -> str | None:
-        """The queue for the first message that is left. None: no queue is left for it."""
-        key = self._first_key()
-        if key is None:
-            return rotation.pick(tried) or rotation.last_resort(tried)
-        return self._book.plan(key, rotation, tried)[0]
-
-    def trial_queue(self) -> str | None:
-        """The queue that the send may try although it is out of the rotation: a session's own, while it is in no other."""
-        key = self._first_key()
-        return None if key is None or self._book.is_tracked(key) else self._book.home(key)
-
-    def planned(self, queue: str, rotation: Rotation, tried: Container[str]) -> list[Planned]:
-        """The messages that go to ``queue`` now, in their order. Those without a key go along."""
-        result = []
-        for index in self.left:
-            name = self._keys[index]
-            if name is None:
-                result.append(Planned(index, None))
-                continue
-            key = (self._entity, name)
-            if not self._book.is_tracked(key) and queue == self._book.home(key):
-                result.append(Planned(index, name, self._book.unseen_elsewhere(key, queue)))
-                continue
-            target, follows, generation = self._book.plan(key, rotation, tried)
-            if target == queue:
-                result.append(Planned(index, name, follows, generation))
-        return result
-
-    def accepted(self, queue: str, planned: Planned, last: Follows, oldest: Oldest, now: int) -> bool:
-        """A queue has accepted one of the messages. True: that made a fence."""
-        self._is_parked = True
-        if planned.key is None:
-            return False
-        return self._book.accepted((self._entity, planned.key), queue, last, planned.generation, oldest, now)
-
-    def went_direct(self) -> None:
-        """The primary has accepted the send."""
-        self._book.went_direct(self._names)
-
-
-def earlier(follows: Iterable[Follows], factory: str, detour: int) -> tuple[Follows, ...]:
-    """What a message with this number follows: of its own client only messages with lower numbers.
-
-    A send that returned before has lower numbers. Two messages whose sends overlap could wait for each other otherwise.
-    """
-    return tuple(
-        Follows(one.queue, factory, detour - 1) if one.factory == factory and one.detour >= detour else one
-        for one in follows
-    )
-
-
-def queue_order(key: Key, queues: Sequence[str]) -> list[str]:
-    """The backlog queues in the order in which a session uses them: the same in every process.
-
-    The first is the session's own. When a queue is missing, only its own sessions go elsewhere.
-    """
-    seed = f"{key[0]}\n{key[1]}\n".encode()
-    return sorted(
-        queues, key=lambda queue: (blake2b(seed + queue.lower().encode(), digest_size=8).digest(), queue)
-    )
