@@ -298,8 +298,9 @@ def goes_before(seen: Seen, message: BacklogMessage, follows: Follows) -> bool:
     except (ValueError, TypeError, ArithmeticError, RecursionError):
         passport = None
     own = message.detour
-    if passport is not None and own is not None and passport.factory == own[0] and passport.detour > own[1]:
-        # Its own client has sent it later. It may wait for this message: the two would wait for each other.
+    if passport is not None and own is not None and passport.factory == own[0] and passport.detour >= own[1]:
+        # Its own client has sent it later, or it is a copy of this message, left by an attempt without an answer. It may wait
+        # for this message: the two would wait for each other.
         return False
     if not follows.factory:
         # Of any client, if it was there before.

@@ -236,7 +236,8 @@ class PlainDrain:
         await world.ask(world.secondary, complete, ANSWER_MS)
 
     def _is_later(self, one: Passport, other: Passport | None) -> bool:
-        return other is not None and one.factory == other.factory and one.detour > other.detour
+        """A later message of the same client, or a copy of this one."""
+        return other is not None and one.factory == other.factory and one.detour >= other.detour
 
     def _is_there(self, follows: Follows, restored: parking.Restored, head: Stored) -> bool:
         for stored in self._world.secondary.queue(follows.queue).messages.values():

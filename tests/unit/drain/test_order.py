@@ -269,6 +269,18 @@ def test_what_goes_before_a_message_of_another_queue(seen: Seen, follows: Follow
     assert goes_before(seen, message(9, enqueued_ms=10), follows) is expected
 
 
+@pytest.mark.promise("P15")
+@pytest.mark.parametrize(("number", "expected"), [(4, True), (5, False), (6, False)])
+def test_a_message_waits_for_no_copy_of_itself_and_for_nothing_later(number: int, expected: bool) -> None:
+    """The copies would wait for each other: a drain holds only one of them at a time."""
+    waiting = message(9, enqueued_ms=10)
+    waiting.detour = ("f", 5, 1)
+
+    seen = Seen(1, "orders", "s", 5, Passport("f", 1, number, "r").text())
+
+    assert goes_before(seen, waiting, Follows("q")) is expected
+
+
 # --- the shell ------------------------------------------------------------------------------------------
 
 
