@@ -80,7 +80,7 @@ check: lint types imports ## What to run while you work: units, properties, cont
 	HYPOTHESIS_PROFILE=quick PAIRBUS_SEEDS=few $(PYTEST) -q -n $(JOBS) --randomly-seed=$(ORDER) -m "not long and $(SHORT_MARKS)" $(CHECKED)
 
 test: lint types imports ## Everything a change must pass (minutes)
-	$(PYTEST) $(SHORT) -n $(JOBS) --dist loadgroup --ignore=tests/conformance tests
+	$(PYTEST) $(SHORT) -n $(JOBS) --dist loadscope --no-loadscope-reorder --ignore=tests/conformance tests
 	$(PYTEST) $(SHORT) -n $(WAITING_JOBS) tests/conformance
 
 contract: $(STAMP) ## One suite over every store
@@ -88,7 +88,7 @@ contract: $(STAMP) ## One suite over every store
 
 integration: $(STAMP) ## Real sockets, real processes, real kills; the documents' commands
 	@tools/system.sh chromium=chromium
-	$(PYTEST) -n $(JOBS) --dist loadgroup tests/integration
+	$(PYTEST) -n $(JOBS) --dist loadscope --no-loadscope-reorder tests/integration
 
 conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and Qpid Proton, in full
 	@tools/system.sh node=nodejs npm=npm
@@ -129,7 +129,7 @@ slow: $(STAMP) ## Remove what `make fast` put into this checkout
 
 compiled: FORM = compiled
 compiled: fast ## Everything that `make test` runs, on the compiled form (needs a C compiler)
-	PAIRBUS_SEEDS=few $(PYTEST) $(SHORT) -n $(JOBS) --dist loadgroup --ignore=tests/conformance tests
+	PAIRBUS_SEEDS=few $(PYTEST) $(SHORT) -n $(JOBS) --dist loadscope --no-loadscope-reorder --ignore=tests/conformance tests
 	$(PYTEST) $(SHORT) -n $(WAITING_JOBS) tests/conformance
 
 bench-broker: $(STAMP) ## Messages per second, beside the peers that are installed; STORE=postgresql: beside itself with that store

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from pairbus.form import COMPILED, FORM
 from tests.collection import check_ids
+from tests.scheduling import GroupScheduling, rank_of
 from tests.undisturbed import keep_the_collector_out_of_parsing
 
 keep_the_collector_out_of_parsing()
@@ -41,10 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every process must collect the same tests. Some look where the compiled form shows nothing."""
     check_ids(item.nodeid for item in items)
+    items.sort(key=lambda item: rank_of(item.nodeid))
     if FORM.name == COMPILED:
         for item in items:
             if item.get_closest_marker("uncompiled") is not None:
                 item.add_marker(pytest.mark.skip(reason="the compiled form runs"))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    """With ``--dist loadscope``: see ``tests.scheduling``."""
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture(autouse=True)
