@@ -52,10 +52,13 @@ _ROW_TYPES: Final[dict[str, type]] = {
     "parked": int,
     "pings": int,
     "backlog_queue": str,
+    "fenced_sessions": int,
     "oldest_parked_age_ms": int,
     "spooled": int,
     "oldest_spooled_age_ms": int,
 }
+
+_COUNTS: Final = ("parked", "pings", "spooled", "fenced_sessions")
 
 
 class JournalTail:
@@ -247,9 +250,7 @@ def merged(programs: list[list[dict[str, object]]]) -> dict[str, dict[str, objec
             if known is None:
                 rows[key] = dict(row)
                 continue
-            counts = {
-                name: _whole(known[name]) + _whole(row[name]) for name in ("parked", "pings", "spooled")
-            }
+            counts = {name: _whole(known[name]) + _whole(row[name]) for name in _COUNTS}
             ages = {
                 name: max((age for age in (known[name], row[name]) if isinstance(age, int)), default=None)
                 for name in ("oldest_parked_age_ms", "oldest_spooled_age_ms")
@@ -297,6 +298,7 @@ def _row_of_event(row: dict[str, object], pings: int, now_ms: int) -> dict[str, 
         "parked": None,
         "pings": pings,
         "backlog_queue": None,
+        "fenced_sessions": None,
         "oldest_parked_age_ms": None,
         "spooled": None,
         "oldest_spooled_age_ms": None,

@@ -92,7 +92,7 @@ def status(*rows: tuple[str, str, int], factory: str = "f1", at_ms: int = 1_000)
         {
             "path": path, "state": state, "since_age_ms": 100, "why": "", "next_ping_in_ms": 5_000,
             "failover_in_ms": None, "parked": parked, "pings": 1, "backlog_queue": None,
-            "spooled": 3, "oldest_spooled_age_ms": 200 if parked else None,
+            "fenced_sessions": 2, "oldest_parked_age_ms": 900 if parked else None, "spooled": 3, "oldest_spooled_age_ms": 200 if parked else None,
         }
         for path, state, parked in rows
     ]  # fmt: skip
@@ -120,6 +120,7 @@ def test_programs_are_added_up_and_the_worst_state_shows(tmp_path: Path) -> None
     row = live(journal)["orders"]
     assert (row["state"], row["parked"], row["pings"]) == ("failed over", 42, 2)
     assert (row["spooled"], row["oldest_spooled_age_ms"]) == (6, 4_200)
+    assert (row["fenced_sessions"], row["oldest_parked_age_ms"]) == (4, 4_900)
 
 
 def test_a_program_that_closed_or_fell_silent_is_forgotten(tmp_path: Path) -> None:

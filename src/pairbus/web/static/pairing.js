@@ -36,9 +36,23 @@ const KINDS = new Map(Object.entries({
   syphon_stopped: ["home", "Syphon stopped"],
   drained: ["home", "Drained"],
   set_aside: ["warning", "Dead-lettered"],
+  fence_stands: ["detour", "Sessions fenced"],
+  fence_lifted: ["healthy", "Fences lifted"],
+  fence_timed_out: ["warning", "Fence timed out"],
+  fence_overtaken: ["warning", "Overtaken"],
+  order_unknown: ["warning", "Order unknown"],
+  order_given_up: ["warning", "Order given up"],
+  spool_used: ["detour", "Spool used"],
+  spool_replayed: ["home", "Spool replayed"],
+  spool_undeliverable: ["warning", "Kept in the spool"],
+  spool_unusable: ["failed", "Spool not usable"],
   closed: ["info", "Closed"],
   faulted: ["failed", "Faulted"],
 }));
+const TITLES = new Map([
+  ["Oldest", "How long ago the oldest message was sent that waits in the backlog, or in a spool"],
+  ["Fenced", "Sessions whose messages go on being parked, because earlier ones are still in the backlog"],
+]);
 const OPERATIONS = { send: "sends", receive: "receives", empty_receive: "idle receives", settle: "settlements (not billed)", ping: "pings", peek: "peeks", renew: "renewals", schedule: "scheduled", cancel: "cancelled", delete: "deletes", session: "sessions", management: "management" };
 
 function side(place) {
@@ -66,20 +80,27 @@ function nextOf(row, passed) {
   return due > passed ? `${soon} ${duration(due - passed)}` : now;
 }
 
-function waitingTitle(row, passed) {
-  const ages = [["backlog", row.oldest_parked_age_ms], ["spool", row.oldest_spooled_age_ms]].filter(([, since]) => since !== null);
-  return ages.map(([where, since]) => `oldest message in the ${where}: ${age(since + passed)}`).join("; ") || null;
+function agesOf(row) {
+  return [["backlog", row.oldest_parked_age_ms], ["spool", row.oldest_spooled_age_ms]].filter(([, since]) => since !== null);
+}
+
+function oldestOf(row, passed) {
+  return agesOf(row).map(([where, since]) => (where === "spool" ? `${age(since + passed)} in a spool` : age(since + passed))).join(", ") || "–";
+}
+
+function oldestTitle(row, passed) {
+  return agesOf(row).map(([where, since]) => `oldest message in the ${where}: ${age(since + passed)}`).join("; ") || null;
 }
 
 function healthTable() {
   const body = h("tbody");
   const none = h("div", { class: "empty" }, icon("info"), h("h2", {}, "No open client has sent through the pair"), h("p", {}, "An entity appears here with its first send, and stays until the programs that sent to it close their clients. Programs of your own join when they run with ", h("code", {}, "PAIRBUS_JOURNAL"), " set as ", h("code", {}, "pairbus up"), " prints it."));
-  const element = h("div", {}, none, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Health of each entity" }, h("table", { class: "health" }, h("caption", { class: "unseen" }, "Health of each entity"), h("thead", {}, h("tr", {}, ["Entity", "Health", "For", "Next", "Parked", "Pings", "Why"].map((name) => h("th", { scope: "col", class: ["Parked", "Pings"].includes(name) ? "number" : "" }, name)))), body)));
+  const element = h("div", {}, none, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Health of each entity" }, h("table", { class: "health" }, h("caption", { class: "unseen" }, "Health of each entity"), h("thead", {}, h("tr", {}, ["Entity", "Health", "For", "Next", "Parked", "Oldest", "Fenced", "Pings", "Why"].map((name) => h("th", { scope: "col", class: ["Parked", "Oldest", "Fenced", "Pings"].includes(name) ? "number" : "", title: TITLES.get(name) ?? null }, name)))), body)));
   function update(rows, passed) {
     none.hidden = rows.length > 0;
     element.lastElementChild.hidden = rows.length === 0;
     keyed(body, rows, (one) => one.path, () => {
-      const cells = { path: h("th", { scope: "row" }), health: h("td", { "data-label": "Health" }), since: h("td", { "data-label": "For" }), next: h("td", { "data-label": "Next" }), parked: h("td", { class: "number", "data-label": "Parked" }), pings: h("td", { class: "number", "data-label": "Pings" }), why: h("td", { class: "why", "data-label": "Why" }, h("span", { class: "clamp" })) };
+      const cells = { path: h("th", { scope: "row" }), health: h("td", { "data-label": "Health" }), since: h("td", { "data-label": "For" }), next: h("td", { "data-label": "Next" }), parked: h("td", { class: "number", "data-label": "Parked" }), oldest: h("td", { class: "number", "data-label": "Oldest" }), fenced: h("td", { class: "number", "data-label": "Fenced" }), pings: h("td", { class: "number", "data-label": "Pings" }), why: h("td", { class: "why", "data-label": "Why" }, h("span", { class: "clamp" })) };
       let shown = null;
       function one(row) {
         text(cells.path, row.path);
@@ -91,7 +112,10 @@ function healthTable() {
         text(cells.since, age(row.since_age_ms + passed));
         text(cells.next, nextOf(row, passed));
         text(cells.parked, row.spooled ? `${count(row.parked)} + ${count(row.spooled)} in a spool` : count(row.parked));
-        attribute(cells.parked, "title", waitingTitle(row, passed));
+        text(cells.oldest, oldestOf(row, passed));
+        attribute(cells.oldest, "title", oldestTitle(row, passed));
+        text(cells.fenced, count(row.fenced_sessions));
+        cells.fenced.classList.toggle("zero", !row.fenced_sessions);
         text(cells.pings, count(row.pings));
         text(cells.why.firstElementChild, row.why || "–");
         attribute(cells.why.firstElementChild, "title", row.why || null);
