@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.pair.spool_world import PLANTED, SpoolWorld
+from tests.simulation.pair.spool_world import PLANTED, SpoolWorld, directories
 from tests.simulation.seeds import groups, seeds
 
 Make = Callable[..., SpoolWorld]
@@ -19,12 +17,9 @@ _GROUPS = groups(seeds(40, least=500), 20)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Make]:
-    """Makes worlds, each with an empty directory: in memory if possible, because only the order of writes counts here."""
-    shared = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix="pairbus-spool-", dir=shared if shared.is_dir() else tmp_path))
-    numbers = iter(range(1_000_000))
-    yield lambda seed, bug="": SpoolWorld(seed, root / str(next(numbers)), bug)
-    shutil.rmtree(root, ignore_errors=True)
+    """Makes worlds, each with an empty directory."""
+    with directories(tmp_path) as new:
+        yield lambda seed, bug="": SpoolWorld(seed, new(), bug)
 
 
 @pytest.mark.promise("P1", "P2", "P5", "P8", "P36", "P38", "P50", "P51")

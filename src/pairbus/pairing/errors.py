@@ -55,7 +55,7 @@ class SessionFencedError(SendAvailabilityError):
     Args:
         path: The entity.
         session: The session, or the partition key.
-        queue: The backlog queue.
+        queue: The backlog queue; empty when none is known yet.
         message_id: The oldest message of the session there; None when the queue could not be looked through.
         age_ms: How long ago that message was sent.
     """
@@ -63,11 +63,14 @@ class SessionFencedError(SendAvailabilityError):
     def __init__(
         self, path: str, session: str, queue: str, message_id: str | None = None, age_ms: int | None = None
     ) -> None:
-        found = (
-            f"it is not known whether backlog queue {queue!r} still holds messages of it"
-            if message_id is None
-            else f"message {message_id!r} of it, {(age_ms or 0) / 1000:g} s old, is still in backlog queue {queue!r}"
-        )
+        if message_id is not None:
+            found = f"message {message_id!r} of it, {(age_ms or 0) / 1000:g} s old, is still in backlog queue {queue!r}"
+        elif queue:
+            found = f"it is not known whether backlog queue {queue!r} still holds messages of it"
+        else:
+            found = (
+                "the secondary has not answered since this client was started, and may hold messages of it"
+            )
         super().__init__(
             f"session {session!r} of {path!r} is not sent: {found}, and a later message would overtake it. Run the drain "
             "(`pairbus syphon`) until the message has left, or remove it with `pairbus backlog`"

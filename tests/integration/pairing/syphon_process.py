@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -50,15 +52,26 @@ def waiting(namespace: Namespace, queue: str) -> int:
         return int(client.get_queue_runtime_properties(queue).active_message_count or 0)
 
 
-class SyphonProcess:
-    """``pairbus syphon --engine local`` as a child process."""
+LOCAL = ("-m", "pairbus", "syphon", "--engine", "local")
+SPARK = ("-m", "pairbus", "syphon", "--engine", "spark", "--master", "local[2,4]", "--order", "session")
 
-    def __init__(self, pair: Pair, state: Path, *options: str, **environment: str) -> None:
+
+class SyphonProcess:
+    """``pairbus syphon --engine local``, or another program that drains, as a child process."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        state: Path,
+        *options: str,
+        program: Sequence[str] = LOCAL,
+        **environment: str,
+    ) -> None:
         state.mkdir(parents=True, exist_ok=True)
         self.log = state / "syphon.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pairbus", "syphon", "--engine", "local", *options],
+                [sys.executable, *program, *options],
                 env={
                     **os.environ,
                     "PAIRBUS_PRIMARY": pair.primary.connection_string,
@@ -68,6 +81,8 @@ class SyphonProcess:
                 },
                 stdout=log,
                 stderr=log,
+                # A group of its own: a kill takes Java and its workers along, as the end of a machine does.
+                start_new_session=True,
             )
 
     def wait(self, seconds: float) -> int:
@@ -76,16 +91,15 @@ class SyphonProcess:
 
     def kill(self) -> None:
         """SIGKILL."""
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait(30)
+        self.kill()
 
 
 def wait_for_home(namespace: Namespace, queue: str, count: int, seconds: float = 120.0) -> float:

@@ -41,6 +41,8 @@ class Checks:
         self._state: dict[Key, Health] = {}
         self._refused: dict[Key, int] = {}
         self._trials: dict[str, int] = {}
+        self._secondary_back: dict[str, int] = {}
+        """When a backlog queue last accepted a message while all of a client had refused."""
         self._acknowledged: set[tuple[str, int] | tuple[str, int, int] | None] = set()
 
     def _require(self, claim: object, text: str) -> None:
@@ -116,9 +118,19 @@ class Checks:
         if classify(error) in IN_DOUBT:
             self._parked_doubts[f"m{number}"] += 1
 
-    def backlog_accepted(self, factory: str, queue: str) -> None:
-        """A backlog queue said yes."""
+    def backlog_accepted(self, factory: str, queue: str, now: int, shared: PairingState) -> None:
+        """A backlog queue said yes. If all had refused, the secondary was away, and the others may come back with it."""
+        if all((factory, name) in self._refused for name in shared.queues):
+            self._secondary_back[factory] = now
         self._refused.pop((factory, queue), None)
+
+    def queue_back(self, factory: str, queue: str, now: int) -> None:
+        """A backlog queue is in the rotation again."""
+        refused = self._refused.pop((factory, queue), None)
+        self._require(
+            refused is None or self._secondary_back.get(factory) == now,
+            f"P32: {queue} is used again, and has accepted nothing since it refused",
+        )
 
     # --- health -----------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class SimSender:
             for payload in payloads:
                 checks.backlog_failed(number_of(payload), seen)
             raise
-        checks.backlog_accepted(client.name, queue)
+        checks.backlog_accepted(client.name, queue, world.now, client.state)
 
     async def _put(self, payloads: list[bytes], seconds: float) -> None:
         official = self._official
@@ -153,8 +153,12 @@ class SimClient:
         self.state.wall_clock = lambda: world.now + world.wall_offset
         self._changed, self.state._on_change = self.state._on_change, self._on_change
         self._evicted, self.state.evicted = self.state.evicted, self._on_evicted  # type: ignore[method-assign]
+        self._readmitted, self.state.readmitted = self.state.readmitted, self._on_readmitted  # type: ignore[method-assign]
         self._plant()
-        self.state.paired_with(world.backlog)
+        self._pair()
+
+    def _pair(self) -> None:
+        self.state.paired_with(self.world.backlog)
 
     def _on_change(self, health: EntityHealth) -> None:
         self.world.checks.changed(self.name, health, self.world.now)
@@ -163,6 +167,10 @@ class SimClient:
     def _on_evicted(self, queue: str, why: str) -> None:
         self.world.checks.queue_refused(self.name, queue, self.world.now)
         self._evicted(queue, why)
+
+    def _on_readmitted(self, queue: str, accepting: str) -> None:
+        self.world.checks.queue_back(self.name, queue, self.world.now)
+        self._readmitted(queue, accepting)
 
     async def send_all(self, path: str, numbers: list[int], session: str | None) -> None:
         """Send messages one after the other."""

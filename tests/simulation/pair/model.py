@@ -11,6 +11,7 @@ from pairbus.sdk import sections
 from tests.payloads import message_id_of
 
 LOCK_MS = 60_000
+PARTITION_KEY = "x-opt-partition-key"
 
 
 @dataclass(slots=True)
@@ -127,7 +128,9 @@ class NamespaceModel:
         return queue
 
 
-def original(number: int, session: str | None, *, has_alias_name: bool, has_life: bool) -> bytes:
+def original(
+    number: int, session: str | None, *, has_alias_name: bool, has_life: bool, partition: str | None = None
+) -> bytes:
     """An encoded message as an application would send it; ``number`` makes it unlike any other."""
     properties = [sections.NULL] * len(PROPERTY_FIELDS)
     properties[0] = sections.encode_text(f"m{number}")
@@ -141,6 +144,9 @@ def original(number: int, session: str | None, *, has_alias_name: bool, has_life
         sections.Section(sections.APPLICATION_PROPERTIES, sections.encode_map(users)),
         sections.Section(0x75, b"\xa0\x01" + bytes((number % 256,))),
     ]
+    if partition is not None:
+        key = (sections.encode_symbol(PARTITION_KEY), sections.encode_text(partition))
+        parts.insert(0, sections.Section(sections.MESSAGE_ANNOTATIONS, sections.encode_map([key])))
     if has_life:
         header = [sections.NULL, sections.NULL, sections.encode_uint(3_600_000), sections.NULL, sections.NULL]
         parts.append(sections.Section(sections.HEADER, sections.encode_list(header)))

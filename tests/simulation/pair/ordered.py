@@ -1,4 +1,6 @@
-"""Worlds of pairs with ``order="session"``: the clients that ship, killed and started again, and the order of what arrives.
+"""Worlds of pairs with an order: the clients that ship, killed and started again, and the order of what arrives.
+
+In some worlds it is that of sessions, in others that of partition keys too (``order="partition"``).
 
 Every send notes when it began and when it returned. When one returned before another of the same session and client began,
 its message must arrive first.
@@ -10,11 +12,13 @@ import asyncio
 import itertools
 from datetime import timedelta
 from functools import partial
+from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from azure.servicebus import exceptions as sdk
 
+from pairbus.drain.order import OrderPolicy
 from pairbus.pairing import parking
 from pairbus.pairing.events import Kind
 from pairbus.pairing.naming import entity_key
@@ -38,6 +42,8 @@ PLANTED: Final = (
     "direct_before_look",
 )
 SESSIONS: Final = ("a", "b", "")
+PARTITION_SHARE: Final = 0.3
+"""The part of the worlds that keep partition keys in order, too."""
 SHIPPED_DRAIN: Final = 8
 """Every so many worlds have the drain that ships, which takes ten times as long as the plain one."""
 ANSWER_MS: Final = 5_000
@@ -49,7 +55,7 @@ class SimReceiver:
 
     def __init__(self, official: SimOfficial, queue: str) -> None:
         self._official = official
-        self._page = cast("OrderedWorld", official.world).page
+        self._page = cast("Ordered", official.world).page
         self._queue = queue
         self._config = SimpleNamespace(retry_total=0, retry_backoff_factor=0.1)
 
@@ -75,6 +81,8 @@ def _peeked(stored: Stored) -> Any:
     given: dict[bytes, Any] = {parking.ALIAS_PATH.encode(): restored.path.encode()}
     if restored.session_id is not None:
         given[parking.ALIAS_SESSION.encode()] = restored.session_id.encode()
+    if restored.partition_key is not None:
+        given[parking.ALIAS_PARTITION.encode()] = restored.partition_key.encode()
     if passport is not None:
         given[parking.ALIAS_PASSPORT.encode()] = passport.text().encode()
     return SimpleNamespace(
@@ -96,7 +104,7 @@ class OrderedClient(SimClient):
 
     official = OrderedOfficial
 
-    def __init__(self, world: OrderedWorld, number: int, life: int, options: SendAvailabilityOptions) -> None:
+    def __init__(self, world: Ordered, number: int, life: int, options: SendAvailabilityOptions) -> None:
         super().__init__(world, number, options, f"c{number}-{life}")
         self.logical = f"c{number}"
         self.life = life
@@ -122,8 +130,7 @@ class OrderedClient(SimClient):
             several = [dice.choice(sessions) for _ in range(dice.choice([1, 1, 1, 3]))]
             numbers = [world.next_number() for _ in several]
             payloads = [
-                original(number, session, has_alias_name=False, has_life=False)
-                for number, session in zip(numbers, several, strict=True)
+                world.message(number, session) for number, session in zip(numbers, several, strict=True)
             ]
             batch = message_bytes.batch_of(message_bytes.new_batch(LIMIT_BYTES, SimSender), payloads)
             for number, session, payload in zip(numbers, several, payloads, strict=True):
@@ -184,7 +191,7 @@ class OrderedClient(SimClient):
 class PlainDrain:
     """A drain that is right and slow: it delivers each queue strictly in its order, one message at a time."""
 
-    def __init__(self, world: OrderedWorld) -> None:
+    def __init__(self, world: Ordered) -> None:
         self._world = world
         self._tasks = [
             world.loop.create_task(self._pump(world.secondary.queue(name))) for name in world.backlog
@@ -226,14 +233,14 @@ class PlainDrain:
             world.checks.in_doubt_resend(message_id_of(head.payload))
             raise
 
-        def complete() -> None:
+        def complete(_: list[bytes]) -> None:
             found = queue.messages.pop(head.number, None)
             if gone and found is not None:
                 queue.dead.append((found, "DestinationNotFound"))
 
         # A drain that is killed here sends the message once more.
         world.checks.in_doubt_resend(message_id_of(head.payload))
-        await world.ask(world.secondary, complete, ANSWER_MS)
+        await world.ask(world.secondary, partial(complete, [head.payload]), ANSWER_MS)
 
     def _is_later(self, one: Passport, other: Passport | None) -> bool:
         """A later message of the same client, or a copy of this one."""
@@ -245,6 +252,7 @@ class PlainDrain:
             same = (
                 entity_key(other.path) == entity_key(restored.path)
                 and other.session_id == restored.session_id
+                and (other.session_id is not None or other.partition_key == restored.partition_key)
             )
             passport = other.passport
             if not same or passport is None or self._is_later(passport, restored.passport):
@@ -260,7 +268,7 @@ class PlainDrain:
 class OrderChecks:
     """When sends began and returned, and whether what arrived is in order."""
 
-    def __init__(self, world: OrderedWorld) -> None:
+    def __init__(self, world: Ordered) -> None:
         self._world = world
         self._clock = 0
         self._begun: dict[int, int] = {}
@@ -310,33 +318,64 @@ class OrderChecks:
                 )
 
 
-class OrderedWorld(World):
-    """Clients that keep the order, killed and started again, and the drains that ship."""
+class Ordered(World):
+    """What worlds with an order have in common."""
 
-    def __init__(self, seed: int, bug: str = "", *, is_plain: bool | None = None) -> None:
-        super().__init__(seed, bug="")
-        self.bug = bug
+    page: int
+    order: OrderChecks
+
+    def _draw_order(self, *, is_plain: bool | None) -> None:
         dice = self.random
         self.page = dice.choice([1, 3, 100])
         self.order = OrderChecks(self)
-        self.kills = dice.randrange(3)
-        self.is_plain = is_plain if is_plain is not None else seed % SHIPPED_DRAIN != 0
+        self.is_plain = is_plain if is_plain is not None else self.seed % SHIPPED_DRAIN != 0
         if self.is_plain:
             self.drain_count = 1
         self.events: dict[Kind, int] = {}
-        self._numbers = 0
         for count in range(len(self.backlog), dice.randrange(1, 5)):
             self.backlog.append(f"p/x-servicebus-transfer/{count}")
             self.secondary.add(QueueModel(self.backlog[-1]))
+        self.keeps: OrderPolicy = "partition" if Random(self.seed).random() < PARTITION_SHARE else "session"
 
     @property
     def one_drain_sees_all(self) -> bool:
         return super().one_drain_sees_all and not self.is_plain
 
-    def next_number(self) -> int:
-        """The number of the next message."""
-        self._numbers += 1
-        return self._numbers
+    def message(self, number: int, name: str) -> bytes:
+        """A message of a session. Where partition keys are kept in order, only the session without a name is one."""
+        if self.keeps == "session" or not name:
+            return original(number, name, has_alias_name=False, has_life=False)
+        return original(number, None, has_alias_name=False, has_life=False, partition=name)
+
+    def _drain(self) -> SimDrain:
+        drain: Any = PlainDrain(self) if self.is_plain else SimDrain(self)
+        return cast("SimDrain", drain)
+
+    async def _finish(self) -> None:
+        await super()._finish()
+        self.order.at_the_end()
+
+    def _start_lists(self, client: OrderedClient, messages: int) -> None:
+        """Let a client send, and count its events."""
+        dice = self.random
+        client.state.events._listener = lambda event: self.events.update(
+            {event.kind: self.events.get(event.kind, 0) + 1}
+        )
+        path = dice.choice(self.entities)
+        for _ in range(dice.randrange(1, 5)):
+            where = path if dice.random() < 0.7 else dice.choice(self.entities)
+            sessions = dice.sample(SESSIONS, dice.choice([1, 1, 2]))
+            client.tasks.append(asyncio.ensure_future(client.send_lists(where, sessions, messages // 4)))
+
+
+class OrderedWorld(Ordered):
+    """Clients that keep the order, killed and started again, and the drains that ship."""
+
+    def __init__(self, seed: int, bug: str = "", *, is_plain: bool | None = None) -> None:
+        super().__init__(seed, bug="")
+        self.bug = bug
+        self.kills = self.random.randrange(3)
+        self._draw_order(is_plain=is_plain)
 
     def _options(self) -> SendAvailabilityOptions:
         options = super()._options()
@@ -345,7 +384,7 @@ class OrderedWorld(World):
             ping_primary_interval=options.ping_primary_interval,
             healthy_pings=options.healthy_pings,
             while_suspect=options.while_suspect,
-            order="session",
+            order=self.keeps,
             fence_timeout=timedelta(seconds=self.random.choice([1, 20, 300])),
         )
 
@@ -359,20 +398,11 @@ class OrderedWorld(World):
         for _ in range(self.kills):
             self._at(dice.randrange(2_000, self.horizon_ms), partial(self._kill_a_client, messages))
         await self._finish()
-        self.order.at_the_end()
 
     def _start_client(self, number: int, life: int, messages: int) -> None:
-        dice = self.random
         client = OrderedClient(self, number, life, self._options())
         self.clients.append(client)
-        client.state.events._listener = lambda event: self.events.update(
-            {event.kind: self.events.get(event.kind, 0) + 1}
-        )
-        path = dice.choice(self.entities)
-        for _ in range(dice.randrange(1, 5)):
-            where = path if dice.random() < 0.7 else dice.choice(self.entities)
-            sessions = dice.sample(SESSIONS, dice.choice([1, 1, 2]))
-            client.tasks.append(asyncio.ensure_future(client.send_lists(where, sessions, messages // 4)))
+        self._start_lists(client, messages)
 
     def _kill_a_client(self, messages: int) -> None:
         if self._is_calm:
@@ -387,15 +417,6 @@ class OrderedWorld(World):
 
         # What it had sent may still be on its way for a moment.
         self._at(self.now + self.random.choice([1, 3_000]), again)
-
-    def _drain(self) -> SimDrain:
-        drain: Any = PlainDrain(self) if self.is_plain else SimDrain(self)
-        return cast("SimDrain", drain)
-
-    def _crash_a_drain(self) -> None:
-        victim = self.random.randrange(len(self.drains))
-        self.checks.crashed(self.drains[victim].kill())
-        self.drains[victim] = self._drain()
 
     def _schedule_faults(self) -> None:
         super()._schedule_faults()

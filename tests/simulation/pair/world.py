@@ -25,7 +25,7 @@ from tests.simulation.pair.drains import SimDrain
 from tests.simulation.pair.model import NamespaceModel, QueueModel
 from tests.unit.drain.virtual_loop import VirtualLoop
 
-PRIMARY_DOWN, QUEUE_DISABLED, SECONDARY_SILENT = 0, 4, 7
+PRIMARY_DOWN, QUEUE_DISABLED, SECONDARY_DOWN, SECONDARY_SILENT = 0, 4, 5, 7
 """Kinds of faults, by their place in ``World._fault``."""
 CALM_MS: Final = 900_000
 """How long the calm at the end lasts at most."""
@@ -48,11 +48,14 @@ class World:
         bug: A planted bug, one of ``PLANTED``; a simulator nobody has seen fail proves nothing.
     """
 
+    promises_quiet = "P41"
+    """The promise that everything becomes quiet after the calm."""
+
     def __init__(self, seed: int, bug: str = "") -> None:
         self.seed = seed
         self.bug = bug
         self.random = random.Random(f"pair-{seed}")
-        self.loop = VirtualLoop()
+        self.loop = self._make_loop()
         self.loop.offset = 1.0
         self.wall_offset = 1_700_000_000_000
         self.checks = Checks(self)
@@ -69,6 +72,10 @@ class World:
         self.client_count = self.random.randrange(1, 3)
         self.drain_count = self.random.randrange(1, 4) if bug != "copies_not_known" else 1
         self.drains: list[SimDrain] = []
+        self._numbers = 0
+
+    def _make_loop(self) -> VirtualLoop:
+        return VirtualLoop()
 
     def _draw_cruelty(self) -> None:
         dice = self.random
@@ -101,6 +108,14 @@ class World:
             while_suspect=dice.choice(["raise", "wait"]) if self.bug != "timer_restarted" else "raise",
         )
 
+    def next_number(self) -> int:
+        """The number of the next message."""
+        self._numbers += 1
+        return self._numbers
+
+    def _drain(self) -> SimDrain:
+        return SimDrain(self)
+
     def put(self, namespace: NamespaceModel, path: str, payloads: list[bytes]) -> None:
         """Store messages, at the time at which the request arrives."""
         namespace.queue(path).send(payloads, self.now)
@@ -115,15 +130,24 @@ class World:
         """Failures, then calm; raises AssertionError with the seed when a promise is broken."""
         logging.disable(logging.CRITICAL)
         try:
-            self.loop.run_until_complete(self._live(messages))
+            self.loop.run_until_complete(self._run(messages))
         finally:
             logging.disable(logging.NOTSET)
             self.loop.close()
         return self.checks
 
+    async def _run(self, messages: int) -> None:
+        try:
+            await self._live(messages)
+        finally:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _live(self, messages: int) -> None:
         self.clients = [SimClient(self, number, self._options()) for number in range(self.client_count)]
-        self.drains = [SimDrain(self) for _ in range(self.drain_count)]
+        self.drains = [self._drain() for _ in range(self.drain_count)]
         numbers = list(range(messages))
         count = self.random.randrange(2, 5)
         senders = []
@@ -137,22 +161,16 @@ class World:
 
     async def _finish(self) -> None:
         """Live through the faults, calm down, wait until everything is quiet, and judge."""
-        try:
-            await self._wait_until(self.horizon_ms)
-            self._calm_down()
-            deadline = self.now + CALM_MS
-            while self._unrest():
-                assert self.now < deadline, (
-                    f"seed {self.seed}: P41: not quiet after the calm: {self._unrest()}"
-                )
-                await self._wait_until(self.now + 1_000)
-            self.checks.at_the_end()
-            assert not self.checks.broken, self.checks.broken[0]
-        finally:
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._wait_until(self.horizon_ms)
+        self._calm_down()
+        deadline = self.now + CALM_MS
+        while self._unrest():
+            assert self.now < deadline, (
+                f"seed {self.seed}: {self.promises_quiet}: not quiet after the calm: {self._unrest()}"
+            )
+            await self._wait_until(self.now + 1_000)
+        self.checks.at_the_end()
+        assert not self.checks.broken, self.checks.broken[0]
 
     async def _wait_until(self, when: int) -> None:
         while self.now < when:
@@ -265,7 +283,7 @@ class World:
         """Everything it knew is gone; its locks lapse; another one takes its place."""
         victim = self.random.randrange(len(self.drains))
         self.checks.crashed(self.drains[victim].kill())
-        self.drains[victim] = SimDrain(self)
+        self.drains[victim] = self._drain()
 
     def _calm_down(self) -> None:
         self._is_calm = True

@@ -169,7 +169,48 @@ def test_the_next_send_tries_again_and_brings_the_queue_back() -> None:
     rotation.refused("q0", 0, "down")
 
     assert flow.next_step(1) == TryBacklog("q0", 9_999)
-    assert flow.backlog_accepted("q0", 1, 0)
+    assert flow.backlog_accepted("q0", 1, 0) == ["q0"]
+
+
+@pytest.mark.promise("P33")
+def test_after_an_outage_of_the_secondary_all_queues_are_back_and_get_the_time_of_a_trial_first() -> None:
+    health = make(queues=0)[1]
+    rotation = Rotation(["q0", "q1", "q2"], 1_000, random.Random(1))
+
+    def send(timeout: int = 60_000) -> SendFlow:
+        return SendFlow(health, rotation, Choice(), "documented", timeout, holds_while_suspect=False)
+
+    health.fail_over(0)
+    first = send()
+    while isinstance(step := first.next_step(0), TryBacklog):
+        first.backlog_failed(step.queue, 0, sdk.ServiceBusConnectionError())
+    assert rotation.usable == []
+    second = send()
+    step = second.next_step(1)
+    assert isinstance(step, TryBacklog)
+    assert set(second.backlog_accepted(step.queue, 1, 1)) == {"q0", "q1", "q2"}
+
+    third = send()
+    third._tried[step.queue] = None
+    other = third.next_step(2)
+    assert isinstance(other, TryBacklog)
+    assert other.timeout_ms == TRIAL_MS_MAX
+
+
+@pytest.mark.promise("P32")
+def test_a_queue_that_refused_does_not_come_back_with_another() -> None:
+    flow, health, rotation = make()
+    health.fail_over(0)
+    errors = [sdk.MessagingEntityDisabledError(), TIMEOUT, TIMEOUT]
+    tried = []
+    for error in errors:
+        step = flow.next_step(0)
+        assert isinstance(step, TryBacklog)
+        tried.append(step.queue)
+        flow.backlog_failed(step.queue, 0, error)
+
+    assert set(flow.backlog_accepted(tried[1], 1, 1)) == set(tried[1:])
+    assert set(rotation.evicted) == {tried[0]}
 
 
 @pytest.mark.promise("P13")

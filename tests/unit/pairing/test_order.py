@@ -9,7 +9,7 @@ import pytest
 from pairbus import SessionFencedError
 from pairbus.pairing.parking import Follows
 from pairbus.pairing.rules.order import HOLD_MS, OrderBook
-from pairbus.pairing.rules.order_values import Key, Oldest, Route, Seen, earlier, queue_order
+from pairbus.pairing.rules.order_values import UNKNOWN, Key, Oldest, Route, Seen, earlier, queue_order
 from pairbus.pairing.rules.rotation import Rotation
 from pairbus.pairing.rules.send_order import SendOrder
 
@@ -162,6 +162,49 @@ def test_a_session_whose_queue_fails_follows_what_it_left_there() -> None:
     assert book.plan(KEY, queues, ())[:2] == (SECOND, ())
     queues.accepted(HOME)
     assert book.plan(KEY, queues, ())[0] == SECOND, "it does not move back while messages are there"
+
+
+@pytest.mark.promise("P15")
+def test_sessions_spread_again_when_all_queues_are_back_and_follow_nothing_then() -> None:
+    book, queues = failed_over(), rotation()
+    sessions: list[Key] = [("orders", f"s{number}") for number in range(30)]
+    homes = {key: queue_order(key, QUEUES)[0] for key in sessions}
+    for number, key in enumerate(sessions, 1):
+        last = Follows(homes[key], "me", number)
+        book.accepted(key, homes[key], last, 0, Oldest(f"m{number}", homes[key], 5), 0)
+    for key in sessions:
+        # Each of them is tried in every queue, and accepted by none.
+        tried: list[str] = []
+        while (queue := book.plan(key, queues, tried)[0]) is not None:
+            queues.refused(queue, 10, "away", has_answered=False)
+            tried.append(queue)
+        assert sorted(tried) == QUEUES
+        assert tried[0] == homes[key]
+
+    assert book.plan(sessions[0], queues, ())[0] == homes[sessions[0]], "where its messages are"
+    assert set(queues.accepted(homes[sessions[0]])) == set(QUEUES)
+    for key in sessions:
+        assert book.plan(key, queues, ())[:2] == (homes[key], ())
+
+
+@pytest.mark.promise("P15")
+def test_before_the_secondary_has_answered_once_sessions_do_not_go_to_the_primary() -> None:
+    book = OrderBook(1_000, "wait")
+    book.paired([], 0, 0)
+    assert book.route(KEY) is Route.PARK
+    assert book.wanted() == []
+    assert book.plan(KEY, Rotation([], 1_000, random.Random(1)), ())[0] is None
+    assert book.expire(1_000) == ([], [UNKNOWN])
+
+    book.paired(QUEUES, 2_000, 2_000)
+    assert book.plan(KEY, rotation(), ())[:2] == (
+        HOME,
+        tuple(Follows(one) for one in sorted([SECOND, THIRD])),
+    )
+    for queue in QUEUES:
+        look(book, queue)
+    assert book.route(KEY) is Route.DIRECT
+    assert not book.is_busy
 
 
 @pytest.mark.promise("P15")

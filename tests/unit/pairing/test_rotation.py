@@ -104,3 +104,41 @@ def test_sends_with_an_empty_rotation_are_no_trials() -> None:
     subject.accepted("q1")
 
     assert subject.evicted["q0"].next_try_ms == 49 + 1_000
+
+
+@pytest.mark.promise("P33")
+def test_when_all_were_away_the_first_that_accepts_brings_back_those_that_had_not_answered() -> None:
+    subject = rotation()
+    subject.refused("q0", 0, "disabled")
+    for queue in QUEUES[1:]:
+        subject.refused(queue, 0, "refused the connection", has_answered=False)
+
+    assert subject.accepted("q3") == ["q3", "q1", "q2", *QUEUES[4:]]
+    assert set(subject.evicted) == {"q0"}, "it has said itself that it takes nothing"
+    assert subject.unproven == set(QUEUES[1:]) - {"q3"}
+    assert subject.accepted("q1") == []
+    assert "q1" not in subject.unproven
+
+
+@pytest.mark.promise("P32")
+def test_a_queue_that_came_back_with_another_one_and_fails_again_comes_back_by_its_own_trial_only() -> None:
+    subject = rotation()
+    for queue in QUEUES:
+        subject.refused(queue, 0, "silent", has_answered=False)
+    subject.accepted("q0")
+
+    assert subject.refused("q1", 10, "silent", has_answered=False)
+    assert subject.evicted["q1"].next_try_ms == 10 + 2_000, "coming back was its first trial"
+    for queue in QUEUES:
+        subject.refused(queue, 20, "silent", has_answered=False)
+    assert "q1" not in subject.accepted("q0")
+    assert subject.accepted("q1") == ["q1"]
+
+
+def test_while_one_queue_works_none_comes_back_with_another() -> None:
+    subject = rotation()
+    for queue in QUEUES[:9]:
+        subject.refused(queue, 0, "silent", has_answered=False)
+
+    assert subject.accepted("q0") == ["q0"]
+    assert not subject.unproven

@@ -222,7 +222,7 @@ class Fences:
             for queue in queues:
                 state.emit(
                     kind,
-                    queue,
+                    queue or state.secondary,
                     f"it could not be looked through in {after}, so it is not known whether sessions have messages there: {then}",
                 )
         if sessions or queues:

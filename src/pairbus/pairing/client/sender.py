@@ -408,8 +408,8 @@ class SenderCore:
                 self._tally.to_backlog += len(accepted)
                 send.accepted(step.queue, [one.index for one in accepted])
                 with self._state.lock:
-                    if flow.backlog_accepted(step.queue, len(accepted), self._state.clock()):
-                        self._state.readmitted(step.queue)
+                    for queue in flow.backlog_accepted(step.queue, len(accepted), self._state.clock()):
+                        self._state.readmitted(queue, step.queue)
                     if flow.order is not None:
                         ordering.accepted(self._state, send, flow.order, step.queue, accepted, originals)
                         self._client._fences.watch()

@@ -425,10 +425,13 @@ class PairingState:
         self.counters.evictions += 1
         self.emit(Kind.QUEUE_EVICTED, queue, f"left the rotation: {why}")
 
-    def readmitted(self, queue: str) -> None:
-        """Tell that a queue is back in the rotation."""
+    def readmitted(self, queue: str, accepting: str) -> None:
+        """Tell that a queue is back in the rotation. ``accepting``: the one that has accepted a message, itself or another."""
         self.counters.readmissions += 1
-        self.emit(Kind.QUEUE_READMITTED, queue, "accepts again")
+        text = (
+            "accepts again" if queue == accepting else f"is tried again: the secondary is back ({accepting})"
+        )
+        self.emit(Kind.QUEUE_READMITTED, queue, text)
 
     # --- seeing -----------------------------------------------------------------------------------
 

@@ -248,6 +248,8 @@ class SendFlow:
             return self._backlog_failure()
         untried = len(self._rotation.usable) + len(self._rotation.evicted) - len(self._tried) - 1
         share = max(left // 2, min(left, BACKLOG_ATTEMPT_MS_MIN)) if untried > 0 else left
+        if queue in self._rotation.unproven:
+            share = min(share, TRIAL_MS_MAX)
         self._attempt_ms = max(1, share)
         return TryBacklog(queue, self._attempt_ms)
 
@@ -294,7 +296,13 @@ class SendFlow:
             return Fail(self._backlog_error, cause, self.is_in_doubt)
         if self.primary_error is not None:
             return Fail(self.primary_error, None, self.is_in_doubt)
-        why = f"no time was left to park a message for {self._health.path!r}: give a longer timeout"
+        if self._rotation.usable or self._rotation.evicted:
+            why = f"no time was left to park a message for {self._health.path!r}: give a longer timeout"
+        else:
+            why = (
+                f"a message for {self._health.path!r} must be parked behind others of its session, and the secondary has not "
+                "answered since this client was started"
+            )
         self._no_time = OperationTimeoutError(message=why)
         return Fail(self._no_time, None, self.is_in_doubt)
 
@@ -327,8 +335,8 @@ class SendFlow:
         """Whether an error is one of the answers that this send has had."""
         return error is self.primary_error or error is self._backlog_error or error is self._no_time
 
-    def backlog_accepted(self, queue: str, messages: int, now: int) -> bool:
-        """A backlog queue accepted messages. True when that brought it back into the rotation."""
+    def backlog_accepted(self, queue: str, messages: int, now: int) -> list[str]:
+        """A backlog queue accepted messages. Returns the queues that this brought back into the rotation."""
         if self._health.parked_since_ms is None and self._health.state is Health.FAILED_OVER:
             self._health.parked_since_ms = now
         self._health.parked += messages
@@ -351,7 +359,7 @@ class SendFlow:
         if is_impatient and queue in self._rotation.usable:
             # The caller's impatience is not the queue's refusal: the other senders keep it.
             return False
-        return self._rotation.refused(queue, now, _shown(error))
+        return self._rotation.refused(queue, now, _shown(error), has_answered=failure not in IN_DOUBT)
 
 
 def _shown(error: BaseException) -> str:

@@ -19,6 +19,7 @@ completes a message only after the primary has accepted it. So a message that ca
 What a client does not know it looks up. Another process may have parked messages of a session, or this one before it was
 started again, in the session's own queue or in another one, if that failed. So at pairing and at each failback every queue
 is *unseen*: sessions are parked, and follow what those queues hold, until looks into all of them have come to their ends.
+With a spool, a client may be paired before its secondary answers: until then, its sessions go to the spool.
 
 The last messages are waited for. A session that is sent to all the time would never be without a parked message. So when a
 look shows that only a few are left, its sends are *held* for a moment, and go to the primary when those have arrived.
@@ -44,6 +45,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.pairing.parking import Follows
 from pairbus.pairing.rules.order_values import (
     ALL,
+    UNKNOWN,
     Fence,
     Key,
     Look,
@@ -100,10 +102,16 @@ class OrderBook:
     def paired(
         self, queues: Sequence[str], now: int, wall_ms: int, *, drained_only: Sequence[str] = ()
     ) -> None:
-        """Pairing has ended: what is in the queues is not known. ``drained_only``: those that take no messages."""
+        """Pairing has ended: what is in the queues is not known. ``drained_only``: those that take no messages.
+
+        No queues: the secondary does not answer yet, and may hold messages of any session. It is paired again when it does.
+        """
         self.queues = list(queues)
         self._all = [*queues, *drained_only]
         self._direct_since[ALL] = wall_ms
+        self._unseen.pop((ALL, UNKNOWN), None)
+        if not queues:
+            self._unseen[ALL, UNKNOWN] = Unseen(Fence(now), self._stamp)
         self._make_unseen(ALL, now)
 
     def is_failing(self, entity: str, wall_ms: int) -> None:
@@ -224,8 +232,9 @@ class OrderBook:
         track = self._tracks.get(key)
         if track is None:
             return self._first_plan(key, rotation, tried)
-        if track.queue not in rotation.usable or track.queue in tried:
-            queue = self._usable(key, rotation, tried, track.queue)
+        is_out = track.queue not in rotation.usable or track.queue in tried
+        if is_out or track.queue not in track.held:
+            queue = self._next_queue(key, track, rotation, tried)
             if queue is None:
                 return None, (), 0
             if queue != track.queue:
@@ -252,8 +261,22 @@ class OrderBook:
         """Nobody has seen whether other queues hold messages of a session: it follows whatever is there."""
         if not self._unseen:
             return ()
-        names = {name for owner, name in self._unseen if owner in (ALL, key[0]) and name != queue}
+        names = {
+            name for owner, name in self._unseen if owner in (ALL, key[0]) and name not in (queue, UNKNOWN)
+        }
         return tuple(Follows(name) for name in sorted(names))
+
+    def _next_queue(self, key: Key, track: Track, rotation: Rotation, tried: Container[str]) -> str | None:
+        """Where a session goes on. A queue that has messages of it comes first: behind them, they need not be followed.
+
+        While no queue accepts anything, a session is tried in one after the other, and returns when they are back.
+        """
+        for queue in sorted(track.held, key=lambda name: track.stamps.get(name, 0), reverse=True):
+            if queue not in tried and (
+                queue in rotation.usable or (queue in rotation.evicted and not rotation.usable)
+            ):
+                return queue
+        return self._usable(key, rotation, tried, track.queue)
 
     def _usable(self, key: Key, rotation: Rotation, tried: Container[str], own: str) -> str | None:
         for queue in queue_order(key, self.queues):
@@ -312,7 +335,7 @@ class OrderBook:
 
     def wanted(self) -> list[str]:
         """The queues to look into now, in the order of the pairing."""
-        wanted = {queue for entity, queue in self._unseen if entity not in self._away}
+        wanted = {queue for entity, queue in self._unseen if entity not in self._away and queue != UNKNOWN}
         for (entity, _), track in self._tracks.items():
             if entity not in self._away:
                 wanted.update(track.held)

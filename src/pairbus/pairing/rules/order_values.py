@@ -12,6 +12,8 @@ from pairbus.pairing.parking import Follows
 
 ALL: Final = ""
 """In place of an entity: every entity."""
+UNKNOWN: Final = ""
+"""In place of a queue: those of a secondary that has not answered yet."""
 
 Key = tuple[str, str]
 """An entity (``naming.entity_key``) and a session or partition key."""

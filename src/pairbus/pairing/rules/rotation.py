@@ -4,6 +4,10 @@ A sender picks once, at random, and stays. A queue that refuses leaves the rotat
 first, and it comes back when it accepts. When none is left, each send tries all of them once, the longest untried first,
 so that a secondary that comes back is used again (P31-P33).
 
+When all were out, it was the secondary that was away, and not each queue on its own. So the first one that accepts brings back
+the others that had not answered, and senders spread over all of them again. They are *unproven* until they accept: an attempt at
+one is as short as a trial, and one that fails again comes back only by a trial of its own.
+
 A trial takes time of a caller, so trials are few: one at a time and one per retry interval for all queues together, and
 a queue waits twice as long after each trial that failed.
 """
@@ -35,6 +39,8 @@ class Eviction:
     next_try_ms: int
     tried_ms: int
     failed_trials: int = 0
+    has_answered: bool = True
+    """Whether it has refused, rather than not answered at all."""
 
 
 class Rotation:
@@ -43,6 +49,8 @@ class Rotation:
     def __init__(self, queues: Sequence[str], retry_ms: int, chooser: Chooser) -> None:
         self.usable = list(queues)
         self.evicted: dict[str, Eviction] = {}
+        self.unproven: set[str] = set()
+        """Queues that came back with another one, and have not accepted anything since."""
         self.retry_ms = retry_ms
         self._chooser = chooser
         self._trial: str | None = None
@@ -84,30 +92,44 @@ class Rotation:
         left = [eviction for eviction in self.evicted.values() if eviction.queue not in tried]
         return min(left, key=lambda eviction: eviction.tried_ms).queue if left else None
 
-    def refused(self, queue: str, now: int, why: str) -> bool:
-        """A send to it failed. True when that took it out of the rotation."""
+    def refused(self, queue: str, now: int, why: str, *, has_answered: bool = True) -> bool:
+        """A send to it failed. True when that took it out of the rotation. ``has_answered``: it said no itself."""
         is_new = queue in self.usable
         if is_new:
             self.usable.remove(queue)
-            self.evicted[queue] = Eviction(queue, why, now, now + self.retry_ms, now)
+            # Coming back with another one was its trial.
+            failed_trials = 1 if queue in self.unproven else 0
+            self.unproven.discard(queue)
+            eviction = Eviction(queue, why, now, now, now, failed_trials, has_answered)
+            eviction.next_try_ms += self._pause_ms(eviction)
+            self.evicted[queue] = eviction
         elif queue in self.evicted:
             eviction = self.evicted[queue]
             if queue == self._trial:
                 eviction.failed_trials = min(eviction.failed_trials + 1, TRIAL_INTERVALS_MAX)
             eviction.why = why
+            eviction.has_answered = has_answered
             eviction.tried_ms = now
             eviction.next_try_ms = now + self._pause_ms(eviction)
         self._ended(queue)
         return is_new
 
-    def accepted(self, queue: str) -> bool:
-        """A send to it succeeded. True when that brought it back."""
+    def accepted(self, queue: str) -> list[str]:
+        """A send to it succeeded. Returns the queues that are back for it: itself, and those that were away with it."""
         self._ended(queue)
+        self.unproven.discard(queue)
         if queue not in self.evicted:
-            return False
-        del self.evicted[queue]
-        self.usable.append(queue)
-        return True
+            return []
+        back = [queue]
+        if not self.usable:
+            away = [one for one in self.evicted.values() if not one.has_answered and not one.failed_trials]
+            others = [one.queue for one in away if one.queue != queue]
+            self.unproven.update(others)
+            back += others
+        for one in back:
+            del self.evicted[one]
+        self.usable += back
+        return back
 
     def _ended(self, queue: str) -> None:
         if queue == self._trial:

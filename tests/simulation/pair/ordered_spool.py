@@ -1,0 +1,121 @@
+"""A paired client with an order and a spool: parked messages, spooled ones and direct ones of the same sessions, and kills.
+
+Both promises hold at once. What is parked, what is in the spool and what is sent next arrive in the order of their sends, also when the
+next process finds some of them in the backlog, some in the spool, and the secondary away.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pairbus.pairing.options import SendAvailabilityOptions
+from pairbus.pairing.order_keys import key_of
+from pairbus.pairing.rules.flow import SendFlow
+from tests.simulation.pair.ordered import Ordered, OrderedClient
+from tests.simulation.pair.spool_world import SpoolChecks, SpoolWorld
+from tests.simulation.pair.world import PRIMARY_DOWN, SECONDARY_DOWN
+
+PLANTED: Final = {
+    "replay_ignores_order": "order",
+    "fence_dropped_at_restart": "order",
+    "direct_before_secondary_answers": "order",
+    "sends_do_not_join": "P51",
+    "replayed_out_of_order": "P51",
+}
+"""Bugs to plant, and what each must be found by."""
+ANSWER_MS: Final = 5_000
+SPELL_MS: Final = 14_000
+"""How long it takes until messages are parked, then spooled, and both namespaces are back."""
+
+
+class SpoolingClient(OrderedClient):
+    """One life of a client with an order and a spool. It pairs also while the secondary does not answer, and looks for its queues later."""
+
+    def _pair(self) -> None:
+        world, state = self.world, self.state
+        if not (world.secondary.is_down or world.secondary.is_silent):
+            super()._pair()
+            return
+        self.client._setup.usable_queues = self._queues  # type: ignore[method-assign]
+        state.paired_with([])
+        if world.bug == "direct_before_secondary_answers":
+            state.order._unseen.clear()
+            state.order._settle()
+        self.client._runtime.spawn(self.client._pair_later)
+
+    async def _queues(self) -> list[str]:
+        return list(await self.world.ask(self.world.secondary, self.world.backlog.copy, ANSWER_MS))
+
+    def _plant_order(self, bug: str) -> None:
+        super()._plant_order(bug)
+        if bug == "replay_ignores_order":
+            state: Any = self.state
+            flow = state.flow
+
+            def careless(*given: Any, has_spool: bool = False, order: Any = None) -> SendFlow:
+                found: SendFlow = flow(*given, has_spool=has_spool, order=order if has_spool else None)
+                return found
+
+            state.flow = careless
+
+
+class OrderedSpoolChecks(SpoolChecks):
+    """As those of the spool, but sessions have no order between them: a replay puts each into its own backlog queue."""
+
+    def __init__(self, world: OrderedSpoolWorld) -> None:
+        super().__init__(world)
+        self._keeps = world
+        self._keys: dict[int, str | None] = {}
+
+    def begun(self, number: int, path: str, payload: bytes) -> None:
+        super().begun(number, path, payload)
+        key = self._keys[number] = key_of(payload, self._keeps.keeps)
+        self.before[number] = [earlier for earlier in self.before[number] if self._keys[earlier] == key]
+
+
+class OrderedSpoolWorld(Ordered, SpoolWorld):
+    """One program that keeps an order and has a spool, killed and started again."""
+
+    def __init__(self, seed: int, directory: Path, bug: str = "", *, is_plain: bool | None = None) -> None:
+        super().__init__(seed, directory, bug)
+        self.bug = bug
+        self.crashes = self.random.randrange(3)
+        self._draw_order(is_plain=is_plain)
+        self.checks: Any = OrderedSpoolChecks(self)
+        self._spells = [
+            start
+            for start in range(2_000, self.horizon_ms - SPELL_MS, SPELL_MS)
+            if bug or self.random.random() < 0.5
+        ]
+        for start in self._spells:
+            if bug or self.random.random() < 0.5:
+                # The next process finds messages in the backlog and in the spool, the primary up and the secondary away.
+                self.kill_times.append(start + self.random.randrange(6_500, 9_000))
+        self.kill_times.sort()
+
+    def _options(self) -> SendAvailabilityOptions:
+        options = super()._options()
+        return SendAvailabilityOptions(
+            failover_interval=options.failover_interval,
+            ping_primary_interval=options.ping_primary_interval,
+            while_suspect=options.while_suspect,
+            spool=options.spool,
+            spool_max_bytes=options.spool_max_bytes,
+            order=self.keeps,
+            fence_timeout=timedelta(seconds=self.random.choice([1, 20, 300])),
+        )
+
+    def _client(self) -> SpoolingClient:
+        return SpoolingClient(self, 0, self.life, self._options())
+
+    def _start_sending(self, messages: int) -> None:
+        client: Any = self.clients[0]
+        self._start_lists(client, messages)
+
+    def _both_away(self) -> None:
+        super()._both_away()
+        for start in self._spells:
+            self._at(start, self._fault(PRIMARY_DOWN, 6_000))
+            self._at(start + 3_000, self._fault(SECONDARY_DOWN, 7_000))

@@ -1,0 +1,61 @@
+"""A paired client that keeps an order and has a spool. ``PAIRBUS_SEEDS=n`` runs more worlds, ``PAIRBUS_SEED=n`` replays one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pairbus.pairing.events import Kind
+from tests.simulation.pair.ordered_spool import PLANTED, OrderedSpoolWorld
+from tests.simulation.pair.spool_world import directories
+from tests.simulation.seeds import groups, seeds
+
+Make = Callable[..., OrderedSpoolWorld]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Make]:
+    """Makes worlds, each with an empty directory."""
+    with directories(tmp_path) as new:
+        yield lambda seed, bug="", **more: OrderedSpoolWorld(seed, new(), bug, **more)
+
+
+@pytest.mark.promise("P1", "P2", "P5", "P8", "P15", "P36", "P50", "P51")
+@pytest.mark.parametrize("group", groups(seeds(24, least=1_000), 12))
+def test_parked_spooled_and_direct_messages_of_a_session_arrive_in_order(
+    group: list[int], world: Make
+) -> None:
+    for seed in group:
+        run = world(seed)
+        run.run()
+        assert run.left == [], f"seed {seed}: an empty spool was not deleted"
+
+
+def test_the_same_seed_gives_the_same_ordered_spool(world: Make) -> None:
+    assert world(3).run().digest() == world(3).run().digest()
+
+
+@pytest.mark.long
+def test_the_worlds_mix_the_backlog_and_the_spool(world: Make) -> None:
+    worlds = [world(seed) for seed in range(24)]
+    for run in worlds:
+        run.run()
+
+    def count(kind: Kind) -> int:
+        return sum(run.events.get(kind, 0) for run in worlds)
+
+    assert sum(len(run.checks.spooled) for run in worlds) > 150
+    assert sum(run.kills for run in worlds) > 20
+    assert {run.keeps for run in worlds} == {"session", "partition"}
+    assert count(Kind.FENCE_STANDS) > 20
+    assert count(Kind.FENCE_LIFTED) > 20
+    assert count(Kind.SPOOL_REPLAYED) > 20
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_of_order_and_spool_is_caught(bug: str, world: Make) -> None:
+    with pytest.raises(AssertionError, match=f"{PLANTED[bug]}:"):
+        for seed in range(100):
+            world(seed, bug, is_plain=True).run()
