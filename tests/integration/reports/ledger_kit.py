@@ -24,6 +24,7 @@ SCHEMA = pyarrow.schema(
         ("sha256", pyarrow.string()),
         ("destination", pyarrow.string()),
         ("detail", pyarrow.string()),
+        ("session_id", pyarrow.string()),
     ]
 )
 
@@ -41,6 +42,7 @@ def row(kind: str, message_id: str, **changes: object) -> dict[str, object]:
         "sha256": SHA,
         "destination": "",
         "detail": "",
+        "session_id": None,
         **changes,
     }
 

@@ -28,8 +28,11 @@ FEW = {
 """How many messages of each kind are planted."""
 PARKED = ("lost_parked", "held", "deferred", "set_aside", "expired")
 
-Row = tuple[int, str, str, int, str, str, str, str]
-"""Time, kind, entity, sequence number, message id, hash, destination, detail."""
+SESSIONS = 50
+"""Half of the messages belong to one of so many sessions, each of which has messages at every destination."""
+
+Row = tuple[int, str, str, int, str, str, str, str, str | None]
+"""Time, kind, entity, sequence number, message id, hash, destination, detail, session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Planted:
     """Fate and message id of every message that is not simply there."""
     delays: Counter[tuple[int, bool]]
     reordered: Counter[tuple[int, bool]]
+    sessions: dict[tuple[str, str], tuple[int, int]]
+    """Destination and name of every session with overtaken messages, how many, and by how much at most."""
     outages: int
 
     def write(self, directory: Path, files: int, chance: random.Random | None) -> list[str]:
@@ -94,6 +99,7 @@ def plant(count: int, seed: int) -> Planted:
         _names(kinds, count),
         Counter((bucket(at - _told(number)), number in parked) for at, number in arrivals),
         _overtaken(arrivals, parked),
+        _overtaken_sessions(arrivals),
         len(outages),
     )
 
@@ -187,6 +193,26 @@ def _overtaken(arrivals: Iterable[tuple[int, int]], parked: set[int]) -> Counter
     return found
 
 
+def _overtaken_sessions(arrivals: Iterable[tuple[int, int]]) -> dict[tuple[str, str], tuple[int, int]]:
+    latest: dict[tuple[str, str], int] = {}
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for _, number in arrivals:
+        name = _session(number)
+        if name is None:
+            continue
+        key = _queue(number), name
+        lag = latest.get(key, 0) - _told(number)
+        if lag > 0:
+            messages, most = found.get(key, (0, 0))
+            found[key] = messages + 1, max(most, lag)
+        latest[key] = max(latest.get(key, 0), _told(number))
+    return found
+
+
+def _session(number: int) -> str | None:
+    return f"session-{number % SESSIONS}" if number % SESSIONS % 2 else None
+
+
 def _told(number: int) -> int:
     return NOON_MS + number * STEP_MS
 
@@ -210,15 +236,25 @@ def _row(
     destination: str = "",
     detail: str = "",
 ) -> Row:
-    return at, kind, entity, sequence, _id(number), sha or f"{number:064x}", destination, detail
+    return (
+        at,
+        kind,
+        entity,
+        sequence,
+        _id(number),
+        sha or f"{number:064x}",
+        destination,
+        detail,
+        _session(number),
+    )
 
 
 def _table(rows: Sequence[Row]) -> pyarrow.Table:
-    time, kind, entity, sequence, message_id, sha256, destination, detail = (
-        zip(*rows, strict=True) if rows else ([],) * 8
+    time, kind, entity, sequence, message_id, sha256, destination, detail, session = (
+        zip(*rows, strict=True) if rows else ([],) * 9
     )
     columns = {
         "time": time, "namespace": ["contoso"] * len(rows), "kind": kind, "entity": entity, "sequence_number": sequence,
-        "message_id": message_id, "size": sequence, "sha256": sha256, "destination": destination, "detail": detail,
+        "message_id": message_id, "size": sequence, "sha256": sha256, "destination": destination, "detail": detail, "session_id": session,
     }  # fmt: skip
     return pyarrow.table({name: list(values) for name, values in columns.items()}, schema=SCHEMA)

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -19,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.reports.reconcile import reconcile
 from pairbus.errors import UsageError
-from pairbus.reports.certificate.value import FATE_COLUMNS, Certificate
+from pairbus.reports.certificate.value import FATE_COLUMNS, NAMED_MAX, Certificate
 from pairbus.reports.engines import arrow
 from pairbus.reports.engines.audit_log import AUDIT, BACKLOG, RECEIVED, SENT
 from pairbus.reports.engines.base import ReconciledLedgers
@@ -80,6 +81,7 @@ def test_everything_planted_is_found_exactly_and_in_any_layout(
     assert one == other
     assert {name: one[name] for name in planted.counts} == planted.counts
     assert_histograms(planted, one)
+    assert_sessions(planted, one)
     outages = one["outages"]
     assert isinstance(outages, list)
     assert [outage["messages"] for outage in outages] == [count // 20] * planted.outages
@@ -87,6 +89,17 @@ def test_everything_planted_is_found_exactly_and_in_any_layout(
     assert len(named) == len(planted.names)
     assert {(entry["fate"], entry["message_id"]) for entry in named} == planted.names
     assert json.loads((out / "certificate.json").read_text()) == one
+
+
+def assert_sessions(planted: Planted, found: Mapping[str, Any]) -> None:
+    """The sessions with the most overtaken messages are named, and all are counted."""
+    expected = sorted(planted.sessions.items(), key=lambda item: (-item[1][0], item[0]))
+    assert found["session_order"]["sessions"] == len(expected) > NAMED_MAX
+    named = [
+        ((one["destination"], one["session"]), (one["messages"], one["latest_ms"]))
+        for one in found["session_order"]["named"]
+    ]
+    assert named == expected[:NAMED_MAX]
 
 
 def assert_histograms(planted: Planted, found: Mapping[str, object]) -> None:

@@ -164,6 +164,7 @@ def test_a_row_says_what_reconcile_joins_on(tmp_path: Path) -> None:
         "sha256": hashlib.sha256(b"hello").hexdigest(),
         "destination": "orders/new",
         "detail": "",
+        "session_id": None,
     }
 
 

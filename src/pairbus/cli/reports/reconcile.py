@@ -16,7 +16,7 @@ from pairbus.cli.reports.engine import EngineFlags, check_outputs, computing, mo
 
 EXIT_LOSS: Final = 1
 EXIT_UNPROVEN: Final = 2
-LEDGER_COLUMNS: Final = ("message_id", "entity", "time", "sha256", "kind", "detail")
+LEDGER_COLUMNS: Final = ("message_id", "entity", "time", "sha256", "kind", "detail", "session_id")
 EPILOG: Final = """\b
 Examples:
   pairbus reconcile --sent DATA-PRIMARY --sent DATA-SECONDARY --received DATA-PRIMARY --backlog DATA-SECONDARY

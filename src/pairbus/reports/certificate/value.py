@@ -76,6 +76,26 @@ class Bar:
     detoured: int
 
 
+@dataclass(frozen=True, slots=True)
+class OvertakenSession:
+    """A session of which messages arrived after one that was accepted later."""
+
+    destination: str
+    session: str
+    messages: int
+    """How many of it were overtaken by another message of it."""
+    latest_ms: int
+    """By how much later the other one was accepted, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOrder:
+    """The order inside of sessions: how many were not in order, and the first of them, those with the most overtaken messages first."""
+
+    sessions: int
+    named: tuple[OvertakenSession, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """What became of every accepted message."""
@@ -96,6 +116,8 @@ class Certificate:
     """How many rows were quarantined, by input and reason."""
     delays: tuple[Bar, ...] = ()
     reordered: tuple[Bar, ...] | None = ()
+    session_order: SessionOrder | None = None
+    """None where it is not known: order was not looked at, or no row names a session."""
     outages: tuple[Outage, ...] = ()
     journals: tuple[str, ...] = ()
     repeated_parts: int = 0

@@ -61,7 +61,7 @@ AUDIT: Final = Wanted(
     local_rows_max=1_000_000,  # about 1 GB: memory holds all rows
 )
 COLUMNS: Final = (
-    "kind", "message_id", "entity", "destination", "sequence_number", "time", "sha256", "body_sha256", "detail", "namespace"
+    "kind", "message_id", "entity", "destination", "sequence_number", "time", "sha256", "body_sha256", "detail", "namespace", "session_id"
 )  # fmt: skip
 
 NOT_JSON: Final = "not a row of JSON with these columns"

@@ -14,6 +14,7 @@ from pairbus.reports.certificate.value import (
     Bar,
     Certificate,
     Named,
+    SessionOrder,
 )
 from pairbus.reports.text import duration_text, many
 from pairbus.reports.views.document import (
@@ -64,6 +65,8 @@ def certificate_document(found: Certificate) -> Document:
     ]
     if found.reordered is not None:
         sections.append(_order(found.reordered))
+    if found.session_order is not None:
+        sections.append(_session_order(found.session_order))
     if found.outages:
         sections.append(_outages(found))
     sections += [_named(found, fate) for fate in NAMED if found.named.get(fate)]
@@ -182,6 +185,25 @@ def _order(found: Sequence[Bar]) -> Section:
             title, [Notes(["None: every destination got its messages in the order of their acceptance."])]
         )
     return Section(title, [_histogram(found, "order")], "By how much later the other one was accepted.")
+
+
+def _session_order(found: SessionOrder) -> Section:
+    if not found.sessions:
+        return Section(
+            "Overtaken inside of a session",
+            [Notes(["None: the messages of every session arrived in the order of their acceptance."])],
+        )
+    rows = [
+        (one.destination, one.session, f"{one.messages:,}", duration_text(one.latest_ms))
+        for one in found.named
+    ]
+    table = Table(("destination", "session", "overtaken", "by up to"), rows, (2, 3), codes=(0, 1))
+    how_many = "All of them" if len(rows) == found.sessions else f"The {len(rows)} with the most"
+    return Section(
+        f"Overtaken inside of a session: {many(found.sessions, 'session')}",
+        [table],
+        f"{how_many}. Sends that overlap have no order, and a client keeps it only on request.",
+    )
 
 
 def _outages(found: Certificate) -> Section:

@@ -94,6 +94,7 @@ def certificate_json(found: Certificate) -> dict[str, object]:
         "at_destination": {word: found.at_destination[name] for name, word in THERE.items()},
         "delays": encoded(found.delays),
         "reordered": encoded(found.reordered),
+        "session_order": encoded(found.session_order),
         "outages": [
             {
                 "first": encoded(outage.first),

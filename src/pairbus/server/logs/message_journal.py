@@ -32,6 +32,8 @@ MAGIC: Final = b"PBA1"
 BLOCK: Final = struct.Struct("<4sQII")
 DESTINATION_PROPERTY: Final = "x-ms-path"
 """Application property of a backlog message that names its destination."""
+SESSION_PROPERTY: Final = "x-ms-sessionid"
+"""The same for its session, which must not take effect in the backlog."""
 TYPES: Final = {
     "time": "timestamp",
     "namespace": "text",
@@ -40,8 +42,11 @@ TYPES: Final = {
     "sha256": "text",
     "destination": "text",
     "detail": "text",
+    "session_id": "text",
 }
-"""The columns and their types; ``docs/reference/usage-log.md`` tells what they mean."""
+"""The columns and their types; ``docs/reference/usage-log.md`` tells what they mean. New ones come last: rows of an older journal end
+before them.
+"""
 _JOURNALS: Final = "journal-*.log"
 GROWTH_BYTES: Final = 1 << 20
 """By how much a journal grows ahead of what is written."""
@@ -50,6 +55,7 @@ GROWTH_BYTES: Final = 1 << 20
 def encode_row(row: AuditRow) -> bytes:
     """A row as one line. The hash is of the body as it was sent: the bytes of its data sections, or the encoded value."""
     message_id = sha256 = destination = ""
+    session: object = None
     size = 0
     if row.blob:
         view = PropertiesView(row.blob)
@@ -57,6 +63,9 @@ def encode_row(row: AuditRow) -> bytes:
         sha256 = hashlib.sha256(view.body_bytes()).hexdigest()
         path = view.user(DESTINATION_PROPERTY)
         destination = path if isinstance(path, str) else ""
+        session = view.system("sessionid")
+        if session is None and destination:
+            session = view.user(SESSION_PROPERTY)
         size = len(row.blob) - PREFIX_SIZE
     fields = (
         row.at,
@@ -68,6 +77,7 @@ def encode_row(row: AuditRow) -> bytes:
         sha256,
         destination,
         row.detail,
+        session if isinstance(session, str) else None,
     )
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
@@ -166,7 +176,9 @@ def convert(file: Path, directory: Path, namespace: str) -> None:
     part = file.name.replace("journal-", "part-").replace(".log", ".parquet")
     names = [name for name in TYPES if name != "namespace"]
     for hour, rows in by_hour.items():
-        columns: dict[str, list[object]] = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+        columns: dict[str, list[object]] = {
+            name: [row[at] if at < len(row) else None for row in rows] for at, name in enumerate(names)
+        }
         columns["namespace"] = [namespace] * len(rows)
         write_part(directory / hour_name(hour), part, TYPES, columns)
     file.unlink()

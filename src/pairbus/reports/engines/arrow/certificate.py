@@ -11,14 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import compute as pc
 
 from pairbus.reports.certificate.value import (
-    BOUNDS_MS,
     FATE_COLUMNS,
     FATES,
     MINUTE_MS,
@@ -35,6 +33,7 @@ from pairbus.reports.certificate.value import (
     outages_of,
 )
 from pairbus.reports.engines import audit_log as log
+from pairbus.reports.engines.arrow.order import bucket, reordered, session_order
 from pairbus.reports.engines.arrow.rows import (
     LONG,
     TEXT,
@@ -66,9 +65,6 @@ from pairbus.reports.engines.audit_log import (
 from pairbus.reports.inputs import Inputs
 from pairbus.server.clock import utc
 
-SLICE_NUMBERS: Final = 65_536
-SLICE_MS: Final = MINUTE_MS
-"""Positions by number come before positions by time of the same slice; see ``engines.spark.order``."""
 _TYPES: Final = {
     **dict.fromkeys(COLUMNS, TEXT),
     "sequence_number": LONG,
@@ -204,7 +200,7 @@ class _Reader:
         return found + [self._said(read_lines(path, _TYPES), role, path) for path in inputs.lines]
 
     def _said(self, rows: pa.Table, role: str, path: str) -> pa.Table:
-        """The rows that say something: KEY, ``ms``, ``sequence_number``, ``place`` and the measures."""
+        """The rows that say something: KEY, ``ms``, ``sequence_number``, ``session``, ``place`` and the measures."""
         codes, sayings = _sayings(rows, role)
         by_code = {
             "reason": pa.array([saying.reason for saying in sayings], TEXT),
@@ -241,6 +237,7 @@ class _Reader:
             "place": by_code["place"].take(codes),
             "ms": rows["time"],
             "sequence_number": rows["sequence_number"],
+            "session": rows["session_id"],
         }
         for name in self.measures:
             column = pa.array([saying.measures.get(name, 0) for saying in sayings], pa.int8())
@@ -306,6 +303,7 @@ def reconcile(
     )
     known = known.append_column("parked", parked).append_column("delay", delay)
     detoured = _sum(parked)
+    order = reordered(known) if with_order else None
     certificate = Certificate(
         accepted=totals["accepted"],
         received=totals["found"],
@@ -323,7 +321,8 @@ def reconcile(
             f"{role}: {why}": count for (role, why), count in sorted(reader.reasons.items())[:REASONS_MAX]
         },
         delays=_delays(known),
-        reordered=_reordered(known) if with_order else None,
+        reordered=order,
+        session_order=session_order(known, order) if order is not None else None,
         outages=_outages(known.filter(parked)) if detoured else (),
         journals=tuple(sorted({path for found in inputs.values() for path in found.journals})),
         repeated_parts=sum(len(found.repeated) for found in inputs.values()),
@@ -333,7 +332,7 @@ def reconcile(
 
 
 def _nothing(measures: Sequence[str]) -> pa.Table:
-    texts = [(name, TEXT) for name in (*KEY, "place")]
+    texts = [(name, TEXT) for name in (*KEY, "place", "session")]
     numbers = [(name, LONG) for name in ("ms", "sequence_number")]
     return pa.schema([*texts, *numbers, *((name, pa.int8()) for name in measures)]).empty_table()
 
@@ -349,6 +348,7 @@ def _grouped(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
     aggregates: list[tuple[str, str]] = [
         (name, "max" if name == DELIVERED_TOPIC else "sum") for name in measures
     ]
+    aggregates.append(("session", "max"))
     for name, (column, said_by) in _TIMES.items():
         says = pa.scalar(False)
         for measure in said_by:
@@ -374,19 +374,22 @@ def _topics_joined(rows: pa.Table, measures: Sequence[str]) -> pa.Table:
     """Deliveries by several subscriptions are one arrival at the topic: of each message the subscription with the most counts."""
     is_topic = pc.greater(rows[DELIVERED_TOPIC], 0)
     numbers = [*measures, "ms", "sequence_number"]
+    texts = [*KEY, "session"]
     plain = rows.filter(pc.invert(is_topic)).drop_columns(["place"])
     topics = rows.filter(is_topic)
     if not topics.num_rows:
         return plain
-    how = {"ms": "min", "sequence_number": "min"}
-    topics = topics.group_by([*KEY, "place"]).aggregate([(name, how.get(name, "sum")) for name in numbers])
+    how = {"ms": "min", "sequence_number": "min", "session": "max"}
+    topics = topics.group_by([*KEY, "place"]).aggregate(
+        [(name, how.get(name, "sum")) for name in (*numbers, "session")]
+    )
     topics = topics.rename_columns(
         [name if name in (*KEY, "place") else name.rpartition("_")[0] for name in topics.column_names]
     )
-    topics = topics.select([*KEY, *numbers])
-    plain = plain.select([*KEY, *numbers])
+    topics = topics.select([*texts, *numbers])
+    plain = plain.select([*texts, *numbers])
     schema = pa.schema(
-        [plain.schema.field(name) if name in KEY else pa.field(name, LONG) for name in plain.column_names]
+        [plain.schema.field(name) if name in texts else pa.field(name, LONG) for name in plain.column_names]
     )
     return pa.concat_tables([plain.cast(schema), topics.cast(schema)])
 
@@ -445,16 +448,10 @@ def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
             "accepted_ms": accepted_ms,
             "arrived_ms": pc.coalesce(column["stored_ms"], column["delivered_ms"]),
             "stored_sequence": column["stored_sequence"],
+            "session": column["session"],
             "is_detoured": pc.or_(is_backlog_send, pc.greater(column["parked"], 0)),
         }
     )
-
-
-def bucket(milliseconds: int) -> int:
-    """Which bar of a histogram: the first whose bound lies above."""
-    if milliseconds < 0:
-        return -1
-    return next((at for at, bound in enumerate(BOUNDS_MS) if milliseconds < bound), len(BOUNDS_MS))
 
 
 def _delays(known: pa.Table) -> Any:
@@ -462,39 +459,6 @@ def _delays(known: pa.Table) -> Any:
         known.filter(pc.is_valid(known["delay"])).group_by(["delay", "parked"]).aggregate([([], "count_all")])
     )
     return histogram_of((bucket(row["delay"]), row["parked"], row["count_all"]) for row in timed.to_pylist())
-
-
-def _reordered(known: pa.Table) -> Any:
-    """Messages that arrived after one that was accepted later, by how much later."""
-    position = pc.coalesce(known["stored_sequence"], known["arrived_ms"])
-    width = pc.if_else(pc.is_valid(known["stored_sequence"]), SLICE_NUMBERS, SLICE_MS)
-    is_there = pc.and_(
-        pc.greater(known["arrived"], 0), pc.and_(pc.is_valid(known["accepted_ms"]), pc.is_valid(position))
-    )
-    table = pa.table(
-        {
-            "destination": known["destination"],
-            "slice": pc.divide(position, width),
-            "position": position,
-            "accepted_ms": known["accepted_ms"],
-            "is_detoured": known["is_detoured"],
-        }
-    ).filter(is_there)
-    table = table.sort_by([(name, "ascending") for name in ("destination", "slice", "position")])
-    counts: Counter[tuple[int, bool]] = Counter()
-    columns = [table[name].to_pylist() for name in table.column_names]
-    here: str | None = None
-    latest = 0
-    for (destination, _, _), rows in groupby(zip(*columns, strict=True), key=lambda row: row[:3]):
-        if destination != here:
-            here, latest = destination, -(2**63)
-        # Equal positions are side by side and not in an order.
-        side_by_side = [(accepted, is_detoured) for _, _, _, accepted, is_detoured in rows]
-        for accepted, is_detoured in side_by_side:
-            if latest > accepted:
-                counts[bucket(latest - accepted), is_detoured] += 1
-        latest = max(latest, *(accepted for accepted, _ in side_by_side))
-    return histogram_of((*key, count) for key, count in counts.items())
 
 
 def _named(known: pa.Table, fate: str) -> tuple[Named, ...]:

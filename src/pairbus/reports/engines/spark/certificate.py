@@ -40,7 +40,7 @@ from pairbus.reports.engines.audit_log import (
     SENT,
 )
 from pairbus.reports.engines.spark.ledgers import Ledgers
-from pairbus.reports.engines.spark.order import MINUTE_MS, bucket, reordered
+from pairbus.reports.engines.spark.order import MINUTE_MS, bucket, reordered, session_order
 from pairbus.server.clock import utc
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
     totals = {name: sum(int(row[name]) for row in sums) for name in _SUMMED}
     rows = _row_counts(totals, sums)
     odd = [fate for fate in NAMED_FATES if totals[fate]]
+    order = histogram_of(reordered(known).collect()) if with_order else None
     certificate = Certificate(
         accepted=totals["accepted"],
         received=totals["found"],
@@ -102,7 +103,8 @@ def reconcile(ledgers: Ledgers, until: datetime | None = None, with_order: bool 
         delays=histogram_of(
             (row["bucket"], row["is_detoured"], row["timed"]) for row in sums if row["timed"]
         ),
-        reordered=histogram_of(reordered(known).collect()) if with_order else None,
+        reordered=order,
+        session_order=session_order(known, order) if order is not None else None,
         outages=_outages(summary) if totals["detoured"] else (),
         journals=tuple(sorted({path for found in ledgers.inputs.values() for path in found.journals})),
         repeated_parts=sum(len(found.repeated) for found in ledgers.inputs.values()),
@@ -123,6 +125,7 @@ def _topics_joined(ledgers: Ledgers) -> DataFrame:
         .agg(
             f.min("ms").alias("ms"),
             f.min("sequence_number").alias("sequence_number"),
+            f.max("session").alias("session"),
             f.count(f.lit(1)).alias("row_count"),
             *[f.sum(name).alias(name) for name in ledgers.measures],
         )
@@ -151,6 +154,7 @@ def _grouped(ledgers: Ledgers) -> DataFrame:
     measured = ledgers.measures
     aggregates = [f"{'max' if name == DELIVERED_TOPIC else 'sum'}({name}) AS {name}" for name in measured]
     aggregates += ["sum(CASE WHEN status IS NOT NULL THEN row_count ELSE 0L END) AS unkeyed_rows"]
+    aggregates.append("max(session) AS session")
     rest = [f"0L AS {name}" for name in MEASURES if name not in measured]
     for name, (column, said_by) in _TIMES.items():
         says = " OR ".join(f"{measure} > 0" for measure in said_by if measure in measured)
@@ -191,6 +195,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "coalesce(backlog_ms, direct_ms, spool_ms) AS accepted_ms",
         "coalesce(stored_ms, delivered_ms) AS arrived_ms",
         "stored_sequence",
+        "session",
         *[f"greatest({name}, 0L) AS {name}" for name in ("backlog", "aside", "dead", "expired", "spool")],
         "dead_there",
         "expired_there",
@@ -234,6 +239,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "accepted_ms",
         "arrived_ms",
         "stored_sequence",
+        "session",
         "is_detoured",
         *_ROWS.values(),
     )
@@ -242,7 +248,15 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
 _PLAIN: Final = {"accepted": 1, "found": 1, "arrived": 1}
 """What is counted of a message that was accepted once and arrived once; all else is 0."""
 _COUNTS: Final = ("accepted", "found", *FATE_COLUMNS, "dead_there", "expired_there", "unkeyed_rows")
-_KEPT: Final = ("destination", "accepted_ms", "arrived_ms", "stored_sequence", "is_detoured", *_ROWS.values())
+_KEPT: Final = (
+    "destination",
+    "accepted_ms",
+    "arrived_ms",
+    "stored_sequence",
+    "session",
+    "is_detoured",
+    *_ROWS.values(),
+)
 
 
 def _kept(known: DataFrame) -> DataFrame:

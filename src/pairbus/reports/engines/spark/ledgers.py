@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class Ledgers:
     inputs: Mapping[str, Inputs]
     rows: DataFrame
-    """KEY, ``measures``, ``role``, ``ms``, ``sequence_number``, ``place`` and ``status``: null for rows that say something of a message, else
+    """KEY, ``measures``, ``role``, ``ms``, ``sequence_number``, ``session``, ``place`` and ``status``: null for rows that say something of a message, else
     why they do not, and then without a key.
     """
     measures: tuple[str, ...]
@@ -137,6 +137,7 @@ def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
         "sequence_number",
         "time",
         "detail",
+        "session_id",
         "place",
         "is_backlog",
         "is_dead",
@@ -211,6 +212,7 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str]) -> DataFrame
         "hash AS body" if with_body else "CAST(NULL AS BINARY) AS body",
         "unix_millis(time) AS ms",
         "sequence_number",
+        "session_id AS session",
         "place",
         "reason IS NOT NULL AS is_quarantined",
         *measures,
@@ -218,7 +220,7 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str]) -> DataFrame
     says = " OR ".join(f"{name} <> 0" for name in names)
     status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN {says} THEN NULL ELSE 'other' END AS status"
     # Rows that say nothing have no key: they meet in one group for each status and are only counted.
-    keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in KEY]
+    keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in (*KEY, "session")]
     return said.selectExpr("*", status).selectExpr(
         "role", "status", *keyed, "ms", "sequence_number", "place", *names
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from pairbus.reports.certificate.value import BOUNDS_MS
+from pairbus.reports.certificate.value import BOUNDS_MS, NAMED_MAX, Bar, OvertakenSession, SessionOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,7 +29,39 @@ def bucket(milliseconds: Column) -> Column:
 
 
 def reordered(known: DataFrame) -> DataFrame:
-    """Messages that arrived after one that was accepted later, by how much later: ``bucket``, ``is_detoured``, ``count``.
+    """Messages that arrived after one of their destination that was accepted later, by how much later: ``bucket``, ``is_detoured``, ``count``."""
+    lagging = _lagging(known, ("destination",))
+    return lagging.groupBy(bucket(f.col("lag")).alias("bucket"), "is_detoured").count()
+
+
+def session_order(known: DataFrame, found: Sequence[Bar]) -> SessionOrder | None:
+    """The same inside of sessions; None: no message has one. ``found``: what ``reordered`` has found, which includes these."""
+    known = known.where(f.col("session").isNotNull())
+    if not found:
+        return SessionOrder(0, ()) if known.head(1) else None
+    sessions = (
+        _lagging(known, ("destination", "session"))
+        .groupBy("destination", "session")
+        .agg(f.count(f.lit(1)).alias("messages"), f.max("lag").alias("latest"))
+    )
+    first = Window.orderBy(f.desc("messages"), "destination", "session")
+    rows = (
+        sessions.select("*", f.count(f.lit(1)).over(Window.partitionBy()).alias("sessions"))
+        .withColumn("at", f.row_number().over(first))
+        .where(f.col("at") <= NAMED_MAX)
+        .orderBy("at")
+        .collect()
+    )
+    if not rows:
+        return SessionOrder(0, ()) if known.head(1) else None
+    named = tuple(
+        OvertakenSession(row["destination"], row["session"], row["messages"], row["latest"]) for row in rows
+    )
+    return SessionOrder(rows[0]["sessions"], named)
+
+
+def _lagging(known: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Each message that was overtaken by another with the same ``by``: those columns, ``is_detoured``, and by how much (``lag``).
 
     Positions are cut into slices; a slice needs of all slices before it only their latest time of acceptance.
     """
@@ -38,23 +71,16 @@ def reordered(known: DataFrame) -> DataFrame:
     arrived = known.where(
         (f.col("arrived") > 0) & f.col("accepted_ms").isNotNull() & position.isNotNull()
     ).select(
-        "destination",
+        *by,
         "accepted_ms",
         "is_detoured",
         position.alias("position"),
         f.floor(position / width).alias("slice"),
     )
-    latest = arrived.groupBy("destination", "slice").agg(f.max("accepted_ms").alias("latest"))
-    before = Window.partitionBy("destination").orderBy("slice").rowsBetween(Window.unboundedPreceding, -1)
-    heads = latest.select("destination", "slice", f.max("latest").over(before).alias("before"))
+    latest = arrived.groupBy(*by, "slice").agg(f.max("accepted_ms").alias("latest"))
+    before = Window.partitionBy(*by).orderBy("slice").rowsBetween(Window.unboundedPreceding, -1)
+    heads = latest.select(*by, "slice", f.max("latest").over(before).alias("before"))
     # Positions that are equal are side by side and not in an order: only smaller ones come before.
-    inside = (
-        Window.partitionBy("destination", "slice")
-        .orderBy("position")
-        .rangeBetween(Window.unboundedPreceding, -1)
-    )
+    inside = Window.partitionBy(*by, "slice").orderBy("position").rangeBetween(Window.unboundedPreceding, -1)
     overtaken = f.greatest(f.col("before"), f.max("accepted_ms").over(inside)) - f.col("accepted_ms")
-    lagging = (
-        arrived.join(heads, ["destination", "slice"]).withColumn("lag", overtaken).where(f.col("lag") > 0)
-    )
-    return lagging.groupBy(bucket(f.col("lag")).alias("bucket"), "is_detoured").count()
+    return arrived.join(heads, [*by, "slice"]).withColumn("lag", overtaken).where(f.col("lag") > 0)

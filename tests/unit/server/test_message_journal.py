@@ -1,0 +1,50 @@
+"""Rows of the message audit: what a line has, and that lines of an older version are read."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pyarrow.parquet
+
+from pairbus.amqp.message.scan import scan
+from pairbus.amqp.message.whole import encode_message
+from pairbus.gateway.telemetry.audit_rows import AuditRow
+from pairbus.pairing import parking
+from pairbus.pairing.parking import Passport
+from pairbus.server.logs.message_journal import BLOCK, MAGIC, TYPES, convert, encode_row
+
+NOW = 1_699_999_200_000
+
+
+def line(payload: bytes, path: str = "orders") -> dict[str, object]:
+    row = AuditRow("sent", path, 7, NOW, scan(payload, False).blob, "")
+    names = [name for name in TYPES if name != "namespace"]
+    return dict(zip(names, json.loads(encode_row(row)), strict=True))
+
+
+def test_a_row_has_the_session_of_its_message_and_of_the_original_of_a_parked_one() -> None:
+    with_session = encode_message(message_id="m", group_id="a", body=b"x", body_kind="data")
+    without = encode_message(message_id="m", body=b"x", body_kind="data")
+    parked = parking.park(with_session, "orders", Passport("f", 1, 1, "r"))
+    parked_without = parking.park(without, "orders", Passport("f", 1, 1, "r"))
+
+    assert line(with_session)["session_id"] == "a"
+    assert line(without)["session_id"] is None
+    found = line(parked, "contoso/x-servicebus-transfer/0")
+    assert (found["session_id"], found["destination"]) == ("a", "orders")
+    assert line(parked_without, "contoso/x-servicebus-transfer/0")["session_id"] is None
+
+
+def test_a_journal_of_an_older_version_is_converted(tmp_path: Path) -> None:
+    old = [NOW, "sent", "orders", 1, "m", 1, "0" * 64, "", ""]
+    data = json.dumps(old).encode() + b"\n"
+    journal = tmp_path / "journal-0000000000000001-boot.log"
+    journal.write_bytes(BLOCK.pack(MAGIC, 1, len(data), zlib.crc32(data)) + data)
+
+    convert(journal, tmp_path, "contoso")
+
+    (part,) = tmp_path.glob("hour=*/part-*.parquet")
+    (row,) = pyarrow.parquet.ParquetFile(part).read().to_pylist()
+    assert (row["message_id"], row["namespace"], row["session_id"]) == ("m", "contoso", None)
