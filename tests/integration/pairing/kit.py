@@ -17,12 +17,14 @@ from pairbus.testing import Namespace, Pair
 WAIT_SECONDS = 90.0
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Wait for a condition, with a bound."""
+def wait_until(
+    condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS, *, pause: float = 0.02
+) -> None:
+    """Wait for a condition, with a bound. ``pause``: seconds between two questions, longer where a question takes time itself."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def options(**changes: Any) -> SendAvailabilityOptions:

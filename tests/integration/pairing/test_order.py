@@ -258,6 +258,7 @@ PAUSE_SECONDS = {"in-process": 2.0, "spark": 4.0}
 SPARK_KILLS = 3
 """The drain on Spark is killed in every so many rounds: it takes a while to start again."""
 MOVED = 50
+STEP_SECONDS = 120
 
 
 class _Day:
@@ -314,12 +315,14 @@ class _Day:
         pair = self._pair
         pair.primary.kill()
         before = self._parked()
-        wait_until(lambda: self._parked() > before + MOVED, "messages are parked", 120)
+        wait_until(lambda: self._parked() > before + MOVED, "messages are parked", STEP_SECONDS, pause=0.5)
         if index % 2:
             self._kill_secondary()
         pair.primary.restart()
         home = waiting(pair.primary, "orders")
-        wait_until(lambda: waiting(pair.primary, "orders") > home + MOVED, "messages arrive", 120)
+        wait_until(
+            lambda: waiting(pair.primary, "orders") > home + MOVED, "messages arrive", STEP_SECONDS, pause=0.5
+        )
         if not index % 2:
             self._kill_secondary()
         if self._drain != "spark" or index % SPARK_KILLS == 1:
@@ -339,7 +342,7 @@ class _Day:
         self._stop.touch()
         for sender, log in zip(self._senders, self._logs, strict=True):
             assert sender.wait(LAST_SECONDS + 60) == 0, log.with_suffix(".err").read_text()[-4_000:]
-        wait_until(lambda: not self._parked(), "the backlog is empty", 120)
+        wait_until(lambda: not self._parked(), "the backlog is empty", STEP_SECONDS, pause=0.5)
 
     def accepted(self) -> dict[str, list[int]]:
         """The numbers of each session whose sends have returned, in their order."""
