@@ -48,6 +48,7 @@ def test_the_worlds_mix_the_backlog_and_the_spool(world: Make) -> None:
 
     assert sum(len(run.checks.spooled) for run in worlds) > 150
     assert sum(run.kills for run in worlds) > 20
+    assert sum(run.by_hand for run in worlds) > 10
     assert {run.keeps for run in worlds} == {"session", "partition"}
     assert count(Kind.FENCE_STANDS) > 20
     assert count(Kind.FENCE_LIFTED) > 20

@@ -51,6 +51,9 @@ WAY_OUT: Final = (
     "directory, may find more. Move the directory away afterwards"
 )
 
+ORDERS: Final = ("relaxed", "session", "partition")
+"""The orders that a client may keep. Each keeps what those before it keep."""
+
 SALVAGED_MAX: Final = 1_000_000
 """How many numbers are tried one by one when a file is damaged."""
 
@@ -76,12 +79,14 @@ _SELECT: Final = "SELECT number, path, at_ms, payload, reason, checksum FROM mes
 class About:
     """Which primary the messages of a spool are for: its name, and its address as passports have it. No secrets.
 
-    ``queues``: how many backlog queues the program that wrote the spool uses; 0: not known.
+    ``queues``: how many backlog queues the program that wrote the spool uses; 0: not known. ``order``: the order that its clients
+    keep, the strictest one when there were several; None: not known.
     """
 
     primary: str
     address: str
     queues: int = 0
+    order: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,7 @@ class Spool:
             self._database = connect(self.file)
             self.about = self._prepare(about)
             self._count()
+            self._unsaved_order = self._order_to_save(about.order)
         except (sqlite3.Error, OSError) as error:
             raise SpoolError(f"the spool {self.file} cannot be opened: {error}. {WAY_OUT}") from error
 
@@ -176,6 +182,13 @@ class Spool:
             with suppress(sqlite3.Error):
                 database.execute("INSERT OR REPLACE INTO about VALUES ('queues', ?)", (str(about.queues),))
         return found
+
+    def _order_to_save(self, own: str | None) -> str | None:
+        """The order to note with the next messages; None: the noted one is right."""
+        if own is None:
+            return None
+        kept = own if not self.contents else stricter([own, self.about.order])
+        return None if kept == self.about.order else kept
 
     def _count(self) -> None:
         self._entities = dict(self._database.execute("SELECT key, id FROM entity"))
@@ -261,8 +274,12 @@ class Spool:
                 part = rows[at : at + ROWS_MAX]
                 places = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
                 database.execute(f"{_INSERT} {places}", [value for row in part for value in row])
+            if self._unsaved_order is not None:
+                # With the messages, or not at all: who replays them must know it.
+                database.execute("INSERT OR REPLACE INTO about VALUES ('order', ?)", (self._unsaved_order,))
             self._is_committing = True
             database.execute("COMMIT")
+            self._unsaved_order = None
             self._next_number = next_number
         except BaseException:
             self._roll_back()
@@ -464,7 +481,13 @@ def read_about(database: sqlite3.Connection, file: Path) -> About:
         str(found.get("primary", "")),
         str(found.get("address", "")),
         int(queues) if queues.isdecimal() else 0,
+        found.get("order"),
     )
+
+
+def stricter(orders: Iterable[str | None]) -> str:
+    """The order that keeps all of these. One that is not known counts as the strictest."""
+    return max((one if one in ORDERS else ORDERS[-1] for one in orders), key=ORDERS.index)
 
 
 def read_contents(database: sqlite3.Connection) -> dict[str, Content]:

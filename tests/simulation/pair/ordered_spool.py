@@ -1,18 +1,23 @@
 """A paired client with an order and a spool: parked messages, spooled ones and direct ones of the same sessions, and kills.
 
 Both promises hold at once. What is parked, what is in the spool and what is sent next arrive in the order of their sends, also when the
-next process finds some of them in the backlog, some in the spool, and the secondary away.
+next process finds some of them in the backlog, some in the spool, and the secondary away. Some of those processes are the command
+that replays a spool by hand: they send nothing of their own.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
+from pairbus.cli.pairing.spool import replay_options
 from pairbus.pairing.options import SendAvailabilityOptions
 from pairbus.pairing.order_keys import key_of
 from pairbus.pairing.rules.flow import SendFlow
+from pairbus.spool.reading import listed
 from tests.simulation.pair.ordered import Ordered, OrderedClient
 from tests.simulation.pair.spool_world import SpoolChecks, SpoolWorld
 from tests.simulation.pair.world import PRIMARY_DOWN, SECONDARY_DOWN
@@ -21,6 +26,7 @@ PLANTED: Final = {
     "replay_ignores_order": "order",
     "fence_dropped_at_restart": "order",
     "direct_before_secondary_answers": "order",
+    "command_forgets_order": "order",
     "sends_do_not_join": "P51",
     "replayed_out_of_order": "P51",
 }
@@ -83,6 +89,10 @@ class OrderedSpoolWorld(Ordered, SpoolWorld):
         self.bug = bug
         self.crashes = self.random.randrange(3)
         self._draw_order(is_plain=is_plain)
+        self._dice = Random(f"by-hand-{seed}")
+        self.is_by_hand = False
+        """Whether the process that runs is the command that replays the spool."""
+        self.by_hand = 0
         self.checks: Any = OrderedSpoolChecks(self)
         self._spells = [
             start
@@ -107,10 +117,23 @@ class OrderedSpoolWorld(Ordered, SpoolWorld):
             fence_timeout=timedelta(seconds=self.random.choice([1, 20, 300])),
         )
 
+    def _start_life(self, messages: int) -> None:
+        share = {"": 0.6, "command_forgets_order": 0.7}.get(self.bug, 0.0)
+        self.is_by_hand = self.life > 0 and not self.is_by_hand and self._dice.random() < share
+        self.by_hand += self.is_by_hand
+        super()._start_life(messages)
+
     def _client(self) -> SpoolingClient:
-        return SpoolingClient(self, 0, self.life, self._options())
+        options = self._options()
+        if self.is_by_hand:
+            options = replay_options(self.directory, listed(self.directory)[0])
+            if self.bug == "command_forgets_order":
+                options = replace(options, order="relaxed")
+        return SpoolingClient(self, 0, self.life, options)
 
     def _start_sending(self, messages: int) -> None:
+        if self.is_by_hand:
+            return
         client: Any = self.clients[0]
         self._start_lists(client, messages)
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from pairbus.pairing.client.aio import PairedServiceBusClient
 from pairbus.pairing.client.management import Management
 from pairbus.pairing.client.registry import pairings
 from pairbus.pairing.events import Event, Kind
+from pairbus.pairing.rules.order_values import Route
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.sdk.admin import NoManageRight, aio_admin_client
 from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeClient, Stage, accept, refuse, silence, text
@@ -93,6 +95,46 @@ def test_a_client_that_is_closed_while_it_pairs_starts_no_pumps(stage: Stage) ->
         assert not client.is_paired
         pairings.enter("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
         pairings.leave("p.servicebus.windows.net:5671", "s.servicebus.windows.net:5671")
+
+    stage.play(act)
+
+
+@pytest.mark.promise("P15")
+@pytest.mark.parametrize("policy", ["raise", "overtake"])
+def test_the_fence_policy_applies_in_time_to_a_client_that_has_not_seen_its_secondary(
+    stage: Stage, tmp_path: Path, policy: str
+) -> None:
+    async def unreachable() -> list[str]:
+        raise NoBacklogQueuesError("it does not answer") from REFUSED
+
+    async def act() -> None:
+        bench = Bench(
+            order="session",
+            fence_policy=policy,
+            fence_timeout=timedelta(seconds=90),
+            ping_primary_interval=timedelta(seconds=60),
+            spool=tmp_path,
+        )
+        client = bench.client
+        assert client._spooling is not None
+        client._spooling.open()
+        client._setup.usable_queues = unreachable  # type: ignore[method-assign]
+        client._state.paired_with([])
+        client._runtime.spawn(client._pair_later)
+        book = client._state.order
+
+        await asyncio.sleep(89)
+        assert book.route(("orders", "s")) is Route.PARK
+        await asyncio.sleep(2)
+
+        assert book.route(("orders", "s")) is (Route.REFUSE if policy == "raise" else Route.DIRECT)
+        expected = Kind.FENCE_TIMED_OUT if policy == "raise" else Kind.FENCE_OVERTAKEN
+        assert [event.subject for event in client.events() if event.kind is expected] == [
+            client._state.secondary
+        ]
+        await asyncio.sleep(300)
+        assert sum(event.kind is expected for event in client.events()) == 1
+        await client.close()
 
     stage.play(act)
 

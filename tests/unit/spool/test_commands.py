@@ -26,11 +26,11 @@ STRINGS = {
 }
 
 
-def filled(root: Path, number: int, *bodies: str, queues: int = 0) -> Spool:
+def filled(root: Path, number: int, *bodies: str, queues: int = 0, order: str | None = None) -> Spool:
     """A spool with messages, closed."""
     directory = root / str(number)
     directory.mkdir(parents=True)
-    spool = Spool(directory, About("primary", "primary.example", queues))
+    spool = Spool(directory, About("primary", "primary.example", queues, order))
     payloads = [
         message_bytes.encoded(ServiceBusMessage(body, message_id=f"{number}-{place}"))
         for place, body in enumerate(bodies)
@@ -100,6 +100,25 @@ def test_a_replay_uses_as_many_backlog_queues_as_the_program(
     run("replay", str(tmp_path))
     run("replay", str(tmp_path), "--queues", "5")
     assert counts == [2, 3, 5]
+
+
+@pytest.mark.promise("P15", "P51")
+def test_a_replay_keeps_the_order_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+
+    def made(*_given: object, options: Any, **_named: object) -> None:
+        orders.append(options.order)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(PairedServiceBusClient, "from_connection_strings", made)
+    filled(tmp_path / "mixed", 0, "one", order="relaxed")
+    run("replay", str(tmp_path / "mixed"))
+    filled(tmp_path / "mixed", 1, "two", order="session")
+    run("replay", str(tmp_path / "mixed"))
+    run("replay", str(tmp_path / "mixed"), "--order", "relaxed")
+    filled(tmp_path / "older", 0, "one")  # by a version that did not note it
+    run("replay", str(tmp_path / "older"))
+    assert orders == ["relaxed", "session", "relaxed", "partition"]
 
 
 def test_a_directory_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:

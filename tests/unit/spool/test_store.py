@@ -273,3 +273,27 @@ def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     keep(spool, b"one")
 
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+
+
+def test_a_spool_knows_the_strictest_order_of_those_whose_messages_are_in_it(tmp_path: Path) -> None:
+    def opened(order: str | None) -> Spool:
+        return Spool(tmp_path, About("contoso", "contoso.example:5672", 0, order))
+
+    def noted() -> str | None:
+        spool = Spool(tmp_path, ABOUT)
+        spool.close()
+        return spool.about.order
+
+    for order, expected in (("session", "session"), ("relaxed", "session"), ("partition", "partition")):
+        spool = opened(order)
+        keep(spool, b"one")
+        spool.close()
+        assert noted() == expected
+    spool = opened("session")
+    spool.remove("orders", spool.first("orders", 10, 1_000))
+    spool.close()
+    spool = opened("relaxed")
+    assert spool.about.order == "partition", "nothing was written since"
+    keep(spool, b"two")
+    spool.close()
+    assert noted() == "relaxed"

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -21,6 +21,7 @@ from pairbus.reports.text import duration_text, many
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.sync import PairedServiceBusClient
+    from pairbus.pairing.options import SendAvailabilityOptions
     from pairbus.spool.reading import Listed
 
 EPILOG: Final = """\b
@@ -105,6 +106,10 @@ class ReplayFlags(PairFlags):
         None,
         minimum=1,
     )
+    order: Literal["relaxed", "session", "partition"] | None = option(
+        "The order of sessions to keep, behind messages of them in the backlog.  [default: that of the program that wrote the spool]",
+        None,
+    )
     undeliverable: bool = option("Try messages again that a namespace has refused.", False)
     timeout: float = option("Stop when nothing was replayed for this many seconds.", 60.0, minimum=1.0)
     primary_aliases: tuple[str, ...] = option(
@@ -117,9 +122,12 @@ class ReplayFlags(PairFlags):
 
 @command(ReplayFlags, f"{EXAMPLE}replay /var/lib/shop/spool\n", group=spool)
 def replay(flags: ReplayFlags) -> int:
-    """Send the messages in DIRECTORY that no program has open: to the primary, or to the backlog while that is away."""
+    """Send the messages in DIRECTORY that no program has open: to the primary, or to the backlog while that is away.
+
+    Messages of a program that keeps an order go behind those of their sessions that are in the backlog. While the secondary does
+    not answer, they stay in the spool.
+    """
     from pairbus.pairing.client.sync import PairedServiceBusClient
-    from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, SendAvailabilityOptions
     from pairbus.spool.directory import retry_undeliverable
     from pairbus.spool.reading import listed
 
@@ -130,9 +138,6 @@ def replay(flags: ReplayFlags) -> int:
             click.echo(f"no message waits in {root}", err=True)
         return _ended(problems, 1)
     primary, secondary = flags.both
-    # The drain of the program looks into its own queues alone: nothing may go to others.
-    known = [one.about.queues for one in spools if one.about.queues and not one.is_in_use]
-    queues = flags.queues or min(known, default=BACKLOG_QUEUE_COUNT_DEFAULT)
     silence_logs("azure", "pairbus")
     ca_file = flags.ca_file()
     trust: dict[str, Any] = {"connection_verify": ca_file} if ca_file is not None else {}
@@ -140,7 +145,7 @@ def replay(flags: ReplayFlags) -> int:
         client = PairedServiceBusClient.from_connection_strings(
             primary,
             secondary,
-            options=SendAvailabilityOptions(backlog_queue_count=queues, spool=root, spool_max_bytes=1 << 62),
+            options=replay_options(root, spools, flags.queues, flags.order),
             primary_namespace=flags.namespace,
             primary_aliases=flags.primary_aliases,
             management=dict(trust),
@@ -155,6 +160,28 @@ def replay(flags: ReplayFlags) -> int:
             own = {one.directory for one in client._state.spools.all} if client._state.spools else set()
     others = [one for one in listed(root)[0] if one.directory not in own]
     return _ended(problems, _left_by_others(others) or code)
+
+
+def replay_options(
+    root: Path,
+    spools: list[Listed],
+    queues: int | None = None,
+    order: Literal["relaxed", "session", "partition"] | None = None,
+) -> SendAvailabilityOptions:
+    """The options of a client that replays spools as the programs would that wrote them."""
+    from pairbus.pairing.options import BACKLOG_QUEUE_COUNT_DEFAULT, SendAvailabilityOptions
+    from pairbus.spool.store import stricter
+
+    free = [one.about for one in spools if not one.is_in_use]
+    # The drain of the program looks into its own queues alone: nothing may go to others.
+    known = [about.queues for about in free if about.queues]
+    kept: Any = order or stricter([about.order for about in free] or ["relaxed"])
+    return SendAvailabilityOptions(
+        backlog_queue_count=queues or min(known, default=BACKLOG_QUEUE_COUNT_DEFAULT),
+        order=kept,
+        spool=root,
+        spool_max_bytes=1 << 62,
+    )
 
 
 def _left_by_others(spools: list[Listed]) -> int:

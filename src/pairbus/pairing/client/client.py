@@ -388,11 +388,16 @@ class PairedClient(Generic[Official, Sender]):
     async def _pair_later(self) -> None:
         """The secondary did not answer when the client was paired: find or create its queues once it does."""
         queues: list[str] = []
+        # No look can end the uncertainty about sessions before the secondary answers, so only the bound does.
+        overdue_ms = self._state.clock() + milliseconds(self.options.fence_timeout)
         while not queues:
             until_ms = self._state.clock() + self._state.ping_interval_ms
             # Until then, whatever else changes: each attempt asks the secondary, and may have to wait for it.
-            while not self._is_ended and (left_ms := until_ms - self._state.clock()) > 0:
-                await self._runtime.wait_for_change(self._runtime.change_token(), left_ms / 1000)
+            while not self._is_ended and (now := self._state.clock()) < until_ms:
+                if now >= overdue_ms:
+                    self._fences.expire()
+                next_ms = until_ms if now >= overdue_ms else min(until_ms, overdue_ms)
+                await self._runtime.wait_for_change(self._runtime.change_token(), (next_ms - now) / 1000)
             if self._is_ended:
                 return
             try:

@@ -92,7 +92,7 @@ class Fences:
                         return
                 before = self._book.lifted
                 await self._runtime.together(self._look_once, queues, LOOK_SECONDS)
-                self._expire()
+                self.expire()
                 has_lifted = self._book.lifted != before
                 pause_ms = PAUSE_MS_MIN if has_lifted else min(pause_ms * 2, PAUSE_MS_MAX)
                 with self._state.lock:
@@ -204,7 +204,7 @@ class Fences:
             what = f"messages of session {shown}" if count == 1 else f"messages of {count} sessions ({shown})"
             self._state.emit(kind, path, f"{what} {text}", sessions=count, names=names)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Apply ``fence_policy`` to fences that stand longer than ``fence_timeout``."""
         state = self._state
         with state.lock:

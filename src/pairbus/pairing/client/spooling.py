@@ -78,7 +78,7 @@ class Spooling:
         assert options.spool is not None
         spools = Spools(
             Path(options.spool),
-            About(state.primary, state.identity, options.backlog_queue_count),
+            About(state.primary, state.identity, options.backlog_queue_count, options.order),
             bytes_max=options.spool_max_bytes,
             age_ms_max=milliseconds(options.spool_max_age),
             accepts=self._client._identity.accepts,
