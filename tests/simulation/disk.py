@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from pairbus.errors import StoreUnavailable
+from pairbus.storage.files import LockLost
 
 SECTOR_BYTES: Final = 512
 
@@ -61,6 +62,8 @@ class SimulatedDisk:
         self._open: dict[int, _File] = {}
         self._next_handle = 3
         self._is_locked = False
+        self.is_taken = False
+        """Another process has replaced the lock."""
         self._faults: dict[str, list[tuple[int, int]]] = {}
 
     # -- faults --------------------------------------------------------------------------------------------------
@@ -274,6 +277,11 @@ class SimulatedDisk:
                 f"the data on the simulated disk is in use (file '{name}'): close the other store"
             )
         self._is_locked = True
+
+    def check_lock(self) -> None:
+        """See FileSystem."""
+        if self.is_taken:
+            raise LockLost("the lock of the simulated disk was replaced: start one broker on it")
 
     def unlock(self) -> None:
         """See FileSystem."""

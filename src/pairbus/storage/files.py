@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -22,6 +24,10 @@ UNFINISHED_SUFFIX: Final = ".new"
 """Of a file that is being made; it gets its name when it is complete."""
 RESERVED_HANDLES: Final = 4
 """File descriptors kept for the store alone: clients may hold all others, and the store must go on (B12)."""
+
+
+class LockLost(OSError):
+    """The directory is no longer owned by this process alone: nothing more may be written there (B69)."""
 
 
 class FileSystem(Protocol):
@@ -72,16 +78,28 @@ class FileSystem(Protocol):
     def lock(self, name: str) -> None:
         """Become the one owner until ``unlock`` or the process ends. StoreUnavailable if there is one (B69)."""
 
+    def check_lock(self) -> None:
+        """LockLost if somebody else may own the directory now. Cheap enough for every commit."""
+
     def unlock(self) -> None:
         """Give the ownership up. Idempotent."""
 
 
 class RealFileSystem:
-    """A directory of the machine; made if it is not there."""
+    """A directory of the machine; made if it is not there.
+
+    The owner holds two locks. The lock file can be removed while it is in use, and then says nothing; earlier versions of PairBus
+    know no other. The lock on the directory itself excludes others even then. Some network file systems lock no
+    directories: there the owner stops as soon as its lock file is gone or replaced.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._lock_path = ""
         self._lock_handle = -1
+        self._lock_identity = (0, 0)
+        self._has_directory_lock = False
+        self._lock_guard = threading.Lock()
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         self._directory_handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         self._reserve = DescriptorReserve(RESERVED_HANDLES)
@@ -160,20 +178,85 @@ class RealFileSystem:
         return figures.f_bavail * figures.f_frsize
 
     def lock(self, name: str) -> None:
-        handle = os.open(self._directory / name, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        self._lock_path = str(self._directory / name)
+        # The directory first: who is refused must not leave a new lock file there.
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._directory_handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._has_directory_lock = True
         except BlockingIOError as error:
-            owner = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(handle)
+            raise self._in_use() from error
+        except OSError:
+            self._has_directory_lock = False  # NFS, for one, has no such locks
+        handle = -1
+        try:
+            handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            self._own(handle)
+        except OSError as error:
+            if handle >= 0:
+                os.close(handle)
+            if isinstance(error, BlockingIOError):
+                raise self._in_use() from error
             self.unlock()
-            raise StoreUnavailable(
-                f"the data in {self._directory} is in use by process {owner}: "
-                "stop that broker, or give this one another data directory"
-            ) from error
+            raise
+
+    def _own(self, handle: int) -> None:
+        """Make an open file our lock. BlockingIOError if somebody has it."""
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        if self._lock_handle >= 0:
+            os.close(self._lock_handle)
         self._lock_handle = handle
+        self._lock_identity = _identity(os.fstat(handle))
+
+    def _in_use(self) -> StoreUnavailable:
+        owner = ""
+        with suppress(OSError):
+            owner = Path(self._lock_path).read_bytes()[:32].decode("ascii", "replace").strip()
+        self.unlock()
+        return StoreUnavailable(
+            f"the data in {self._directory} is in use by process {owner or 'unknown'}: "
+            "stop that broker, or give this one another data directory"
+        )
+
+    def check_lock(self) -> None:
+        try:
+            if _identity(os.stat(self._lock_path)) == self._lock_identity:
+                return
+        except FileNotFoundError:
+            pass
+        with self._lock_guard:
+            self._restore_lock()
+
+    def _restore_lock(self) -> None:
+        """The lock file is not ours any more: make it again where the lock on the directory still keeps others out."""
+        lost = LockLost(
+            f"{self._lock_path} was removed or replaced while the broker ran, so another process may use the same data: "
+            "start one broker on it, and leave that file alone"
+        )
+        try:
+            if _identity(os.stat(self._lock_path)) == self._lock_identity:
+                return  # another thread has made it again
+            raise lost
+        except FileNotFoundError:
+            pass
+        is_same = False
+        with suppress(FileNotFoundError):
+            is_same = _identity(os.stat(self._directory)) == _identity(os.fstat(self._directory_handle))
+        if not (is_same and self._has_directory_lock):
+            raise lost
+        try:
+            handle = self._open(os.path.basename(self._lock_path), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            raise lost from None
+        except OSError:
+            return  # a full disk, say: the lock on the directory holds, and the next commit tries again
+        try:
+            self._own(handle)
+        except OSError:
+            os.close(handle)
+            raise lost from None
+        self._reserve.fill()
 
     def unlock(self) -> None:
         if self._lock_handle >= 0:
@@ -184,6 +267,10 @@ class RealFileSystem:
             os.close(self._directory_handle)
             self._directory_handle = -1
         self._reserve.close()
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def recreate(files: FileSystem, name: str, size: int) -> int:

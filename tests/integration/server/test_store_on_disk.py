@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pairbus.errors import StoreUnavailable
+from pairbus.errors import StoreFailed, StoreUnavailable
 from pairbus.storage.files import RealFileSystem
+from pairbus.storage.identity import LOCK_FILE
 from pairbus.storage.log.pool import READY_MIN
 from pairbus.storage.log.store import FIRST_SEGMENT_BYTES, LogStore
 from pairbus.storage.tools.inspect import check
@@ -68,6 +73,109 @@ def test_a_second_process_is_refused_and_told_who_owns_the_data(
         LogStore.open(tmp_path)
     with pytest.raises(StoreUnavailable, match="in use"):
         check(tmp_path)
+
+
+@pytest.mark.promise("B69")
+def test_a_second_process_is_refused_although_the_lock_file_was_removed(
+    writer: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    (tmp_path / LOCK_FILE).unlink()
+    with pytest.raises(StoreUnavailable, match="in use by process"):
+        LogStore.open(tmp_path)
+    with pytest.raises(StoreUnavailable, match="in use by process"):
+        check(tmp_path)
+    # The owner goes on, and has made the file again with its next commits.
+    for _ in range(2):
+        writer.stdout.readline()
+    until = time.monotonic() + WAIT_SECONDS
+    while not (tmp_path / LOCK_FILE).exists() and time.monotonic() < until:
+        writer.stdout.readline()
+    with pytest.raises(StoreUnavailable, match=f"in use by process {writer.pid}"):
+        LogStore.open(tmp_path)
+    assert writer.poll() is None
+
+
+@pytest.mark.promise("B69")
+def test_the_lock_file_that_is_made_again_excludes_earlier_versions(tmp_path: Path) -> None:
+    store = LogStore.open(tmp_path)
+    replay(store)
+    wait_until_ready(store)
+    (tmp_path / LOCK_FILE).unlink()
+    send(store, 1)
+    commit(store)
+    with (tmp_path / LOCK_FILE).open("r+") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    store.close()
+    LogStore.open(tmp_path).close()
+
+
+@pytest.mark.promise("B69")
+@pytest.mark.parametrize("locks_directories", [True, False])
+def test_the_owner_stops_when_somebody_else_has_the_lock_file(
+    tmp_path: Path, locks_directories: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not locks_directories:
+        without_directory_locks(monkeypatch)
+    store = LogStore.open(tmp_path)
+    replay(store)
+    send(store, 1)
+    commit(store)
+    wait_until_ready(store)
+    (tmp_path / LOCK_FILE).unlink()
+    with (tmp_path / LOCK_FILE).open("x") as file:  # as an earlier version begins, which locks this file only
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        send(store, 2)
+        with pytest.raises(StoreFailed, match="lock was removed or replaced while the broker ran"):
+            commit(store)
+        store.close()
+    store = LogStore.open(tmp_path)
+    assert numbers(replay(store)) == [1]
+    store.close()
+
+
+@pytest.mark.promise("B69")
+def test_the_owner_stops_without_its_lock_file_where_directories_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_directory_locks(monkeypatch)
+    store = LogStore.open(tmp_path)
+    replay(store)
+    with pytest.raises(StoreUnavailable, match="in use"):
+        LogStore.open(tmp_path)
+    wait_until_ready(store)
+    (tmp_path / LOCK_FILE).unlink()
+    send(store, 1)
+    with pytest.raises(StoreFailed, match="lock was removed or replaced"):
+        commit(store)
+    store.close()
+
+
+@pytest.mark.promise("B69")
+def test_the_owner_stops_when_its_directory_was_replaced(tmp_path: Path) -> None:
+    store = LogStore.open(tmp_path / "store")
+    replay(store)
+    wait_until_ready(store)
+    (tmp_path / "store").rename(tmp_path / "aside")
+    (tmp_path / "store").mkdir()
+    send(store, 1)
+    with pytest.raises(StoreFailed, match="lock was removed or replaced"):
+        commit(store)
+    store.close()
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def without_directory_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS, which locks only files that are open for writing."""
+    flock = fcntl.flock
+
+    def refuse(handle: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
 
 
 @pytest.mark.promise("B1")

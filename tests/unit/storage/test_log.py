@@ -17,7 +17,7 @@ from pairbus.engine.records import (
     SequenceAdvanced,
     SessionStateSet,
 )
-from pairbus.errors import StoreCorrupt, StoreUnavailable, UsageError
+from pairbus.errors import StoreCorrupt, StoreFailed, StoreUnavailable, UsageError
 from pairbus.model.message import Message
 from pairbus.storage.files import replace_file
 from pairbus.storage.identity import FORMAT_FILE, FORMAT_VERSION, read_identity, write_identity
@@ -346,6 +346,21 @@ def test_a_second_owner_is_refused_until_the_first_is_gone() -> None:
         open_log(disk)
     store.close()
     open_log(disk)
+
+
+@pytest.mark.promise("B69")
+def test_who_lost_the_lock_writes_nothing_more() -> None:
+    disk = SimulatedDisk()
+    store = ready_log(disk)
+    send(store, 1)
+    commit(store)
+    before = {name: disk.contents(name) for name in disk.names()}
+    disk.is_taken = True
+    send(store, 2)
+    with pytest.raises(StoreFailed, match="start one broker on it. Nothing is acknowledged any more"):
+        commit(store)
+    store.close()
+    assert {name: disk.contents(name) for name in disk.names()} == before
 
 
 def test_data_of_another_namespace_or_a_newer_format_is_refused() -> None:

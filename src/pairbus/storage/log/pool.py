@@ -206,6 +206,8 @@ class SegmentPool:
             released = self._released.popleft() if self._released else None
             number = self._next_number
         try:
+            if released is not None or ready < READY_MIN:
+                self._files.check_lock()  # files of another owner must not be replaced or removed
             if released is not None:
                 if ready < READY_MAX and released[1] == self._segment_bytes:
                     self._add(self._recycle(released[0], number))

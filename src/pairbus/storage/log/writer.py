@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pairbus.errors import StoreFailed
+from pairbus.storage.files import LockLost
 from pairbus.storage.log.frame import FRAME, HEADER_BYTES, FrameHeader, pack_header
 from pairbus.storage.log.mark import MARK_FILE
 from pairbus.storage.log.segment import OpenSegment, segment_name
@@ -84,8 +85,12 @@ class LogWriter:
             raise StoreFailed(f"the store failed before: {self.failure}; restart the broker")
         segment = self._active
         try:
+            self._files.check_lock()
             for frame in batch.frames:
                 self._write(frame)
+        except LockLost as error:
+            self.failure = str(error)
+            raise StoreFailed(f"{error}. Nothing is acknowledged any more") from error
         except (OSError, StoreFailed) as error:
             self.failure = f"{segment_name(self._active.number)}: {error}"
             raise StoreFailed(
@@ -133,6 +138,7 @@ class LogWriter:
         """Close the files. After good commits only, the mark is exact from here on, whatever happens to the machine."""
         if self.failure is None:
             try:
+                self._files.check_lock()
                 self._mark.confirm(self._number, self.durable)
             except OSError as error:
                 self.failure = f"{MARK_FILE}: {error}"  # the mark that was written before still holds
