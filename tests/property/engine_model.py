@@ -7,6 +7,7 @@ from typing import Any
 
 from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
+from pairbus.engine.ports import Outbox, RecordLog
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.queues.queue import Queue
 from pairbus.engine.records import MessageMoved, MessageRemoved, MessageStored, Record, entity_id_of
@@ -30,7 +31,24 @@ EXTRA_FIELDS = (
 """Every fact of ``Extra``, named here because compiled classes keep no list of them."""
 
 
-class Life:
+class CheckedLog(RecordLog):
+    """The log of a life, which looks at each record first."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    def append(self, record: Record) -> None:
+        self._life.check_record(record)
+        self._life.store.append(record)
+
+    def has_room(self, size: int) -> bool:
+        return self._life.store.has_room(size)
+
+    def read(self, location: int, size: int) -> bytes:
+        return self._life.store.read(location, size)
+
+
+class Life(Outbox):
     """One process: store, namespace, outbox. Checks what the engine says as it says it."""
 
     def __init__(self, disk: SimulatedDisk, now: int, history: History) -> None:
@@ -50,7 +68,7 @@ class Life:
             make_marker=lambda: history.chance.randbytes(8),
             is_background=False,
         )
-        self.namespace = Namespace("contoso", self, self)
+        self.namespace = Namespace("contoso", CheckedLog(self), self)
         for record in self.store.replay():
             self.namespace.fold(record)
         self.namespace.replayed()
@@ -59,7 +77,7 @@ class Life:
 
     # -- the journal
 
-    def append(self, record: Record) -> None:
+    def check_record(self, record: Record) -> None:
         if isinstance(record, MessageStored) and not record.message.location:
             self._check_number(record)
             self._count(record.queue_id, 0)
@@ -72,7 +90,6 @@ class Life:
             self.history.fails[record.to_queue_id, record.sequence_number] = self.history.fails.get(key, 0)
             self._count(record.queue_id, 1)
             self._count(record.to_queue_id, 0)
-        self.store.append(record)
 
     def _check_number(self, record: MessageStored) -> None:
         entity_id, message = entity_id_of(record.queue_id), record.message
@@ -83,12 +100,6 @@ class Life:
 
     def _count(self, queue_id: int, way: int) -> None:
         self.flow.setdefault(queue_id, [0, 0])[way] += 1
-
-    def has_room(self, size: int) -> bool:
-        return self.store.has_room(size)
-
-    def read(self, location: int, size: int) -> bytes:
-        return self.store.read(location, size)
 
     # -- the outbox
 

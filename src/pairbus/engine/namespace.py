@@ -6,6 +6,7 @@ Rule 2: ids of entities are never reused: a recreated entity starts empty.
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -42,6 +43,7 @@ from pairbus.model.entity import (
     check_settings,
     check_update,
 )
+from pairbus.model.message import NEVER, Message
 from pairbus.model.names import canonical, check_entity_name, check_subscription_name
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ ENTITIES_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 2_000
 SMALL_RECORD_BYTES: Final = 4_096
 """A change of settings up to this long needs no room on a full disk: disabling an entity, rotating keys and the like are ways out."""
+_OBJECTS_PER_MESSAGE: Final = 1 if gc.is_tracked(Message(0, 0, NEVER, 0, None)) else 0
+"""Compiled, messages are out of the garbage collector's sight: they form no cycles (``model.message``)."""
 _OBJECTS_PER_SESSION: Final = 6
 """A session with what is ready in it, and its numbers in order."""
 _SUBSCRIPTIONS: Final = "/subscriptions/"
@@ -116,16 +120,16 @@ class Namespace:
 
     def held_objects(self) -> int:
         """About how many objects messages and sessions take in memory: what the garbage collector need not look at."""
-        total = 0
+        messages = sessions = 0
         for entity in self._directory.all():
             main = entity.main
             # Copies of a topic, dead letters and scheduled messages have an Extra each.
             each = 2 if entity.kind == SUBSCRIPTION else 1
-            total += each * len(main.messages) + main.scheduled_count
-            total += 2 * (len(entity.dead_letter.messages) + len(entity.transfer_dead_letter.messages))
+            messages += each * len(main.messages) + main.scheduled_count
+            messages += 2 * (len(entity.dead_letter.messages) + len(entity.transfer_dead_letter.messages))
             if main.sessions is not None:
-                total += _OBJECTS_PER_SESSION * len(main.sessions.sessions)
-        return total
+                sessions += len(main.sessions.sessions)
+        return messages * _OBJECTS_PER_MESSAGE + sessions * _OBJECTS_PER_SESSION
 
     # -- configuration -------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from pairbus.form import mypyc_attr
+
 if TYPE_CHECKING:
     from pairbus.engine.queues.consumer import Consumer, Lock
     from pairbus.engine.queues.queue import Queue
@@ -11,18 +13,28 @@ if TYPE_CHECKING:
     from pairbus.model.message import Message
 
 
-class RecordLog(Protocol):
-    """Keeps records. What is appended in one engine call becomes durable together or not at all."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RecordLog:
+    """Keeps records. What is appended in one engine call becomes durable together or not at all.
+
+    A class and not a protocol, as ``Outbox`` is: both are called for each message, and compiled code calls a method of a class much
+    sooner.
+    """
+
+    __slots__ = ()
 
     def append(self, record: Record) -> None:
         """Stage a record for the next commit. A ``MessageStored`` gets its ``message.location`` here."""
+        raise NotImplementedError
 
     def has_room(self, size: int) -> bool:
         """Whether a send of this many bytes can be taken. False when the disk is (nearly) full: the rest
         is a reserve for settlements (B12)."""
+        raise NotImplementedError
 
     def read(self, location: int, size: int) -> bytes:
         """A message's blob, from memory or disk."""
+        raise NotImplementedError
 
 
 class ReadAhead(Protocol):
@@ -35,17 +47,23 @@ class ReadAhead(Protocol):
         """Bring these blobs. ``Namespace.fetched`` is called with the tag, a queue's id, when one of them has come."""
 
 
-class Outbox(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Outbox:
     """Takes deliveries and detaches. Nothing that is put here leaves before the log has committed."""
+
+    __slots__ = ()
 
     def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> None:
         """Hand a message to a consumer. Without a lock it is received and deleted."""
+        raise NotImplementedError
 
     def session_accepted(self, consumer: Consumer) -> None:
         """A waiting consumer now holds ``consumer.session``."""
+        raise NotImplementedError
 
     def detach(self, consumer: Consumer, condition: str, description: str) -> None:
         """The consumer's link must end: session lock lost, entity deleted or disabled, accept timed out."""
+        raise NotImplementedError
 
 
 class Watcher(Protocol):

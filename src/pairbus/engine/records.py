@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from pairbus.form import mypyc_attr
 from pairbus.model.message import Extra, Message
 
 MAIN: Final = 0
@@ -35,6 +36,7 @@ def entity_id_of(queue_id: int) -> int:
 # The first two are made for every message: they are written by hand, which compiles to the fastest form.
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class MessageStored:
     """A message lies in a queue, in the state its fields say. Also restated by compaction."""
 
@@ -49,6 +51,7 @@ class MessageStored:
         """The message id for duplicate history; empty where detection is off."""
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class MessageRemoved:
     """A message left for good: completed, received and deleted, expired, cancelled, purged."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.transport.connection import ALL_WORK, Connection
+from pairbus.amqp.transport.handler import Handler
 from pairbus.amqp.transport.performatives import Coordinator as CoordinatorTarget
 from pairbus.amqp.types import text_of
 from pairbus.engine.records import TRANSFER_DEAD_LETTER
@@ -71,7 +72,7 @@ NOT_ARMED: Final = 1 << 62
 """An ``armed_at`` that no deadline comes after."""
 
 
-class GatewayConnection:
+class GatewayConnection(Handler):
     """The handler of one AMQP connection."""
 
     def __init__(self, broker: Broker, number: int, peer: str, now: int) -> None:

@@ -9,6 +9,7 @@ from pairbus.amqp.message.delivery import DeliveryExtras, delivery_parts
 from pairbus.amqp.message.layout import PREFIX_SIZE
 from pairbus.amqp.states import ACCEPTED_CODE, REJECTED_CODE, TRANSACTIONAL_CODE
 from pairbus.amqp.types import Described, Long, Symbol, text_of
+from pairbus.engine.ports import Outbox
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.sessions import operations as session_ops
 from pairbus.errors import ArgumentError, Refusal, Unauthorized
@@ -133,7 +134,7 @@ def review_windows(connection: GatewayConnection) -> None:
             flow(connection, context)
 
 
-class Deliveries:
+class Deliveries(Outbox):
     """The engine's outbox: everything said here waits in the connections' output for the commit."""
 
     def __init__(self, broker: Broker, token_prefix: bytes) -> None:

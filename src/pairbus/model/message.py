@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pairbus.form import mypyc_attr
+
 ACTIVE: Final = 0
 """Message states, numbered as ``x-opt-message-state`` numbers them on the wire."""
 DEFERRED: Final = 1
@@ -23,6 +25,7 @@ NEVER: Final = 0
 """An ``expires_at`` or ``scheduled_at`` that is not set."""
 
 
+@mypyc_attr(acyclic=True)
 class Extra:
     """The rare facts about a stored message, kept apart so that ordinary messages stay small."""
 
@@ -63,6 +66,7 @@ class Extra:
         return twin
 
 
+@mypyc_attr(acyclic=True)
 class Message:
     """A message that is stored: where its bytes are and what became of it so far."""
 

@@ -41,6 +41,8 @@ HOT_VERSION: Final = 1
 
 STORED_HEAD: Final = struct.Struct("<BBBBIQQqqII")
 STORED_HEAD_BYTES: Final = STORED_HEAD.size
+_NUMBER_AT: Final = struct.calcsize("<BBBBIQ")
+"""Where the sequence number stands in it."""
 REMOVED_HEAD: Final = struct.Struct("<BBxxIQ")
 REMOVED_HEAD_BYTES: Final = REMOVED_HEAD.size
 REMOVED_NUMBER_BYTES: Final = 8
@@ -54,15 +56,55 @@ _pack_stored: Final = STORED_HEAD.pack
 _unpack_stored: Final = STORED_HEAD.unpack_from
 
 
+class _LastHead:
+    """How the record of the last ordinary message began and ended. Those of one queue and one millisecond share both, if they are
+    of one size.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts = (-1, 0, 0, 0, b"", b"")
+        """queue, enqueued, expires, bytes of the blob; what stands before the sequence number, and after it. In one value, for stores
+        in several threads share it."""
+
+
+_last: Final = _LastHead()
+
+
 def encode_stored(record: MessageStored, blob_bytes: int) -> bytes:
     """Everything of a stored message but its blob, which must follow directly."""
     message = record.message
-    variable = b""
-    flags = 0
-    if message.session_id is not None or record.duplicate_key or message.extra is not None:
+    if (
+        message.session_id is not None
+        or record.duplicate_key
+        or message.extra is not None
+        or message.state
+        or message.delivery_count
+    ):
         flags, variable = _encode_variable(record)
+        return _encode_head(record, flags, len(variable), blob_bytes) + variable
+    queue_id, enqueued_at, expires_at, size, before, after = _last.parts
+    if (
+        size != blob_bytes
+        or enqueued_at != message.enqueued_at
+        or queue_id != record.queue_id
+        or expires_at != message.expires_at
+    ):
+        head = _encode_head(record, 0, 0, blob_bytes)
+        before, after = head[:_NUMBER_AT], head[_NUMBER_AT + 8 :]
+        _last.parts = (record.queue_id, message.enqueued_at, message.expires_at, blob_bytes, before, after)
+        return head
     try:
-        head = _pack_stored(
+        return before + message.sequence_number.to_bytes(8, "little") + after
+    except OverflowError as error:
+        raise UsageError(f"message {message.sequence_number} has a number out of range: {error}") from error
+
+
+def _encode_head(record: MessageStored, flags: int, variable_bytes: int, blob_bytes: int) -> bytes:
+    message = record.message
+    try:
+        return _pack_stored(
             MESSAGE_STORED,
             HOT_VERSION,
             flags,
@@ -72,12 +114,11 @@ def encode_stored(record: MessageStored, blob_bytes: int) -> bytes:
             message.sequence_number,
             message.enqueued_at,
             message.expires_at,
-            len(variable),
+            variable_bytes,
             blob_bytes,
         )
     except struct.error as error:
         raise UsageError(f"message {message.sequence_number} has a number out of range: {error}") from error
-    return head + variable if flags else head
 
 
 def _encode_variable(record: MessageStored) -> tuple[int, bytes]:

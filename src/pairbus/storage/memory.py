@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
 from pairbus.errors import StoreCorrupt, StoreFailed, UsageError
 from pairbus.storage.codec import STORED_HEAD_BYTES, decode, encode, encode_stored
-from pairbus.storage.ports import Batch, StoreStatistics
+from pairbus.storage.ports import Batch, Store, StoreStatistics
 
 
 @dataclass(slots=True)
@@ -29,15 +29,13 @@ class MemoryDisk:
     contents: bytearray = field(default_factory=bytearray)
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """See ``ports.Store``.
 
     Args:
         disk: What an earlier store left; None: nothing.
         bytes_max: Bytes it takes before ``has_room`` is False; None: no limit.
     """
-
-    read_ahead = None
 
     def __init__(self, disk: MemoryDisk | None = None, *, bytes_max: int | None = None) -> None:
         self.disk = MemoryDisk() if disk is None else disk

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pairbus.engine.ports import RecordLog
+from pairbus.form import mypyc_attr
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -55,7 +58,8 @@ class ReadAhead(Protocol):
         """Have a function called, by another thread, when something has come."""
 
 
-class Store(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Store(RecordLog):
     """One namespace's records. Staging is done by the one thread that owns the engine, committing by another.
 
     Life: ``replay`` to its end, then ``live``, then ``append``/``seal`` by the owner and ``commit`` by the
@@ -65,34 +69,43 @@ class Store(Protocol):
     @property
     def read_ahead(self) -> ReadAhead | None:
         """How blobs are asked for before they are read; None: all are on this machine, and a commit waits for its disk alone."""
+        return None
 
     def replay(self) -> Iterator[Record]:
         """Every durable record, in order. Drops a torn tail that was never acknowledged; raises StoreCorrupt
         on any other damage (B10). A message may come more than once (restated); its last record holds."""
+        raise NotImplementedError
 
     def append(self, record: Record) -> None:
         """Stage a record. ``MessageStored`` gets its ``message.location``; if it had one (it is restated),
         the old place is given back."""
+        raise NotImplementedError
 
     def has_room(self, size: int) -> bool:
         """Whether a send of this many bytes can be taken without touching the reserve (B12)."""
+        raise NotImplementedError
 
     def read(self, location: int, size: int) -> bytes:
         """The blob at a location, staged or durable."""
+        raise NotImplementedError
 
     def staged_bytes(self) -> int:
         """About how much has been staged since the last batch was taken. Owner's thread."""
+        raise NotImplementedError
 
     def seal(self) -> Batch | None:
         """Take what is staged as one atomic batch; None if nothing is. Owner's thread."""
+        raise NotImplementedError
 
     def commit(self, batch: Batch) -> None:
         """Return once the batch is durable. Batches come in the order they were sealed, one at a time,
         from the committer's thread. Raises StoreFailed if that is not certain; the store is then dead (B11)."""
+        raise NotImplementedError
 
     def live(self, messages: Iterable[tuple[int, int, int]]) -> None:
         """After replay: (queue id, location, size) of every message still stored, for space accounting.
         Until this is called no space is given back."""
+        raise NotImplementedError
 
     def restate(self, limit: int) -> list[Record]:
         """Housekeeping, owner's thread: up to ``limit`` old records whose place should be given back. The owner
@@ -100,9 +113,12 @@ class Store(Protocol):
 
         Only records that can still be true by themselves come: messages (without their bytes), entities,
         the namespace, session states, duplicate history. Numbers given out are kept by the store itself."""
+        raise NotImplementedError
 
     def statistics(self) -> StoreStatistics:
         """A snapshot for metrics."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release files and the lock on the data. Idempotent."""
+        raise NotImplementedError

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from pairbus.cli.root import root
 from pairbus.engine.namespace import Namespace
+from pairbus.engine.ports import Outbox
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.engine.records import AuditMarked
 from pairbus.engine.sessions import operations as session_ops
@@ -40,7 +41,7 @@ NAME = "contoso"
 DAY = 86_400_000
 
 
-class Hand:
+class Hand(Outbox):
     """The outbox of a receiver that remembers its locks."""
 
     def __init__(self) -> None:

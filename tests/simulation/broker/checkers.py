@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.ports import Outbox
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pairbus.engine.namespace import Namespace
-    from pairbus.engine.ports import Outbox
     from pairbus.engine.queues.consumer import Consumer, Lock
     from pairbus.engine.queues.queue import Queue
     from pairbus.model.message import Message
@@ -335,7 +335,7 @@ class Ledger:
                         )
 
 
-class Inspector:
+class Inspector(Outbox):
     """Stands between the engine and its outbox and checks each decision. It changes nothing.
 
     Args:

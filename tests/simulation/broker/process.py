@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.engine.ports import RecordLog
 from pairbus.engine.records import EntityPut, MessageRemoved
 from pairbus.errors import StoreFailed
 from pairbus.gateway.broker import Broker
@@ -317,7 +318,7 @@ class Process:
         self.ask_turn()
 
 
-class Absentminded:
+class Absentminded(RecordLog):
     """A journal with a planted bug: it forgets every third change of settings."""
 
     def __init__(self, store: Store, namespace: Namespace) -> None:
@@ -344,7 +345,7 @@ class Absentminded:
         return self._store.read(location, size)
 
 
-class Forgetful:
+class Forgetful(RecordLog):
     """A journal with a planted bug: it forgets every seventh removal."""
 
     def __init__(self, store: Store) -> None:

@@ -6,6 +6,7 @@ from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.states import STATE_ACCEPTED, Outcome
 from pairbus.amqp.transport.connection import Connection, ConnectionSettings
 from pairbus.amqp.transport.framing import AMQP_HEADER, FRAME_HEADER, SASL_HEADER, amqp_frame
+from pairbus.amqp.transport.handler import Handler
 from pairbus.amqp.transport.link import Link
 from pairbus.amqp.transport.performatives import (
     Attach,
@@ -26,7 +27,7 @@ from pairbus.amqp.transport.sasl import SaslInit
 from pairbus.amqp.transport.session import Session
 
 
-class Recorder:
+class Recorder(Handler):
     """A handler that accepts everything at once and writes down every call."""
 
     def __init__(self) -> None:

@@ -560,6 +560,24 @@ def test_a_delivery_goes_out_in_one_frame_with_all_its_fields() -> None:
     assert payload == b"one two"
 
 
+def test_deliveries_of_equal_and_other_sizes_follow_each_other() -> None:
+    wire = Wire().begun()
+    links = [wire.attached(role=True, name=name, handle=handle) for handle, name in enumerate(("a", "b"))]
+    wire.answers()
+    bodies = [b"one", b"two", b"longer", b"six", b"", b"ten"]
+
+    sent = [links[place % 2].send(TOKEN, [body], settled=place == 3) for place, body in enumerate(bodies * 2)]
+
+    found = [
+        (frame.handle, frame.delivery_id, frame.delivery_tag, frame.settled, payload)
+        for _, frame, payload in wire.frames()
+        if isinstance(frame, Transfer)
+    ]
+    assert found == [
+        (place % 2, sent[place], TOKEN, place == 3, body) for place, body in enumerate(bodies * 2)
+    ]
+
+
 @pytest.mark.promise("B61")
 @pytest.mark.parametrize("tag", [TOKEN, b"short"])
 def test_a_large_delivery_is_cut_into_the_clients_frames(tag: bytes) -> None:

@@ -249,6 +249,25 @@ def test_lock_and_token_are_independent(until: int, token: bytes) -> None:
     assert ("x-opt-lock-token" in message.delivery_annotations) is bool(token)
 
 
+def test_deliveries_one_after_the_other_have_their_own_numbers_and_times() -> None:
+    blob = scan(encode_message(message_id="m", body="x")).blob
+    wanted = [(1, 10, 20), (2, 10, 20), (3, 11, 20), (4, 11, 21), (5, 10, 20), (1 << 40, 10, 20)]
+
+    found = []
+    for number, enqueued_at, until in wanted:
+        message = decode_message(b"".join(delivery_parts(blob, 0, number, enqueued_at, until, TOKEN)))
+        annotations = message.message_annotations
+        found.append(
+            (
+                annotations["x-opt-sequence-number"],
+                annotations["x-opt-enqueued-time"],
+                annotations["x-opt-locked-until"],
+            )
+        )
+
+    assert found == [(number, Timestamp(at), Timestamp(until)) for number, at, until in wanted]
+
+
 def test_dead_letters_say_why_and_where() -> None:
     extras = DeliveryExtras()
     extras.dead_letter_reason, extras.dead_letter_description = "reason", "description"

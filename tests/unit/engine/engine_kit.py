@@ -9,6 +9,7 @@ from dataclasses import replace
 from pairbus.amqp.message.scan import Scanned, scan
 from pairbus.amqp.message.whole import encode_message
 from pairbus.amqp.types import Symbol, Timestamp, UInt
+from pairbus.engine import ports
 from pairbus.engine.entity import Entity
 from pairbus.engine.namespace import Namespace
 from pairbus.engine.queues.consumer import Consumer, Lock
@@ -64,7 +65,7 @@ def ping() -> Scanned:
     return incoming(b"", content_type="application/vnd.ms-servicebus-ping", body_kind="data")
 
 
-class Outbox:
+class Outbox(ports.Outbox):
     """Everything the engine said."""
 
     def __init__(self) -> None:

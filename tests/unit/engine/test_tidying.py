@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from heapq import heapify
 
 import pytest
@@ -31,7 +32,7 @@ def _messages(*numbers: int) -> Counted:
 @pytest.mark.promise("B62", "B63")
 def test_stale_numbers_behind_a_live_one_are_swept_a_part_at_a_time() -> None:
     queue = Bench().queue()
-    queue.order = list(range(STALE))
+    queue.order = array("Q", range(STALE))
     kept = list(range(0, STALE, STALE // LIVE))
     queue.messages = counted = _messages(*kept)
     sweeps = 0
@@ -42,7 +43,7 @@ def test_stale_numbers_behind_a_live_one_are_swept_a_part_at_a_time() -> None:
         sweeps += 1
         assert sweeps < 2 * STALE // _SWEPT_MAX, "each sweep gets on"
     assert [number for number in queue.order if number in queue.messages] == kept
-    assert queue.order == sorted(queue.order)
+    assert list(queue.order) == sorted(queue.order)
 
 
 @pytest.mark.promise("B62", "B63")

@@ -8,6 +8,7 @@ from typing import Any
 from azure.core.pipeline.transport import AsyncHttpResponse, AsyncHttpTransport, HttpResponse, HttpTransport
 
 from pairbus.engine.namespace import Namespace
+from pairbus.engine.ports import Outbox, RecordLog
 from pairbus.engine.records import Record
 from pairbus.gateway import http
 from pairbus.gateway.access import Access
@@ -38,7 +39,7 @@ def queue_entry(inside: str = "") -> bytes:
     return entry(f'<QueueDescription xmlns="{SERVICE_BUS}">{inside}</QueueDescription>')
 
 
-class Journal:
+class Journal(RecordLog):
     """Keeps records in memory: what a failed request appended would show here."""
 
     def __init__(self) -> None:
@@ -57,13 +58,8 @@ class Journal:
         raise AssertionError("no message is stored in these tests")
 
 
-class Silence:
-    """An outbox for a namespace without consumers."""
-
-    def deliver(self, *_: object) -> None:
-        raise AssertionError("nobody receives in these tests")
-
-    session_accepted = detach = deliver
+class Silence(Outbox):
+    """An outbox for a namespace without consumers: it can do nothing."""
 
 
 class Allowing:

@@ -14,15 +14,13 @@ from pairbus.gateway.telemetry.exposition import Metric, render
 from pairbus.server.assemble import Assembly
 from pairbus.server.config.options import Options
 from pairbus.server.sockets.registry import Limits
-from pairbus.storage.ports import Batch, StoreStatistics
+from pairbus.storage.ports import Batch, Store, StoreStatistics
 
 ECHO_BYTES_MAX = 1000
 
 
-class FakeStore:
+class FakeStore(Store):
     """Records are strings; ``synced`` holds the durable ones. Close ``gate`` to make commits wait."""
-
-    read_ahead = None
 
     def __init__(self) -> None:
         self.staged: list[str] = []

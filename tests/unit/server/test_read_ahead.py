@@ -48,7 +48,7 @@ class FarStore(FakeStore):
         self.far = Far()
 
     @property
-    def read_ahead(self) -> Far:  # type: ignore[override]
+    def read_ahead(self) -> Far:
         return self.far
 
 

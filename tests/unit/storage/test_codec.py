@@ -125,6 +125,46 @@ def test_a_number_out_of_range_is_refused() -> None:
             encode_removed(queue_id, [number])
 
 
+def test_messages_one_after_the_other_keep_their_own_facts() -> None:
+    """Ordinary messages share what the record of the one before them said, and only that."""
+    facts = [(4, 1, 10, 0, 1), (4, 2, 10, 0, 1), (4, 3, 11, 0, 1), (4, 4, 11, 50, 1), (4, 5, 11, 50, 2)]
+    facts += [(8, 6, 11, 50, 2), (4, 7, 11, 50, 2), (4, 8, 11, 50, 2), (4, 1 << 63, 11, 50, 2)]
+    data = b""
+    for queue_id, number, enqueued_at, expires_at, size in facts:
+        message = Message(number, enqueued_at, expires_at, size, None)
+        data += encode(MessageStored(queue_id, message, b"x" * size, b""))
+        message.delivery_count = 3
+        data += encode(MessageStored(queue_id, message, b"x" * size, b""))
+
+    records = decode(data, 0, len(data), 0)
+
+    found = []
+    for record in records:
+        assert isinstance(record, MessageStored)
+        message = record.message
+        found.append(
+            (
+                (
+                    record.queue_id,
+                    message.sequence_number,
+                    message.enqueued_at,
+                    message.expires_at,
+                    message.size,
+                ),
+                message.delivery_count,
+            )
+        )
+    assert found == [(fact, count) for fact in facts for count in (0, 3)]
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 64])
+def test_a_number_out_of_range_is_refused_after_one_that_is_not(number: int) -> None:
+    encode(MessageStored(4, Message(1, 2, 3, 1, None), b"x", b""))
+
+    with pytest.raises(UsageError, match="out of range"):
+        encode(MessageStored(4, Message(number, 2, 3, 1, None), b"x", b""))
+
+
 def test_a_message_needs_its_bytes() -> None:
     with pytest.raises(UsageError, match="without its blob"):
         encode(MessageStored(4, Message(1, 1, 0, 0, None), None, b""))

@@ -80,11 +80,24 @@ _FREE_ITEMS: Final = 4
 _HELD_ITEMS: Final = 6
 
 _PLAIN_HEAD: Final = _MAP_HEAD + _HELD_SIZE.to_bytes(4, "big") + _HELD_ITEMS.to_bytes(4, "big") + _SEQUENCE
-_PLAIN: Final = _layout(_PLAIN_HEAD, "q", _ENQUEUED, "q", _LOCKED, "q")
+_TIMES: Final = _layout(_ENQUEUED, "q", _LOCKED, "q")
 
 _headers: Final[dict[tuple[int, int, int, int], bytes]] = {}
 _plain_headers: Final[dict[bytes, bytes]] = {}
 """The prefix of a stored message without annotations to what stands before the lock token in its first delivery."""
+
+
+class _LastTimes:
+    """The annotations with the times of the last plain delivery. Those of one turn share them, if they came in one turn."""
+
+    __slots__ = ("times",)
+
+    def __init__(self) -> None:
+        self.times = (0, 0, b"")
+        """enqueued, locked until, both encoded: in one value, for brokers in several threads share it."""
+
+
+_last: Final = _LastTimes()
 
 
 def delivery_parts(
@@ -113,10 +126,12 @@ def delivery_parts(
     if is_plain:
         known = _plain_headers.get(blob[:PREFIX_SIZE])
         if known is not None:
-            annotations = _PLAIN.pack(
-                _PLAIN_HEAD, sequence_number, _ENQUEUED, enqueued_at, _LOCKED, locked_until
-            )
-            return [known + lock_token + annotations, blob[PREFIX_SIZE:]]
+            enqueued, locked, times = _last.times
+            if enqueued != enqueued_at or locked != locked_until:
+                times = _TIMES.pack(_ENQUEUED, enqueued_at, _LOCKED, locked_until)
+                _last.times = (enqueued_at, locked_until, times)
+            number = sequence_number.to_bytes(8, "big")
+            return [known, lock_token, _PLAIN_HEAD, number, times, blob[PREFIX_SIZE:]]
     (
         flags,
         priority,

@@ -32,6 +32,7 @@ from pairbus.amqp.message.layout import (
     VALUE,
 )
 from pairbus.amqp.types import Timestamp
+from pairbus.form import mypyc_attr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,6 +105,7 @@ def _clashes() -> list[int]:
 _CLASHES: Final = _clashes()
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Scanned:
     """A message ready to be stored, and what the broker must know of it."""
 

@@ -300,8 +300,10 @@ def settled_disposition(is_receiver: bool, first: int, last: int, state: bytes) 
 
 
 TRANSFER_HEAD: Final = struct.Struct(">HH6sBIB")
-LOCKED_TRANSFER: Final = struct.Struct(">I16sIBB16s8s")
-LOCKED_TRANSFER_SIZE: Final = LOCKED_TRANSFER.size
+TAG_HEAD: Final = b"\xa0\x10"
+"""What stands before a tag of 16 bytes."""
+TRANSFER_SIZE: Final = 4 + TRANSFER_HEAD.size + 4 + len(TAG_HEAD) + 16 + 8
+"""Bytes of a whole transfer with such a tag, without the message: size, head, delivery-id, tag and the tail that follows here."""
 UNSETTLED_TAIL: Final = b"\x43\x42\x42\x40\x40\x42\x42\x42"
 SETTLED_TAIL: Final = b"\x43\x41\x42\x40\x40\x42\x42\x42"
 

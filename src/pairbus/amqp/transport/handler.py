@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.states import Outcome
 from pairbus.amqp.transport.sasl import MECHANISMS
+from pairbus.form import mypyc_attr
 
 if TYPE_CHECKING:
     from pairbus.amqp.transport.connection import Connection
@@ -15,11 +16,19 @@ if TYPE_CHECKING:
     from pairbus.amqp.transport.session import Session
 
 
-class Handler(Protocol):
-    """Who owns the connection. Every call comes from inside ``receive``, ``tick``, ``lost`` or ``close``."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Handler:
+    """Who owns the connection. Every call comes from inside ``receive``, ``tick``, ``lost`` or ``close``.
+
+    As it stands here it ignores every event: the handler of a connection whose socket has gone. A class and not a protocol: two of
+    its methods are called for each message, and compiled code calls a method of a class much sooner.
+    """
+
+    __slots__ = ()
 
     def sasl_plain(self, user: str, password: str) -> bool:
         """Whether these credentials are good."""
+        return False
 
     def opened(self, connection: Connection) -> None:
         """The peer's open has come; ours follows unless ``connection.close`` is called."""
@@ -59,44 +68,7 @@ class Handler(Protocol):
         """A link where we send has new credit, drain or window."""
 
 
-class NoHandler:
-    """The handler of a connection whose socket has gone: it ignores every event."""
-
-    __slots__ = ()
-
-    def sasl_plain(self, user: str, password: str) -> bool:
-        return False
-
-    def opened(self, connection: Connection) -> None: ...
-
-    def session_began(self, session: Session) -> None: ...
-
-    def session_ended(self, session: Session) -> None: ...
-
-    def link_attached(self, link: Link) -> None: ...
-
-    def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None: ...
-
-    def transfer(
-        self,
-        link: Link,
-        delivery_id: int,
-        message_format: int,
-        settled: bool,
-        payload: bytes,
-        state: Outcome | None,
-    ) -> None: ...
-
-    def transfer_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None: ...
-
-    def settled(
-        self, link: Link, delivery_id: int, context: object | None, outcome: Outcome, settled: bool
-    ) -> None: ...
-
-    def credit(self, link: Link) -> None: ...
-
-
-NO_HANDLER: Final = NoHandler()
+NO_HANDLER: Final = Handler()
 
 
 def _lock_lost() -> AmqpError:

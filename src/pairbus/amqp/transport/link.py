@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.states import Outcome
 from pairbus.amqp.transport.fast import (
-    LOCKED_TRANSFER,
-    LOCKED_TRANSFER_SIZE,
     SETTLED_TAIL,
+    TAG_HEAD,
+    TRANSFER_SIZE,
     UNSETTLED_TAIL,
     transfer_head,
 )
@@ -80,6 +80,8 @@ class Link:
         "drain",
         "envelope_bytes_max",
         "flows",
+        "frame_head",
+        "frame_size",
         "handle",
         "max_message_size",
         "name",
@@ -118,6 +120,9 @@ class Link:
         self.partial: Partial | None = None
         self.unsettled_count: i64 = 0
         self.transfer_head = transfer_head(session.channel, attach.handle)
+        # Messages of a queue are often of one size: how the last transfer began, up to its delivery-id.
+        self.frame_size: i64 = 0
+        self.frame_head = b""
 
     @property
     def attach(self) -> Attach:
@@ -315,7 +320,7 @@ class Link:
         if not settled:
             session.unsettled[delivery_id] = (self, context)
             self.unsettled_count += 1
-        size: i64 = LOCKED_TRANSFER_SIZE
+        size: i64 = TRANSFER_SIZE
         for part in parts:
             size += len(part)
         connection = self.connection
@@ -326,10 +331,20 @@ class Link:
             and session.remote_window > 0
             and not session.queued
         ):
-            tail = SETTLED_TAIL if settled else UNSETTLED_TAIL
+            if size != self.frame_size:
+                frame_size: int = size
+                self.frame_head = frame_size.to_bytes(4, "big") + self.transfer_head
+                self.frame_size = size
+            number: int = delivery_id
             output = connection.output
-            output.append(LOCKED_TRANSFER.pack(size, self.transfer_head, delivery_id, 0xA0, 16, tag, tail))
-            output.extend(parts)
+            output += [
+                self.frame_head,
+                number.to_bytes(4, "big"),
+                TAG_HEAD,
+                tag,
+                SETTLED_TAIL if settled else UNSETTLED_TAIL,
+            ]
+            output += parts
             connection.output_size += size
             session.next_outgoing_id = (session.next_outgoing_id + 1) & SERIAL
             session.remote_window -= 1

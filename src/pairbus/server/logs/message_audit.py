@@ -26,10 +26,11 @@ from pairbus.server.files import make_directory
 from pairbus.server.logs.audit_reserve import RESERVE_BYTES, AuditReserve
 from pairbus.server.logs.message_journal import AuditJournal, convert, journal_files, mend
 from pairbus.server.logs.parquet import HOUR_MS, remove_hours_before, remove_unfinished
+from pairbus.storage.ports import Store
 
 if TYPE_CHECKING:
     from pairbus.gateway.telemetry.audit_rows import AuditRow, AuditRows
-    from pairbus.storage.ports import Batch, ReadAhead, Store, StoreStatistics
+    from pairbus.storage.ports import Batch, ReadAhead, StoreStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class MessageAudit:
             logger.info("audit removed", extra={"event": "audit.removed", "hours": removed})
 
 
-class AuditedStore:
+class AuditedStore(Store):
     """A store whose batches carry rows for the audit. See ``storage.ports.Store``."""
 
     def __init__(self, inner: Store, audit_rows: AuditRows, audit: MessageAudit, durable_number: int) -> None:

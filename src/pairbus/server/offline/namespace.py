@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pairbus.engine.namespace import Namespace
+from pairbus.engine.ports import Outbox, RecordLog
 from pairbus.engine.records import DuplicateSeen, MessageStored, NamespacePut, SessionStateSet
 from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.model.access import ROOT_RULE
@@ -43,7 +44,7 @@ Progress = Callable[[int, int], None]
 """Takes how much is done and how much there is in all; 0: not known yet."""
 
 
-class NoOutbox:
+class NoOutbox(Outbox):
     """The outbox of an offline namespace, which has no consumers."""
 
     def deliver(self, consumer: Consumer, message: Message, lock: Lock | None) -> NoReturn:
@@ -56,7 +57,7 @@ class NoOutbox:
         raise AssertionError("an offline namespace has no links")
 
 
-class RecordList:
+class RecordList(RecordLog):
     """A log that keeps records in a list and has no bytes."""
 
     def __init__(self) -> None:

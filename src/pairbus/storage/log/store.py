@@ -69,7 +69,7 @@ from pairbus.storage.log.restating import restatable
 from pairbus.storage.log.segment import OFFSET_BITS, OFFSET_MASK, OpenSegment, segment_name
 from pairbus.storage.log.staging import Staging
 from pairbus.storage.log.writer import LogBatch, LogWriter
-from pairbus.storage.ports import StoreStatistics
+from pairbus.storage.ports import Store, StoreStatistics
 
 if TYPE_CHECKING:
     from pairbus.storage.ports import Batch
@@ -86,10 +86,8 @@ RESERVE_BYTES: Final = 8 << 20
 """Room that sends leave to settlements: about a million of them (B12)."""
 
 
-class LogStore:
+class LogStore(Store):
     """See ``ports.Store``. Made by ``open``."""
-
-    read_ahead = None
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.storage.accounts import SegmentAccount, SegmentAccounts
 from pairbus.storage.codec import decode, encode_stored
 from pairbus.storage.codec_rare import encode_rare
-from pairbus.storage.ports import StoreStatistics
+from pairbus.storage.ports import Store, StoreStatistics
 from pairbus.storage.recent import RecentBlobs
 from pairbus.storage.table.appender import Appender
 from pairbus.storage.table.bodies import Bodies, BodyTable
@@ -82,7 +82,7 @@ class TableBatch:
         """Frames below this number do not matter once the batch is durable."""
 
 
-class TableStore:
+class TableStore(Store):
     """See ``storage.ports.Store``. Made by the node that has just acquired the shard.
 
     Args:
