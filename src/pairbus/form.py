@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-    from mypy_extensions import mypyc_attr as mypyc_attr  # noqa: PLC0414 - other rooms take it from here
-else:
-
-    def mypyc_attr(**_):
-        """Tells the compiler how to make a class. The pure form needs no package for it: there it changes nothing."""
-        return lambda made: made
-
-
 COMPILED: Final = "compiled"
 PURE: Final = "pure"
 VARIABLE: Final = "PAIRBUS_FORM"

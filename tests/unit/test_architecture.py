@@ -47,7 +47,7 @@ def test_the_picture_of_the_rooms_shows_the_layers_that_are_checked() -> None:
 
 
 def test_every_room_has_its_row() -> None:
-    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")} | {"errors", "form"}
+    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")} | {"errors", "form", "native"}
     rows = set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE))
 
     assert rows == rooms

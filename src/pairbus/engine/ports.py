@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pairbus.form import mypyc_attr
+from pairbus.native import mypyc_attr
 
 if TYPE_CHECKING:
     from pairbus.engine.queues.consumer import Consumer, Lock

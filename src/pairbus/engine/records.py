@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from pairbus.form import mypyc_attr
 from pairbus.model.message import Extra, Message
+from pairbus.native import mypyc_attr
 
 MAIN: Final = 0
 DEAD_LETTER: Final = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pairbus.form import mypyc_attr
+from pairbus.native import mypyc_attr
 
 ACTIVE: Final = 0
 """Message states, numbered as ``x-opt-message-state`` numbers them on the wire."""

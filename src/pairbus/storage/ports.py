@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pairbus.engine.ports import RecordLog
-from pairbus.form import mypyc_attr
+from pairbus.native import mypyc_attr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,10 +8,13 @@ from typing import Any, cast
 import pytest
 from websockets.frames import Frame, Opcode
 
+from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.encode import encode_described, encode_list, encode_value
 from pairbus.amqp.transport.framing import amqp_frame
+from pairbus.amqp.transport.handler import Handler
 from pairbus.amqp.transport.link import Link
 from pairbus.amqp.transport.performatives import DETACH
+from pairbus.amqp.transport.session import Session
 from pairbus.amqp.types import UInt
 from pairbus.gateway.connection import GatewayConnection
 from pairbus.gateway.http import HttpRequest, HttpResponse
@@ -35,18 +38,32 @@ def links(count: int, prefix: str = "") -> bytes:
     return b"".join(attach_frame(0, f"{prefix}{number}", "$cbs") + detach for number in range(count))
 
 
+class Watching(Handler):
+    """Stands before the handler of a connection that only attaches links, and notes their names."""
+
+    def __init__(self, handler: Handler, attached: list[str]) -> None:
+        self._handler = handler
+        self._attached = attached
+
+    def session_ended(self, session: Session) -> None:
+        self._handler.session_ended(session)
+
+    def link_attached(self, link: Link) -> None:
+        self._attached.append(link.attach.name)
+        self._handler.link_attached(link)
+
+    def link_detached(self, link: Link, closed: bool, error: AmqpError | None) -> None:
+        self._handler.link_detached(link, closed, error)
+
+    def credit(self, link: Link) -> None:
+        self._handler.credit(link)
+
+
 class Room:
     """A server without sockets, whose broker tells which links were attached, in order."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.attached: list[str] = []
-        attach = GatewayConnection.link_attached
-
-        def counted(gateway: GatewayConnection, link: Link) -> None:
-            self.attached.append(link.attach.name)
-            attach(gateway, link)
-
-        monkeypatch.setattr(GatewayConnection, "link_attached", counted)
         self.registry = ConnectionRegistry(cast("Any", WireBench().broker), Limits(), self._answer, None)
 
     async def client(self, first: bytes = b"") -> tuple[SocketConnection, DeafTransport]:
@@ -59,6 +76,9 @@ class Room:
         login = opening("listener") + BEGUN
         connection.data_received(Frame(Opcode.BINARY, login).serialize(mask=True) if first else login)
         await self.rounds_until(lambda: not connection.is_stranger)
+        gateway = connection._gateway
+        assert isinstance(gateway, GatewayConnection)
+        gateway.amqp.handler = Watching(gateway, self.attached)
         return connection, transport
 
     async def rounds_until(self, is_done: Any) -> int:
@@ -74,10 +94,8 @@ class Room:
 
 
 @pytest.mark.promise("B63")
-async def test_a_client_that_attaches_densely_keeps_nobody_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch)
+async def test_a_client_that_attaches_densely_keeps_nobody_waiting() -> None:
+    room = Room()
     abuser, _ = await room.client()
     other, _ = await room.client()
 
@@ -90,10 +108,8 @@ async def test_a_client_that_attaches_densely_keeps_nobody_waiting(
 
 
 @pytest.mark.promise("B63")
-async def test_the_rest_is_handled_in_order_and_the_socket_is_not_read_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch)
+async def test_the_rest_is_handled_in_order_and_the_socket_is_not_read_meanwhile() -> None:
+    room = Room()
     client, transport = await room.client()
     client.data_received(links(LINKS))
     assert not transport.is_read
@@ -105,8 +121,8 @@ async def test_the_rest_is_handled_in_order_and_the_socket_is_not_read_meanwhile
 
 
 @pytest.mark.promise("B63")
-async def test_clients_that_send_much_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+async def test_clients_that_send_much_take_turns() -> None:
+    room = Room()
     now = 0
 
     def clock() -> int:
@@ -129,10 +145,8 @@ async def test_clients_that_send_much_take_turns(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.promise("B63")
-async def test_a_client_that_ends_its_side_has_all_it_sent_handled_and_gets_no_more_messages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch)
+async def test_a_client_that_ends_its_side_has_all_it_sent_handled_and_gets_no_more_messages() -> None:
+    room = Room()
     client, transport = await room.client()
     gateway = cast("GatewayConnection", client._gateway)
     client.data_received(links(LINKS))
@@ -150,7 +164,7 @@ async def test_a_client_that_ends_its_side_has_all_it_sent_handled_and_gets_no_m
 async def test_what_a_lost_socket_still_held_is_handled_in_turns(
     monkeypatch: pytest.MonkeyPatch, is_waiting: bool
 ) -> None:
-    room = Room(monkeypatch)
+    room = Room()
     client, _ = await room.client()
     gateway = cast("GatewayConnection", client._gateway)
     data = links(LINKS)
@@ -170,8 +184,8 @@ async def test_what_a_lost_socket_still_held_is_handled_in_turns(
 
 
 @pytest.mark.promise("B63")
-async def test_a_websocket_that_closes_has_all_it_sent_handled(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+async def test_a_websocket_that_closes_has_all_it_sent_handled() -> None:
+    room = Room()
     client, transport = await room.client(UPGRADE)
     frames = Frame(Opcode.BINARY, links(LINKS)).serialize(mask=True)
     client.data_received(frames + Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True))
@@ -182,8 +196,8 @@ async def test_a_websocket_that_closes_has_all_it_sent_handled(monkeypatch: pyte
     assert len(room.attached) == LINKS
 
 
-async def test_a_client_that_is_cut_while_it_waits_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+async def test_a_client_that_is_cut_while_it_waits_leaves_nothing() -> None:
+    room = Room()
     client, _ = await room.client()
     client.data_received(links(LINKS))
     client.cut()

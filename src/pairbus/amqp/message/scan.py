@@ -32,7 +32,7 @@ from pairbus.amqp.message.layout import (
     VALUE,
 )
 from pairbus.amqp.types import Timestamp
-from pairbus.form import mypyc_attr
+from pairbus.native import mypyc_attr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.amqp.conditions import AmqpError
 from pairbus.amqp.states import Outcome
 from pairbus.amqp.transport.sasl import MECHANISMS
-from pairbus.form import mypyc_attr
+from pairbus.native import mypyc_attr
 
 if TYPE_CHECKING:
     from pairbus.amqp.transport.connection import Connection
