@@ -14,6 +14,7 @@ from pairbus.storage.table.ports import (
     FrameWriter,
     LeaseTable,
     SequenceTaken,
+    ShardMoved,
 )
 from tests.contract.table_kinds import RANGE_FRAMES, TABLE_KINDS, LogTable
 
@@ -242,6 +243,35 @@ def test_a_lease_that_was_given_back_is_free_and_is_not_renewed(parts: Parts) ->
     assert not parts.lease.renew(1, "a:1", LEASE_MS)
     assert acquired(parts.another_lease(), "b").epoch == 2
     parts.lease.release(1)
+    assert parts.lease.look().owner == "b"
+
+
+@pytest.mark.promise("S3", "S6")
+def test_a_shard_that_was_moved_away_is_never_taken_again(parts: Parts) -> None:
+    acquired(parts.lease, "a")
+    parts.lease.release(1)
+    mover = parts.another_lease()
+    held = acquired(mover, "mover", SHORT_LEASE_MS)
+    assert not mover.move_away(held.epoch - 1, "elsewhere")  # of another epoch: nothing happens
+    assert mover.look().owner == "mover"
+    assert mover.move_away(held.epoch, "elsewhere")
+    mover.release(held.epoch)  # as whoever holds a lease does at last
+    for lease in (parts.lease, mover):
+        for _ in range(20):  # the mover's own lease ends meanwhile
+            assert lease.acquire("a", "a:5672", LEASE_MS) is None
+        assert not lease.renew(held.epoch, "a:1", LEASE_MS)
+        with pytest.raises(ShardMoved, match="elsewhere"):
+            lease.look()
+    assert not mover.move_away(held.epoch, "again")
+
+
+def test_a_shard_that_another_node_has_taken_or_that_was_given_back_is_not_moved_away(parts: Parts) -> None:
+    held = acquired(parts.lease, "mover")
+    parts.lease.release(held.epoch)
+    assert not parts.lease.move_away(held.epoch, "elsewhere")
+    other = acquired(parts.another_lease(), "b")
+    assert not parts.lease.move_away(held.epoch, "elsewhere")
+    assert parts.lease.renew(other.epoch, "b:1", LEASE_MS)
     assert parts.lease.look().owner == "b"
 
 

@@ -14,7 +14,14 @@ from pairbus.storage.postgres import schema
 from pairbus.storage.postgres.connection import Address, Session
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.opening import is_database, open_database
-from pairbus.storage.table.ports import FrameMark, OutcomeUnknown, SequenceTaken, TableFailed, TableFull
+from pairbus.storage.table.ports import (
+    FrameMark,
+    OutcomeUnknown,
+    SequenceTaken,
+    ShardMoved,
+    TableFailed,
+    TableFull,
+)
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import PostgresServer, own_server, shared_server
 
@@ -121,6 +128,56 @@ def test_rights_that_are_missing_are_told_once_and_for_all(server: PostgresServe
     url = server.url("closed").replace("pairbus@", "stranger@")
     with pytest.raises(TableFailed, match="permission denied"):
         open_database(url, "contoso")
+
+
+# -- a namespace that was moved ----------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S3", "S6")
+def test_an_acquisition_that_waits_while_the_shard_is_moved_away_does_not_take_it(url: str) -> None:
+    """It began before the mark was there, so its statement does not see what other tables got meanwhile."""
+    database = Database(url, "contoso", range_frames=8)
+    database.prepare()
+    mover, other = database.lease(), database.lease()
+    with pytest.raises(SequenceTaken):
+        mover.acquire("mover", "", 1)
+    held = mover.acquire("mover", "", 1)  # its lease is over at once
+    assert held is not None
+
+    def waiting() -> int:
+        found = run(
+            database,
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+        )
+        return int(found[0][0])
+
+    with database.address.connect("test") as blocker, ThreadPoolExecutor(2) as pool:
+        with blocker.transaction():
+            blocker.execute("select 1 from pairbus_shard for update")
+            marked = pool.submit(mover.move_away, held.epoch, "elsewhere")
+            until(lambda: waiting() == 1)
+            taken = pool.submit(other.acquire, "a", "", 60_000)
+            until(lambda: waiting() == 2)
+        assert marked.result(WAIT_SECONDS_MAX)
+        assert taken.result(WAIT_SECONDS_MAX) is None
+    for lease in (mover, other):
+        with pytest.raises(ShardMoved):
+            lease.look()
+        lease.close()
+
+
+def test_the_mark_of_an_earlier_version_is_heeded_by_nodes_that_run(database: Database) -> None:
+    run(database, "insert into pairbus_setting select shard, 'moved', 'there' from pairbus_shard")
+    run(database, "update pairbus_shard set owner = ''")
+    lease = database.lease()
+    assert lease.acquire("a", "", 60_000) is None
+    with pytest.raises(ShardMoved, match="to there"):
+        lease.look()
+    run(database, "delete from pairbus_setting")
+    run(database, "delete from pairbus_shard")
+    with pytest.raises(ShardMoved, match="is gone"):
+        lease.look()
+    lease.close()
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------

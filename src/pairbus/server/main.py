@@ -112,6 +112,7 @@ async def _serve_node(
     from pairbus.server.assemble import assemble_shard
     from pairbus.server.cluster.node import Node
     from pairbus.storage.postgres.opening import open_database
+    from pairbus.storage.table.ports import ShardMoved
 
     assert options.store is not None, "a cluster has a database"
     loop = asyncio.get_running_loop()
@@ -140,6 +141,8 @@ async def _serve_node(
         await node.stop()
     if isinstance(error, StoreFenced):
         return _complain(f"fenced: {error}", EXIT_FENCED)
+    if isinstance(error, ShardMoved):
+        return _complain(str(error), EXIT_REFUSED)  # as at the start
     if isinstance(error, (UsageError, Refusal)):
         return _complain(str(error), EXIT_USAGE)
     if error is not None:

@@ -6,11 +6,12 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,7 +21,7 @@ from pairbus.engine.ports import Outbox
 from pairbus.engine.queues.consumer import Consumer
 from pairbus.engine.records import AuditMarked
 from pairbus.engine.sessions import operations as session_ops
-from pairbus.errors import StorageError, StoreUnavailable, UsageError
+from pairbus.errors import StorageError, StoreCorrupt, StoreUnavailable, UsageError
 from pairbus.model.access import RIGHTS, ROOT_RULE, AccessRule
 from pairbus.model.entity import QUEUE, SUBSCRIPTION, TOPIC, Settings
 from pairbus.server.assemble import STORE_DIRECTORY, open_store, open_table_store, recover
@@ -32,7 +33,7 @@ from pairbus.storage.log.store import LogStore
 from pairbus.storage.ports import Store
 from pairbus.storage.postgres.database import Database
 from pairbus.storage.postgres.opening import open_database
-from pairbus.storage.table.ports import SequenceTaken, TableFailed
+from pairbus.storage.table.ports import SequenceTaken, ShardMoved, TableFailed
 from tests.contract.table_kinds import new_name
 from tests.postgres_kit import shared_server
 from tests.unit.engine.engine_kit import START, TRUE_RULE, incoming
@@ -267,6 +268,111 @@ def test_a_namespace_that_a_node_serves_is_not_moved(data: Path, url: str, tmp_p
         result = run("--data", tmp_path / "back", "--from", url, "--namespace", NAME)
         assert isinstance(result.exception, StoreUnavailable)
         assert "served by node test" in str(result.exception)
+
+
+def _moved_out(data: Path, url: str, back: Path) -> None:
+    """The namespace is on disk again, and the database keeps its copy, marked as moved."""
+    moved("--data", data, "--to", url)
+    moved("--data", back, "--from", url, "--namespace", NAME)
+
+
+def _kept(url: str) -> dict[str, Any]:
+    """The copy that a database keeps of a namespace that was moved out. Its mark is taken off for good."""
+    with pytest.raises(ShardMoved):
+        open_database(url, NAME)
+    with psycopg.connect(url, autocommit=True) as connection:
+        (row,) = connection.execute(
+            "select shard from pairbus_shard"
+        ).fetchall()  # nothing else was left behind
+        connection.execute("delete from pairbus_setting where name = 'moved'")
+        connection.execute("update pairbus_shard set owner = '', until = 'epoch'")
+        ranges = connection.execute("select count(*) from pg_class where relname like 'pairbus_frame\\__' ")
+        assert ranges.fetchall() == [(1,)], row
+    return in_database(url)
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("why", ["in use", "damaged", "interrupted", "at the last step"])
+def test_a_move_back_that_fails_leaves_the_copy_that_the_database_kept(
+    why: str, data: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = on_disk(data)
+    back = tmp_path / "back"
+    _moved_out(data, url, back)
+    if why == "in use":
+        with opened(back, lambda *_: None):
+            assert isinstance(run("--data", back, "--to", url).exception, StoreUnavailable)
+    elif why == "damaged":
+        for segment in (back / STORE_DIRECTORY).glob("*.segment"):
+            segment.write_bytes(b"\0" * segment.stat().st_size)
+        assert isinstance(run("--data", back, "--to", url).exception, StoreCorrupt)
+    elif why == "interrupted":
+        monkeypatch.setattr(module, "COMMIT_BYTES", 20_000)
+        with pytest.raises(KeyboardInterrupt):
+            module.move_to_database(back, Database(url, NAME), START, _interrupting(300))
+    else:
+
+        def fails(*_: object) -> None:
+            raise TableFailed("no rights")
+
+        monkeypatch.setattr(Database, "replace_with", fails)
+        assert isinstance(run("--data", back, "--to", url).exception, StoreUnavailable)
+        monkeypatch.undo()
+        with pytest.raises(ShardMoved):
+            open_database(url, NAME)
+        # What was copied is removed by the next move.
+        moved("--data", back, "--to", url)
+        assert in_database(url) == before
+        return
+    if why != "damaged":
+        assert on_disk(back) == before
+    assert _kept(url) == before
+
+
+def test_a_move_that_is_refused_makes_nothing(data: Path, url: str, tmp_path: Path) -> None:
+    def tables() -> int:
+        with psycopg.connect(url) as connection:
+            found = connection.execute(
+                "select count(*) from pg_class where relname like 'pairbus%'"
+            ).fetchall()
+            return int(found[0][0])
+
+    with opened(data, lambda *_: None):
+        assert isinstance(run("--data", data, "--to", url).exception, StoreUnavailable)
+    back = tmp_path / "back"
+    assert isinstance(run("--data", back, "--from", url, "--namespace", NAME).exception, UsageError)
+    assert tables() == 0
+    assert not back.exists()
+    moved("--data", data, "--to", url)
+    with taken(open_database(url, NAME)):
+        assert isinstance(run("--data", back, "--from", url, "--namespace", NAME).exception, StoreUnavailable)
+    assert not back.exists()
+
+
+@pytest.mark.promise("S3", "S6")
+def test_a_node_that_took_the_namespace_while_it_was_copied_keeps_it(
+    data: Path, url: str, tmp_path: Path
+) -> None:
+    """The move was paused for longer than its lease."""
+    moved("--data", data, "--to", url)
+    before = in_database(url)
+    back = tmp_path / "back"
+
+    def progress(done: int, total: int) -> None:
+        if total and done == total:
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("update pairbus_shard set until = 'epoch'")
+            lease = open_database(url, NAME).lease()
+            with suppress(SequenceTaken):
+                lease.acquire("node", "", 60_000)
+            lease.acquire("node", "", 60_000)
+            lease.release(lease.look().epoch)
+            lease.close()
+
+    with pytest.raises(StoreUnavailable, match="a node has taken"):
+        module.move_to_files(Database(url, NAME), back, START, progress)
+    assert not back.exists()
+    assert in_database(url) == before
 
 
 @pytest.mark.promise("B1")

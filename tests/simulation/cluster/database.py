@@ -47,6 +47,7 @@ class ShardRow:
     owner: str = ""
     address: str = ""
     until: int = 0
+    moved_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)

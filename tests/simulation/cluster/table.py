@@ -15,6 +15,7 @@ from pairbus.storage.table.ports import (
     NodeEntry,
     Ownership,
     SequenceTaken,
+    ShardMoved,
     TableFull,
 )
 from tests.simulation.cluster.database import (
@@ -185,7 +186,7 @@ class SimulatedLease(_Part):
         def work(state: State) -> Work:
             yield SHARD_ROW
             row = state.row
-            if row.owner and row.until > database.now():
+            if row.moved_to or (row.owner and row.until > database.now()):
                 return None, []
             changed = ShardRow(row.epoch + 1, owner, address, database.now() + lease_ms)
             last = state.last
@@ -221,12 +222,24 @@ class SimulatedLease(_Part):
 
         self._call(work)
 
+    def move_away(self, epoch: int, target: str) -> bool:
+        def work(state: State) -> Work:
+            yield SHARD_ROW
+            row = state.row
+            if row.epoch != epoch or not row.owner:
+                return False, []
+            return True, [ShardRow(epoch + 1, "(moved)", "", row.until, target)]
+
+        return cast("bool", self._call(work))
+
     def look(self) -> Ownership:
         database = self.database
 
         def work(state: State) -> Work:
             yield from ()  # it needs no lock
             row = state.row
+            if row.moved_to:
+                raise ShardMoved(f"it was moved to {row.moved_to}")
             return Ownership(row.epoch, row.owner, row.address, row.until - database.now()), _nothing()
 
         return cast("Ownership", self._call(work))

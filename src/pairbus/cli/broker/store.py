@@ -245,11 +245,11 @@ def move(flags: MoveFlags) -> None:
     directory, now = flags.directory, BrokerClock()()
     with progress_bar("moving") as progress:
         if flags.target is not None:
-            database = _database(flags.target, name_of(directory), replaces_moved=True)
+            database = _database(flags.target, name_of(directory))
             moved = move_to_database(directory, database, now, progress)
             way_on = f"serve it with --namespace {moved.namespace} --store postgresql://…"
         else:
-            database = _database(flags.source or "", flags.namespace, replaces_moved=False)
+            database = _database(flags.source or "", flags.namespace)
             moved = move_to_files(database, directory, now, progress)
             way_on = f"serve it with --namespace {moved.namespace} --data {directory}"
     show(
@@ -259,17 +259,12 @@ def move(flags: MoveFlags) -> None:
     )
 
 
-def _database(url: str, namespace: str, *, replaces_moved: bool) -> Database:
-    from pairbus.errors import StoreUnavailable
-    from pairbus.storage.postgres.opening import is_database, open_database
-    from pairbus.storage.table.ports import OutcomeUnknown, TableFailed
+def _database(url: str, namespace: str) -> Database:
+    from pairbus.storage.postgres.opening import is_database, named_database
 
     if not is_database(url):
         raise UsageError("--to and --from take a URL of the form postgresql://user@host[,host]/database")
-    try:
-        return open_database(url, namespace, replaces_moved=replaces_moved)
-    except (OutcomeUnknown, TableFailed) as error:
-        raise StoreUnavailable(str(error)) from error
+    return named_database(url, namespace)
 
 
 @command(RepairFlags, REPAIR_EXAMPLES, group=store)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StorageError
 from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
-from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken
+from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, ShardMoved
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import (
@@ -61,6 +61,8 @@ class LeaseView:
     """How long this node may still write without a renewal."""
     copies: DatabaseCopies | None = None
     """The standbys of the database, as the owner last saw them; None: not the owner, or the database does not tell."""
+    moved: ShardMoved | None = None
+    """The namespace was moved out of this database: this node ends, as one that is fenced does."""
 
 
 class LeaseKeeper:
@@ -103,6 +105,7 @@ class LeaseKeeper:
         self._reported_ns = 0
         self._reported_state = ""
         self._failure = ""
+        self._moved: ShardMoved | None = None
         self.renewals = self.failures = self.acquisitions = 0
         self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
 
@@ -145,6 +148,7 @@ class LeaseKeeper:
                 lag_ms=(now - self._answered_ns) // 1_000_000,
                 writes_ms_left=max(0, self._lease.writes_until_ns - now) // 1_000_000,
                 copies=self._copies if self._lease.held is not None else None,
+                moved=self._moved,
             )
 
     # Reported by the node.
@@ -233,6 +237,8 @@ class LeaseKeeper:
                 self._acquire()
             elif call is LeaseCall.RENEW:
                 is_ours = self._table.renew(epoch, self._address, lease.lease_ms)
+                if not is_ours:
+                    self._learn_why()
                 with self._condition:
                     has_woken = lease.renewed(is_ours, self._clock_ns())
                 self.renewals += 1
@@ -240,6 +246,10 @@ class LeaseKeeper:
                 self._table.release(epoch)
                 with self._condition:
                     lease.released(self._clock_ns())
+        except ShardMoved as error:
+            with self._condition:
+                self._moved = error
+                lease.fenced()
         except StorageError as error:
             with self._condition:
                 lease.unknown(self._clock_ns())
@@ -252,6 +262,15 @@ class LeaseKeeper:
         with self._condition:
             self._condition.notify_all()
         return has_woken
+
+    def _learn_why(self) -> None:
+        """The shard has another epoch: raises ShardMoved if that is because the namespace was moved elsewhere."""
+        try:
+            self._table.look()
+        except ShardMoved:
+            raise
+        except StorageError:
+            return  # another node has it, or it was moved: this node is fenced in any case
 
     def _acquire(self) -> None:
         try:

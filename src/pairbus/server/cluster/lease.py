@@ -12,7 +12,8 @@ reports their outcomes.
                  asked to stop or to move                                                                                  ─► DRAINING
     SILENT     nothing is written, sealed or delivered. A renewal that still finds our epoch                               ─► SERVING
     DRAINING   clients are told to reconnect and the last commit is made; then the lease is given back                     ─► IDLE
-    FENCED     the shard has another epoch: this node may never write again under the old one. Its process ends.
+    FENCED     the shard has another epoch, or was moved to another store: this node may never write again under the old one. Its
+               process ends.
 
 Rule 1: the lease is counted from *before* the renewal was sent. The database counts it from when it received the renewal, which is
         later, so by the time another node may take the shard ours has ended. No two clocks are compared.

@@ -6,12 +6,20 @@ the target gets a new one.
 
 The target counts only when all of it is there: in the database as one batch, on disk under its name. Only then is the source
 marked as moved. So a move that is interrupted has changed nothing, and is begun again.
+
+A database that the namespace was moved out of keeps the old copy. A move back into it writes a shard beside the old one, and the two
+change places in one transaction at the end. The source is opened first, so a move that is refused because of it finds the
+database as it was and leaves it so.
+
+The mark in a database is written together with a check that the move still owns the shard: see ``LeaseTable.move_away``. Nodes that run
+meet it at their next call and end.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,6 +54,8 @@ COMMIT_BYTES: Final = 4 << 20
 COMMIT_RECORDS: Final = 2_000
 READ_MESSAGES: Final = 500
 ACQUIRE_TRIES_MAX: Final = 10
+LAST_STEP_TRIES_MAX: Final = 20
+LAST_STEP_PAUSE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +81,19 @@ def move_to_database(data: Path, database: Database, now: int, progress: Progres
             raise UsageError(
                 f"{data} holds namespace {found.name}, not {database.namespace}: leave --namespace out"
             )
-        with _acquired(database) as store:
+        with _target(database) as target, _acquired(target) as (store, _):
             for _ in store.replay():
                 raise UsageError(f"{database} holds namespace {found.name} already: it is not overwritten")
             store.live(())
             moved = _Copy(found, store, progress, store.seal_part).run(now)
-            settings = database.settings()
+            settings = target.settings()
             try:
                 keep_authority(settings, data / TLS_DIRECTORY)
             finally:
                 settings.close()
+        if target is not database:
+            with _as_unavailable():
+                _repeat(lambda: database.replace_with(target))
         aside = data / MOVED_DIRECTORY
         shutil.rmtree(aside, ignore_errors=True)
         (data / STORE_DIRECTORY).rename(aside)
@@ -92,22 +105,28 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
     """Move a namespace from a database into a data directory. The database keeps its tables, marked as moved.
 
     Raises:
-        UsageError: The data directory holds a log.
-        StorageError: The namespace is being served, or damaged, or there is no space.
+        UsageError: The data directory holds a log, or the database holds no such namespace.
+        StorageError: The namespace is being served, was moved already, or is damaged, or there is no space.
     """
     directory = data / STORE_DIRECTORY
     if holds_data(directory):
         raise UsageError(f"{directory} holds the data of a namespace already: it is not overwritten")
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _as_unavailable():
+        if not database.find():
+            raise UsageError(f"{database} holds no namespace {database.namespace}")
+        if database.moved_to() is not None:
+            database.prepare()  # which says so
     unfinished = data / UNFINISHED_DIRECTORY
-    shutil.rmtree(unfinished, ignore_errors=True)
+    was_there = data.is_dir()
     settings = database.settings()
     try:
-        with _acquired(database) as source:
+        with _acquired(database) as (source, epoch):
             found = Opened(database.namespace, source, Namespace(database.namespace, source, NoOutbox()))
             recover(found.namespace, source, found.note)
             if found.settings is None:
                 raise UsageError(f"{database} holds no namespace {database.namespace}")
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
             target = LogStore.open(unfinished, namespace=database.namespace)
             try:
                 for _ in target.replay():
@@ -120,9 +139,11 @@ def move_to_files(database: Database, data: Path, now: int, progress: Progress) 
             shutil.rmtree(directory, ignore_errors=True)  # at most a lock file
             unfinished.rename(directory)
             sync_directory(data)
-            settings.put("moved", str(data).encode())
+            _mark_moved(database, epoch, data)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if not was_there:
+            _remove_empty(data)
         raise
     finally:
         settings.close()
@@ -198,8 +219,90 @@ def _copied(message: Message) -> Message:
 
 
 @contextmanager
-def _acquired(database: Database) -> Iterator[TableStore]:
-    """Own a shard for a while, as a node does. Raises StoreUnavailable if a node serves it."""
+def _as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (OutcomeUnknown, TableFailed) as error:
+        raise StoreUnavailable(str(error)) from error
+
+
+def _repeat(step: Callable[[], None]) -> None:
+    """Do the last step of a move, which may be repeated, until its outcome is known."""
+    for _ in range(LAST_STEP_TRIES_MAX - 1):
+        try:
+            return step()
+        except OutcomeUnknown:
+            time.sleep(LAST_STEP_PAUSE_SECONDS)
+    return step()
+
+
+@contextmanager
+def _target(database: Database) -> Iterator[Database]:
+    """The shard to move into. What a move that fails has made is removed again; what was there before is not touched."""
+    with _as_unavailable():
+        is_new = not database.find()
+        target = database
+        if not is_new and database.moved_to() is not None:
+            is_new, target = True, database.beside()
+            _refuse_a_second_move(target)
+            target.remove()  # what an interrupted move has left
+            target.prepare()
+        else:
+            database.prepare()
+    try:
+        yield target
+    except BaseException:
+        if is_new:
+            with suppress(StorageError):
+                target.remove()
+        raise
+
+
+def _refuse_a_second_move(target: Database) -> None:
+    lease = target.lease()
+    try:
+        owner = lease.look()
+    finally:
+        lease.close()
+    if owner.owner and owner.remaining_ms > 0:
+        raise StoreUnavailable(
+            f"another move into {target} is under way, or was interrupted: wait {max(1, owner.remaining_ms // 1000)} s"
+        )
+
+
+def _remove_empty(data: Path) -> None:
+    """Remove a directory that a move made, with what holds no messages."""
+    if not holds_data(data / STORE_DIRECTORY):
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def _mark_moved(database: Database, epoch: int, data: Path) -> None:
+    """Mark the shard as moved, unless somebody else has taken it meanwhile: then the copy does not count."""
+    lease = database.lease()
+
+    def mark() -> None:
+        # A mark whose answer was lost is found by the next try.
+        if not lease.move_away(epoch, str(data)) and database.moved_to() != str(data):
+            shutil.rmtree(data / STORE_DIRECTORY, ignore_errors=True)
+            raise StoreUnavailable(
+                f"a node has taken namespace {database.namespace} in {database} while it was moved, so the copy is not complete: "
+                "nothing was moved; stop the nodes and move again"
+            )
+
+    try:
+        _repeat(mark)
+    except OutcomeUnknown as error:
+        raise StoreUnavailable(
+            f"{data} holds the whole namespace, but whether {database} is marked as moved is not known ({error}): "
+            f"before you serve {data}, see to it that `pairbus cluster status` says so; if it does not, delete {data} and move again"
+        ) from error
+    finally:
+        lease.close()
+
+
+@contextmanager
+def _acquired(database: Database) -> Iterator[tuple[TableStore, int]]:
+    """Own a shard for a while, as a node does: its store and the epoch. Raises StoreUnavailable if a node serves it."""
     lease = database.lease()
     try:
         held = _acquire(lease, database)
@@ -207,7 +310,7 @@ def _acquired(database: Database) -> Iterator[TableStore]:
         keeper.start()
         store = open_table_store(database, held, keeper.is_held, MOVER, reserve_bytes=0)
         try:
-            yield store
+            yield store, held.epoch
         finally:
             store.close()
             keeper.stop()

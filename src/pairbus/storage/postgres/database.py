@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pairbus.storage.postgres.connection import Address, Session
-from pairbus.storage.postgres.lease import PostgresLease
+from pairbus.storage.postgres.lease import PostgresLease, moved_error
 from pairbus.storage.postgres.nodes import PostgresNodes
 from pairbus.storage.postgres.reader import PostgresReader
-from pairbus.storage.postgres.schema import RANGE_FRAMES, drop_shard, ensure, find_shard, shard_of
-from pairbus.storage.postgres.settings import PostgresSettings, setting_of
+from pairbus.storage.postgres.schema import (
+    RANGE_FRAMES,
+    drop_shard,
+    ensure,
+    find_shard,
+    replace_shard,
+    shard_of,
+)
+from pairbus.storage.postgres.settings import MOVED, PostgresSettings, setting_of
 from pairbus.storage.postgres.writer import PostgresWriter
-from pairbus.storage.table.ports import TableFailed
-
-MOVED: Final = "moved"
-"""The setting of a shard whose namespace lives elsewhere now: where."""
 
 
 class Database:
@@ -28,6 +29,7 @@ class Database:
 
     def __init__(self, url: str, namespace: str, *, range_frames: int = RANGE_FRAMES) -> None:
         self.address = Address(url)
+        self._url = url
         self.namespace = namespace
         self._range_frames = range_frames
         self._shard = 0
@@ -36,24 +38,15 @@ class Database:
         """Hosts and database, without anything secret."""
         return str(self.address)
 
-    def prepare(self, *, replaces_moved: bool = False) -> None:
-        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown or TableFailed.
-
-        A namespace that was moved elsewhere is refused; with ``replaces_moved`` what is left of it is removed.
-        """
+    def prepare(self) -> None:
+        """Make or migrate the tables, and find the shard or begin it. Raises OutcomeUnknown, ShardMoved or TableFailed."""
         session = Session(self.address, "setup")
         try:
             ensure(session)
             self._shard, range_frames = shard_of(session, self.namespace, self._range_frames)
             moved = setting_of(session, self._shard, MOVED)
             if moved is not None:
-                if not replaces_moved:
-                    raise TableFailed(
-                        f"namespace {self.namespace} was moved from {self} to {moved.decode()}: serve it from there, or move "
-                        "it back with `pairbus store move`"
-                    )
-                drop_shard(session, self._shard)
-                self._shard, range_frames = shard_of(session, self.namespace, self._range_frames)
+                raise moved_error(self.namespace, self.address, moved)
             self._range_frames = range_frames
         finally:
             session.close()
@@ -68,6 +61,41 @@ class Database:
         if found is not None:
             self._shard, self._range_frames = found
         return found is not None
+
+    def beside(self) -> Database:
+        """A shard that no node knows, for a copy that becomes the namespace's own once it is whole: see ``replace_with``.
+
+        Raises as ``prepare`` does.
+        """
+        # A namespace's name holds no parentheses.
+        made = Database(self._url, f"{self.namespace} (moving)")
+        made.prepare()
+        return made
+
+    def moved_to(self) -> str | None:
+        """Where the namespace was moved; None: it was not. Raises OutcomeUnknown or TableFailed."""
+        session = Session(self.address, "setup")
+        try:
+            moved = setting_of(session, self.shard, MOVED)
+        finally:
+            session.close()
+        return None if moved is None else moved.decode()
+
+    def replace_with(self, other: Database) -> None:
+        """Remove this shard and give its name to another, in one transaction. Raises OutcomeUnknown or TableFailed."""
+        session = Session(self.address, "setup")
+        try:
+            replace_shard(session, self.shard, other.shard, self.namespace)
+        finally:
+            session.close()
+
+    def remove(self) -> None:
+        """Remove the shard and everything in it. Raises OutcomeUnknown or TableFailed."""
+        session = Session(self.address, "setup")
+        try:
+            drop_shard(session, self.shard)
+        finally:
+            session.close()
 
     @property
     def shard(self) -> int:

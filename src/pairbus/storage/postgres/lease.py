@@ -2,27 +2,37 @@
 
 Each call is one statement, so a node that is paused in the middle of a call holds no lock on the shard's row. The lease begins
 and ends by the database's clock; no other clock is compared with it.
+
+A namespace that was moved elsewhere has an owner that no node is, for ever. That is part of the shard's row, which every statement here
+locks: a setting in another table would not be seen by an acquisition that began before it was written and waited for the row.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pairbus.storage.postgres.binary import INT4, INT8, TEXT, int4, int8, number, text
+from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, TEXT, int4, int8, number, raw, text
 from pairbus.storage.postgres.connection import NoRange, Session
 from pairbus.storage.postgres.schema import make_range
-from pairbus.storage.table.ports import Acquired, Ownership, SequenceTaken, TableFailed
+from pairbus.storage.postgres.settings import MOVED
+from pairbus.storage.table.ports import Acquired, Ownership, SequenceTaken, ShardMoved, TableFailed
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
 
+_MOVED_OWNER: Final = "(moved)"
+"""Owns a shard that was moved; the names of nodes hold no parentheses."""
+_MOVED_UNTIL: Final = "9999-12-31T00:00:00Z"
+"""The end of its lease."""
 _LATER: Final = b"clock_timestamp() + $%d * interval '1 millisecond'"
 # The statement sees the frames as they were when it began. If the owner adds one meanwhile, the fence finds its number taken, and
 # everything is undone. So max(seq) need not be locked.
 _ACQUIRE: Final = (
     b"with taken as (update pairbus_shard set epoch = epoch + 1, owner = $2, address = $3, until = "
     + _LATER % 4
-    + b" where shard = $1 and (owner = '' or until <= clock_timestamp()) returning epoch), "
+    + b" where shard = $1 and (owner = '' or until <= clock_timestamp()) "
+    # Earlier versions left only this mark.
+    b"and not exists (select from pairbus_setting where shard = $1 and name = 'moved') returning epoch), "
     b"fence as (insert into pairbus_frame (shard, seq, epoch, crc, head, body) "
     b"select $1, 1 + coalesce((select seq from pairbus_frame where shard = $1 order by seq desc limit 1), 0), epoch, 0, '', '' "
     b"from taken returning epoch, seq) select epoch, seq from fence"
@@ -35,11 +45,26 @@ _RENEW: Final = (
 _RELEASE: Final = (
     b"update pairbus_shard set owner = '', address = '', until = 'epoch' where shard = $1 and epoch = $2"
 )
+_MOVE_AWAY: Final = (
+    f"with ended as (update pairbus_shard set epoch = epoch + 1, owner = '{_MOVED_OWNER}', address = '', until = '{_MOVED_UNTIL}' "
+    "where shard = $1 and epoch = $2 and owner <> '' returning shard) "
+    f"insert into pairbus_setting (shard, name, value) select shard, '{MOVED}', $3 from ended "
+    "on conflict (shard, name) do update set value = excluded.value returning shard"
+).encode()
 _LOOK: Final = (
     b"select epoch, owner, address, "
-    b"greatest(floor(extract(epoch from until - clock_timestamp()) * 1000), -1)::bigint from pairbus_shard where shard = $1"
+    b"greatest(floor(extract(epoch from until - clock_timestamp()) * 1000), -1)::bigint, one.name, value from pairbus_shard as one "
+    b"left join pairbus_setting as setting on setting.shard = one.shard and setting.name = 'moved' where one.shard = $1"
 )
 _LAST: Final = b"select seq from pairbus_frame where shard = $1 order by seq desc limit 1"
+
+
+def moved_error(namespace: str, address: Address, target: bytes) -> ShardMoved:
+    """What everybody is told who wants to serve a namespace that was moved elsewhere."""
+    return ShardMoved(
+        f"namespace {namespace} was moved from {address} to {target.decode()}: serve it from there, or move it back with "
+        "`pairbus store move`"
+    )
 
 
 class PostgresLease:
@@ -75,10 +100,19 @@ class PostgresLease:
     def release(self, epoch: int) -> None:
         self._session.execute(b"release", _RELEASE, (INT4, INT8), (self._shard_value, int8(epoch)))
 
+    def move_away(self, epoch: int, target: str) -> bool:
+        values = (self._shard_value, int8(epoch), target.encode())
+        return bool(self._session.execute(b"move_away", _MOVE_AWAY, (INT4, INT8, BYTEA), values).ntuples)
+
     def look(self) -> Ownership:
         found = self._session.execute(b"look", _LOOK, (INT4,), (self._shard_value,))
         if not found.ntuples:
-            raise TableFailed(f"shard {self._shard} is gone from {self._session.address}")
+            raise ShardMoved(
+                f"shard {self._shard} is gone from {self._session.address}: its namespace was moved away and back, or removed; "
+                "start this node again"
+            )
+        if found.get_value(0, 5) is not None:
+            raise moved_error(text(found, 0, 4), self._session.address, raw(found, 0, 5))
         return Ownership(
             number(found, 0, 0), text(found, 0, 1), text(found, 0, 2), max(0, number(found, 0, 3))
         )

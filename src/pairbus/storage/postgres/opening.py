@@ -17,24 +17,23 @@ def is_database(url: str) -> bool:
     return url.startswith(SCHEMES)
 
 
-def open_database(url: str, namespace: str, *, replaces_moved: bool = False) -> Database:
+def open_database(url: str, namespace: str) -> Database:
     """Connect once: make or migrate the tables, and find the namespace's shard or begin it.
-
-    A namespace that was moved elsewhere is refused; with ``replaces_moved`` what is left of it is removed.
 
     Raises:
         UsageError: psycopg is not installed, or the URL cannot be understood.
         OutcomeUnknown: The database does not answer; try again.
+        ShardMoved: The namespace was moved elsewhere.
         TableFailed: It refuses: missing rights, or a newer PairBus made the tables.
     """
-    database = _database(url, namespace)
-    database.prepare(replaces_moved=replaces_moved)
+    database = named_database(url, namespace)
+    database.prepare()
     return database
 
 
 def find_database(url: str, namespace: str) -> Database:
     """The shard of a namespace that is there already; makes nothing. Raises as ``open_database`` does, and UsageError if it is not there."""
-    database = _database(url, namespace)
+    database = named_database(url, namespace)
     if not database.find():
         raise UsageError(
             f"{database} has no namespace {namespace!r}: name it with --namespace, or begin it with `pairbus serve --store …`"
@@ -42,7 +41,8 @@ def find_database(url: str, namespace: str) -> Database:
     return database
 
 
-def _database(url: str, namespace: str) -> Database:
+def named_database(url: str, namespace: str) -> Database:
+    """The database, before anything is asked of it. Raises UsageError."""
     try:
         from pairbus.storage.postgres.database import Database  # noqa: PLC0415
     except ImportError as error:

@@ -134,7 +134,25 @@ def shard_of(session: Session, namespace: str, range_frames: int = RANGE_FRAMES)
 
 def drop_shard(session: Session, shard: int) -> None:
     """Remove a shard and everything in it."""
+    session.run(_drop_script(shard))
+
+
+def replace_shard(session: Session, old: int, new: int, namespace: str) -> None:
+    """Remove one shard and give its namespace to another, in one transaction. Nothing happens if that was done already."""
+    name = namespace.replace("'", "''")
     session.run(
+        f"""do $pairbus$ begin
+        if not exists (select from pairbus_shard where shard = {new}) then
+          raise exception 'the new copy of % is gone: something else moves it too', '{name}';
+        end if;
+        end $pairbus$;
+        {_drop_script(old)};
+        update pairbus_shard set name = '{name}' where shard = {new}"""
+    )
+
+
+def _drop_script(shard: int) -> str:
+    return (
         f"set local lock_timeout = '10s'; drop table if exists pairbus_frame_{shard}; drop table if exists pairbus_reserve_{shard};"
         f"delete from pairbus_setting where shard = {shard}; delete from pairbus_node where shard = {shard};"
         f"delete from pairbus_barrier where shard = {shard}; delete from pairbus_shard where shard = {shard}"

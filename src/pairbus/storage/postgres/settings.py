@@ -10,6 +10,8 @@ from pairbus.storage.postgres.connection import Session
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
 
+MOVED: Final = "moved"
+"""The setting of a shard whose namespace lives elsewhere now: where."""
 _GET: Final = b"select value from pairbus_setting where shard = $1 and name = $2"
 _PUT: Final = b"insert into pairbus_setting values ($1, $2, $3) on conflict (shard, name) do update set value = excluded.value"
 _ADD: Final = b"insert into pairbus_setting values ($1, $2, $3) on conflict do nothing"

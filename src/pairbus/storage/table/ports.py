@@ -10,6 +10,7 @@ Every call either returns, with its effect durable on all copies that the databa
   there, or may not be there. The next call connects again.
 - ``TableFull``: the database has no space. Nothing was changed.
 - ``TableFailed``: the database refused for a reason that a repetition does not mend, such as missing rights or a newer schema.
+- ``ShardMoved``: one such reason: the namespace was moved elsewhere, so nothing written here would count.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class TableFull(StorageError):
 
 class TableFailed(StorageError):
     """The database refused, and will refuse again."""
+
+
+class ShardMoved(TableFailed):
+    """The namespace was moved out of this database: nobody may own its shard here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,7 @@ class LeaseTable(Protocol):
     """Says who owns the shard. Used by the lease thread."""
 
     def acquire(self, owner: str, address: str, lease_ms: int) -> Acquired | None:
-        """Take the shard if its lease has ended or was given back; None: somebody else holds it.
+        """Take the shard if its lease has ended or was given back; None: somebody else holds it, or it was moved, as ``look`` tells.
 
         In one transaction: the epoch grows by one, the lease begins, and an empty frame, the *fence*, is added behind the last frame.
         From then on the former owner's next commit finds its number taken. Raises SequenceTaken when the former owner was quicker by
@@ -135,8 +140,15 @@ class LeaseTable(Protocol):
     def release(self, epoch: int) -> None:
         """Give the lease back, so that another node need not wait for its end. Nothing happens if the epoch is another."""
 
+    def move_away(self, epoch: int, target: str) -> bool:
+        """Mark the shard as moved to ``target``; False: the shard has another epoch, or the lease was given back: nothing was changed.
+
+        In one transaction with the check of the epoch. The epoch grows, so whoever owned the shard is fenced, and nobody takes it
+        again: whichever call of ``acquire`` comes, however long it was on its way.
+        """
+
     def look(self) -> Ownership:
-        """Who owns the shard now."""
+        """Who owns the shard now. Raises ShardMoved if the namespace was moved elsewhere, or its shard is gone."""
 
     def close(self) -> None: ...
 

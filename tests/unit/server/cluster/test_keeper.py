@@ -17,6 +17,7 @@ from pairbus.storage.table.ports import (
     OutcomeUnknown,
     Ownership,
     SequenceTaken,
+    ShardMoved,
     TableFailed,
 )
 
@@ -40,6 +41,7 @@ class Table:
     def __init__(self) -> None:
         self.epoch, self.owner, self.address, self.remaining = 0, "", "", 0
         self.fails: Exception | None = None
+        self.moved: ShardMoved | None = None
         self.is_quicker = False
         self.calls: list[str] = []
         self.called = threading.Condition()
@@ -71,8 +73,13 @@ class Table:
         self._call("release")
         self.owner = ""
 
+    def move_away(self, epoch: int, target: str) -> bool:
+        raise NotImplementedError(f"nobody moves epoch {epoch} to {target} here")
+
     def look(self) -> Ownership:
         self._call("look")
+        if self.moved is not None:
+            raise self.moved
         return Ownership(self.epoch, self.owner, self.address, self.remaining)
 
     def close(self) -> None:
@@ -184,6 +191,27 @@ def test_another_epoch_fences(bench: Bench) -> None:
     bench.until(lambda: bench.keeper.view().state is LeaseState.FENCED)
     assert not bench.keeper.may_write()
     assert not bench.keeper.may_flush()
+    bench.keeper.stop()
+
+
+@pytest.mark.promise("S3", "S4")
+@pytest.mark.parametrize("is_owner", [True, False])
+def test_a_node_that_runs_meets_the_mark_of_a_shard_that_was_moved(bench: Bench, is_owner: bool) -> None:
+    moved = ShardMoved("it was moved")
+    if is_owner:
+        bench.serve()
+        bench.table.moved, bench.table.epoch = moved, bench.table.epoch + 1
+    else:
+        bench.keeper.withdraw()  # drained, for example
+        bench.keeper.start()
+        bench.until(lambda: bench.keeper.view().ownership is not None)
+        bench.table.moved = moved
+        bench.keeper.take_part()
+    bench.advance(300)
+    bench.until(lambda: bench.keeper.view().state is LeaseState.FENCED)
+    assert bench.keeper.view().moved is moved
+    assert not bench.keeper.may_write()
+    assert is_owner or "acquire" not in bench.table.calls
     bench.keeper.stop()
 
 
