@@ -231,7 +231,7 @@ def test_a_key_that_may_not_listen_is_refused_at_pairing(pair: Pair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.promise("P15", "P35")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_500)
 @pytest.mark.parametrize("drain", ["in-process", "spark"])
 def test_many_processes_keep_their_sessions_in_order_through_ten_kills(drain: str, tmp_path: Path) -> None:
     if drain == "spark":
