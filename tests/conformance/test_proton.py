@@ -14,7 +14,7 @@ pytest.importorskip("proton", reason="needs python-qpid-proton, see requirements
 from azure.servicebus import ServiceBusMessage
 from proton import ConnectionException, Delivery, Message, symbol
 from proton.handlers import MessagingHandler
-from proton.reactor import AtLeastOnce, AtMostOnce, Container, Filter
+from proton.reactor import AtLeastOnce, AtMostOnce, Container, Copy, Filter, Selector
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from pairbus.testing import Namespace
@@ -128,6 +128,26 @@ def test_session_by_filter(connection: Any, session_queue: str) -> None:
         message = receiver.receive(SECONDS_MAX)
         assert (message.body, message.group_id) == (body, "x")
         receiver.accept()
+    receiver.close()
+
+
+@spec("a queue browser (distribution mode copy) is refused, and takes nothing")
+def test_browser_is_refused(connection: Any, queue: str) -> None:
+    send(connection, queue, Message(body="a"))
+
+    with pytest.raises(LinkDetached, match="com.microsoft:peek-message"):
+        connection.create_receiver(queue, credit=10, options=Copy())
+
+    assert settle_first(connection, queue, "accept") == ("a", 0)
+
+
+@spec("a selector is not applied, and the answer does not say that it is; AMQP 1.0, 3.5.3")
+def test_selector_is_not_said_to_be_in_place(connection: Any, queue: str) -> None:
+    receiver = connection.create_receiver(queue, credit=1, options=Selector("colour = 'green'"))
+
+    answered = receiver.link.remote_source.filter
+    answered.rewind()
+    assert answered.next() is None
     receiver.close()
 
 

@@ -211,6 +211,10 @@ class ClientReceiver(ClientLink):
     def on_transfer(self, frame: Transfer, payload: bytes) -> None:
         """A frame of a delivery."""
         if self._partial is None:
+            if frame.delivery_tag is None:
+                raise LocalProtocolError(
+                    f"delivery {frame.delivery_id} on {self.name!r} has no tag: it is mandatory"
+                )
             self._partial = Delivery(frame.delivery_id, frame.delivery_tag, frame.settled)
         self._partial.payload += payload
         if not frame.more:
@@ -259,7 +263,10 @@ class ClientReceiver(ClientLink):
 
 
 class RequestLink:
-    """A pair of links to a node that answers: ``$cbs``, ``<entity>/$management``."""
+    """A pair of links to a node that answers: ``$cbs``, ``<entity>/$management``.
+
+    It is as strict as clients on uAMQP: an answer that comes before the settlement of its request is an error.
+    """
 
     def __init__(self, session: ClientSession, address: str) -> None:
         self.sender = session.sender(address)
@@ -269,6 +276,8 @@ class RequestLink:
         """Answers by the id of the request."""
         self._address = address
         self._next = 1
+        self._asked: dict[object, int] = {}
+        """The delivery of each request without an answer."""
 
     def request(
         self,
@@ -287,12 +296,17 @@ class RequestLink:
             application_properties=application_properties,
             body=body,
         )
-        self.sender.send(payload, state=state)
+        self._asked[message_id] = self.sender.send(payload, state=state)
         return message_id
 
     def _on_response(self, delivery: Delivery) -> None:
         message = delivery.message
-        self.responses[message.properties.correlation_id] = message
+        answered = message.properties.correlation_id
+        if self._asked.pop(answered, None) in self.sender.session.sent:
+            raise LocalProtocolError(
+                f"the answer to {answered!r} of {self._address!r} came before its settlement"
+            )
+        self.responses[answered] = message
 
 
 class ClientSession:
@@ -328,12 +342,13 @@ class ClientSession:
         properties: dict[str, object] | None = None,
         coordinator: bool = False,
         snd_settle_mode: int = 0,
+        dynamic: bool = False,
     ) -> ClientSender:
         """Attach a link that sends to ``address``, or to the transaction coordinator."""
         attach = self._attach(name, False, properties)
         attach.snd_settle_mode = snd_settle_mode
         attach.source = Source(f"sender-{attach.name}")
-        attach.target = Coordinator() if coordinator else Target(address)
+        attach.target = Coordinator() if coordinator else Target(address, dynamic=dynamic)
         link = ClientSender(self, attach)
         self._keep(link, False)
         return link
@@ -346,6 +361,8 @@ class ClientSession:
         receive_and_delete: bool = False,
         filter: dict[str, object] | None = None,
         properties: dict[str, object] | None = None,
+        distribution_mode: str = "",
+        dynamic: bool = False,
     ) -> ClientReceiver:
         """Attach a link that receives from ``address``; peek-lock with two-step settlement unless told otherwise."""
         attach = self._attach(name, True, properties)
@@ -353,6 +370,8 @@ class ClientSession:
         attach.rcv_settle_mode = 0 if receive_and_delete else 1
         attach.source = Source(address)
         attach.source.filter = filter
+        attach.source.distribution_mode = distribution_mode
+        attach.source.dynamic = dynamic
         attach.target = Target(f"receiver-{attach.name}")
         link = ClientReceiver(self, attach)
         self._keep(link, True)

@@ -406,6 +406,8 @@ class GatewayConnection(Handler):
                 link.accept(max_message_size=self.broker.request_bytes_max)
                 return
             terminus = attach.source if link.role_is_sender else attach.target
+            if terminus is not None and terminus.dynamic:
+                self._refuse_dynamic()
             address = "" if terminus is None or terminus.address is None else terminus.address
             if canonical(path_of(address)) == CBS:
                 self._attach_tokens(link)
@@ -415,6 +417,14 @@ class GatewayConnection(Handler):
             self.links.pop(link, None)
             link.context = None
             link.refuse(self.broker.tracker.error(refusal, _path_for_people(link), self.now))
+
+    def _refuse_dynamic(self) -> None:
+        if self.is_stranger:
+            raise Unauthorized("A link needs a connection that has authenticated: put a token first.")  # M6
+        raise NotSupported(
+            "The link asked for a dynamic node, which is not offered: create a queue with the management API, with "
+            "AutoDeleteOnIdle if it is temporary, and attach to its name."
+        )
 
     def _attach_tokens(self, link: Link) -> None:
         context = Replies(self, link, CBS, "") if link.role_is_sender else TokenRequests(self, link, CBS, "")

@@ -12,7 +12,7 @@ from pairbus.amqp.types import Described, Long, Symbol, text_of
 from pairbus.engine.ports import Outbox
 from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.sessions import operations as session_ops
-from pairbus.errors import ArgumentError, Refusal, Unauthorized
+from pairbus.errors import ArgumentError, NotSupported, Refusal, Unauthorized
 from pairbus.gateway import transactions
 from pairbus.gateway.links import ReceiveLink
 from pairbus.gateway.settlement import complete, settlement_of_outcome
@@ -35,6 +35,8 @@ SESSION_FILTER: Final = "com.microsoft:session-filter"
 TIMEOUT: Final = "com.microsoft:timeout"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 SETTLED_MODE: Final = 1
+MOVE: Final = "move"
+"""The one distribution mode: a message goes to one receiver (AMQP 1.0, 3.5.3)."""
 TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 TICKS_PER_MS: Final = 10_000
 ACCEPT_TIMEOUT_MAX_MS: Final = 600_000
@@ -51,11 +53,17 @@ def attach(
     connection: GatewayConnection, link: Link, entity: Entity, queue: Queue, scope: str, until: int
 ) -> None:
     """A receiver begins: on a session or without. Raises a Refusal."""
+    source = link.attach.source
+    if source is not None and source.distribution_mode not in ("", MOVE):
+        raise NotSupported(
+            f"The receiver asked for the distribution mode '{source.distribution_mode}' of '{scope}', and only '{MOVE}' is "
+            f"offered: messages are locked or deleted as they are received. To browse, peek: send the operation "
+            f"com.microsoft:peek-message to '{scope}/$management'."
+        )
     deletes = link.attach.snd_settle_mode == SETTLED_MODE
     context = ReceiveLink(connection, link, scope, LISTEN, entity, queue, deletes)
     context.allowed_until = until
     context.consumer.is_suspended = connection.is_paused or connection.is_backed_up
-    source = link.attach.source
     filters = source.filter if source is not None and source.filter is not None else {}
     if SESSION_FILTER not in filters:
         queue.attach(context.consumer, connection.now)
@@ -147,7 +155,7 @@ class Deliveries(Outbox):
         """Encode a message for one receiver and put it on its link."""
         context = consumer.owner
         assert isinstance(context, ReceiveLink), context
-        until, token, tag = 0, b"", b"\x00"
+        until, token, tag = 0, b"", b""  # an empty tag, as on the service: nothing is left to settle
         if lock is not None:
             until = lock.locked_until if lock.session is None else lock.session.locked_until
             number = lock.token.to_bytes(8, "big")

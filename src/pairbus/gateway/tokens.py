@@ -9,7 +9,7 @@ from pairbus.amqp.types import Int
 from pairbus.errors import EntityNotFound, ProtocolError, Refusal, Unauthorized
 from pairbus.gateway.access import claimed_rule, covers
 from pairbus.gateway.addressing import parse, path_of
-from pairbus.gateway.management.replies import reply, reply_link
+from pairbus.gateway.management.replies import reply, reply_link, settle_request
 from pairbus.model.names import canonical
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def receive(
 ) -> None:
     """Answer one put-token request."""
     if not settled:
-        context.link.session.accept_incoming(delivery_id)
+        settle_request(context.link, delivery_id)
     try:
         request = decode_message(payload, VALUES_MAX)
     except ProtocolError:

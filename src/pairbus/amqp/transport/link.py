@@ -152,7 +152,10 @@ class Link:
         credit: int = -1,
         initial_delivery_count: int = 0,
     ) -> None:
-        """Answer the client's attach; as receiver, grant credit at once. None echoes what the client sent."""
+        """Answer the client's attach; as receiver, grant credit at once.
+
+        Addresses that are not given are the client's own. ``filter`` holds the filters that are in place.
+        """
         if self.state != PENDING:
             raise LocalProtocolError(f"link {self.name!r} was answered already")
         asked = self.attach
@@ -369,7 +372,7 @@ class Link:
             self.session.send_transfer_frame(amqp_frame(self.session.channel, head + piece))
             # Continuations leave id and tag out: a client that gets the id again wants the tag again too.
             frame.delivery_id = -1
-            frame.delivery_tag = b""
+            frame.delivery_tag = None
             frame.message_format = -1
 
     def incoming_transfer(

@@ -159,7 +159,8 @@ class Transfer(Composite):
 
     handle: int = 0
     delivery_id: int = -1
-    delivery_tag: bytes = b""
+    delivery_tag: bytes | None = None
+    """Mandatory in the first frame of a delivery; it may be empty there."""
     message_format: int = -1
     settled: bool = False
     more: bool = False
@@ -311,7 +312,7 @@ define(
     TRANSFER,
     _HANDLE,
     Field("delivery_id", UINT, -1),
-    Field("delivery_tag", BINARY, b""),
+    Field("delivery_tag", BINARY),
     Field("message_format", UINT, -1),
     Field("settled", BOOLEAN),
     Field("more", BOOLEAN),
@@ -396,12 +397,14 @@ def decode_performative(buf: bytes, offset: int, end: int) -> tuple[Performative
 
 
 def answered_source(asked: Source | None, address: str | None, filter: dict[str, object] | None) -> Source:
-    """The source to answer with: never null, the client's own except for what is given."""
+    """The source to answer with: never null, the client's own except for what is given.
+
+    A filter in the answer says that it is in place (AMQP 1.0, 3.5.3): those that are not given are left out.
+    """
     source = Source() if asked is None else replace(asked, dynamic_node_properties=None)
     if address is not None:
         source.address = address
-    if filter is not None:
-        source.filter = filter
+    source.filter = filter
     return source
 
 

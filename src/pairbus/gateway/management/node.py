@@ -22,7 +22,7 @@ from pairbus.gateway.addressing import find_entity, node_scope, queue_at
 from pairbus.gateway.management import messages as management_messages
 from pairbus.gateway.management import rules as management_rules
 from pairbus.gateway.management import sessions as management_sessions
-from pairbus.gateway.management.replies import REPLY_BYTES_MAX, may_ask, reply, reply_link
+from pairbus.gateway.management.replies import REPLY_BYTES_MAX, may_ask, reply, reply_link, settle_request
 from pairbus.gateway.management.request import NoContent, Postponed, Request
 from pairbus.gateway.telemetry.meter import MANAGEMENT
 from pairbus.model.access import LISTEN, MANAGE, SEND
@@ -72,7 +72,7 @@ def receive(
     state: Outcome | None,
 ) -> None:
     if not settled:
-        context.link.session.accept_incoming(delivery_id)
+        settle_request(context.link, delivery_id)
     if not may_ask(connection):
         return  # before anything is read or locked for an answer that could not leave
     try:

@@ -1,9 +1,10 @@
-"""Which link an answer goes out on: clients differ in how they say it."""
+"""How a request to a node is settled, and which link its answer goes out on: clients differ in how they say it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pairbus.amqp.states import STATE_ACCEPTED
 from pairbus.gateway.links import Replies
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ def may_ask(connection: GatewayConnection) -> bool:
     )
     connection.close("amqp:resource-limit-exceeded", text)
     return False
+
+
+def settle_request(link: Link, delivery_id: int) -> None:
+    """Accept a request at once, not with others at the end of the turn: clients on uAMQP drop an answer that comes before it."""
+    link.session.settle_incoming_state(delivery_id, STATE_ACCEPTED)
 
 
 def reply(connection: GatewayConnection, link: Link, answer: bytes) -> None:
