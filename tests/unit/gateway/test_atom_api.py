@@ -34,6 +34,18 @@ def bench(access: Allowing) -> Bench:
     return Bench(access)
 
 
+class Holding:
+    """Lets callers do what one right allows."""
+
+    def __init__(self, right: str) -> None:
+        self._right = right
+
+    def check_http(self, header: str | None, path: str, right: str, now: int) -> str:
+        if right != self._right:
+            raise Unauthorized(f"{right} is needed on {path}")
+        return "one"
+
+
 def detail_of(response: HttpResponse) -> str:
     root = ElementTree.fromstring(response.body)
     assert root.tag == "Error"
@@ -277,6 +289,58 @@ def test_other_methods_do_nothing(bench: Bench, method: str) -> None:
 
     assert response.status == 405
     assert bench.namespace.find("q") is None
+
+
+MESSAGES = [
+    ("POST", "/q/messages"),
+    ("POST", "/q/messages?timeout=60&api-version=2015-01"),
+    ("POST", "/q/messages/head?timeout=5"),
+    ("DELETE", "/q/messages/head?timeout=5"),
+    ("DELETE", "/q/Messages/1/7da9cfd5-40d5-4bb1-8d64-ec5a52e1c547"),
+    ("PUT", "/q/messages/1/7da9cfd5-40d5-4bb1-8d64-ec5a52e1c547"),
+    ("POST", "/t/subscriptions/s/messages/head"),
+    ("DELETE", "/t/subscriptions/s/messages/head"),
+]
+
+
+@pytest.mark.parametrize(("method", "target"), MESSAGES)
+def test_messages_over_http_are_refused_with_the_way_out(bench: Bench, method: str, target: str) -> None:
+    bench.ask("PUT", f"/q?{VERSION}", queue_entry())
+    records = len(bench.journal.records)
+
+    response = bench.ask(method, target, b"hello" if target == "/q/messages" else b"")
+
+    assert response.status == 501
+    assert "AMQP" in detail_of(response)
+    assert len(bench.journal.records) == records
+
+
+def test_an_entity_whose_name_is_like_an_address_for_messages_is_managed_as_any(bench: Bench) -> None:
+    assert bench.ask("PUT", f"/q/messages/head?{VERSION}", queue_entry()).status == 201
+    assert bench.ask("GET", f"/q/messages/head?{VERSION}").status == 200
+    assert bench.ask("DELETE", f"/q/messages/head?{VERSION}").status == 200
+    assert bench.namespace.find("q/messages/head") is None
+
+
+@pytest.mark.promise("M6")
+@pytest.mark.parametrize(("method", "target"), MESSAGES)
+@pytest.mark.parametrize("right", [SEND, LISTEN])
+def test_a_key_for_messages_alone_gets_the_way_out_and_manages_nothing(
+    method: str, target: str, right: str
+) -> None:
+    bench = Bench(Holding(right))
+    bench.namespace.create(QUEUE, "q/messages/head", Settings(), bench.now)
+
+    response = bench.ask(method, target)
+
+    assert response.status == 501
+    assert bench.namespace.find("q/messages/head") is not None
+
+
+@pytest.mark.promise("M6")
+@pytest.mark.parametrize(("method", "target"), MESSAGES)
+def test_a_caller_without_a_right_learns_nothing_about_messages(method: str, target: str) -> None:
+    assert Bench(Holding("")).ask(method, target).status == 401
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "GET"])

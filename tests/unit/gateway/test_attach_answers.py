@@ -58,7 +58,9 @@ def test_a_queue_browser_is_refused_and_takes_nothing(receive_and_delete: bool) 
     assert "com.microsoft:peek-message" in text
     assert "'q/$management'" in text
     assert browser.deliveries == []
-    peeked = peer.answer("q", "peek-message", {"from-sequence-number": Long(0), "message-count": Int(10)})["messages"]
+    peeked = peer.answer("q", "peek-message", {"from-sequence-number": Long(0), "message-count": Int(10)})[
+        "messages"
+    ]
     assert isinstance(peeked, list)
     assert len(peeked) == 3
 
@@ -149,7 +151,7 @@ def test_a_stranger_learns_nothing_from_a_dynamic_node() -> None:
 
 def test_a_request_is_settled_before_its_answer_comes() -> None:
     """The raw client refuses anything else, so every test with a node holds this."""
-    bench, peer = bench_with(1)
+    _, peer = bench_with(1)
 
     found = peer.ask("q", "peek-message", {"from-sequence-number": Long(1), "message-count": Int(1)})
 

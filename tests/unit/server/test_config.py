@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,57 @@ def test_located_json_reads_or_refuses_exactly_what_json_does(text: str) -> None
         assert _plain(parse(text)) == expected
     except UsageError as error:
         assert "twice" in str(error)  # noqa: PT017 - the one thing we refuse and json does not
+
+
+COMMENTS = st.lists(
+    st.sampled_from(
+        ['// "a": 1,\n', "/* { */", "/**/", "/***/", '/* "\n // */', "//\n", "// /*\r\n", " ", "\n"]
+    ),
+    max_size=3,
+).map("".join)
+
+
+@given(JSON_VALUES, st.data())
+def test_located_json_reads_comments_as_spaces(value: object, data: st.DataObject) -> None:
+    tokens = re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', json.dumps(value))
+    text = "".join(token + data.draw(COMMENTS) for token in ["", *tokens])
+
+    assert _plain(parse(text)) == value
+
+
+def test_slashes_in_a_string_are_no_comment() -> None:
+    assert _plain(parse('{"//": "/* x */ // y"} // end')) == {"//": "/* x */ // y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("// first\n/* second\nthird */ {]", "line 3, column 11: expected a key"),
+        ('{\n  "a": 1, // one\n  "a": 2\n}', "line 3, column 3: the key 'a' stands here twice"),
+        ('{"a": 1} /* never', "line 1, column 10: a comment begins here and does not end"),
+        ('{"a": /', "line 1, column 7: expected a value"),
+        ('{"a": 1} /', "line 1, column 10: something follows"),
+        ("# a", "line 1, column 1: expected a value"),
+    ],
+)
+def test_errors_after_comments_name_the_right_place(text: str, place: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(place)):
+        parse(text)
+
+
+def test_a_value_after_comments_knows_its_line() -> None:
+    found = parse('{\n// one\n/* two\nthree */ "a": 1}').value
+
+    assert isinstance(found, dict)
+    assert found["a"].place == "a (line 4)"
+
+
+def test_the_emulators_file_with_comments_is_read() -> None:
+    commented = "// its own file\n" + EMULATOR.replace("{", "{ // begins\n", 1).rstrip() + "\n// end"
+
+    found = [(entity.path, entity.settings) for entity in read(commented).entities]
+
+    assert found == [(entity.path, entity.settings) for entity in read(EMULATOR).entities]
 
 
 def make(environment: dict[str, str] | None = None, **changes: Any) -> Options:

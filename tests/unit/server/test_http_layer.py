@@ -20,11 +20,20 @@ REQUESTS = (
 
 
 @pytest.mark.parametrize(
-    "target", ["/$servicebus/websocket", "/%24servicebus/websocket?x=1", "/$ServiceBus/WebSocket"]
+    "target",
+    [
+        "/$servicebus/websocket",
+        "/$servicebus/websocket/",
+        "/%24servicebus/websocket?x=1",
+        "/%24servicebus/websocket/?x=1",
+        "/$ServiceBus/WebSocket",
+    ],
 )
 def test_the_place_of_the_websocket_is_known_in_every_spelling(target: str) -> None:
     assert is_websocket_path(target)
     assert not is_websocket_path("/servicebus/websocket")
+    assert not is_websocket_path("/$servicebus/websocket//")
+    assert not is_websocket_path("/$servicebus/websocket/x")
 
 
 def layer() -> HttpLayer:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from pairbus.engine.rules.codec import rules_of, with_rules
 from pairbus.engine.rules.subscription import DEFAULT_RULE_NAME, Rule, RuleSet, TrueFilter
-from pairbus.errors import ArgumentError, EntityAlreadyExists, EntityNotFound, Refusal
+from pairbus.errors import (
+    ArgumentError,
+    EntityAlreadyExists,
+    EntityNotFound,
+    NotSupported,
+    Refusal,
+    Unauthorized,
+)
 from pairbus.gateway.access import claimed_rule
 from pairbus.gateway.atom import routes
 from pairbus.gateway.atom.read import (
@@ -35,7 +42,7 @@ from pairbus.gateway.atom.write import (
 )
 from pairbus.gateway.atom.xml import BODY_BYTES_MAX, Node
 from pairbus.gateway.http import HttpRequest, HttpResponse
-from pairbus.model.access import MANAGE, SEND
+from pairbus.model.access import LISTEN, MANAGE, SEND
 from pairbus.model.entity import KIND_NAMES, QUEUE, SUBSCRIPTION, TOPIC
 from pairbus.model.names import canonical, check_rule_name, subscription_path
 
@@ -96,7 +103,7 @@ class ManagementApi:
         who = ""
         try:
             header = request.headers.get("authorization")
-            who = self._access.check_http(header, route.resource, MANAGE, now)
+            who = self._who(header, route, now)
             response = self._answer(request, route, now)
         except Refusal as refusal:
             response = self._error(refusal.status, refusal.description, route, now)
@@ -107,7 +114,37 @@ class ManagementApi:
         audit(_action(request, route), route.resource, who, str(response.status), request.peer)
         return response
 
+    def _who(self, header: str | None, route: Route, now: int) -> str:
+        """The access rule that lets the caller manage. Raises a Refusal."""
+        try:
+            return self._access.check_http(header, route.resource, MANAGE, now)
+        except Unauthorized as refusal:
+            if not routes.names_messages(route):
+                raise
+            for right in (SEND, LISTEN):
+                if self._may(header, route, right, now):
+                    raise _no_messages(route) from None
+            raise refusal from None
+
+    def _may(self, header: str | None, route: Route, right: str, now: int) -> bool:
+        try:
+            self._access.check_http(header, route.resource, right, now)
+        except Unauthorized:
+            return False
+        return True
+
+    def _asks_for_messages(self, request: HttpRequest, route: Route) -> bool:
+        """Whether it is a request for messages: an entity may have the same name."""
+        if not routes.names_messages(route):
+            return False
+        if request.method == "POST":
+            return True
+        is_free = route.what == routes.UNKNOWN or self._namespace.find(route.path) is None
+        return is_free and (request.method == "DELETE" or (request.method == "PUT" and not request.body))
+
     def _answer(self, request: HttpRequest, route: Route, now: int) -> HttpResponse:
+        if self._asks_for_messages(request, route):
+            raise _no_messages(route)
         query = query_of(request.target)
         if request.method not in _METHODS:
             return self._error(
@@ -329,6 +366,13 @@ def _entry_response(status: int, body: str) -> HttpResponse:
 
 def _feed_response(body: str) -> HttpResponse:
     return HttpResponse(200, [*_HEADERS, ("content-type", FEED_TYPE)], body.encode("utf-8", "replace"))
+
+
+def _no_messages(route: Route) -> NotSupported:
+    return NotSupported(
+        f"'{route.resource[:PATH_SHOWN_MAX]}' is an address for messages, and messages are not sent or received over HTTP: use "
+        "AMQP, with any Service Bus client. HTTP is for the management of entities."
+    )
 
 
 def _action(request: HttpRequest, route: Route) -> str:

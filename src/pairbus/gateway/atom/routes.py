@@ -85,6 +85,11 @@ def route_of(target: str) -> Route:
     return Route(ENTITY, path, path) if path else Route(ROOT, path)
 
 
+def names_messages(route: Route) -> bool:
+    """Whether it is an address of the service's HTTP API for messages, unless an entity has this name: ``queue/messages/…``."""
+    return route.what in (ENTITY, UNKNOWN) and "messages" in route.resource.lower().split("/")[1:]
+
+
 def _list_route(path: str, segments: list[str]) -> Route:
     if len(segments) == 2 and segments[1].lower() == "queues":
         return Route(QUEUES, path)

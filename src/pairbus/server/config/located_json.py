@@ -1,4 +1,7 @@
-"""JSON that remembers where each value stood, so that an error can name the key path and the line. Pure."""
+"""JSON that remembers where each value stood, so that an error can name the key path and the line. Pure.
+
+Comments may stand wherever spaces may: ``// to the end of the line`` and ``/* to the mark */``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Final
 from pairbus.errors import UsageError
 
 DEPTH_MAX: Final = 32
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_SPACE: Final = re.compile(r"(?:[ \t\n\r]+|//[^\n\r]*|/\*[\s\S]*?\*/)*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _DECODER: Final = json.JSONDecoder()
 _WORDS: Final = (("true", True), ("false", False), ("null", None))
@@ -60,6 +63,8 @@ class _Parser:
         match = _SPACE.match(self.text, self.at)
         assert match is not None, "the pattern matches the empty string"
         self.at = match.end()
+        if self.text.startswith("/*", self.at):
+            raise self.fail("a comment begins here and does not end: '*/' is missing")
 
     def value(self, path: str, depth: int) -> Located:
         self.skip()

@@ -87,6 +87,9 @@ class WebSocketLayer:
 
 
 def is_websocket_path(target: str) -> bool:
-    """Whether a request's target is where AMQP over WebSocket lives; clients write the dollar sign both ways."""
+    """Whether a request's target is where AMQP over WebSocket lives; clients write the dollar sign both ways.
+
+    The .NET client and clients on uAMQP end it with a slash.
+    """
     path = target.partition("?")[0]
-    return path.replace("%24", "$").lower() == WEBSOCKET_PATH
+    return path.replace("%24", "$").lower().removesuffix("/") == WEBSOCKET_PATH
