@@ -65,15 +65,18 @@ class SessionFencedError(SendAvailabilityError):
     ) -> None:
         if message_id is not None:
             found = f"message {message_id!r} of it, {(age_ms or 0) / 1000:g} s old, is still in backlog queue {queue!r}"
+            way_out = "Run the drain (`pairbus syphon`) until the message has left"
         elif queue:
+            way_out = "It is sent again once the queue can be looked through"
             found = f"it is not known whether backlog queue {queue!r} still holds messages of it"
         else:
+            way_out = "It is sent again once the secondary answers"
             found = (
                 "the secondary has not answered since this client was started, and may hold messages of it"
             )
         super().__init__(
-            f"session {session!r} of {path!r} is not sent: {found}, and a later message would overtake it. Run the drain "
-            "(`pairbus syphon`) until the message has left, or remove it with `pairbus backlog`"
+            f"session {session!r} of {path!r} is not sent: {found}, and a later message would overtake it. {way_out}; "
+            'fence_policy="overtake" sends out of order instead, and fence_policy="wait" goes on parking'
         )
         self.path = path
         self.session = session
@@ -134,14 +137,14 @@ class ScheduledMessageGoneError(SendAvailabilityError, MessageNotFoundError):
 
 
 class CancelInDoubtError(SendAvailabilityError):
-    """A scheduled message was cancelled in the backlog, but there may be another copy: an attempt before had no answer."""
+    """A scheduled message was cancelled in the backlog or in the spool, but there may be another copy: an attempt before had no answer."""
 
-    def __init__(self, path: str, message_ids: list[str]) -> None:
+    def __init__(self, path: str, message_ids: list[str], place: str = "the backlog") -> None:
         shown = ", ".join(repr(message_id) for message_id in message_ids[:SHOWN_IDS_MAX])
         if len(message_ids) > SHOWN_IDS_MAX:
             shown += f" and {len(message_ids) - SHOWN_IDS_MAX} more"
         super().__init__(
-            f"cancelled in the backlog: {shown}. But an attempt to schedule before had no answer, so there may be another copy: at "
+            f"cancelled in {place}: {shown}. But an attempt to schedule before had no answer, so there may be another copy: at "
             f"the primary, or on its way there. Once the primary answers and the backlog is drained, look for this message id "
             f"among the scheduled messages of {path!r} (peek_messages), and cancel it by the sequence number that it has there"
         )

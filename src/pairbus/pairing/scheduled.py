@@ -1,7 +1,12 @@
-"""Handles of scheduled messages that were parked: numbers like the broker's, but never one of them."""
+"""Handles of scheduled messages that were parked: numbers like the broker's, but never one of them.
+
+The number alone does not say where the message is: the object does, and must be kept to cancel it. It is a hash of the place, so
+that no two handles are equal, of whichever client or process: a program may use them as the keys of a dict.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,7 +17,10 @@ SPOOL_PREFIX: Final = "spool:"
 
 
 class ParkedSchedule(int):
-    """The handle of a scheduled message in the backlog or in the spool. Negative, so that no sequence number equals it."""
+    """The handle of a scheduled message in the backlog or in the spool. Negative, so that no sequence number equals it.
+
+    Keep the object, or pickle it: the number alone cannot be cancelled.
+    """
 
     queue: str
     message_id: str
@@ -21,12 +29,19 @@ class ParkedSchedule(int):
     has_other_copy: bool
     """Whether there may be another copy: an attempt to store it somewhere else had no answer."""
 
+    @property
+    def is_spooled(self) -> bool:
+        """Whether the message was put into the spool, and not into a backlog queue."""
+        return self.queue.startswith(SPOOL_PREFIX)
+
     @classmethod
     def make(
         cls, queue: str, message_id: str, factory: str, detour: int, *, has_other_copy: bool = False
     ) -> ParkedSchedule:
         """The handle of one message in one backlog queue. Message ids may repeat; the detour numbers of a client do not."""
-        handle = cls(-detour)
+        place = f"{queue}\n{factory}\n{detour}".encode()
+        # Negative, and within the 64 bits of a sequence number.
+        handle = cls(-1 - (int.from_bytes(hashlib.sha256(place).digest()[:8]) >> 1))
         handle.queue = queue
         handle.message_id = message_id
         handle.factory = factory

@@ -148,6 +148,44 @@ def is_refusal(error: BaseException) -> bool:
     return classify(error) not in (*IN_DOUBT, Failure.CANCELLED, Failure.UNAUTHORIZED)
 
 
+def shown(error: BaseException, most: int = 200) -> str:
+    """An error as events, reports and logs have it. Of a refused token what the answer said: the SDK's own text does not tell."""
+    name, text = type(error).__name__, str(error)
+    refusal = _refusal(error)
+    if refusal is not None and isinstance(refusal.status_code, int):
+        if classify(error) is Failure.NOT_FOUND:
+            name = sdk.MessagingEntityNotFoundError.__name__
+        text = f"status {refusal.status_code}: {_description(refusal)}"
+    return f"{name}: {text}"[:most]
+
+
+def as_not_found(error: BaseException | None) -> BaseException | None:
+    """The same error by its right name, if it says that an entity does not exist.
+
+    The SDK raises an authentication error when the request for a token of an entity that does not exist is answered with 404.
+    """
+    refusal = None if error is None else _refusal(error)
+    if error is None or refusal is None or classify(error) is not Failure.NOT_FOUND:
+        return error
+    named = sdk.MessagingEntityNotFoundError(message=_description(refusal), error=refusal)
+    # azure-core keeps the exception that is being handled, and with it every frame that it passed through.
+    named.exc_type = named.exc_value = named.exc_traceback = None
+    named.__cause__ = error
+    return named
+
+
+def _refusal(error: BaseException) -> TokenAuthFailure | None:
+    for one in (error, getattr(error, "inner_exception", None)):
+        if isinstance(one, TokenAuthFailure):
+            return one
+    return None
+
+
+def _description(refusal: TokenAuthFailure) -> str:
+    text = refusal.status_description or ""
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+
+
 def _condition(error: BaseException) -> str:
     """The AMQP condition of an error; empty when it has none."""
     condition = getattr(error, "_condition", None) or getattr(error, "condition", None) or ""

@@ -345,6 +345,8 @@ def test_a_schedule_without_a_time_gives_handles_as_the_official_client_does(pai
 
 
 def test_the_entity_that_is_gone_refuses_until_it_is_back(pair: Pair) -> None:
+    from azure.servicebus.exceptions import MessagingEntityNotFoundError
+
     from pairbus import EntityGoneError
 
     with paired(pair) as client, client.get_queue_sender("orders") as sender:
@@ -353,8 +355,10 @@ def test_the_entity_that_is_gone_refuses_until_it_is_back(pair: Pair) -> None:
             management.delete_queue("orders")
         sender.send_messages(text(2), timeout=30)
         wait_until(lambda: client.health()["orders"].state.value == "refusing", "refusing")
-        with pytest.raises(EntityGoneError):
+        with pytest.raises(EntityGoneError) as caught:
             sender.send_messages(text(3))
+        assert isinstance(caught.value.__cause__, MessagingEntityNotFoundError)
+        assert client.health()["orders"].why.startswith("MessagingEntityNotFoundError: status 404")
         pair.primary.create_queue("orders")
         wait_until(lambda: client.health()["orders"].state.value == "healthy", "healthy again")
         sender.send_messages(text(4))

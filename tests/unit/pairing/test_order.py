@@ -333,6 +333,8 @@ def test_a_refused_send_names_the_oldest_message() -> None:
     assert isinstance(refusal, SessionFencedError)
     assert (refusal.session, refusal.message_id, refusal.age_ms, refusal.queue) == ("a", "m1", 6_000, HOME)
     assert "6 s old" in str(refusal)
+    assert "(`pairbus syphon`) until the message has left" in str(refusal)
+    assert "pairbus backlog" not in str(refusal), "it removes no message that was not dead-lettered"
     assert SendOrder(book, "Orders", "orders", ["b"], 0).refusal(6_005) is not None, "its queue is unseen"
 
 

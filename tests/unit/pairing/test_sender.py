@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus import ClientClosedError, EntityGoneError, Health, UsageError, outcome_of
+from pairbus import CancelInDoubtError, ClientClosedError, EntityGoneError, Health, UsageError, outcome_of
 from pairbus.pairing.parking import passport_of
 from pairbus.pairing.runtime.attempts import LinkClosed
 from pairbus.pairing.scheduled import ParkedSchedule
@@ -194,6 +196,62 @@ def test_before_pairing_a_failure_changes_no_state(stage: Stage) -> None:
 
         assert bench.client.health()["orders"].state is Health.HEALTHY
         await bench.client.close()
+
+    stage.play(act)
+
+
+def test_no_two_handles_of_scheduled_messages_are_equal() -> None:
+    parked = [ParkedSchedule.make("p/x-servicebus-transfer/0", "m", "client", number) for number in (1, 2)]
+    spooled = [ParkedSchedule.make("spool:/tmp/0", "m", "client", number) for number in (1, 2)]
+    of_another_client = [ParkedSchedule.make("p/x-servicebus-transfer/0", "m", "other", 1)]
+    handles = [*parked, *spooled, *of_another_client]
+
+    assert len(set(handles)) == 5
+    assert len({hash(handle) for handle in handles}) == 5
+    assert all(-(1 << 63) <= handle < 0 for handle in handles)
+    copies = pickle.loads(pickle.dumps(handles))
+    assert copies == handles
+    assert [(one.queue, one.detour, one.is_spooled) for one in copies] == [
+        (one.queue, one.detour, one.is_spooled) for one in handles
+    ]
+    assert [one.is_spooled for one in handles] == [False, False, True, True, False]
+
+
+@pytest.mark.promise("P5")
+def test_a_cancel_in_doubt_says_where_the_message_was_cancelled(stage: Stage) -> None:
+    cancelled: Any = AsyncMock()
+
+    async def act() -> None:
+        client = Bench().paired()
+        client._cancel_parked = cancelled  # type: ignore[method-assign]
+        sender = client.get_queue_sender("orders")
+        spooled = ParkedSchedule.make("spool:/tmp/0", "s", "client", 1, has_other_copy=True)
+        parked = ParkedSchedule.make("p/x-servicebus-transfer/0", "p", "client", 1, has_other_copy=True)
+        for handles, where in (
+            ([spooled], "the spool: 's'"),
+            ([parked], "the backlog: 'p'"),
+            ([spooled, parked], "the backlog and the spool: 's', 'p'"),
+        ):
+            with pytest.raises(CancelInDoubtError, match=f"^cancelled in {where}"):
+                await sender.cancel_scheduled_messages(handles)
+        await client.close()
+
+    stage.play(act)
+
+
+def test_a_client_with_an_order_knows_the_age_of_parked_messages_without_a_session(stage: Stage) -> None:
+    async def act() -> None:
+        bench = Bench(order="session")
+        client = bench.client
+        client._state.order.paired = lambda *_given, **_named: None  # type: ignore[method-assign]
+        bench.paired()
+        client.fail_over("orders")
+        await client.get_queue_sender("orders").send_messages(text(1))
+        await asyncio.sleep(3)
+
+        assert client.health()["orders"].oldest_parked_age_ms == 3_000
+        assert client.statistics().oldest_parked_age_ms == 3_000
+        await client.close()
 
     stage.play(act)
 

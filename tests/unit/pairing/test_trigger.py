@@ -17,7 +17,7 @@ from azure.servicebus._pyamqp.error import (
 
 from pairbus.pairing.outcome import mark, outcome_of
 from pairbus.pairing.rules.trigger import counts
-from pairbus.sdk.failures import IN_DOUBT, Failure, classify
+from pairbus.sdk.failures import IN_DOUBT, Failure, as_not_found, classify, shown
 
 ERRORS = {
     Failure.TIMEOUT: sdk.OperationTimeoutError(),
@@ -173,3 +173,21 @@ def test_no_text_changes_what_an_error_is(failure: Failure, text: str) -> None:
     assert classify(error) is failure
     assert outcome_of(mark(error, is_in_doubt=False)) == "fail"
     assert counts(error, "documented", has_accepted=True) is TABLE[failure][0]
+
+
+def test_an_entity_that_does_not_exist_is_named_as_that_although_the_sdk_speaks_of_authentication() -> None:
+    refusal = TokenAuthFailure(404, b"The messaging entity 'sb://p/orders' could not be found.")
+    error = sdk.ServiceBusAuthenticationError(error=refusal, condition=refusal.condition)
+    wrong_key = sdk.ServiceBusAuthenticationError(error=TokenAuthFailure(401, b"InvalidSignature"))
+
+    assert shown(error) == (
+        "MessagingEntityNotFoundError: status 404: The messaging entity 'sb://p/orders' could not be found."
+    )
+    named = as_not_found(error)
+    assert isinstance(named, sdk.MessagingEntityNotFoundError)
+    assert "could not be found" in str(named)
+    assert named.__cause__ is error
+    assert shown(wrong_key) == "ServiceBusAuthenticationError: status 401: InvalidSignature"
+    assert as_not_found(wrong_key) is wrong_key
+    assert as_not_found(None) is None
+    assert shown(ValueError("no")) == "ValueError: no"

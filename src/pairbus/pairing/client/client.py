@@ -287,7 +287,7 @@ class PairedClient(Generic[Official, Sender]):
         self._runtime.notify()
 
     def health(self) -> dict[str, EntityReport]:
-        """Every entity's state, since when, why, next ping, parked count and backlog queue. Times are aware datetimes."""
+        """Every entity's state, since when, why, next ping, messages parked so far and backlog queue. Times are aware datetimes."""
         return self._state.reports()
 
     def explain(self, path: str) -> list[str]:

@@ -46,7 +46,7 @@ from pairbus.pairing.rules.health import Health
 from pairbus.pairing.runtime.attempts import LinkClosed, NotWanted, current_attempts, notice
 from pairbus.pairing.scheduled import split_handles
 from pairbus.sdk import handlers, message_bytes
-from pairbus.sdk.failures import Failure, classify, is_refusal
+from pairbus.sdk.failures import Failure, classify, is_refusal, shown
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
@@ -178,9 +178,12 @@ class SenderCore:
             except (LinkClosed, ValueError) as error:
                 self._raise_if_closed(error)
                 raise
-        in_doubt = [handle.message_id for handle in parked if handle.has_other_copy]
+        in_doubt = [handle for handle in parked if handle.has_other_copy]
         if in_doubt:
-            raise CancelInDoubtError(self.entity_name, in_doubt)
+            places = {"the spool" if handle.is_spooled else "the backlog" for handle in in_doubt}
+            raise CancelInDoubtError(
+                self.entity_name, [handle.message_id for handle in in_doubt], " and ".join(sorted(places))
+            )
 
     async def _do_new_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
         self._check_live()
@@ -218,7 +221,7 @@ class SenderCore:
             if not self._state.is_paired or not self._state.counts(error, self._health):
                 raise
             with self._state.lock:
-                self._state.note(self._health, f"could not be opened: {_shown(error)}")
+                self._state.note(self._health, f"could not be opened: {shown(error)}")
 
     async def _do_close(self) -> None:
         self._is_closed = True
@@ -366,7 +369,7 @@ class SenderCore:
         self._raise_if_closed(error)
         flow = self._flow_of(send)
         with self._state.lock:
-            self._state.note(self._health, f"send failed: {_shown(error)}")
+            self._state.note(self._health, f"send failed: {shown(error)}")
             if not self._state.is_paired:
                 self._state.warn_not_paired(self._health.path)
                 flow.is_in_doubt = is_in_doubt
@@ -429,7 +432,7 @@ class SenderCore:
             with self._state.lock:
                 now = self._state.clock()
                 if flow.backlog_failed(step.queue, now, error, is_in_doubt=is_in_doubt):
-                    self._state.evicted(step.queue, _shown(error))
+                    self._state.evicted(step.queue, shown(error))
             return False
         return not send.left
 
@@ -470,7 +473,7 @@ class SenderCore:
             send.spooled = await spooling.take(
                 self._health,
                 payloads,
-                "" if self._health.is_spooling or error is None else _shown(error),
+                "" if self._health.is_spooling or error is None else shown(error),
                 needs_handles=send.is_scheduled,
             )
         except SpoolError as refused:
@@ -551,10 +554,6 @@ def _may_be_stored(send: Send, error: BaseException) -> bool:
 
 def _always() -> bool:
     return True
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
 
 
 def warn_unsupported(options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from pairbus.pairing.parking import passport_primary
 from pairbus.pairing.rules.queues import BacklogQueue, name_of, take_census
 from pairbus.sdk import handlers
 from pairbus.sdk.admin import NoManageRight
-from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.failures import Failure, classify, shown
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
@@ -199,7 +199,7 @@ class Setup:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this queue cannot be used
                 last = error
-                self._state.emit(Kind.QUEUE_UNUSABLE, name, f"{type(error).__name__}: {error}"[:200])
+                self._state.emit(Kind.QUEUE_UNUSABLE, name, shown(error))
             finally:
                 await self._client._close_quietly(sender)
         if not usable:

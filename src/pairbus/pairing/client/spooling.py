@@ -36,7 +36,7 @@ from pairbus.pairing.rules.health import EntityHealth
 from pairbus.pairing.scheduled import SPOOL_PREFIX, ParkedSchedule
 from pairbus.pairing.statistics import Tally
 from pairbus.sdk import message_bytes
-from pairbus.sdk.failures import Failure, classify, is_of_the_message
+from pairbus.sdk.failures import Failure, classify, is_of_the_message, shown
 from pairbus.spool.directory import Spools
 from pairbus.spool.store import About, Append, Spool, Spooled
 
@@ -424,14 +424,14 @@ class Replay:
             self._alone = len(messages)
             self.pause_seconds = 0.0
         elif is_refused and messages and not isinstance(error, MessageTooLargeForBacklogError):
-            await self._keep(spool, messages[0], f"{type(error).__name__}: {error}"[:500])
+            await self._keep(spool, messages[0], shown(error, 500))
         else:
             self._failed()
 
     def _is_gone(self, error: Exception) -> None:
         """The entity does not exist: new sends raise until a ping finds it, and what is in the spool waits for that."""
         with self._state.lock:
-            why = f"{type(error).__name__}: {error}"[:200]
+            why = shown(error)
             changes = self._health.found_gone(self._state.clock(), why, error)
             if changes:
                 left = self._spooling._spools().waits(self._key)

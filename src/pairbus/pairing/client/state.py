@@ -226,7 +226,8 @@ class PairingState:
         """How long ago the oldest message of an entity that is known to be in the backlog was sent."""
         seen_ms = self.order.oldest_of(entity_key(health.path))
         ages = [] if seen_ms is None else [self.wall_clock() - seen_ms]
-        if health.parked_since_ms is not None and not self.keeps_order:
+        if health.parked_since_ms is not None:
+            # Looks of a client that keeps an order show messages of its sessions only.
             ages.append(self.clock() - health.parked_since_ms)
         return max(0, *ages) if ages else None
 

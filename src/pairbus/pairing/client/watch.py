@@ -13,7 +13,7 @@ from pairbus.pairing.events import Kind
 from pairbus.pairing.rules.health import EntityHealth, Health
 from pairbus.pairing.rules.ping import PING_CONTENT_TYPE, PING_LIFE_SECONDS
 from pairbus.sdk import handlers
-from pairbus.sdk.failures import Failure, classify
+from pairbus.sdk.failures import Failure, classify, shown
 
 if TYPE_CHECKING:
     from pairbus.pairing.client.client import PairedClient
@@ -118,7 +118,7 @@ def _answered(client: PairedClient[Any, Any], health: EntityHealth, error: Excep
             text = "the entity accepted a ping"
             changes = health.ping_succeeded(now)
         else:
-            text = f"{type(error).__name__}: {error}"[:200]
+            text = shown(error)
             failure = classify(error)
             is_key_refused = failure is Failure.UNAUTHORIZED
             if is_key_refused:

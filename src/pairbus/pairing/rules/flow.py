@@ -56,7 +56,7 @@ from pairbus.pairing.errors import EntityGoneError
 from pairbus.pairing.outcome import without_frames
 from pairbus.pairing.rules.health import Change, EntityHealth, Health
 from pairbus.pairing.rules.trigger import BUSY_PAUSE_MS, counts
-from pairbus.sdk.failures import IN_DOUBT, Failure, classify, is_of_the_message
+from pairbus.sdk.failures import IN_DOUBT, Failure, as_not_found, classify, is_of_the_message, shown
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -78,6 +78,8 @@ SILENCE_MS: Final = 10_000
 interval allows attempts of its own length."""
 SPOOL_AFTER_MS: Final = 10_000
 """How long a send looks for a backlog queue that answers, when it can go to the spool instead."""
+ERROR_TEXT_MAX: Final = 300
+"""Characters of an error that a report has at most."""
 ANSWER_MS_MIN: Final = 250
 """A queue that had less time than this to answer has not failed (P32): its caller had no time."""
 
@@ -187,7 +189,7 @@ class SendFlow:
         if self._final is not None:
             return self._final
         if self._health.state is Health.REFUSING:
-            cause = self.primary_error or self._health.gone_error
+            cause = as_not_found(self.primary_error or self._health.gone_error)
             return Fail(EntityGoneError(self._health.path), cause, self.is_in_doubt)
         if self._health.state is Health.FAILED_OVER:
             return self._backlog_step(now)
@@ -321,7 +323,7 @@ class SendFlow:
             else:
                 self._final = Fail(error, None, self.is_in_doubt)
             return []
-        changes = self._health.send_failed(now, _shown(error))
+        changes = self._health.send_failed(now, shown(error, ERROR_TEXT_MAX))
         self._health.last_error = without_frames(error)
         if self._health.state is Health.SUSPECT:
             if self._holds:
@@ -359,8 +361,6 @@ class SendFlow:
         if is_impatient and queue in self._rotation.usable:
             # The caller's impatience is not the queue's refusal: the other senders keep it.
             return False
-        return self._rotation.refused(queue, now, _shown(error), has_answered=failure not in IN_DOUBT)
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
+        return self._rotation.refused(
+            queue, now, shown(error, ERROR_TEXT_MAX), has_answered=failure not in IN_DOUBT
+        )
