@@ -343,13 +343,20 @@ class Namespace:
         else:
             self.audited_batch = max(self.audited_batch, record.number)
 
-    def replayed(self) -> None:
-        """The log has been folded to its end: what is left without an entity belongs to deleted ones."""
+    def replayed(self, now: int | None = None) -> None:
+        """The log has been folded to its end: what is left without an entity belongs to deleted ones.
+
+        ``now``: when this life begins; None: it only shows what is stored.
+        """
         self._orphans.clear()
         self._orphan_subscriptions.clear()
         self._discard.finish()
         self.context.dirty.clear()
         self.context.dirty.update((queue_id, None) for queue_id in self.context.queues)
+        if now is not None:
+            for queue in self.context.queues.values():
+                if queue.duplicates is not None:
+                    queue.duplicates.begin(now)
 
     def _put(self, record: EntityPut) -> None:
         self._next_entity_id = max(self._next_entity_id, record.entity_id + 1)
@@ -471,9 +478,10 @@ class Namespace:
         queue = self.context.queues.get(queue_id)
         if queue is None or queue.duplicates is None:
             return
-        # An id that was accepted again since is in a later record.
-        if queue.duplicates.accepted_at(key) == at and at > now - queue.settings.duplicate_window_ms:
-            self.context.log.append(DuplicateSeen(queue_id, key, at))
+        known = queue.duplicates.accepted_at(key)
+        # An id that was accepted again since is in a later record. What a clock that was ahead has noted is known for earlier.
+        if known is not None and now - queue.settings.duplicate_window_ms < known <= at:
+            self.context.log.append(DuplicateSeen(queue_id, key, known))
 
     def live_messages(self) -> Iterator[tuple[int, int, int]]:
         """Queue id, location and size of every stored message, for the store's space accounting."""

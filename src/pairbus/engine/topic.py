@@ -99,9 +99,9 @@ def publish(topic: Entity, incoming: Scanned, extra: Extra | None, now: int) -> 
     enqueued_at = max(now, numbers.last_enqueued_at)
     key = incoming.message_id if main.duplicates is not None else b""
     if key and main.duplicates is not None:
-        if main.duplicates.holds(key, enqueued_at, topic.settings.duplicate_window_ms):
+        if main.duplicates.holds(key, now, topic.settings.duplicate_window_ms):
             return 0
-        main.record(DuplicateSeen(main.queue_id, key, enqueued_at))
+        main.record(DuplicateSeen(main.queue_id, key, now))
     number = numbers.next_sequence_number
     main.record(SequenceAdvanced(main.queue_id, number + 1, enqueued_at))
     _fan_out(topic, incoming, number, enqueued_at, extra, now)
@@ -183,7 +183,7 @@ def _store(
     message = Message(
         subscription.numbers.next_sequence_number,
         at,
-        main.expiry(ttl_ms, at),
+        main.expiry(ttl_ms, now),
         len(blob),
         session_id if main.sessions is not None else None,
     )

@@ -233,7 +233,8 @@ def encode_delivery(
     """
     ttl = 0
     if message.expires_at and not queue.is_sub_queue:
-        ttl = min(message.expires_at - message.enqueued_at, _TTL_MAX)
+        # After the clock was set back the enqueued time may be the later one: then the sender's own time to live is shown.
+        ttl = max(0, min(message.expires_at - message.enqueued_at, _TTL_MAX))
     extra = message.extra
     extras: DeliveryExtras | None = None
     state = message.state

@@ -103,7 +103,7 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             _tell_refusals(audit),
         )
         broker.offers_faults = options.faults
-        replayed = recover(broker.namespace, store)
+        replayed = recover(broker.namespace, store, now=now)
         audited = broker.namespace.audited_batch
         boot_id = f"{utc(now):%Y%m%dT%H%M%S}-{secrets.token_hex(BOOT_ID_BYTES)}"
         audit_rows = AuditRows() if options.audit else None
@@ -257,10 +257,16 @@ def _refuse_a_store_that_is_gone(data: Path) -> None:
         )
 
 
-def recover(namespace: Namespace, store: Store, seen: Callable[[Record], None] | None = None) -> int:
+def recover(
+    namespace: Namespace,
+    store: Store,
+    seen: Callable[[Record], None] | None = None,
+    now: int | None = None,
+) -> int:
     """Fold every durable record into an empty namespace, then tell the store what still lives. Returns the number of records.
 
     The one recovery: of a broker that starts, and of the tools that work on its data. ``seen`` is shown each record first.
+    ``now``: when the broker begins to serve; None: it does not.
     """
     count = 0
     fold = namespace.fold
@@ -269,7 +275,7 @@ def recover(namespace: Namespace, store: Store, seen: Callable[[Record], None] |
         if seen is not None:
             seen(record)
         fold(record)
-    namespace.replayed()
+    namespace.replayed(now)
     store.live(namespace.live_messages())
     return count
 

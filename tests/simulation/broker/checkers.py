@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.ports import Outbox
+from pairbus.model.entity import FOREVER_MS
 from pairbus.model.message import ACTIVE, DEFERRED, SCHEDULED
 
 if TYPE_CHECKING:
@@ -460,6 +461,29 @@ def check_counts(namespace: Namespace) -> None:
             raise PromiseBroken(
                 f"B66: {queue.path} counts {queue.space.stored_bytes} bytes, not {sizes[id(queue.space)]}"
             )
+
+
+def check_times(namespace: Namespace, now: int, first_numbers: dict[int, int]) -> None:
+    """What this life has stored counts from its own clock, wherever the clocks of earlier lives stood (B41, B49, B65).
+
+    Args:
+        namespace: What is stored.
+        now: Of this life.
+        first_numbers: Queue id to the first sequence number of this life.
+    """
+    for queue in namespace.all_queues():
+        ttl = queue.settings.default_ttl_ms
+        if ttl < FOREVER_MS and not queue.is_sub_queue:
+            first = first_numbers.get(queue.queue_id, 0)
+            for message in queue.messages.values():
+                if message.sequence_number >= first and message.expires_at > now + ttl:
+                    raise PromiseBroken(
+                        f"B41, B65: {message.sequence_number} of {queue.path} may live {message.expires_at - now} ms, not {ttl}"
+                    )
+        if queue.duplicates is not None:
+            ahead = max(queue.duplicates._seen.values(), default=0) - now
+            if ahead > 0:
+                raise PromiseBroken(f"B49, B65: {queue.path} knows an id {ahead} ms longer than its window")
 
 
 def memory_of(namespace: Namespace) -> dict[str, object]:

@@ -14,7 +14,7 @@ from pairbus.gateway.broker import Broker
 from pairbus.gateway.links import ReceiveLink
 from pairbus.server.clock import BrokerClock
 from pairbus.server.committer import Commit, CommitQueue, PendingOutput
-from tests.simulation.broker.checkers import Inspector, Stamp
+from tests.simulation.broker.checkers import Inspector, Stamp, check_times
 
 if TYPE_CHECKING:
     from pairbus.engine.namespace import Namespace
@@ -149,9 +149,12 @@ class Process:
         namespace = self.broker.namespace
         for record in store.replay():
             namespace.fold(record)
-        namespace.replayed()
+        namespace.replayed(self.clock())
         store.live(namespace.live_messages())
         self.broker.serve(None)
+        self._first_numbers = {
+            queue.queue_id: queue.numbers.next_sequence_number for queue in namespace.all_queues()
+        }
         self.inspector = Inspector(
             self.broker.deliveries, world.ledger, self._text_of, _queue_of, world.decisions, self._now_max
         )
@@ -242,6 +245,8 @@ class Process:
         if self.world.bugs.hands_out_twice:
             self._hand_out_twice()
         self._proceed([])
+        if self.world.inspects:
+            check_times(broker.namespace, now, self._first_numbers)
         deadline = broker.next_deadline()
         if deadline is not None:
             self._arm(min(max(deadline - now, 0), TIMER_MS_MAX))

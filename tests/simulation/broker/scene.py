@@ -179,7 +179,10 @@ class Scene(ABC):
         socket.read()
 
     def step_clock(self) -> None:
-        step = self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000, 600_000))
+        self.set_clock(self.chance.choice((-30_000, -2_000, -1, 500, 9_000, 40_000, 600_000)))
+
+    def set_clock(self, step: int) -> None:
+        """Somebody sets the machine's clock."""
         self.wall_offset_ms += step
         self.say("world", f"the clock is set by {step} ms")
 

@@ -141,6 +141,8 @@ class World(Scene):
         for socket in list(process.sockets):
             socket.is_known = False
             socket.cut("the broker died")
+        if self.chance.random() < 0.3:
+            self.set_clock(-self.chance.choice((2_000, 30_000)))  # before the next life asks for the time
         self.at(self.time + self.chance.randrange(2_000), self.begin_life)
 
     def lose_power(self) -> None:

@@ -288,7 +288,7 @@ class Serving:
         self.broker = Broker("world", self.store, world.chance.randbytes(16))
         self.broker.steady_ms = self.clock.steady_ms
         namespace = self.broker.namespace
-        recover(namespace, self.store)
+        recover(namespace, self.store, now=self.clock())
         self.broker.serve(None)
         namespace.context.read_ahead = self.store.read_ahead
         self.inspector = Inspector(

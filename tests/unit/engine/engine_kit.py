@@ -117,7 +117,7 @@ class Bench:
         self.namespace = Namespace("contoso", self.journal, self.outbox)
         for record in self.journal.replay():
             self.namespace.fold(record)
-        self.namespace.replayed()
+        self.namespace.replayed(now)
         self.journal.live(self.namespace.live_messages())
 
     def restart(self, now: int | None = None) -> Bench:

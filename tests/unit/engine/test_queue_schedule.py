@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.engine.queues.browse import cancel_scheduled
 from pairbus.engine.queues.duplicates import FORGET_MAX, DuplicateHistory
-from pairbus.engine.records import MessageStored
+from pairbus.engine.records import DuplicateSeen, MessageStored
 from pairbus.errors import MessageNotFound
 from pairbus.model.entity import Settings
 from pairbus.model.message import ACTIVE, SCHEDULED, Extra, Message
@@ -155,6 +155,39 @@ def test_other_ids_other_entities_and_later_ones_are_stored() -> None:
 
     bench.wait(MINUTE)
     assert bench.send(queue, message_id="m")
+
+
+@pytest.mark.promise("B47", "B49", "B65")
+def test_the_window_is_as_long_as_ever_after_a_restart_with_an_earlier_clock() -> None:
+    bench = Bench()
+    bench.send(bench.queue("q", DETECTING), message_id="ahead")
+
+    again = bench.restart(now=START - 60 * MINUTE)
+    queue = again.find("q").main
+    assert again.send(queue, message_id="ahead") == 0
+    assert again.send(queue, message_id="m")
+    again.wait(MINUTE - 1)
+    assert [again.send(queue, message_id="ahead"), again.send(queue, message_id="m")] == [0, 0]
+    again.wait(1)
+    assert again.send(queue, message_id="ahead")
+    assert again.send(queue, message_id="m")
+
+
+@pytest.mark.promise("B48", "B65")
+def test_what_a_clock_that_was_ahead_has_noted_outlives_compaction_and_the_process() -> None:
+    bench = Bench()
+    bench.send(bench.queue("q", DETECTING), message_id="ahead")
+
+    again = bench.restart(now=START - 60 * MINUTE)
+    again.send(again.find("q"), message_id="m")
+    told = [*bench.journal.records, *again.journal.records]
+    before = len(again.journal.records)
+    for record in told:
+        again.namespace.restate(record, again.now)
+
+    kept = [record for record in again.journal.records[before:] if isinstance(record, DuplicateSeen)]
+    assert [record.at for record in kept] == [again.now, again.now]
+    assert len({record.duplicate_key for record in kept}) == 2
 
 
 @pytest.mark.promise("B49")

@@ -66,6 +66,25 @@ def test_enqueued_time_does_not_run_back_after_a_restart_with_an_earlier_clock()
     assert times == [START, START]
 
 
+@pytest.mark.promise("B41", "B65")
+@pytest.mark.parametrize("schedules", [False, True])
+def test_a_life_after_a_restart_with_an_earlier_clock_lasts_as_long_as_any(schedules: bool) -> None:
+    bench = Bench()
+    bench.send(bench.queue())
+
+    again = bench.restart(now=START - 3_600 * SECOND)
+    queue = again.find("q").main
+    again.send(queue, ttl_ms=5 * SECOND, scheduled_at=again.now + SECOND if schedules else 0)
+    if schedules:
+        again.wait(SECOND)
+    message = max(queue.messages.values(), key=lambda message: message.sequence_number)
+    assert message.enqueued_at == START
+    assert message.expires_at == again.now + 5 * SECOND
+
+    again.wait(5 * SECOND)
+    assert list(queue.messages) == [1]
+
+
 @pytest.mark.promise("B20")
 def test_a_scheduled_message_holds_the_time_as_well() -> None:
     bench = Bench()

@@ -76,6 +76,25 @@ def test_a_topics_time_does_not_run_back() -> None:
     assert [m.enqueued_at for m in again.find(subscription.path).main.messages.values()] == [START, START]
 
 
+@pytest.mark.promise("B41", "B49", "B65")
+def test_lives_and_windows_of_a_topic_count_from_an_earlier_clock_after_a_restart() -> None:
+    bench = Bench()
+    topic = bench.topic("t", Settings(requires_duplicate_detection=True, duplicate_window_ms=MINUTE))
+    subscription = bench.subscription("t/Subscriptions/s")
+    bench.send(topic, message_id="ahead")
+
+    again = bench.restart(now=START - 60 * MINUTE)
+    topic = again.find("t")
+    main = again.find(subscription.path).main
+    again.send(topic, message_id="m", ttl_ms=5_000)
+    assert [message.expires_at for message in main.messages.values()] == [0, again.now + 5_000]
+
+    assert [again.send(topic, message_id="ahead"), again.send(topic, message_id="m")] == [0, 0]
+    again.wait(MINUTE)
+    assert again.send(topic, message_id="ahead")
+    assert again.send(topic, message_id="m")
+
+
 @pytest.mark.promise("B47")
 def test_a_topic_detects_duplicates() -> None:
     bench = Bench()

@@ -106,7 +106,7 @@ def _activate(queue: Queue, message: Message, now: int) -> None:
     arrived = Message(
         numbers.next_sequence_number,
         enqueued_at,
-        queue.expiry(extra.ttl_ms, enqueued_at),
+        queue.expiry(extra.ttl_ms, now),
         message.size,
         message.session_id,
     )

@@ -35,6 +35,17 @@ class DuplicateHistory:
             self._seen[key] = at
             self._order.append((at, key))
 
+    def begin(self, now: int) -> None:
+        """A life begins. What a clock that was ahead has noted for later than now was accepted before: now, at the latest.
+        Otherwise its window would last longer by as much as the clock was set back.
+        """
+        seen = self._seen
+        late = [key for key, at in seen.items() if at > now]
+        if late:
+            for key in late:
+                seen[key] = now
+            self._order = deque(sorted([(at, key) for key, at in seen.items()]))
+
     def accepted_at(self, key: bytes) -> int | None:
         """When this id was accepted last, if it is remembered."""
         return self._seen.get(key)

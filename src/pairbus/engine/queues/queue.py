@@ -21,6 +21,7 @@ from pairbus.engine.queues.consumer import Consumer, Lock
 from pairbus.engine.queues.state import QueueState
 from pairbus.engine.records import (
     DeliveryFailed,
+    DuplicateSeen,
     MessageDeferred,
     MessageMoved,
     MessageRemoved,
@@ -167,9 +168,13 @@ class Queue(QueueState):
         if (
             key
             and self.duplicates is not None
-            and self.duplicates.holds(key, enqueued_at, self.settings.duplicate_window_ms)
+            and self.duplicates.holds(key, now, self.settings.duplicate_window_ms)
         ):
             return 0
+        if key and enqueued_at > now:
+            # The clock was set back before this life: the window counts from now, as the time to live does.
+            self.record(DuplicateSeen(self.queue_id, key, now))
+            key = b""
         number = numbers.next_sequence_number
         if incoming.scheduled_at > now:
             message = Message(number, enqueued_at, NEVER, len(incoming.blob), self.session_of(incoming))
@@ -181,7 +186,7 @@ class Queue(QueueState):
             message = Message(
                 number,
                 enqueued_at,
-                self.expiry(incoming.ttl_ms, enqueued_at),
+                self.expiry(incoming.ttl_ms, now),
                 len(incoming.blob),
                 self.session_of(incoming),
             )
@@ -196,11 +201,13 @@ class Queue(QueueState):
         """The session id counts only where sessions are required (B52); elsewhere it is just a property."""
         return incoming.session_id if self.sessions is not None else None
 
-    def expiry(self, ttl_ms: int, enqueued_at: int) -> int:
-        """When a message enqueued now expires: the shorter of its own and the entity's time to live."""
+    def expiry(self, ttl_ms: int, now: int) -> int:
+        """When a message enqueued now expires: after the shorter of its own and the entity's time to live. Its enqueued time may be
+        later than now, because that does not go back with the clock (B20).
+        """
         default = self.settings.default_ttl_ms
         ttl = default if not ttl_ms or ttl_ms > default else ttl_ms
-        return NEVER if ttl >= FOREVER_MS else enqueued_at + ttl
+        return NEVER if ttl >= FOREVER_MS else now + ttl
 
     # -- consumers and deliveries --------------------------------------------------------------
 
