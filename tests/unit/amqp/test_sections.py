@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pairbus.amqp.encode import NULL, encode_described, encode_list, encode_map, encode_value
+from pairbus.amqp.encode import (
+    NULL,
+    encode_described,
+    encode_list,
+    encode_map,
+    encode_map_items,
+    encode_value,
+)
 from pairbus.amqp.message import delivery
 from pairbus.amqp.message.delivery import HEADERS_CACHED_MAX, DeliveryExtras, delivery_parts
 from pairbus.amqp.message.layout import PREFIX_SIZE
@@ -165,6 +172,26 @@ def test_annotations_of_the_broker_cannot_be_forged() -> None:
         "also mine": [1, 2],
     }
     assert message.delivery_annotations == {"x-opt-lock-token": Uuid(TOKEN), "d": 5}
+
+
+@pytest.mark.parametrize("head", [b"\xa3", b"\xb3\0\0\0", b"\xa1", b"\xb1\0\0\0"])
+def test_annotations_mean_the_same_whether_their_keys_are_symbols_or_strings(head: bytes) -> None:
+    """AMQP 1.0 asks for symbols. Clients on uAMQP write strings: they schedule all the same, and can forge nothing."""
+    pairs = {
+        "x-opt-scheduled-enqueue-time": Timestamp(5000),
+        "x-opt-partition-key": "p",
+        "x-opt-sequence-number": 999,
+        "mine": "kept",
+    }
+    items = [head + bytes([len(key)]) + key.encode() + encode_value(value) for key, value in pairs.items()]
+    payload = encode_described(0x72, encode_map_items(items)) + encode_described(0x77, b"\x40")
+
+    found = scan(payload)
+    message = delivered(payload)
+
+    assert (found.scheduled_at, found.partition_key) == (5000, "p")
+    assert message.message_annotations["x-opt-sequence-number"] == 7
+    assert message.message_annotations["mine"] == "kept"
 
 
 def test_annotations_may_have_numbers_and_long_symbols_as_keys() -> None:

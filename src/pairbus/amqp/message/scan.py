@@ -502,12 +502,14 @@ def _scan_annotations(payload: bytes, at: i64, stop: i64, found: Scanned | None)
     for _ in range(0, count, 2):
         start = at
         key = b""
-        if payload[at] == 0xA3:
+        # A key should be a symbol; clients on uAMQP write a string.
+        code: i64 = payload[at]
+        if code == 0xA3 or code == 0xA1:
             at += 2 + payload[at + 1]
             key = payload[start + 2 : at]
         else:
             at = skip_value(payload, at, stop)
-            if payload[start] == 0xB3:
+            if code == 0xB3 or code == 0xB1:
                 key = payload[start + 5 : at]
         value = at
         step: i64 = STEPS[payload[at]]
