@@ -34,7 +34,11 @@ METRICS: Final[dict[str, Family]] = {
     "pairbus_store_cached_bytes": (GAUGE, "Message bytes kept in memory.", ()),
     "pairbus_store_cache_hits_total": (COUNTER, "Reads served from memory.", ()),
     "pairbus_store_cache_misses_total": (COUNTER, "Reads served from disk.", ()),
-    "pairbus_store_full": (GAUGE, "1 while sends are refused for lack of space.", ()),
+    "pairbus_store_full": (
+        GAUGE,
+        "1 while sends are refused for lack of space. Shortly before, the largest messages are refused already.",
+        (),
+    ),
 }
 
 

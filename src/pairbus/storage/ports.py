@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pairbus.engine.ports import RecordLog
 from pairbus.native import mypyc_attr
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pairbus.engine.records import Record
+
+SMALL_MESSAGE_BYTES: Final = 1024
+"""Of the message that shows whether there is room for any."""
 
 
 class Batch(Protocol):
@@ -39,7 +42,7 @@ class StoreStatistics:
     cache_misses: int = 0
     last_sync_ms: float = 0.0
     is_full: bool = False
-    """The disk gave no more space when last asked; sends are refused (B12)."""
+    """A message of SMALL_MESSAGE_BYTES would be refused for lack of space (B12)."""
 
 
 class ReadAhead(Protocol):

@@ -11,6 +11,7 @@ from pairbus.engine.records import MessageRemoved, MessageStored
 from pairbus.errors import StoreFailed
 from pairbus.model.message import Message
 from pairbus.storage.log.store import LogStore
+from pairbus.storage.ports import SMALL_MESSAGE_BYTES
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.storage.helpers import QUEUE, commit, numbers, open_log, ready_log, remove, replay, send
 
@@ -182,4 +183,21 @@ def test_disk_is_not_called_full_for_ever_when_old_segments_are_used_again() -> 
     assert store.has_room(20_000), "a message longer than a segment has room again"
     commit(store)
     assert not store.statistics().is_full
+    store.close()
+
+
+@pytest.mark.promise("B12")
+def test_the_store_is_full_while_sends_are_refused_and_not_before() -> None:
+    disk = SimulatedDisk(capacity_bytes=60_000)
+    store = ready_log(disk, reserve_bytes=RESERVE)
+    number = 0
+    while True:
+        has_room = store.has_room(SMALL_MESSAGE_BYTES)
+        assert store.statistics().is_full is not has_room
+        if not has_room:
+            break
+        number += 1
+        send(store, number, SMALL_MESSAGE_BYTES)
+        commit(store)
+    assert number
     store.close()

@@ -315,8 +315,10 @@ def test_a_quota_leaves_the_reserve_to_settlements() -> None:
     store, _ = opened(table, bytes_max=10_000, reserve_bytes=2_000)
     assert store.has_room(7_000)
     assert not store.has_room(9_000)
+    assert not store.statistics().is_full
     send(store, 1, bytes(7_900))
     assert not store.has_room(500)
+    assert store.statistics().is_full
     store.append(MessageRemoved(QUEUE, 1, 0, 0))
     commit(store)
 

@@ -69,7 +69,7 @@ from pairbus.storage.log.restating import restatable
 from pairbus.storage.log.segment import OFFSET_BITS, OFFSET_MASK, OpenSegment, segment_name
 from pairbus.storage.log.staging import Staging
 from pairbus.storage.log.writer import LogBatch, LogWriter
-from pairbus.storage.ports import Store, StoreStatistics
+from pairbus.storage.ports import SMALL_MESSAGE_BYTES, Store, StoreStatistics
 
 if TYPE_CHECKING:
     from pairbus.storage.ports import Batch
@@ -496,7 +496,7 @@ class LogStore(Store):
             cache_hits=self._cache.hits,
             cache_misses=self._cache.misses,
             last_sync_ms=0.0 if writer is None else writer.last_sync_ms,
-            is_full=self._pool.is_full,
+            is_full=not self.has_room(SMALL_MESSAGE_BYTES),
         )
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.storage.accounts import SegmentAccount, SegmentAccounts
 from pairbus.storage.codec import decode, encode_stored
 from pairbus.storage.codec_rare import encode_rare
-from pairbus.storage.ports import Store, StoreStatistics
+from pairbus.storage.ports import SMALL_MESSAGE_BYTES, Store, StoreStatistics
 from pairbus.storage.recent import RecentBlobs
 from pairbus.storage.table.appender import Appender
 from pairbus.storage.table.bodies import Bodies, BodyTable
@@ -439,7 +439,7 @@ class TableStore(Store):
             cache_hits=self._hits,
             cache_misses=self._misses,
             last_sync_ms=self._commit_ms,
-            is_full=self._appender.is_full,
+            is_full=not self.has_room(SMALL_MESSAGE_BYTES),
         )
 
     def close(self) -> None:
