@@ -30,7 +30,7 @@ PYTEST = PAIRBUS_FORM=$(FORM) PYTHONHASHSEED=0 $(BIN)/python -m pytest
 # the tests is mixed, the same way each time; ORDER=n mixes it differently.
 ORDER ?= 4711
 SHORT_MARKS := not slow and not soak and not browser and not conformance_js
-SHORT := --randomly-seed=$(ORDER) -m "$(SHORT_MARKS)" --ignore-glob="tests/conformance/test_proton*.py"
+SHORT := --randomly-seed=$(ORDER) -m "$(SHORT_MARKS)" --ignore-glob="tests/conformance/test_proton*.py" --ignore=tests/conformance/test_uamqp.py
 # Conformance tests wait for locks and schedules of seconds most of the time, so more of them run beside each other.
 WAITING_JOBS ?= 6
 
@@ -90,7 +90,7 @@ integration: $(STAMP) ## Real sockets, real processes, real kills; the documents
 	@tools/system.sh chromium=chromium
 	$(PYTEST) -n $(JOBS) --dist loadscope --no-loadscope-reorder tests/integration
 
-conformance: $(CONFORMANCE_STAMP) ## The official Python and JavaScript SDKs and Qpid Proton, in full
+conformance: $(CONFORMANCE_STAMP) ## The official Python SDK (on uAMQP too) and JavaScript SDK, and Qpid Proton, in full
 	@tools/system.sh node=nodejs npm=npm
 	@command -v npm >/dev/null || { echo "make conformance runs the JavaScript SDK too: install Node.js 18 or newer with npm (Debian: apt install nodejs npm)"; exit 1; }
 	$(PYTEST) -n $(WAITING_JOBS) tests/conformance
