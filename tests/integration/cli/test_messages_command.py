@@ -22,6 +22,8 @@ def broker() -> Iterator[Namespace]:
     queues: list[str | Queue] = [
         "plain",
         "file",
+        "lines",
+        "stop",
         "copies",
         "large",
         "dead",
@@ -58,6 +60,50 @@ def test_a_file_is_sent_byte_for_byte(broker: Namespace, tmp_path: Path) -> None
     with broker.client() as client, client.get_queue_receiver("file") as receiver:
         [message] = receiver.receive_messages(max_wait_time=45)
         assert b"".join(message.body) == b"\x00\xff\n"
+
+
+def test_lines_are_sent_byte_for_byte(broker: Namespace) -> None:
+    assert "sent 3" in run(broker, "send", "lines", "--lines", typed=b"a\n\xff\xfe\r\n\n").stdout
+
+    with broker.client() as client, client.get_queue_receiver("lines") as receiver:
+        found: list[bytes] = []
+        while len(found) < 3:
+            for message in receiver.receive_messages(max_message_count=3, max_wait_time=45):
+                found.append(b"".join(message.body))
+                receiver.complete_message(message)
+    assert found == [b"a", b"\xff\xfe", b""]
+
+
+def test_lines_stop_where_one_is_too_large_and_say_where(broker: Namespace) -> None:
+    large = b"x" * 300_000
+    result = run(broker, "send", "stop", "--lines", typed=b"a\nb\n" + large + b"\nd\n")
+    assert result.exit_code == 3
+    assert "sent 2 to stop; line 3 failed, and nothing after that was sent\n" in result.stderr
+
+    found = messages(run(broker, "receive", "stop", "--count", "5", "--wait", "1", "--json"))
+    assert [one["body"] for one in found] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--message-id", "m" * 200], "--message-id has 200 characters: at most 128 are allowed"),
+        (["--session", "m" * 129], "--session has 129 characters: at most 128 are allowed"),
+        (["--property", "a=\udcff"], "--property is not UTF-8 text"),
+        (["--subject", "\udcff"], "--subject is not UTF-8 text"),
+        (["\udcff"], "BODY is not UTF-8 text; --file sends any bytes"),
+    ],
+)
+def test_what_no_message_can_carry_is_a_mistake(broker: Namespace, arguments: list[str], text: str) -> None:
+    result = run(broker, "send", "plain", *arguments, *([] if len(arguments) == 1 else ["x"]))
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == text
+
+
+def test_a_sequence_number_out_of_range_is_a_mistake(broker: Namespace) -> None:
+    result = run(broker, "peek", "plain", "--from", "99999999999999999999")
+    assert result.exit_code == 2
+    assert "0<=x<=9223372036854775807" in result.stderr
 
 
 def test_a_file_that_is_not_there_is_named(broker: Namespace, tmp_path: Path) -> None:

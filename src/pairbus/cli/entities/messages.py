@@ -21,16 +21,18 @@ from pairbus.cli.kit.namespace import DEAD_LETTER, connection_of, find_target, s
 from pairbus.cli.kit.options import argument, command, json_option, option, values_of
 from pairbus.cli.kit.output import show, silence_logs
 from pairbus.errors import UsageError
+from pairbus.model.message import MESSAGE_ID_CHARACTERS_MAX
 from pairbus.model.message_row import COMMAND_ROW
 from pairbus.model.text import safe_text
-from pairbus.model.typed_text import property_of
+from pairbus.model.typed_text import LONG_MAX, property_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from azure.servicebus import (
         ServiceBusClient,
         ServiceBusMessage,
+        ServiceBusMessageBatch,
         ServiceBusReceivedMessage,
         ServiceBusReceiver,
         ServiceBusSender,
@@ -118,7 +120,7 @@ class ReceiveFlags:
 class PeekFlags:
     entity: str = argument()
     count: int = option("Maximum number of messages.", 10, minimum=1, maximum=COUNT_MAX)
-    from_number: int = option("The first sequence number.", 1, flag="--from")
+    from_number: int = option("The first sequence number.", 1, flag="--from", minimum=0, maximum=LONG_MAX)
     dead_letter: bool = option("The dead-letter queue of ENTITY.", False)
     session: str | None = option(
         "Session id, on entities with sessions; '*' takes the next one.", metavar="ID"
@@ -133,10 +135,18 @@ def send(flags: SendFlags) -> int:
 
     The body is BODY, the bytes of --file, or standard input where it is not a terminal ("-" asks for it).
     """
+    _check_texts(
+        body=flags.body,
+        session=flags.session,
+        message_id=flags.message_id,
+        subject=flags.subject,
+        content_type=flags.content_type,
+    )
     if flags.message_id is not None and (flags.lines or flags.count > 1):
         raise UsageError("--message-id names one message; it cannot be combined with --lines or --count")
     properties: dict[str | bytes, Any] = {}
     for text in flags.properties:
+        _check_texts(property=text)
         name, value = property_of(text)
         if name in properties:
             raise UsageError(f"the property '{name}' is given twice")
@@ -145,8 +155,9 @@ def send(flags: SendFlags) -> int:
 
     def work() -> int:
         from azure.servicebus import ServiceBusMessage
+        from azure.servicebus.exceptions import ServiceBusError
 
-        sent = 0
+        sent = trying = 0
         header = values_of(flags, "message_id", "subject", "content_type")
         with _client(flags.ready_file) as client, client.get_queue_sender(flags.entity) as sender:
             while messages := [
@@ -158,16 +169,52 @@ def send(flags: SendFlags) -> int:
                 )
                 for body in itertools.islice(bodies, SEND_BATCH)
             ]:
-                _send_batches(sender, messages)
-                sent += len(messages)
+                try:
+                    for batch, trying in _batches(sender, messages):
+                        sender.send_messages(batch)
+                        sent += trying
+                except ServiceBusError:
+                    if sent or flags.lines:
+                        _tell_failed(flags, sent, trying)
+                    raise
         show({"entity": flags.entity, "sent": sent}, flags.as_json, f"sent {sent} to {flags.entity}")
         return 0
 
     return _refusing(flags.entity, work, flags.session, SEND_HINT)
 
 
-def _send_batches(sender: ServiceBusSender, messages: Sequence[ServiceBusMessage]) -> None:
-    """Send messages in as few batches as their sizes allow; one that fits into no batch goes alone."""
+def _check_texts(**texts: str | None) -> None:
+    """Refuse what no message can carry. Raises UsageError."""
+    for name, text in texts.items():
+        if text is None:
+            continue
+        flag = "BODY" if name == "body" else f"--{name.replace('_', '-')}"
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            way = "; --file sends any bytes" if name == "body" else ""
+            raise UsageError(f"{flag} is not UTF-8 text{way}") from None
+        if name in ("message_id", "session") and len(text) > MESSAGE_ID_CHARACTERS_MAX:
+            raise UsageError(
+                f"{flag} has {len(text)} characters: at most {MESSAGE_ID_CHARACTERS_MAX} are allowed"
+            )
+
+
+def _tell_failed(flags: SendFlags, sent: int, count: int) -> None:
+    """Say where a send of many stopped, so that the rest can be sent without what has arrived."""
+    what = "line" if flags.lines else "message"
+    last = f" to {sent + count}" if count > 1 else ""
+    click.echo(
+        f"sent {sent} to {safe_text(flags.entity)}; {what}{'s' if last else ''} {sent + 1}{last} failed, "
+        "and nothing after that was sent",
+        err=True,
+    )
+
+
+def _batches(
+    sender: ServiceBusSender, messages: Sequence[ServiceBusMessage]
+) -> Iterator[tuple[ServiceBusMessageBatch | ServiceBusMessage, int]]:
+    """As few batches as the messages' sizes allow, each with its number of messages; one that fits into no batch goes alone."""
     from azure.servicebus.exceptions import MessageSizeExceededError
 
     batch = sender.create_message_batch()
@@ -177,14 +224,14 @@ def _send_batches(sender: ServiceBusSender, messages: Sequence[ServiceBusMessage
             continue
         except MessageSizeExceededError:
             if len(batch):
-                sender.send_messages(batch)
+                yield batch, len(batch)
                 batch = sender.create_message_batch()
         try:
             batch.add_message(message)
         except MessageSizeExceededError:
-            sender.send_messages(message)
+            yield message, 1
     if len(batch):
-        sender.send_messages(batch)
+        yield batch, len(batch)
 
 
 def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
@@ -194,7 +241,8 @@ def _bodies(flags: SendFlags) -> Iterable[str | bytes]:
     if flags.lines:
         if flags.count > 1:
             raise UsageError("--count repeats one message; it cannot be combined with --lines")
-        return (line.rstrip("\n") for line in _standard_input())
+        # As bytes, like the other sources: a line need not be UTF-8.
+        return (line.removesuffix(b"\n").removesuffix(b"\r") for line in _standard_input().buffer)
     if flags.file is not None:
         try:
             return itertools.repeat(Path(flags.file).read_bytes(), flags.count)
@@ -224,6 +272,7 @@ def _standard_input() -> TextIO:
 @command(ReceiveFlags, RECEIVE_EXAMPLES)
 def receive(flags: ReceiveFlags) -> int:
     """Receive messages from a queue, a subscription or a dead-letter queue."""
+    _check_texts(session=flags.session)
 
     def work() -> int:
         received = 0
@@ -251,6 +300,7 @@ def receive(flags: ReceiveFlags) -> int:
 @command(PeekFlags, PEEK_EXAMPLES)
 def peek(flags: PeekFlags) -> int:
     """Show messages without receiving them."""
+    _check_texts(session=flags.session)
 
     def work() -> int:
         shown, number = 0, flags.from_number
