@@ -151,6 +151,8 @@ def is_refusal(error: BaseException) -> bool:
 def shown(error: BaseException, most: int = 200) -> str:
     """An error as events, reports and logs have it. Of a refused token what the answer said: the SDK's own text does not tell."""
     name, text = type(error).__name__, str(error)
+    if not text and isinstance(error, TimeoutError):
+        text = "no answer in time"
     refusal = _refusal(error)
     if refusal is not None and isinstance(refusal.status_code, int):
         if classify(error) is Failure.NOT_FOUND:

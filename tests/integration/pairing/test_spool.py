@@ -416,3 +416,42 @@ def test_the_certificate_says_what_is_still_in_a_spool(pair: Pair, tmp_path: Pat
     found = json.loads(result.stdout)
 
     assert (found["accepted"], found["arrived"], found["in_spool"], found["lost"]) == (2, 1, 1, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P15", "P51")
+def test_a_replay_by_hand_goes_behind_what_is_parked(pair: Pair, tmp_path: Path) -> None:
+    root = tmp_path / "spool"
+    strings = {
+        "PAIRBUS_PRIMARY": pair.primary.connection_string,
+        "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+    }
+    with (
+        paired(pair, options(spool=root, order="session")) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        pair.primary.kill()
+        sender.send_messages(text("parked", session_id="a"))
+        queue = client.health()["orders"].backlog_queue
+        assert queue is not None
+        pair.secondary.kill()
+        sender.send_messages([text("spooled", session_id="a"), text("of no session")])
+        assert client.health()["orders"].spooled == 2
+    pair.primary.restart()
+
+    def replay(*given: str) -> Any:
+        return CliRunner(env=strings).invoke(
+            spool_command, ["replay", str(root), *given], standalone_mode=False
+        )
+
+    away = replay("--timeout", "2")
+    assert away.return_value == 1, "the session waits while nobody can see what is parked"
+    pair.secondary.restart()
+    done = replay()
+
+    assert done.return_value == 0, done.output
+    with pair.secondary.client() as reader, reader.get_queue_receiver(queue) as receiver:
+        found = receiver.peek_messages(max_message_count=10)
+    assert [str(message) for message in found if message.session_id is None][:2] == ["parked", "spooled"]
+    with pair.primary.client() as reader, reader.get_queue_receiver("orders") as receiver:
+        assert "spooled" not in [str(message) for message in receiver.peek_messages(max_message_count=10)]

@@ -245,9 +245,7 @@ class _RestartingHealth(EntityHealth):
 class _TrustingHealth(EntityHealth):
     """Planted: an answer of any kind counts as health."""
 
-    def ping_failed(
-        self, now: int, why: str, *, entity_is_gone: bool, error: BaseException | None = None
-    ) -> Any:
+    def ping_failed(self, now: int, why: str, *, entity_is_gone: bool, **more: Any) -> Any:
         if entity_is_gone:
             return self.ping_succeeded(now)
-        return super().ping_failed(now, why, entity_is_gone=entity_is_gone, error=error)
+        return super().ping_failed(now, why, entity_is_gone=entity_is_gone, **more)

@@ -29,7 +29,17 @@ from pairbus.pairing.events import Event, Kind
 from pairbus.pairing.rules.order_values import Route
 from pairbus.pairing.runtime.asyncio_runtime import AsyncioRuntime
 from pairbus.sdk.admin import NoManageRight, aio_admin_client
-from tests.unit.pairing.fake_sdk import QUEUES, Bench, FakeClient, Stage, accept, refuse, silence, text
+from tests.unit.pairing.fake_sdk import (
+    QUEUES,
+    Bench,
+    FakeClient,
+    FakeSender,
+    Stage,
+    accept,
+    refuse,
+    silence,
+    text,
+)
 
 REFUSED = sdk.ServiceBusConnectionError()
 
@@ -310,17 +320,37 @@ def test_a_primary_that_takes_longer_to_answer_than_the_interval_recovers(stage:
     stage.play(act)
 
 
+@pytest.mark.promise("P25")
+def test_an_entity_whose_answer_takes_longer_than_a_ping_waits_is_found_all_the_same(stage: Stage) -> None:
+    async def slow(sender: FakeSender) -> None:
+        await asyncio.sleep(12)
+        await accept(sender)
+
+    async def act() -> None:
+        bench = Bench(ping_primary_interval=timedelta(seconds=1))
+        client = bench.paired()
+        bench.primary.answer = refuse(REFUSED)
+        await client.get_queue_sender("orders").send_messages(text(1))
+        bench.primary.answer = slow
+        await asyncio.sleep(60)
+
+        assert client.health()["orders"].state is Health.HEALTHY
+        await client.close()
+
+    stage.play(act)
+
+
 @pytest.mark.promise("P22")
 def test_one_ping_per_interval_and_one_in_flight_also_when_none_is_answered(stage: Stage) -> None:
     async def act() -> None:
-        bench = Bench()
+        bench = Bench(ping_primary_interval=timedelta(seconds=20))
         client = bench.paired()
         bench.primary.answer = silence
         await client.get_queue_sender("orders").send_messages(text(1), timeout=10)
         begun = stage.loop.now_ms()
         await asyncio.sleep(605)
 
-        assert client.statistics().pings == 61
+        assert client.statistics().pings == 31
         assert stage.loop.now_ms() - begun == 605_000
         client.ping_primary_interval = timedelta(seconds=30)
         before = client.statistics().pings

@@ -191,3 +191,4 @@ def test_an_entity_that_does_not_exist_is_named_as_that_although_the_sdk_speaks_
     assert as_not_found(wrong_key) is wrong_key
     assert as_not_found(None) is None
     assert shown(ValueError("no")) == "ValueError: no"
+    assert shown(TimeoutError()) == "TimeoutError: no answer in time"

@@ -124,7 +124,9 @@ def _answered(client: PairedClient[Any, Any], health: EntityHealth, error: Excep
             if is_key_refused:
                 text = f"{KEY_REFUSED} ({text})"
             is_gone = failure is Failure.NOT_FOUND
-            changes = health.ping_failed(now, text, entity_is_gone=is_gone, error=error)
+            changes = health.ping_failed(
+                now, text, entity_is_gone=is_gone, error=error, is_silent=failure is Failure.TIMEOUT
+            )
             # Once for each time that it begins: this ends only when somebody acts.
             is_loud = is_key_refused and not health.is_key_refused
             health.is_key_refused = is_key_refused

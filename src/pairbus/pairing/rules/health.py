@@ -179,10 +179,16 @@ class EntityHealth:
         return [self._enter(Health.HEALTHY, now, _pings_answered(self.good_pings))]
 
     def ping_failed(
-        self, now: int, why: str, *, entity_is_gone: bool, error: BaseException | None = None
+        self,
+        now: int,
+        why: str,
+        *,
+        entity_is_gone: bool,
+        error: BaseException | None = None,
+        is_silent: bool = False,
     ) -> list[Change]:
-        """A ping was refused or not answered."""
-        self.pings.answered(now)
+        """A ping was refused or not answered (``is_silent``)."""
+        self.pings.answered(now, is_silent=is_silent)
         self.good_pings = 0
         if entity_is_gone and self.state is Health.FAILED_OVER:
             # Without its frames: they would keep alive the objects of the ping.

@@ -10,15 +10,18 @@ from typing import Final
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 PING_LIFE_SECONDS: Final = 1
-PING_TIMEOUT_MS_MAX: Final = 5_000
+PING_TIMEOUT_MS: Final = 5_000
+PING_TIMEOUT_MS_LONG: Final = 20_000
 """How long the answer to a ping is waited for, however short the interval is: each ping opens a link, which takes a second
-and more over TLS, and an entity that is never given that time would stay failed over for ever."""
+and more over TLS, and an entity that is never given that time would stay failed over for ever. On a busy machine or a slow
+network it takes longer still: after two pings without an answer the third one gets the longer time."""
+PATIENT_PING: Final = 3
 
 
 class PingSchedule:
     """The rhythm of one entity's pings."""
 
-    __slots__ = ("_last_sent_ms", "in_flight", "interval_ms", "next_ms", "sent")
+    __slots__ = ("_last_sent_ms", "_unanswered", "in_flight", "interval_ms", "next_ms", "sent")
 
     def __init__(self, interval_ms: int) -> None:
         self.interval_ms = interval_ms
@@ -26,6 +29,7 @@ class PingSchedule:
         self.in_flight = False
         self.sent = 0
         self._last_sent_ms: int | None = None
+        self._unanswered = 0
 
     def start(self, now: int, *, by_hand: bool = False) -> None:
         """The entity has failed over. A flapping entity is not asked more often than the interval (P27).
@@ -52,9 +56,10 @@ class PingSchedule:
         self._last_sent_ms = now
         self.next_ms = now + self.interval_ms
 
-    def answered(self, now: int) -> None:
-        """The ping in flight was answered, or given up."""
+    def answered(self, now: int, *, is_silent: bool = False) -> None:
+        """The ping in flight was answered, or given up. ``is_silent``: its time was over."""
         self.in_flight = False
+        self._unanswered = self._unanswered + 1 if is_silent else 0
         if self.next_ms is not None:
             self.next_ms = max(self.next_ms, now)
 
@@ -67,4 +72,5 @@ class PingSchedule:
     @property
     def timeout_ms(self) -> int:
         """How long to wait for an answer."""
-        return PING_TIMEOUT_MS_MAX
+        is_patient = self._unanswered % PATIENT_PING == PATIENT_PING - 1
+        return PING_TIMEOUT_MS_LONG if is_patient else PING_TIMEOUT_MS

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pairbus.pairing.options import milliseconds
 from pairbus.pairing.rules.health import Health
-from pairbus.pairing.rules.ping import PING_TIMEOUT_MS_MAX
+from pairbus.pairing.rules.ping import PING_TIMEOUT_MS_LONG
 from pairbus.stage.book import Refusal, SentMessage
 from pairbus.stage.drill.plan import MANUAL, DrillOptions, Outage
 
@@ -264,7 +264,7 @@ class _Judge:
     def _failback(self) -> Line:
         interval = milliseconds(self._options.ping_interval_of(self._outage))
         beyond = 0 if self._outage.name == MANUAL else interval
-        bound = beyond + PING_TIMEOUT_MS_MAX + self._slack
+        bound = beyond + PING_TIMEOUT_MS_LONG + self._slack
         waits = [
             None
             if course.failed_over_ms is None or course.recovered_ms is None
