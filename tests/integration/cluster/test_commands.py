@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,3 +128,64 @@ def test_mistakes_are_explained_in_one_sentence() -> None:
         assert done.returncode == 2
         assert sentence in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.long
+@pytest.mark.promise("S3", "S6")
+def test_nodes_that_run_while_their_namespace_is_moved_out_serve_it_no_more(tmp_path: Path) -> None:
+    """One was drained, the owner was paused: both meet the mark and end as a node does that starts afterwards."""
+    cluster = Cluster(tmp_path / "cluster", shared_server().new_database("moved-out"), "a", "b")
+    try:
+        cluster.start()
+        owner, other = cluster.owner_and_other()
+        assert run(cluster, "drain", other.name)[0] == 0
+        owner.signal(signal.SIGSTOP)
+        back = tmp_path / "back"
+        move = [sys.executable, "-m", "pairbus", "store", "move", "--data", str(back), "--from", cluster.url]
+        command = [*move, "--namespace", cluster.namespace]
+        wait_until(
+            lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0, "it is moved"
+        )
+        assert other.wait() == 3
+        owner.signal(signal.SIGCONT)
+        assert owner.wait() in (3, 4)  # 4 if a commit was under way
+        sentence = f"namespace {cluster.namespace} was moved from"
+        assert sentence in other.log()
+        owner.begin()
+        assert owner.wait() == 3
+        assert sentence in owner.log()
+        code, _, errors = run(cluster, "status")
+        assert code == 3
+        assert sentence in errors
+    finally:
+        cluster.kill()
+
+
+@pytest.mark.long
+def test_a_node_that_cannot_reach_the_owner_says_so(tmp_path: Path) -> None:
+    nobody = ("--advertise", "127.0.0.1:1")
+    cluster = Cluster(tmp_path / "cluster", shared_server().new_database("advertised"), "a", options=nobody)
+    try:
+        cluster.start()
+        cluster.options = ()
+        cluster.nodes.append(NodeProcess(cluster, "b"))
+        relay = cluster.nodes[1]
+        relay.begin()
+        relay.await_ready()
+        wait_until(lambda: relay.role == "silent", "it knows that the owner cannot be reached")
+        found = relay.health()
+        assert (found["status"], found["owner"]) == ("unhealthy", "a")
+        assert "127.0.0.1:1 cannot be reached" in found["reason"]
+        assert [one["event"] for one in relay.events()].count("cluster.relay_failed") == 1
+        code, _, errors = run(cluster, "drain", "b", "--forget")
+        assert code == 1
+        assert "b runs" in errors
+        relay.signal(signal.SIGTERM)
+        assert relay.wait() == 0
+        states = {one["node"]: one["state"] for one in run(cluster, "status")[1]["nodes"]}
+        assert states == {"a": "serving", "b": "stopped"}
+        code, _, errors = run(cluster, "drain", "a")
+        assert code == 1
+        assert "only node" in errors
+    finally:
+        cluster.kill()

@@ -175,6 +175,7 @@ def test_without_its_database_a_namespace_refuses_and_acknowledges_nothing(
             wait_until(lambda: len(traffic.errors) > failures, "clients are refused")
             assert len(traffic.acknowledged) == last
             assert owner.role == "silent"
+            wait_until(lambda: other.role == "silent", "who relays knows that the lease has ended")
         finally:
             database.start()
         wait_until(lambda: len(traffic.acknowledged) > last, "sends are acknowledged again")

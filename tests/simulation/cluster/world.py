@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pairbus.storage.table.ports import REQUEST_MOVE, OutcomeUnknown
+from pairbus.storage.table.ports import REQUEST_MOVE, LeaseTable, OutcomeUnknown, SequenceTaken
 from tests.simulation.broker.checkers import PromiseBroken, check_counts, memory_of
 from tests.simulation.broker.places import settle_in
 from tests.simulation.broker.scene import Roughness, Scene
@@ -282,6 +282,7 @@ class ClusterWorld(Scene):
         self.drain()
         self.ledger.check_end()
         self._check_replay()
+        self._check_moved_away()
 
     def _calm_down(self) -> None:
         self.database.calm()
@@ -307,6 +308,37 @@ class ClusterWorld(Scene):
                 return owner
             self.run_until(self.time + 500)
         raise PromiseBroken("S3: nobody took the shard in half a minute of calm")
+
+    def _check_moved_away(self) -> None:
+        """The namespace is moved to another store while all nodes stand still; when they wake, none serves it here (S3, S4, S6)."""
+        lease_ms = self.cruelty.lease_ms
+        while any(node.machine.is_dead for node in self.nodes):
+            self.run_until(self.time + 100)
+        for node in self.nodes:
+            node.pause(5 * lease_ms)
+        self.run_until(self.time + 2 * lease_ms)
+        machine = Machine(self.virtual)
+        lease = SimulatedTable(self.database, machine).lease()
+        marked: list[bool] = []
+        machine.start(partial(_move_away, lease, marked), "operator")
+        self.run_until(self.time + 2 * lease_ms)
+        if marked != [True]:
+            raise PromiseBroken("S3: the namespace could not be moved away")
+        before = self.database.primary.durable.last
+        for _ in range(20):
+            self.run_until(self.time + lease_ms)
+            after = self.database.primary.durable.last
+            if self.current() is not None or after != before:
+                raise PromiseBroken(f"S3, S6: served after it was moved away: frame {after}, not {before}")
+
+
+def _move_away(lease: LeaseTable, marked: list[bool]) -> None:
+    for _ in range(20):
+        with suppress(OutcomeUnknown, SequenceTaken):
+            held = lease.acquire("mover", "", 60_000)
+            if held is not None:
+                marked.append(lease.move_away(held.epoch, "another store"))
+                return
 
 
 def _ask_to_move(nodes: SimulatedNodes, node: str) -> None:

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.cli.kit.errors import CAUSES_MAX, CERTIFICATE, KEY, causes, one_line, way_out
+from pairbus.cli.kit.errors import CAUSES_MAX, CERTIFICATE, KEY, causes, one_line, service_sentence, way_out
 
 HOSTILE = [
     "Unauthorized",
@@ -49,6 +49,23 @@ def test_the_status_decides() -> None:
     assert way_out(error) == KEY
     error.status_code = 404
     assert way_out(error) is None
+    error.status_code = 403
+    assert way_out(error) == KEY
+
+
+def test_a_limit_is_not_mistaken_for_a_key() -> None:
+    class Answer:
+        status_code, reason, headers = 403, "Forbidden", {"content-type": "application/xml"}
+
+        def text(self) -> str:
+            return "<Error><Code>403</Code><Detail>The disk has no room for it. TrackingId:1</Detail></Error>"
+
+        def body(self) -> bytes:
+            return self.text().encode()
+
+    error = HttpResponseError("no", response=Answer())  # type: ignore[arg-type]
+    assert way_out(error) is None
+    assert service_sentence(error) == "The disk has no room for it"
 
 
 def test_the_error_behind_an_error_names_the_reason() -> None:

@@ -361,6 +361,29 @@ def test_wrong_options_are_refused_by_name(changes: dict[str, Any], message: str
         make(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lease": float("nan")}, "--lease nan: a lease lasts 0.5 to 300 seconds"),
+        ({"lease": float("inf")}, "--lease inf: a lease lasts"),
+        ({"lease": 0.1}, "--lease 0.1: a lease lasts"),
+        ({"advertise": "a b:1"}, "'a b' is neither a host name nor an address"),
+        ({"advertise": "http://a:1"}, "--advertise"),
+        ({"advertise": ":1"}, "--advertise"),
+    ],
+)
+def test_wrong_options_of_a_node_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(store="postgresql://db/x", node="a", **changes)
+
+
+def test_a_node_may_advertise_names_and_addresses() -> None:
+    for host in ("node-1.example.com", "node_1", "10.0.0.1", "[2001:db8::1]"):
+        made = make(store="postgresql://db/x", node="a", advertise=f"{host}:5671").cluster
+        assert made is not None
+        assert made.advertise == (host.strip("[]"), 5671)
+
+
 def test_key_files_lie_beside_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     rule = {"Name": "a", "Rights": ["Send"], "PrimaryKeyFile": "key.txt", "SecondaryKeyEnv": "KEY"}

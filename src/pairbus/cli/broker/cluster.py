@@ -14,7 +14,8 @@ from pairbus.cli.kit.group import HelpfulGroup
 from pairbus.cli.kit.options import argument, command, json_option, option
 from pairbus.cli.kit.output import show, status, table_lines, terminal_columns
 from pairbus.errors import StorageError, UsageError
-from pairbus.server.cluster.status import STALE_MS, describe
+from pairbus.server.cluster.status import describe, is_reporting
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, REQUEST_NONE
 
 if TYPE_CHECKING:
     from pairbus.storage.table.ports import DatabaseCopies, LeaseTable, NodeEntry, NodeTable, Ownership
@@ -60,7 +61,8 @@ Examples:
 
 \b
 Drain a node before you stop its machine: it gives the namespace up, relays, and takes no part until --undo, also after a restart.
-Exit codes: 0 done, 1 there is no such node, or the namespace has no other node, 2 wrong usage, 3 the database cannot be reached
+The only node is not drained without --force, and a node that runs is not forgotten.
+Exit codes: 0 done, 1 there is no such node, it runs (--forget), or no other node took the namespace, 2 wrong usage, 3 the database cannot be reached
 or refused.
 """
 
@@ -89,6 +91,7 @@ class DrainFlags(MoveFlags):
     node: str = argument(metavar="NODE")
     undo: bool = option("Let the node take part again.", False)
     forget: bool = option("Remove a node that is gone for good from the list.", False)
+    force: bool = option("Drain the only node too: nobody serves the namespace then.", False)
 
 
 class Tables:
@@ -165,19 +168,13 @@ def show_status(flags: ClusterFlags) -> int:
 @command(MoveFlags, MOVE_EXAMPLES, group=cluster)
 def move(flags: MoveFlags) -> int:
     """Give the namespace to another node."""
-    from pairbus.storage.table.ports import REQUEST_MOVE
-
     with _tables(flags) as tables:
         owner, nodes = tables.state()
         if not owner.owner or owner.remaining_ms <= 0:
             click.echo(f"pairbus: no node owns {flags.namespace}: there is nothing to move", err=True)
             return EXIT_NO
-        others = [one for one in nodes if one.node != owner.owner and one.age_ms < STALE_MS and not one.asked]
-        if not others:
-            click.echo(
-                f"pairbus: {owner.owner} is the only node of {flags.namespace} that takes part: start another one first",
-                err=True,
-            )
+        if not _others(nodes, owner.owner):
+            click.echo(f"pairbus: {_only(owner.owner, flags.namespace)}", err=True)
             return EXIT_NO
         tables.nodes.ask(owner.owner, REQUEST_MOVE)
         return _await_owner(flags, tables, owner)
@@ -186,12 +183,16 @@ def move(flags: MoveFlags) -> int:
 @command(DrainFlags, DRAIN_EXAMPLES, group=cluster)
 def drain(flags: DrainFlags) -> int:
     """Take a node out of service, or back into it."""
-    from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_NONE
-
-    if flags.undo and flags.forget:
-        raise UsageError("--undo and --forget exclude each other")
+    if flags.undo + flags.forget + flags.force > 1:
+        raise UsageError("--undo, --forget and --force exclude each other")
     with _tables(flags) as tables:
-        owner, _ = tables.state()
+        owner, nodes = tables.state()
+        is_owner = owner.owner == flags.node and owner.remaining_ms > 0
+        is_last = is_owner and not _others(nodes, flags.node)
+        reason = _why_not(flags, nodes, is_last)
+        if reason:
+            click.echo(f"pairbus: {reason}", err=True)
+            return EXIT_NO
         if flags.forget:
             is_there = tables.nodes.forget(flags.node)
         else:
@@ -202,11 +203,31 @@ def drain(flags: DrainFlags) -> int:
                 err=True,
             )
             return EXIT_NO
-        if flags.undo or flags.forget or owner.owner != flags.node:
+        if flags.undo or flags.forget or not is_owner or is_last:
             done = "takes part again" if flags.undo else "is forgotten" if flags.forget else "takes no part"
+            if is_last and not flags.undo:
+                done += f": nobody serves {flags.namespace} until another node starts or `pairbus cluster drain {flags.node} --undo`"
             show({"node": flags.node, "done": done}, flags.as_json, f"{flags.node} {done}")
             return EXIT_DONE
         return _await_owner(flags, tables, owner)
+
+
+def _others(nodes: list[NodeEntry], node: str) -> list[NodeEntry]:
+    """The nodes that would take the namespace from this one."""
+    return [one for one in nodes if one.node != node and is_reporting(one) and one.asked != REQUEST_DRAIN]
+
+
+def _only(node: str, namespace: str) -> str:
+    return f"{node} is the only node of {namespace} that takes part: start another one first"
+
+
+def _why_not(flags: DrainFlags, nodes: list[NodeEntry], is_last: bool) -> str:
+    """Why a node is not drained or forgotten; empty: it is."""
+    if flags.forget and any(one.node == flags.node and is_reporting(one) for one in nodes):
+        return f"{flags.node} runs: it would be on the list again in a second; stop it first"
+    if is_last and not flags.undo and not flags.forget and not flags.force:
+        return f"{_only(flags.node, flags.namespace)}, or give --force, and nobody serves {flags.namespace} until --undo"
+    return ""
 
 
 def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
@@ -218,11 +239,8 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
 
     with status(f"waiting for another node to serve {flags.namespace} …"):
         is_done = _wait(is_served, flags.timeout)
-    if not is_done:
-        click.echo(
-            f"pairbus: no other node served {flags.namespace} within {flags.timeout:g} s; `pairbus cluster status` shows the nodes",
-            err=True,
-        )
+    if not is_done or found[0].owner == before.owner:  # nobody else was there, so the former owner came back
+        click.echo(f"pairbus: {_not_moved(flags, found[0], before)}", err=True)
         return EXIT_NO
     owner = found[0]
     show(
@@ -231,6 +249,17 @@ def _await_owner(flags: MoveFlags, tables: Tables, before: Ownership) -> int:
         f"{owner.owner} owns {flags.namespace} now (epoch {owner.epoch}); before: {before.owner}",
     )
     return EXIT_DONE
+
+
+def _not_moved(flags: MoveFlags, owner: Ownership, before: Ownership) -> str:
+    head = f"no other node took {flags.namespace} in time"
+    shows = "`pairbus cluster status` shows the nodes"
+    if isinstance(flags, DrainFlags):
+        undo = f"`pairbus cluster drain {flags.node} --undo` lets it serve again"
+        return f"{head}, and {flags.node} takes no part any more; {undo}; {shows}"
+    if owner.owner == before.owner and owner.epoch != before.epoch:
+        return f"{head}: {owner.owner} serves it again (epoch {owner.epoch}); {shows}"
+    return f"{head} ({flags.timeout:g} s); {shows}"
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:

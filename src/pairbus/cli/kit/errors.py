@@ -27,7 +27,9 @@ CERTIFICATE: Final = (
     "(--ca-file), see docs/how-to/use-tls.md"
 )
 KEY: Final = "the key was refused: check the key and its rights in the connection string"
-REFUSED_STATUSES: Final = frozenset({401, 403})
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+"""Answers about a key, and about limits: the service says in a sentence which."""
 _CERTIFICATE_CLASSES: Final = frozenset({"SSLCertVerificationError"})
 _KEY_CLASSES: Final = frozenset(
     {"ClientAuthenticationError", "ServiceBusAuthenticationError", "ServiceBusAuthorizationError"}
@@ -89,15 +91,23 @@ def way_out(error: BaseException) -> str | None:
     names.update(match.group(1) for match in _TRACE_LINE.finditer(str(error)))
     if names & _CERTIFICATE_CLASSES:
         return CERTIFICATE
-    if names & _KEY_CLASSES or any(
-        getattr(cause, "status_code", None) in REFUSED_STATUSES for cause in chain
-    ):
+    if names & _KEY_CLASSES or any(_is_about_the_key(cause) for cause in chain):
         return KEY
     if names & _REACH_CLASSES or any(isinstance(cause, ConnectionError) for cause in chain):
         reasons = [cause.strerror for cause in chain if isinstance(cause, OSError) and cause.strerror]
         why = f" ({reasons[-1]})" if reasons else ""
         return f"the namespace could not be reached{why}: is it running, and does the connection string name its address?"
     return None
+
+
+def _is_about_the_key(error: BaseException) -> bool:
+    status = getattr(error, "status_code", None)
+    return status == UNAUTHORIZED or (status == FORBIDDEN and not _has_sentence(error))
+
+
+def _has_sentence(error: BaseException) -> bool:
+    response = getattr(error, "response", None)
+    return response is not None and _DETAIL.search(response.text()) is not None
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

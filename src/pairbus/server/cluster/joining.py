@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pairbus.errors import StoreUnavailable, UsageError
 from pairbus.server.cluster.node import ROOT_KEY
-from pairbus.server.cluster.status import STALE_MS
+from pairbus.server.cluster.status import is_reporting
 from pairbus.server.config.addresses import is_loopback, parse_address
 from pairbus.server.ready import connection_string
 
@@ -36,7 +36,7 @@ def joined_connection_string(
             f"{namespace} was never served from this database: start a node with `pairbus serve --store …`"
         )
     wanted = [node for node in nodes if only in (None, node.node)]
-    reporting = [node for node in wanted if node.age_ms < STALE_MS]
+    reporting = [node for node in wanted if is_reporting(node)]
     chosen = reporting or wanted
     addresses = [parse_address(node.address, f"the address of {node.node}") for node in chosen]
     if not all(is_loopback(host) for host, _ in addresses):

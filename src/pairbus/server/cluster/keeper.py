@@ -6,15 +6,17 @@ is never held during a call to the database.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StorageError
 from pairbus.server.cluster.lease import Lease, LeaseCall, LeaseState
+from pairbus.server.cluster.status import STOPPED
 from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, ShardMoved
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 REPORT_SECONDS: Final = 1.0
 """How often a node reports itself and reads what is asked of it."""
+_LEASE: Final = "lease"
+_REPORT: Final = "nodes"
 JOIN_SECONDS_MAX: Final = 2.0
 """How long a stop waits for a call under way. The thread ends with the process at the latest."""
 
@@ -104,7 +108,9 @@ class LeaseKeeper:
         self._answered_ns = clock_ns()
         self._reported_ns = 0
         self._reported_state = ""
-        self._failure = ""
+        self._failures = {_LEASE: "", _REPORT: ""}
+        """What is wrong with each of the two connections; empty: nothing."""
+        self._is_doubled = False
         self._moved: ShardMoved | None = None
         self.renewals = self.failures = self.acquisitions = 0
         self._thread = threading.Thread(target=self._run, name=f"{entry.node}-lease", daemon=True)
@@ -120,6 +126,9 @@ class LeaseKeeper:
         if self._thread.ident is not None:
             self._thread.join(JOIN_SECONDS_MAX)
         if not self._thread.is_alive():
+            if self._reported_state and not any(self._failures.values()):
+                with contextlib.suppress(StorageError):
+                    self._nodes.report(replace(self._entry, state=STOPPED))
             self._table.close()
             self._nodes.close()
 
@@ -253,12 +262,10 @@ class LeaseKeeper:
         except StorageError as error:
             with self._condition:
                 lease.unknown(self._clock_ns())
-            self._failed(call.value, error)
+            self._failed(_LEASE, call.value, error)
         else:
             self._answered_ns = self._clock_ns()
-            if self._failure:
-                self._failure = ""
-                logger.info("the database answers again", extra={"event": "cluster.database_back"})
+            self._answered(_LEASE)
         with self._condition:
             self._condition.notify_all()
         return has_woken
@@ -285,15 +292,28 @@ class LeaseKeeper:
         if acquired is not None:
             self.acquisitions += 1
 
-    def _failed(self, call: str, error: StorageError) -> None:
+    def _answered(self, connection: str) -> None:
+        if self._failures[connection]:
+            self._failures[connection] = ""
+            logger.info(
+                "the database answers again",
+                extra={"event": "cluster.database_back", "connection": connection},
+            )
+
+    def _failed(self, connection: str, call: str, error: StorageError) -> None:
         self.failures += 1
-        if str(error) != self._failure:
-            self._failure = str(error)
+        if str(error) != self._failures[connection]:
+            self._failures[connection] = str(error)
             logger.warning(
                 "the database did not answer"
                 if isinstance(error, OutcomeUnknown)
                 else "the database refused",
-                extra={"event": "cluster.database_failed", "call": call, "error": str(error)},
+                extra={
+                    "event": "cluster.database_failed",
+                    "connection": connection,
+                    "call": call,
+                    "error": str(error),
+                },
             )
 
     def _exchange(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
@@ -306,7 +326,30 @@ class LeaseKeeper:
     def _exchange_once(self, done: str, state: str) -> tuple[str, tuple[NodeEntry, ...]]:
         if done:
             self._nodes.answered(self._entry.node, done)
-        return self._nodes.report(replace(self._entry, state=state)), tuple(self._nodes.nodes())
+        known = self._nodes.nodes()
+        mine = replace(self._entry, state=state)
+        asked = self._nodes.report(mine)
+        self._look_for_a_double(known)
+        others = [one for one in known if one.node != mine.node]
+        return asked, tuple(sorted((*others, replace(mine, asked=asked)), key=lambda one: one.node))
+
+    def _look_for_a_double(self, known: Sequence[NodeEntry]) -> None:
+        """Whether another process reports under this node's name. What was there before our first report may be of our former self."""
+        if self._is_doubled or not self._reported_state:
+            return
+        own = self._entry
+        for one in known:
+            if one.node == own.node and one.address != own.address and one.state != STOPPED:
+                self._is_doubled = True
+                logger.error(
+                    "another process reports under the name of this node: give each node a --node of its own",
+                    extra={
+                        "event": "cluster.name_taken",
+                        "node": own.node,
+                        "address": own.address,
+                        "other_address": one.address,
+                    },
+                )
 
     def _look_at_copies(self) -> DatabaseCopies | None:
         """What the owner shows of the database's standbys. Nothing depends on it, so a database that does not tell is not asked again."""
@@ -328,17 +371,19 @@ class LeaseKeeper:
         """Report this node once a second and when its state changes, right after the database has answered."""
         now = self._clock_ns()
         state = self._lease.state(now).value
-        if self._failure or (
-            state == self._reported_state and now - self._reported_ns < REPORT_SECONDS * 1e9
-        ):
+        is_due = now - self._reported_ns >= REPORT_SECONDS * 1e9
+        has_changed = state != self._reported_state and not self._failures[_REPORT]
+        if self._failures[_LEASE] or not (is_due or has_changed):
             return
         done, self._done = self._done, ""
         try:
             asked, known = self._exchange(done, state)
         except StorageError as error:
             self._done = done
-            self._failed("report", error)
+            self._reported_ns = now
+            self._failed(_REPORT, "report", error)
             return
+        self._answered(_REPORT)
         self._reported_ns, self._reported_state = now, state
         copies = self._look_at_copies()
         with self._condition:

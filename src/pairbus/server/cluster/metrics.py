@@ -45,6 +45,11 @@ CLUSTER_METRICS: Final[dict[str, Family]] = {
     ),
     "pairbus_cluster_relayed_connections": (GAUGE, "Connections that are relayed to the owner now.", ()),
     "pairbus_cluster_relayed_connections_total": (COUNTER, "Connections that were relayed.", ()),
+    "pairbus_cluster_relay_failures_total": (
+        COUNTER,
+        "Connections to the owner that this node could not make.",
+        (),
+    ),
     "pairbus_cluster_waiting_connections": (GAUGE, "Connections that wait for an owner.", ()),
 }
 ROLES: Final = ("owner", "relay", "silent")
@@ -79,6 +84,7 @@ def cluster_metrics(
         },
         "pairbus_cluster_relayed_connections": {(): relay.relayed},
         "pairbus_cluster_relayed_connections_total": {(): relay.relayed_total},
+        "pairbus_cluster_relay_failures_total": {(): relay.failed_total},
         "pairbus_cluster_waiting_connections": {(): relay.waiting},
     }
     return metrics_of(CLUSTER_METRICS, values)

@@ -13,20 +13,18 @@ here and compares what is with what should be:
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from pairbus import __version__
 from pairbus.errors import StoreFenced
-from pairbus.form import FORM
 from pairbus.gateway.telemetry.exposition import CONTENT_TYPE, render
 from pairbus.server.clock import BrokerClock, Clock, utc
+from pairbus.server.cluster.health import health_answer, role_of
 from pairbus.server.cluster.keeper import LeaseKeeper, LeaseView, lease_clock_ns
 from pairbus.server.cluster.lease import Lease, LeaseState
 from pairbus.server.cluster.metrics import cluster_metrics
@@ -123,6 +121,8 @@ class Node:
         self._is_stopping = False
         self._owner: tuple[int, str, str] | None = None
         """Epoch, name and address of the owner as last seen; None: unknown."""
+        self._owner_until = 0.0
+        """When the lease that was last seen ends, by the loop's clock."""
         self._state = LeaseState.IDLE
         self._silent_since: float | None = None
         self._was_cut = False
@@ -254,26 +254,16 @@ class Node:
     def health(self, target: str) -> tuple[int, str, bytes]:
         """See ``relay.Host``."""
         if target.endswith("/metrics"):
-            return int(HTTPStatus.OK), CONTENT_TYPE, render(self.metrics()).encode()
-        role = self.role()
-        is_fit = role == "owner" if target.endswith("/owner") else role in ("owner", "relay")
-        body = {
-            "status": "healthy" if is_fit else "unhealthy",
-            "namespace": self._options.namespace,
-            "version": __version__,
-            "form": FORM.name,
-            "compiled": list(FORM.parts),
-            **self._standing(role),
-        }
-        status = HTTPStatus.OK if is_fit else HTTPStatus.SERVICE_UNAVAILABLE
-        return int(status), "application/json", json.dumps(body).encode() + b"\n"
+            return 200, CONTENT_TYPE, render(self.metrics()).encode()
+        role, reason = self._role_and_reason()
+        return health_answer(target, role, self._options.namespace, self._standing(role), reason)
 
     def role(self) -> str:
         """``owner``, ``relay``, or ``silent``: no client is served through this node now."""
-        route = self.route()
-        if route.kind is RouteKind.LOCAL:
-            return "owner"
-        return "relay" if route.kind is RouteKind.RELAY else "silent"
+        return self._role_and_reason()[0]
+
+    def _role_and_reason(self) -> tuple[str, str]:
+        return role_of(self.route(), self._relay.reach, self._loop.time() >= self._owner_until)
 
     def _standing(self, role: str) -> dict[str, str]:
         owner = self._owner
@@ -357,10 +347,13 @@ class Node:
 
     def _see_owner(self, view: LeaseView) -> None:
         owner = self._owner_of(view)
+        if view.ownership is not None:
+            self._owner_until = self._loop.time() + (view.ownership.remaining_ms - view.lag_ms) / 1000
         if owner is None or owner == self._owner:
             return
         before, self._owner = self._owner, owner
-        self._relay.owner_changed()
+        is_relaying = owner[1] != self._cluster.node and owner[2] != self._advertised
+        self._relay.owner_changed(owner[2] if is_relaying else "")
         if before is None or before[:2] != owner[:2]:
             self._owner_changes += 1
             logger.info(

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, cast
 
-from pairbus.server.config.addresses import format_address, is_loopback, parse_address
+from pairbus.server.cluster.reach import OwnerReach, connect
+from pairbus.server.config.addresses import format_address, is_loopback
 from pairbus.server.layers.detect import PREFIX_BYTES_MAX, WireProtocol, detect_protocol
 from pairbus.server.layers.http import plain_text_refusal
 from pairbus.server.sockets.transports import limit_reads
@@ -39,7 +40,6 @@ HEAD_BYTES_MAX: Final = 8 * 1024
 READ_BYTES: Final = 128 * 1024
 BUFFERED_BYTES_MAX: Final = 256 * 1024
 """Unwritten bytes in one direction of a relayed connection, above which the other side is not read."""
-CONNECT_SECONDS_MAX: Final = 3.0
 SWEEP_SECONDS: Final = 0.1
 HEALTH_PATHS: Final = ("/health", "/health/owner", "/health/metrics")
 HEALTH_STARTS: Final = (b"GET /health", b"HEAD /health")
@@ -85,6 +85,8 @@ class RelayStatistics:
     waiting: int
     """Connections that wait for their first bytes or for an owner."""
     relayed_total: int
+    failed_total: int
+    """Connections to the owner that could not be made."""
     refused_by_reason: dict[str, int]
 
 
@@ -111,6 +113,7 @@ class Relay:
         self._relayed_total = 0
         self._refused: dict[str, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
+        self.reach = OwnerReach()
 
     def entrance(self, *, http_only: bool) -> Entrance:
         """The protocol of a connection that was just accepted."""
@@ -121,11 +124,16 @@ class Relay:
             relayed=len(self._pipes),
             waiting=len(self._entrances),
             relayed_total=self._relayed_total,
+            failed_total=self.reach.failures,
             refused_by_reason=dict(sorted(self._refused.items())),
         )
 
-    def owner_changed(self) -> None:
-        """Cut what was relayed to the former owner, so that clients come back, and look again where waiting connections go."""
+    def owner_changed(self, address: str) -> None:
+        """Cut what was relayed to the former owner, so that clients come back, and look again where waiting connections go.
+
+        ``address``: of the owner to relay to; empty: there is none, or this node is it.
+        """
+        self.reach.aim(address)
         self.cut_relayed()
         self.reroute()
 
@@ -140,6 +148,7 @@ class Relay:
 
     def close(self) -> None:
         """Cut everything."""
+        self.reach.close()
         self.cut_relayed()
         for entrance in list(self._entrances):
             entrance.refuse("stopped")
@@ -300,13 +309,13 @@ class Entrance(asyncio.Protocol):
             return False
         if b"\r\n\r\n" not in self._first and len(self._first) < HEAD_BYTES_MAX:
             return True
+        self._relay.left(self)  # it does not wait for an owner
         status, kind, body = self._relay.host.health(path)
         reason = "OK" if status == 200 else "Service Unavailable"
         head = (
             f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncache-control: no-store\r\n"
             f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
         )
-        self._relay.left(self)
         assert self._transport is not None, "decide is called with a transport"
         transport, self._transport = self._transport, None
         transport.write(head.encode() + (b"" if line[0] == b"HEAD" else body))
@@ -326,18 +335,17 @@ class Entrance(asyncio.Protocol):
         self._relay.host.adopt(transport, first, http_only=self._http_only, relayed_for=self._relayed_for)
 
     async def _connect(self, address: str) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            host, port = parse_address(address, "the owner's address")
-            async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                upstream, _ = await loop.create_connection(asyncio.Protocol, host, port)
-        except (OSError, TimeoutError):
+            upstream = await connect(address)
+        except OSError as error:
+            self._relay.reach.failed(address, error)
             # The owner may just have gone: wait until it is back or another node has taken over.
             self._connecting = None
             if self._transport is not None:
                 self._transport.resume_reading()
             self._wait()
             return
+        self._relay.reach.connected(address)
         client = self._transport
         self._connecting = None
         if client is None or client.is_closing():

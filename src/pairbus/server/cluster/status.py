@@ -15,6 +15,8 @@ LATE_MS: Final = 5_000
 """A node that has not reported for so long is shown as late: what it last said of itself may be over."""
 STALE_MS: Final = 10_000
 """A node that has not reported for so long is shown as gone."""
+STOPPED: Final = "stopped"
+"""The state that a node reports at last, when it is stopped in an orderly way."""
 
 
 def describe(
@@ -45,15 +47,22 @@ def describe(
     }
 
 
+def is_reporting(node: NodeEntry) -> bool:
+    """Whether a node runs, as far as the database knows."""
+    return node.age_ms < STALE_MS and node.state != STOPPED
+
+
 def _state(node: NodeEntry) -> str:
+    if node.state == STOPPED:
+        return STOPPED
     if node.age_ms >= STALE_MS:
         return "gone"
     return "late" if node.age_ms >= LATE_MS else node.state
 
 
 def _role(node: NodeEntry, owner: str) -> str | None:
-    if node.age_ms >= LATE_MS:
-        return None
+    if node.age_ms >= LATE_MS or node.state == STOPPED or not owner:
+        return None  # who relays relays to an owner
     return "owner" if node.node == owner else "relay"
 
 

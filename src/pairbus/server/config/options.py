@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -35,6 +36,7 @@ STORE_MB_MIN: Final = 64
 LEASE_SECONDS_MIN: Final = 0.5
 LEASE_SECONDS_MAX: Final = 300.0
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 
 
@@ -259,7 +261,15 @@ def _cluster_options(given: ServeSettings) -> ClusterOptions | None:
         raise UsageError(
             f"--advertise {given.advertise}: the other nodes cannot connect to this; name a host or an address of this machine"
         )
+    if advertise is not None and not _HOST.fullmatch(advertise[0]):
+        raise UsageError(
+            f"--advertise {given.advertise!r}: {advertise[0]!r} is neither a host name nor an address"
+        )
     lease = LEASE_SECONDS_DEFAULT if given.lease is None else given.lease
+    if not math.isfinite(lease):
+        raise UsageError(
+            f"--lease {lease}: a lease lasts {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g} seconds"
+        )
     return ClusterOptions(
         node=given.node if given.node is not None else socket.gethostname(),
         advertise=advertise,

@@ -143,7 +143,7 @@ class LeaseTable(Protocol):
     def move_away(self, epoch: int, target: str) -> bool:
         """Mark the shard as moved to ``target``; False: the shard has another epoch, or the lease was given back: nothing was changed.
 
-        In one transaction with the check of the epoch. The epoch grows, so whoever owned the shard is fenced, and nobody takes it
+        In one transaction with the check of the epoch. The epoch grows, so the former owner of the shard is fenced, and nobody takes it
         again: whichever call of ``acquire`` comes, however long it was on its way.
         """
 

@@ -9,6 +9,7 @@ import pytest
 
 from pairbus.server.cluster.keeper import LeaseKeeper
 from pairbus.server.cluster.lease import NS_PER_MS, Lease, LeaseState
+from pairbus.server.cluster.status import STOPPED
 from pairbus.storage.table.ports import (
     REQUEST_MOVE,
     Acquired,
@@ -90,13 +91,18 @@ class Nodes:
     def __init__(self) -> None:
         self.reported: list[NodeEntry] = []
         self.asked = ""
+        self.fails: Exception | None = None
+        self.other: NodeEntry | None = None
+        """What the table shows instead of the last report."""
 
     def report(self, entry: NodeEntry) -> str:
+        if self.fails is not None:
+            raise self.fails
         self.reported.append(entry)
         return self.asked
 
     def nodes(self) -> list[NodeEntry]:
-        return self.reported[-1:]
+        return self.reported[-1:] if self.other is None else [self.other]
 
     def ask(self, node: str, request: str) -> bool:
         self.asked = request
@@ -239,3 +245,57 @@ def test_a_request_is_seen_with_the_next_report_and_taken_off_when_done(bench: B
     assert bench.keeper.view().asked == ""
     assert [entry.state for entry in bench.keeper.view().nodes] == ["serving"]
     bench.keeper.stop()
+
+
+def events(caplog: pytest.LogCaptureFixture, *names: str) -> list[str]:
+    found = (str(getattr(one, "event", "")) for one in list(caplog.records))
+    return [name for name in found if name in names]
+
+
+def test_a_node_list_that_cannot_be_written_is_told_once_although_the_lease_is_answered(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    told = ("cluster.database_failed", "cluster.database_back")
+    bench.nodes.fails = OutcomeUnknown("too many connections")
+    bench.serve()
+    for number in range(4):
+        bench.advance(1_100)
+        bench.until(lambda number=number: bench.keeper.failures > number)  # type: ignore[misc]
+    renewals = bench.keeper.renewals
+    bench.advance(200)
+    bench.until(lambda: bench.keeper.renewals > renewals)
+    assert events(caplog, *told) == ["cluster.database_failed"]
+    bench.nodes.fails = None
+    bench.advance(1_100)
+    bench.until(lambda: bool(bench.nodes.reported))
+    bench.until(lambda: events(caplog, *told)[1:] == ["cluster.database_back"])
+    bench.keeper.stop()
+
+
+def test_a_node_that_is_stopped_says_so_at_last(bench: Bench) -> None:
+    bench.serve()
+    bench.until(lambda: bool(bench.nodes.reported))
+    bench.keeper.stop()
+    assert bench.nodes.reported[-1].state == STOPPED
+
+
+def test_a_second_process_of_the_same_name_is_told_of_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is there before the first report may be of this node itself, before a restart."""
+    other = NodeEntry(node="here", address="elsewhere:2", state="idle", version="1")
+    bench.nodes.reported.append(other)
+    bench.serve()
+    bench.advance(1_100)
+    bench.until(lambda: len(bench.nodes.reported) > 2)
+    assert events(caplog, "cluster.name_taken") == []
+    bench.nodes.other = other  # it reports again
+    for _ in range(2):
+        count = len(bench.nodes.reported)
+        bench.advance(1_100)
+        bench.until(lambda count=count: len(bench.nodes.reported) > count)  # type: ignore[misc]
+    bench.until(lambda: bool(events(caplog, "cluster.name_taken")))
+    bench.keeper.stop()
+    assert events(caplog, "cluster.name_taken") == ["cluster.name_taken"]
+    assert [one.address for one in bench.keeper.view().nodes] == ["here:1"]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from pairbus.server.cluster.health import role_of
 from pairbus.server.cluster.relay import BUFFERED_BYTES_MAX, MARK, Relay, Route, RouteKind
 from pairbus.server.sockets.accepting import Acceptor
 from pairbus.server.sockets.registry import bind_all
@@ -42,6 +43,8 @@ class Host:
         self.now = Route(RouteKind.CLOSE)
         self.adopted: list[tuple[bytes, bool, str | None]] = []
         self.servers: list[Served] = []
+        self.relay: Relay | None = None
+        self.waiting = -1
 
     def route(self) -> Route:
         return self.now
@@ -57,6 +60,8 @@ class Host:
         served.data_received(first)
 
     def health(self, target: str) -> tuple[int, str, bytes]:
+        assert self.relay is not None
+        self.waiting = self.relay.statistics().waiting
         return 503 if target.endswith("/owner") else 200, "application/json", b'{"role": "relay"}\n'
 
 
@@ -71,6 +76,7 @@ class Node:
             first_bytes_seconds=SECONDS_MAX,
             wait_seconds=wait_seconds,
         )
+        self.host.relay = self.relay
         sock = bind_all("127.0.0.1", 0)[0]
         self.port = sock.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
@@ -193,7 +199,7 @@ async def test_relayed_connections_are_cut_when_the_owner_changes(pair: tuple[No
     reader, _writer = await relay.connect(AMQP)
     await soon(reader.readexactly(len(AMQP) + 2))
     relay.host.now = Route(RouteKind.CLOSE)
-    relay.relay.owner_changed()
+    relay.relay.owner_changed("")
     assert await is_closed(reader)
     assert relay.relay.statistics().relayed == 0
 
@@ -225,7 +231,7 @@ async def test_a_connection_waits_for_an_owner_that_is_about_to_be(nodes: Callab
     reader, _ = await node.connect(AMQP)
     await until(lambda: node.relay.statistics().waiting == 1)
     node.host.now = Route(RouteKind.LOCAL)
-    node.relay.owner_changed()
+    node.relay.owner_changed("")
     assert await soon(reader.readexactly(len(AMQP) + 2)) == b"<" + AMQP + b">"
     assert node.relay.statistics().waiting == 0
 
@@ -239,6 +245,40 @@ async def test_a_connection_to_an_owner_that_has_died_waits_for_the_next_one(
     await until(lambda: any(one.is_waiting for one in relay.relay._entrances))
     relay.host.now = Route(RouteKind.LOCAL)
     assert await soon(reader.readexactly(len(AMQP) + 2)) == b"<" + AMQP + b">"
+
+
+async def test_a_relay_knows_that_the_owner_cannot_be_reached_and_when_it_can_again(
+    pair: tuple[Node, Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    relay, owner = pair
+    reach = relay.relay.reach
+    owner.close()
+    relay.relay.owner_changed(owner.address)  # no client comes: it looks by itself
+    await until(lambda: relay.relay.statistics().failed_total == 1)
+    route = relay.host.now
+    role, reason = role_of(route, reach, False)
+    assert role == "silent"
+    assert owner.address in reason
+    _, writer = await relay.connect(AMQP)
+    await until(lambda: relay.relay.statistics().failed_total > 3)
+    told = [one for one in caplog.records if getattr(one, "event", "") == "cluster.relay_failed"]
+    assert len(told) == 1  # once for each reason
+    host, port = owner.address.split(":")
+    listener = await asyncio.start_server(lambda *_: None, host, int(port))
+    await until(lambda: not reach.failure)
+    assert role_of(route, reach, False) == ("relay", "")
+    assert role_of(route, reach, True)[0] == "silent"
+    writer.close()
+    listener.close()
+
+
+async def test_an_address_that_is_none_is_a_failure_like_others(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    node.relay.owner_changed("a b:1")
+    await until(lambda: bool(node.relay.reach.failure))
+    node.relay.owner_changed("")
+    assert role_of(Route(RouteKind.WAIT), node.relay.reach, False) == ("silent", "")
+    assert node.relay.reach.failure == ""
 
 
 async def test_a_connection_waits_only_for_so_long(nodes: Callable[..., Node]) -> None:
@@ -271,6 +311,7 @@ async def test_every_node_answers_for_its_own_health(
     writer.write(b"\r\n")
     head, _, body = (await soon(reader.read())).partition(b"\r\n\r\n")
     assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert node.host.waiting == 0  # whoever asks for it does not wait for an owner
     assert json.loads(body) == {"role": "relay"}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pairbus.server.cluster.status import LATE_MS, STALE_MS, describe
+from dataclasses import replace
+
+from pairbus.server.cluster.status import LATE_MS, STALE_MS, STOPPED, describe, is_reporting
 from pairbus.storage.table.ports import DatabaseCopies, NodeEntry, Ownership, StandbyEntry
 
 
@@ -30,7 +32,14 @@ def test_owner_relay_and_a_node_that_is_gone() -> None:
 def test_a_lease_that_has_ended_has_no_owner() -> None:
     found = describe("contoso", Ownership(3, "a", "a:5671", -5), [node("a")], None)
     assert (found["owner"], found["address"], found["lease_seconds_left"]) == (None, None, 0)
-    assert found["nodes"][0]["role"] == "relay"
+    assert found["nodes"][0]["role"] is None  # there is nobody to relay to
+
+
+def test_a_node_that_was_stopped_is_shown_so_and_does_not_count() -> None:
+    stopped = replace(node("b"), state=STOPPED)
+    found = describe("contoso", Ownership(3, "a", "a:5671", 1_940), [node("a"), stopped], None)
+    assert [(one["role"], one["state"]) for one in found["nodes"]] == [("owner", "idle"), (None, "stopped")]
+    assert [is_reporting(one) for one in (node("a"), stopped, node("c", STALE_MS))] == [True, False, False]
 
 
 def test_standbys_are_shown_as_far_as_the_role_may_see_them() -> None:

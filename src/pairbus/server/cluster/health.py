@@ -1,0 +1,48 @@
+"""What a node of a cluster answers to ``/health``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from pairbus import __version__
+from pairbus.form import FORM
+from pairbus.server.cluster.relay import RouteKind
+
+if TYPE_CHECKING:
+    from pairbus.server.cluster.reach import OwnerReach
+    from pairbus.server.cluster.relay import Route
+
+
+def role_of(route: Route, reach: OwnerReach, is_lease_over: bool) -> tuple[str, str]:
+    """What a node is, and why if it is ``silent`` although it knows of another node that was the owner."""
+    if route.kind is not RouteKind.RELAY:
+        return ("owner" if route.kind is RouteKind.LOCAL else "silent"), ""
+    if reach.failure:
+        return "silent", f"the owner at {route.address} cannot be reached: {reach.failure}"
+    if is_lease_over:
+        return (
+            "silent",
+            "the last lease that this node knows of has ended, and the database tells of no other",
+        )
+    return "relay", ""
+
+
+def health_answer(
+    target: str, role: str, namespace: str, standing: Mapping[str, str], reason: str
+) -> tuple[int, str, bytes]:
+    """The status, the content type and the body. ``reason``: why no client is served through this node; empty: not known, or one is."""
+    is_fit = role == "owner" if target.endswith("/owner") else role in ("owner", "relay")
+    body = {
+        "status": "healthy" if is_fit else "unhealthy",
+        "namespace": namespace,
+        "version": __version__,
+        "form": FORM.name,
+        "compiled": list(FORM.parts),
+        **standing,
+        **({"reason": reason} if reason else {}),
+    }
+    status = HTTPStatus.OK if is_fit else HTTPStatus.SERVICE_UNAVAILABLE
+    return int(status), "application/json", json.dumps(body).encode() + b"\n"

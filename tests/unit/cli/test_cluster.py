@@ -1,0 +1,121 @@
+"""``pairbus cluster move`` and ``drain`` over tables in memory: what they refuse, and what they say when nobody takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pairbus.cli.broker import cluster as module
+from pairbus.cli.root import root
+from pairbus.server.cluster.status import STALE_MS, STOPPED
+from pairbus.storage.table.ports import REQUEST_DRAIN, REQUEST_MOVE, NodeEntry, Ownership
+
+
+def node(name: str, *, age_ms: int = 0, state: str = "idle", asked: str = "") -> NodeEntry:
+    return NodeEntry(node=name, address=f"{name}:1", state=state, version="1", age_ms=age_ms, asked=asked)
+
+
+class Fake:
+    """A cluster whose owner gives the namespace up when it is asked, and then ``taker`` takes it."""
+
+    def __init__(self, *nodes: NodeEntry, taker: str) -> None:
+        self.entries = {one.node: one for one in nodes}
+        self.owner = Ownership(1, "a", "a:1", 2_000)
+        self.taker = taker
+        self.lease = self.nodes = self
+        self.requests: list[tuple[str, str]] = []
+
+    def state(self) -> tuple[Ownership, list[NodeEntry]]:
+        return self.owner, list(self.entries.values())
+
+    def look(self) -> Ownership:
+        return self.owner
+
+    def ask(self, name: str, request: str) -> bool:
+        self.requests.append((name, request))
+        if name not in self.entries:
+            return False
+        self.entries[name] = replace(self.entries[name], asked=request)
+        if request:
+            self.owner = Ownership(
+                2 if self.taker else 1, self.taker, f"{self.taker}:1" if self.taker else "", 2_000
+            )
+        return True
+
+    def forget(self, name: str) -> bool:
+        return self.entries.pop(name, None) is not None
+
+
+def run(monkeypatch: pytest.MonkeyPatch, fake: Fake, *words: str) -> Result:
+    @contextmanager
+    def tables(_: object) -> Iterator[Fake]:
+        yield fake
+
+    monkeypatch.setattr(module, "_tables", tables)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0)
+    store = ("--store", "postgresql://x/y", "--namespace", "contoso")
+    return CliRunner().invoke(root, ["cluster", *words, *store], standalone_mode=False)
+
+
+def test_a_move_that_another_node_took_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, Fake(node("a"), node("b"), taker="b"), "move")
+    assert result.return_value == 0
+    assert result.stdout == "b owns contoso now (epoch 2); before: a\n"
+
+
+def test_a_move_after_which_the_former_owner_serves_again_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(node("a"), node("b"), taker="a")  # b reports, and does not take it
+    result = run(monkeypatch, fake, "move")
+    assert result.return_value == 1
+    assert "no other node took contoso in time: a serves it again (epoch 2)" in result.stderr
+    assert result.stdout == ""
+    assert fake.requests == [("a", REQUEST_MOVE)]
+
+
+def test_a_move_that_nobody_takes_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, Fake(node("a"), node("b"), taker=""), "move", "--timeout", "0")
+    assert result.return_value == 1
+    assert "no other node took contoso in time" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("move",), ("drain", "a")])
+@pytest.mark.parametrize(
+    "other", [node("b", age_ms=STALE_MS), node("b", state=STOPPED), node("b", asked=REQUEST_DRAIN), None]
+)
+def test_the_only_node_that_takes_part_keeps_the_namespace(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], other: NodeEntry | None
+) -> None:
+    fake = Fake(node("a"), *([] if other is None else [other]), taker="")
+    result = run(monkeypatch, fake, *words)
+    assert result.return_value == 1
+    assert "a is the only node of contoso that takes part: start another one first" in result.stderr
+    assert fake.requests == []
+
+
+def test_the_only_node_is_drained_by_force_and_the_way_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(node("a"), taker="")
+    result = run(monkeypatch, fake, "drain", "a", "--force")
+    assert result.return_value == 0
+    assert fake.requests == [("a", REQUEST_DRAIN)]
+    assert "nobody serves contoso" in result.stdout
+    assert "drain a --undo" in result.stdout
+
+
+def test_a_drain_that_nobody_took_over_tells_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, Fake(node("a"), node("b"), taker=""), "drain", "a", "--timeout", "0")
+    assert result.return_value == 1
+    assert "no other node took contoso in time, and a takes no part any more" in result.stderr
+    assert "--undo" in result.stderr
+
+
+def test_a_node_that_runs_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(node("a"), node("b"), node("c", state=STOPPED), taker="")
+    result = run(monkeypatch, fake, "drain", "b", "--forget")
+    assert result.return_value == 1
+    assert "b runs" in result.stderr
+    assert run(monkeypatch, fake, "drain", "c", "--forget").return_value == 0
+    assert set(fake.entries) == {"a", "b"}
