@@ -131,7 +131,7 @@ class RepairFlags(DataFlags):
 
 @command(DataFlags, CHECK_EXAMPLES, group=store)
 def check(flags: DataFlags) -> int:
-    """Verify every frame and show the messages of each entity. Changes nothing."""
+    """Verify every frame and show the messages of each entity, deferred ones apart from active ones. Changes nothing."""
     from pairbus.errors import StoreCorrupt
     from pairbus.server.offline.namespace import verify
 

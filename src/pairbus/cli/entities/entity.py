@@ -134,7 +134,10 @@ class DeleteFlags(NamespaceFlags):
     group=entity,
 )
 def list_entities(flags: ListFlags) -> None:
-    """List queues and topics; with a topic's PATH its subscriptions, with a subscription's its rules."""
+    """List queues and topics; with a topic's PATH its subscriptions, with a subscription's its rules.
+
+    Active messages include deferred ones, as on Service Bus.
+    """
     rows = _run(flags, flags.path, lambda client: rows_of(client, flags.path))
     show(rows, flags.as_json, table_lines(rows, ROW_ORDER, terminal_columns()) if rows else ())
     if not rows and not flags.as_json:
@@ -148,7 +151,7 @@ def list_entities(flags: ListFlags) -> None:
     group=entity,
 )
 def show_entity(flags: ShowFlags) -> None:
-    """Show the settings and counts of PATH."""
+    """Show the settings and counts of PATH. Active messages include deferred ones, as on Service Bus."""
     target = find_target(flags.path)
     kind, properties, counts = _run(flags, flags.path, lambda client: read_entity(client, target))
     row = {"path": flags.path, "kind": kind, **displayable(properties), **displayable(counts)}

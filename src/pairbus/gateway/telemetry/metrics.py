@@ -22,7 +22,11 @@ THE_REST: Final = "…"
 
 METRICS: Final[dict[str, Family]] = {
     "pairbus_entities": (GAUGE, "Entities by kind.", ("kind",)),
-    "pairbus_messages": (GAUGE, "Messages by entity and state.", ("entity", "state")),
+    "pairbus_messages": (
+        GAUGE,
+        "Messages by entity and state. Deferred ones have a state of their own; the management API counts them as active.",
+        ("entity", "state"),
+    ),
     "pairbus_entity_bytes": (GAUGE, "Bytes held against an entity's size quota.", ("entity",)),
     "pairbus_entity_bytes_max": (GAUGE, "An entity's size quota in bytes.", ("entity",)),
     "pairbus_operations_total": (
