@@ -74,7 +74,7 @@ def test_a_good_day_passes_in_every_line() -> None:
         ({"courses": (replace(GOOD, pings=0),)}, "pings"),
         ({"courses": (replace(GOOD, pings=28),)}, "pings"),
         ({"courses": (replace(GOOD, recovered_ms=None),)}, "failback"),
-        ({"courses": (replace(GOOD, recovered_ms=79_100),)}, "failback"),
+        ({"courses": (replace(GOOD, recovered_ms=94_100),)}, "failback"),
         ({"probes": (probe(1, arrived_ms=200_000),)}, "drain"),
         ({"probes": (probe(1, arrived_ms=None, copies=set(), waits_in="b/0"),)}, "drain"),
         ({"probes": (probe(1, arrived_ms=None, copies=set()),)}, "lost"),
