@@ -110,3 +110,35 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
     assert ended(*typed) == roots.EXIT_USAGE
 
     assert f"Did you mean {meant}?" in capsys.readouterr().err
+
+
+REQUIRED = {
+    (path, parameter.opts[0]): parameter
+    for path, command in ALL.items()
+    for parameter in command.params
+    if isinstance(parameter, click.Option) and parameter.required
+}
+
+
+@pytest.mark.parametrize(("path", "name"), REQUIRED)
+def test_a_required_option_that_is_missing_is_named(
+    path: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With everything else that the command needs, and nothing from the environment."""
+    for parameter in REQUIRED.values():
+        monkeypatch.delenv(str(parameter.envvar), raising=False)
+    words = path.split()[1:]
+    for other in ALL[path].params:
+        if isinstance(other, click.Argument) and other.required:
+            words.append("name")
+        elif isinstance(other, click.Option) and other.required and other.opts[0] != name:
+            words += [other.opts[0], "a=b"]
+
+    result = CliRunner().invoke(roots.root, words, prog_name="pairbus")
+
+    assert result.exit_code == 2, result.output
+    assert f"Missing option '{name}'" in result.output
+
+
+def test_required_options_of_one_and_of_many_values_are_tried() -> None:
+    assert {bool(parameter.multiple) for parameter in REQUIRED.values()} == {False, True}

@@ -80,7 +80,8 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     if settings.pop("is_argument", False):
         return click.Argument([one.name], **settings)
     flag = settings.pop("flag") or "--" + one.name.replace("_", "-")
-    settings["default"] = None if is_many else _default(one.default)
+    if not settings.get("required"):  # click takes a default of None for a value, and then nothing is missing
+        settings["default"] = None if is_many else _default(one.default)
     is_shown = one.default is not False and one.default not in (None, "", ())
     settings["show_default"] = is_shown or "/" in flag
     settings["multiple"] = is_many
