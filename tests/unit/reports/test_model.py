@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from pairbus.cli.reports.cost import cost
 from pairbus.errors import UsageError
 from pairbus.local.options import UpSettings
 from pairbus.pairing.options import SendAvailabilityOptions, milliseconds
+from pairbus.pairing.rules.ping import PingSchedule
 from pairbus.reports.bill import model
 from pairbus.reports.bill.estimate import Scenario, estimate
 from pairbus.reports.bill.money import (
@@ -23,8 +26,8 @@ from pairbus.reports.bill.money import (
     shown,
     total,
 )
-from pairbus.reports.bill.what_if import Settings
-from pairbus.reports.text import duration_ms, duration_text
+from pairbus.reports.bill.what_if import Change, Minute, Recorded, Settings, away_of, replay
+from pairbus.reports.text import duration_ms, duration_text, many
 from pairbus.stage.drill.plan import DrillSettings
 
 
@@ -52,6 +55,67 @@ def test_a_detoured_message_counts_four_operations() -> None:
 def test_a_day_away_makes_1440_pings_and_the_first() -> None:
     assert model.pings(1, model.DAY_MS, model.MINUTE_MS) == 1_440 + 1
     assert model.pings(3, model.DAY_MS, model.MINUTE_MS) == 3 * 1_441
+
+
+LENGTHS = (
+    1, 999, 3_000, 5_000, 5_001, 59_999, 60_000, 65_000, 65_001, 600_000, 605_000, model.HOUR_MS, model.HOUR_MS + 5_000, model.DAY_MS
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("outage_ms", LENGTHS)
+@pytest.mark.parametrize("while_suspect", ["wait", "raise"])
+def test_an_estimate_a_what_if_and_a_client_agree_about_an_outage(
+    outage_ms: int, while_suspect: Literal["wait", "raise"]
+) -> None:
+    """One message a second. The client is the schedule of pings that ships."""
+    failover, ping = 5_000, 60_000
+    scenario = Scenario(
+        queues=0, days=2, outage_ms=outage_ms, rate_per_1000s=1_000_000, entities=3, while_suspect=while_suspect
+    )  # fmt: skip
+    told = estimate(scenario)
+    sends = [Minute(at, 60_000, 60_000) for at in range(0, outage_ms, model.MINUTE_MS)]
+    away = away_of(sends, 3, 0, outage_ms, failover)
+    nothing = Recorded(operations=0, idle_receives=0, pings=0, queues=0)
+    (supposed,) = replay(nothing, Settings(while_suspect=while_suspect), Change(away=(away,))).differences
+    schedule, now = PingSchedule(ping), failover
+    if outage_ms > failover:
+        schedule.start(now)
+        while schedule.next_ms is not None:
+            now = schedule.next_ms
+            schedule.sending(now)
+            schedule.answered(now)
+            if now >= outage_ms:
+                schedule.stop()
+
+    assert told.value("pings") == 3 * schedule.sent == model.pings(3, max(0, outage_ms - failover), ping)
+    assert told.value("messages through the backlog") == supposed.messages
+    assert told.value("sends refused before failover") == supposed.refused
+    assert f"{many(3 * schedule.sent, 'ping')} of 3 entities" in supposed.why
+
+
+def test_an_outage_within_the_failover_interval_sends_nothing_through_the_backlog() -> None:
+    told = estimate(Scenario(days=1, messages=86_400, outage_ms=3_000))
+
+    assert told.value("messages through the backlog") == told.value("pings") == 0
+    assert told.value("looks and renewals of the syphon") == 0
+    assert told.value("operations of direct messages") == 2 * 86_400
+    assert any("failover interval of 5s" in figure.why for figure in told.figures)
+    with pytest.raises(UsageError, match="3h is too long: 1h at most"):
+        Scenario(failover_interval_ms=3 * model.HOUR_MS)
+
+
+def test_the_page_about_cost_has_the_figures_of_the_model() -> None:
+    page = (Path(__file__).parents[3] / "docs/explanation/cost.md").read_text()
+    looks = estimate(Scenario(queues=10, days=1, outage_ms=model.HOUR_MS))
+    away = estimate(Scenario(days=1, outage_ms=model.DAY_MS))
+
+    assert looks.value("looks and renewals of the syphon") == 1_320
+    assert "10 queues and an entity away for an hour: 1,320 |" in page
+    assert away.value("pings") == 1_441
+    assert "an entity away for a day, one a minute: 1,440 and the first |" in page
+    for figure in looks.figures:
+        if figure.name == "looks and renewals of the syphon":
+            assert "1 outage × 120: 59m55s" in figure.why
 
 
 @pytest.mark.parametrize(("size", "billed"), [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (262_144, 4)])

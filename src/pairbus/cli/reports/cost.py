@@ -277,6 +277,7 @@ class WhatIfFlags(UsageFlags):
 def what_if(options: WhatIfFlags) -> None:
     """Replay recorded usage with other settings: how many sends would have waited or failed, how many detoured, and the cost."""
     from pairbus.reports.bill.days import operations_amount
+    from pairbus.reports.bill.estimate import check_failover_interval
     from pairbus.reports.bill.what_if import Change, Replay, Settings, replay
     from pairbus.reports.engines.usage_log import USAGE, usage_range
     from pairbus.reports.views.json import replay_json
@@ -286,6 +287,8 @@ def what_if(options: WhatIfFlags) -> None:
         raise UsageError("--ping-interval must be one second at least")
     before = options.recorded_failover_interval
     after = before if options.failover_interval is None else options.failover_interval
+    check_failover_interval(before)
+    check_failover_interval(after)
     spans = [_span(text) for text in options.away]
     options.check_range()
     pricing = options.pricing(options.unbilled)

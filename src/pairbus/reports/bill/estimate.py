@@ -10,6 +10,7 @@ from pairbus.errors import UsageError
 from pairbus.pairing.options import (
     BACKLOG_QUEUE_COUNT_DEFAULT,
     FAILOVER_INTERVAL_DEFAULT,
+    FAILOVER_INTERVAL_MAX,
     PING_INTERVAL_DEFAULT,
     milliseconds,
 )
@@ -22,7 +23,9 @@ from pairbus.reports.bill.model import (
     IDLE_POLLS_PER_HOUR,
     SECOND_MS,
     WINDOW,
+    begun,
     drain_while_away,
+    failed_over_ms,
     idle_receives,
     pings,
     units,
@@ -70,6 +73,7 @@ class Scenario:
             raise UsageError(
                 f"a ping interval of {duration_text(self.ping_interval_ms)} is too short: one second at least"
             )
+        check_failover_interval(self.failover_interval_ms)
         if (
             min(
                 self.queues,
@@ -85,6 +89,15 @@ class Scenario:
             raise UsageError("an estimate needs numbers that are not negative")
         if self.messages > MESSAGES_MAX:
             raise UsageError(f"{self.messages} messages are too many to be meant")
+
+
+def check_failover_interval(interval_ms: int) -> None:
+    """Raise UsageError for one that no paired client accepts."""
+    longest = milliseconds(FAILOVER_INTERVAL_MAX)
+    if interval_ms > longest:
+        raise UsageError(
+            f"a failover interval of {duration_text(interval_ms)} is too long: {duration_text(longest)} at most"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,38 +227,46 @@ def _outage_figures(scenario: Scenario) -> list[Figure]:
             Figure("messages through the backlog", 0, "no outage"),
         ]
     each = scenario.outage_ms // scenario.outages
-    waiting = min(each, scenario.failover_interval_ms)
-    away = each - waiting
+    interval = scenario.failover_interval_ms
+    waiting = min(each, interval)
+    away = failed_over_ms(each, interval)
     sent, formula = _sends_while_away(scenario)
     raises = scenario.while_suspect == "raise"
     refused = sent * waiting // each if each and raises else 0
-    pinged = (
-        scenario.clients * scenario.outages * pings(scenario.entities, away, scenario.ping_interval_ms)
-        if away
-        else 0
-    )
+    pinged = scenario.clients * scenario.outages * pings(scenario.entities, away, scenario.ping_interval_ms)
+    looks = begun(away, AWAY_INTERVAL_MS)
+    detoured = sent - refused if away else 0
+    short = f"none: an outage of {duration_text(each)} is no longer than the failover interval of {duration_text(interval)}"
+    if raises:
+        refusal = f"{sent:,} × {duration_text(waiting)} of {duration_text(each)}: until the failover interval is over a send fails"
+    elif away:
+        refusal = f"none: a send waits until the failover interval of {duration_text(interval)} is over, and goes to the backlog"
+    else:
+        refusal = f"none: a send waits for the primary, which is back before the failover interval of {duration_text(interval)} is over"
     return [
         Figure(
             "pings",
             pinged,
             f"{many(scenario.entities, 'entity', 'entities')} × {many(scenario.clients, 'client')} × {many(scenario.outages, 'outage')} × (the first + "
-            f"{duration_text(away)} / {duration_text(scenario.ping_interval_ms)})",
+            f"{begun(away, scenario.ping_interval_ms):,}: {duration_text(away)} after failover, one for every {duration_text(scenario.ping_interval_ms)} begun)"
+            if away
+            else short,
         ),
         Figure(
             "looks and renewals of the syphon",
             scenario.outages * drain_while_away(scenario.queues, scenario.entities, scenario.syphons, away),
             f"({many(scenario.queues, 'backlog queue')} + {many(scenario.entities, 'entity', 'entities')}) × {many(scenario.syphons, 'syphon')} × "
-            f"{many(scenario.outages, 'outage')} × {duration_text(away)} / {duration_text(AWAY_INTERVAL_MS)}",
+            f"{many(scenario.outages, 'outage')} × {looks:,}: {duration_text(away)} after failover, one for every {duration_text(AWAY_INTERVAL_MS)} begun"
+            if away
+            else short,
         ),
         Figure("sends during the outage", sent, formula),
         Figure(
             "sends refused before failover",
             refused,
-            f"{sent:,} × {duration_text(waiting)} of {duration_text(each)}: until the failover interval is over a send fails"
-            if raises
-            else f"none: a send waits until the failover interval of {duration_text(waiting)} is over, and goes to the backlog",
+            refusal,
         ),
-        Figure("messages through the backlog", sent - refused, f"{sent:,} − {refused:,}"),
+        Figure("messages through the backlog", detoured, f"{sent:,} − {refused:,}" if away else short),
     ]
 
 

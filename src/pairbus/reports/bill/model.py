@@ -88,11 +88,23 @@ def idle_receives(queues: int, syphons: int, duration_ms: int) -> int:
     return queues * syphons * (duration_ms // (IDLE_POLL_MINUTES * MINUTE_MS))
 
 
-def drain_while_away(queues: int, entities: int, syphons: int, outage_ms: int) -> int:
-    """What a syphon that cannot deliver costs: every 30 s a look into each queue and a renewed lock for each entity."""
-    return syphons * (queues + entities) * (outage_ms // AWAY_INTERVAL_MS) if queues else 0
+def failed_over_ms(outage_ms: int, failover_interval_ms: int) -> int:
+    """How long an entity is failed over in an outage; 0 for an outage that is no longer than the failover interval."""
+    return max(0, outage_ms - failover_interval_ms)
 
 
-def pings(entities: int, outage_ms: int, interval_ms: int) -> int:
-    """The first at failover, then one per interval: 1,440 and the first in a day at one a minute."""
-    return entities * (1 + outage_ms // interval_ms)
+def begun(duration_ms: int, interval_ms: int) -> int:
+    """How many intervals begin in a time."""
+    return -(-duration_ms // interval_ms)
+
+
+def drain_while_away(queues: int, entities: int, syphons: int, away_ms: int) -> int:
+    """What a syphon that cannot deliver costs: for every 30 s begun a look into each queue and a renewed lock for each entity."""
+    return syphons * (queues + entities) * begun(away_ms, AWAY_INTERVAL_MS) if queues else 0
+
+
+def pings(entities: int, away_ms: int, interval_ms: int) -> int:
+    """The first at failover, then one after each interval; the last one finds the entity back. An entity that fails over for a day has
+    1,440 and the first at one a minute; one that does not fail over has none.
+    """
+    return entities * (1 + begun(away_ms, interval_ms)) if away_ms > 0 else 0

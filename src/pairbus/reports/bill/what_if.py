@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from pairbus.errors import UsageError
 from pairbus.pairing.options import FAILOVER_INTERVAL_DEFAULT, PING_INTERVAL_DEFAULT, milliseconds
-from pairbus.reports.bill.model import MINUTE_MS, pings
+from pairbus.reports.bill.model import MINUTE_MS, failed_over_ms, pings
 from pairbus.reports.text import duration_text, many
 
 MINUTES_MAX: Final = 1_000_000
@@ -58,8 +58,12 @@ class Away:
     messages: int
     """After that: these would have gone through the backlog."""
     units: int
-    is_failed_over: bool = True
-    """Whether it lasts longer than the failover interval."""
+    failover_interval_ms: int = 0
+
+    @property
+    def failed_over_ms(self) -> int:
+        """How long the entities are failed over; 0 if it is no longer than the failover interval."""
+        return failed_over_ms(self.end_ms - self.start_ms, self.failover_interval_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +165,7 @@ def away_of(
         early_units=early_units,
         messages=messages,
         units=units,
-        is_failed_over=failover < end_ms,
+        failover_interval_ms=failover_interval_ms,
     )
 
 
@@ -247,7 +251,7 @@ def _ping_interval(recorded: Recorded, before_ms: int, after_ms: int) -> Differe
 
 
 def _away(away: Away, ping_interval_ms: int, while_suspect: Literal["wait", "raise"]) -> Difference:
-    pinged = pings(away.entities, away.end_ms - away.start_ms, ping_interval_ms)
+    pinged = pings(away.entities, away.failed_over_ms, ping_interval_ms)
     name, lasting = "the primary away", f"{duration_text(away.end_ms - away.start_ms)} away"
     pinging = f"{many(pinged, 'ping')} of {many(away.entities, 'entity', 'entities')}"
     if while_suspect == "raise":
@@ -258,7 +262,7 @@ def _away(away: Away, ping_interval_ms: int, while_suspect: Literal["wait", "rai
         )
         return Difference(name, away.messages, away.early_messages, added, why)
     waiting = many(away.early_messages, "recorded send")
-    if not away.is_failed_over:
+    if not away.failed_over_ms:
         why = f"{lasting}, no longer than the failover interval: {waiting} would have waited for the primary, {pinging}"
         return Difference(name, 0, 0, pinged, why)
     messages = away.early_messages + away.messages
