@@ -73,6 +73,9 @@ class Inbox:
     def interrupt(self) -> None:
         self._interrupted.set()
 
+    async def cancel(self, message: BacklogMessage) -> bool:
+        return bool(await self.complete([message]))
+
     async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         try:
             return await self._complete(messages)

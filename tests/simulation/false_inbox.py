@@ -68,6 +68,10 @@ class FalseInbox:
         """End a poll."""
         self._interrupted.set()
 
+    async def cancel(self, message: BacklogMessage) -> bool:
+        """Remove a message whose sender cancelled it."""
+        return bool(await self.complete([message]))
+
     async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """Remove those whose locks hold."""
         kept = await self._reach()

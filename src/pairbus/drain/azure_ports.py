@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,6 +100,17 @@ class AzureInbox:
         tokens: list[Any] = [message.token for message in held]
         done = await settling.settle_all(receiver, tokens)
         return [message for message, is_done in zip(held, done, strict=True) if is_done]
+
+    async def cancel(self, message: BacklogMessage) -> bool:
+        receiver = self._receiver
+        token: Any = message.token
+        if receiver is None or not settling.is_received_by(token, receiver):
+            return False
+        try:
+            await settling.cancel(_called, receiver, token)
+        except _LOCK_LOST:
+            return False
+        return True
 
     async def dead_letter(self, token: Any, reason: str, description: str) -> None:
         details = {"reason": reason, "error_description": description[:DESCRIPTION_CHARACTERS_MAX]}
@@ -323,3 +334,7 @@ def _seen(browsed: Browsed) -> Seen:
 
 def _milliseconds(when: datetime | None) -> int | None:
     return None if when is None else int(when.timestamp() * 1000)
+
+
+async def _called(work: Callable[..., Awaitable[object]], *given: object) -> object:
+    return await work(*given)

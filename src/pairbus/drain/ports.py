@@ -38,6 +38,9 @@ class Inbox(Protocol):
     async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         """Remove messages. Returns those that are gone; of the others the lock is lost, or there was no answer."""
 
+    async def cancel(self, message: BacklogMessage) -> bool:
+        """Remove a message whose sender cancelled it. False: its lock is lost."""
+
     async def dead_letter(self, token: object, reason: str, description: str) -> None:
         """Move a message to the dead-letter queue. Raises LockLost."""
 

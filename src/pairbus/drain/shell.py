@@ -479,7 +479,7 @@ class Drain:
             elif isinstance(item, Withdrawal):
                 is_done = False
                 try:
-                    is_done = bool(await inbox.complete([item.message]))
+                    is_done = await inbox.cancel(item.message)
                 finally:
                     item.answer(is_done=is_done)
 

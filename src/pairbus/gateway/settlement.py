@@ -13,6 +13,7 @@ from pairbus.amqp.decode import decode_value
 from pairbus.amqp.encode import encode_map
 from pairbus.amqp.states import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE
 from pairbus.amqp.types import ULong
+from pairbus.engine.queues.browse import CANCELLED
 from pairbus.errors import ArgumentError, QuotaExceeded, UsageError
 from pairbus.gateway.telemetry.audit_rows import COMPLETED
 
@@ -32,6 +33,10 @@ RELEASE: Final = "release"
 DEAD_LETTER_CONDITION: Final = "com.microsoft:dead-letter"
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
+CANCELLED_REASON: Final = "Cancelled"
+"""The ``deadletter-reason`` of ``update-disposition`` with which a receiver says that it completes a message because its sender cancelled
+it. It changes only what the audit log says (decision 0110).
+"""
 LONG_MAX: Final = (1 << 63) - 1
 CHANGES_BYTES_MAX: Final = 65_536
 """All changed properties of a message together have at most 64 KB."""
@@ -66,7 +71,7 @@ class Settlement:
         """Settle the message (``check`` has passed) and count it."""
         verb, counters = self.verb, broker.counters
         if verb == COMPLETE:
-            complete(broker, queue, lock, now)
+            complete(broker, queue, lock, now, CANCELLED if self.reason == CANCELLED_REASON else COMPLETED)
             return
         if verb == RELEASE:
             queue.release(lock, now)
@@ -84,8 +89,8 @@ class Settlement:
             counters.rejected += 1
 
 
-def complete(broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
-    """The receiver is done with a message."""
+def complete(broker: Broker, queue: Queue, lock: Lock, now: int, kind: str = COMPLETED) -> None:
+    """The receiver is done with a message. ``kind``: what the audit log says about it."""
     audit_rows = broker.audit_rows
     if audit_rows is None:
         queue.complete(lock, now)
@@ -94,7 +99,7 @@ def complete(broker: Broker, queue: Queue, lock: Lock, now: int) -> None:
         message = lock.message
         blob = broker.log.read(message.location, message.size)  # while it is there
         queue.complete(lock, now)
-        audit_rows.ended(COMPLETED, queue, message, blob, now)
+        audit_rows.ended(kind, queue, message, blob, now)
     broker.counters.completed += 1
 
 

@@ -7,10 +7,17 @@ that the SDK does not do itself but a disposition with a range (AMQP 1.0, 2.7.6)
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus._pyamqp.outcomes import Accepted, Released
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    OperationTimeoutError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
@@ -18,6 +25,8 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS_MAX: Final = 20.0
 """How long the broker may take to confirm a page of settlements."""
+_CANCELLED: Final = {"deadletter-reason": "Cancelled"}
+"""Beside the status ``completed``: PairBus writes ``cancelled`` into its audit log. Azure Service Bus has no use for it."""
 
 
 async def settle_all(
@@ -54,6 +63,25 @@ async def settle_all(
         for number in numbers:
             pending.pop(number, None)
     return [_delivery_number(message) in confirmed for message in messages]
+
+
+async def cancel(call: Callable[..., Awaitable[Any]], receiver: Any, message: Any) -> None:
+    """Complete a message because its sender cancelled it, so that an audit log can tell the two apart.
+
+    ``call`` calls a method of the receiver, which may be synchronous. Raises as ``complete_message`` does.
+    """
+    try:
+        await call(receiver._settle_message_via_mgmt_link, "completed", [message.lock_token], _CANCELLED)
+    except (
+        MessageLockLostError,
+        OperationTimeoutError,
+        ServiceBusCommunicationError,
+        ServiceBusConnectionError,
+    ):
+        raise
+    except ServiceBusError:
+        await call(receiver.complete_message, message)  # a service that refuses a reason here
+    message._settled = True
 
 
 def is_received_by(message: Any, receiver: object) -> bool:

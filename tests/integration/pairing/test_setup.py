@@ -383,3 +383,30 @@ def test_when_one_side_is_closed_alone_the_other_is_faulted_after_five_seconds(p
         assert time.monotonic() - begun > 4.9
         with pytest.raises(PartnerClosedError):
             sender.send_messages(text(2))
+
+
+@pytest.mark.parametrize("holder", ["backlog", "drain"])
+def test_the_audit_of_the_secondary_says_that_a_parked_message_was_cancelled(holder: str) -> None:
+    """Also if the drain of the client holds the message: a certificate must not call it lost."""
+    from datetime import UTC, datetime
+
+    import pyarrow.parquet
+
+    settings = options(backlog_queue_count=1, enable_syphon=holder == "drain")
+    with Pair(
+        Namespace("contoso", queues=["orders"], process=True), Namespace("fabrikam", process=True, audit=True)
+    ) as pair:
+        with paired(pair, settings) as client, client.get_queue_sender("orders") as sender:
+            sender.send_messages(text("the link is open"))
+            pair.primary.kill()
+            sender.send_messages(text("parked"))  # failed over: no copy of what follows can be at the primary
+            handles = sender.schedule_messages([text(1), text(2)], datetime.now(UTC) + timedelta(hours=1))
+            sender.cancel_scheduled_messages(handles[0])
+        pair.secondary.stop()
+
+        parts = pair.secondary.data.glob("messages-audit/hour=*/*.parquet")
+        rows = [
+            row for part in parts for row in pyarrow.parquet.read_table(part, partitioning=None).to_pylist()
+        ]
+        kinds = sorted(row["kind"] for row in rows if row["destination"] == "orders")
+        assert kinds == ["cancelled", "sent", "sent", "sent"]

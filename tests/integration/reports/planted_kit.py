@@ -13,6 +13,9 @@ import pyarrow
 from pairbus.reports.certificate.value import BOUNDS_MS
 from tests.integration.reports.ledger_kit import BACKLOG_QUEUE, NOON_MS, SCHEMA, write_table
 
+DELETED_QUEUE = "contoso/x-servicebus-transfer/4"
+"""A backlog queue that is deleted with what is in it, and made again."""
+
 DESTINATIONS = 3
 STEP_MS = 20
 """Between two sends."""
@@ -24,9 +27,12 @@ STRIDE = 7
 FEW = {
     "lost": 7, "lost_parked": 4, "altered": 2, "repeated": 40, "absorbed": 6, "dead_lettered": 12, "unexpected": 5,
     "held": 25, "deferred": 10, "set_aside": 15, "expired": 9, "in_spool": 8,
+    "destroyed": 6, "destroyed_aside": 3, "made_again": 4, "cancelled": 5,
 }  # fmt: skip
 """How many messages of each kind are planted."""
-PARKED = ("lost_parked", "held", "deferred", "set_aside", "expired")
+PARKED = (
+    "lost_parked", "held", "deferred", "set_aside", "expired", "destroyed", "destroyed_aside", "made_again", "cancelled"
+)  # fmt: skip
 
 SESSIONS = 50
 """Half of the messages belong to one of so many sessions, each of which has messages at every destination."""
@@ -88,6 +94,13 @@ def plant(count: int, seed: int) -> Planted:
         rows["received"].append(_row(at, "sent", _queue(number), number, sequence=place * STRIDE))
     for at in range(FEW["unexpected"]):
         rows["received"].append(_row(NOON_MS, "completed", "orders-0", count + at))
+    deleted = _told(count) + 2 * HOME_MS
+    rows["backlog"].append((deleted, "entity-deleted", DELETED_QUEUE, 0, "", "", "", "", None))
+    rows["backlog"] += [
+        _row(deleted + 1, "sent", DELETED_QUEUE, number, destination=_queue(number))
+        for number in kinds
+        if kinds[number] == "made_again"
+    ]
     rows["received"] += [
         _row(_told(number), "completed", _queue(number), number, sha="f" * 64)
         for number in kinds
@@ -137,12 +150,24 @@ def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -
                 _row(at, "held", f"{queue}/$DeadLetterQueue", number, detail="MaxDeliveryCountExceeded")
             )
         return
-    rows["sent"].append(_row(at, "sent", BACKLOG_QUEUE, number, destination=queue))
+    place = DELETED_QUEUE if kind in ("destroyed", "destroyed_aside", "made_again") else BACKLOG_QUEUE
+    rows["sent"].append(_row(at, "sent", place, number, destination=queue))
+    if place == DELETED_QUEUE:
+        rows["backlog"].append(_row(at, "sent", place, number, destination=queue))
+        if kind == "destroyed_aside":
+            gone = _row(
+                at + 9, "dead-lettered", place, number, destination=queue, detail="DestinationNotFound"
+            )
+            rows["backlog"].append(gone)
+        return
     if kind == "deferred":
         # A listing tells what is there; an audit, what came and what left.
         rows["backlog"].append(_row(at, "deferred", BACKLOG_QUEUE, number, destination=queue))
         return
     rows["backlog"].append(_row(at, "sent", BACKLOG_QUEUE, number, destination=queue))
+    if kind == "cancelled":
+        rows["backlog"].append(_row(at + 9, "cancelled", BACKLOG_QUEUE, number, destination=queue))
+        return
     left = {"held": "", "set_aside": "DestinationNotFound", "expired": "TTLExpiredException"}.get(kind)
     if left is None:
         rows["backlog"].append(_row(at + HOME_MS, "completed", BACKLOG_QUEUE, number, destination=queue))
@@ -153,18 +178,19 @@ def _send(rows: dict[str, list[Row]], number: int, kind: str, is_parked: bool) -
 
 
 def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
-    lost = FEW["lost"] + FEW["lost_parked"] + FEW["altered"]
+    lost = FEW["lost"] + FEW["lost_parked"] + FEW["altered"] + FEW["destroyed"] + FEW["destroyed_aside"]
     unexpected = FEW["unexpected"] + FEW["altered"]
     return {
         "accepted": count + FEW["absorbed"],
         "messages": count,
         "detoured": parked,
         "arrived": arrived,
-        "in_backlog": FEW["held"] + FEW["deferred"],
+        "in_backlog": FEW["held"] + FEW["deferred"] + FEW["made_again"],
         "in_spool": FEW["in_spool"],
         "set_aside": FEW["set_aside"],
         "dead_lettered": FEW["dead_lettered"],
         "expired": FEW["expired"],
+        "cancelled": FEW["cancelled"],
         "in_flight": 0,
         "lost": lost,
         "altered": FEW["altered"],
@@ -177,6 +203,7 @@ def _counts(count: int, arrived: int, parked: int) -> dict[str, int]:
 
 def _names(kinds: dict[int, str], count: int) -> set[tuple[str, str]]:
     fates = {"lost_parked": "lost", "altered": "lost", "held": "in_backlog", "deferred": "in_backlog"}
+    fates |= {"destroyed": "lost", "destroyed_aside": "lost", "made_again": "in_backlog"}
     found = {(fates.get(kind, kind), _id(number)) for number, kind in kinds.items() if kind != "absorbed"}
     found |= {("unexpected", _id(number)) for number, kind in kinds.items() if kind == "altered"}
     return found | {("unexpected", _id(count + at)) for at in range(FEW["unexpected"])}

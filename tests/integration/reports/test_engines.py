@@ -207,6 +207,8 @@ def test_certificates_of_every_kind_in_every_place_are_the_same(spark: SparkEngi
             destination=destination,
             detail=detail,
             sequence_number=at * 7,
+            time=NOON_MS
+            - (kind == "entity-deleted"),  # before all else: else nothing would be left in the backlog
         )
         for kind in (*KINDS, "", "SENT")
         for at, entity in enumerate(entities)
@@ -235,6 +237,43 @@ def test_certificates_of_every_kind_in_every_place_are_the_same(spark: SparkEngi
         empty = write(tmp_path / "empty.parquet", [])
         some = {SENT: places[SENT], RECEIVED: [empty], role: places[role]}
         certificates(spark, tmp_path / f"only-{role}", some, until)
+
+
+def test_certificates_of_deleted_backlog_queues_are_the_same(spark: SparkEngine, tmp_path: Path) -> None:
+    """Whose deletion it is depends on the namespace and on the time; dead-letter queues go with their queues."""
+    queues = [BACKLOG_QUEUE, BACKLOG_QUEUE.upper(), f"{BACKLOG_QUEUE[:-1]}4"]
+    places = [
+        place
+        for queue in queues
+        for place in (queue, f"{queue}/$DeadLetterQueue", f"{queue}/$Transfer/$deadletterqueue")
+    ]
+    rows = [
+        row(
+            kind, f"{at}-{place_at}-{namespace}-{earlier}", entity=place, destination="orders", namespace=namespace,
+            time=NOON_MS + at * 1_000 - earlier, sequence_number=at,
+        )
+        for at, kind in enumerate(("sent", "held", "dead-lettered", "completed", "cancelled", "expired"))
+        for place_at, place in enumerate(places)
+        for namespace in ("contoso", "other", None)
+        for earlier in (0, 3_000)
+    ]  # fmt: skip
+    gone = {"sha256": None, "sequence_number": 0}
+    rows += [
+        row("entity-deleted", "", entity=BACKLOG_QUEUE, time=NOON_MS, **gone),
+        row("Entity-Deleted", "", entity=BACKLOG_QUEUE, time=NOON_MS - 60_000, **gone),
+        row("entity-deleted", "", entity=queues[2], time=NOON_MS + 1_000, namespace=None, **gone),
+        row("entity-deleted", "", entity="orders", time=NOON_MS + 60_000, **gone),
+    ]
+    backlog = write(tmp_path / "backlog.parquet", rows)
+    empty = write(tmp_path / "empty.parquet", [])
+
+    for name, given in {
+        "backlog": {SENT: [backlog], RECEIVED: [empty], BACKLOG: [backlog]},
+        "listed": {SENT: [backlog], RECEIVED: [backlog], DEAD_LETTER: [backlog], SPOOL: [backlog]},
+    }.items():
+        found = certificates(spark, tmp_path / name, given)
+        if name == "backlog":
+            assert all(found.fates[fate] for fate in ("in_backlog", "cancelled", "lost")), found.fates
 
 
 def test_certificates_of_rows_that_cannot_be_true_are_the_same(spark: SparkEngine, tmp_path: Path) -> None:

@@ -175,6 +175,20 @@ def answer(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Answer:
     received += [row("received", "b", entity=places[0])] * 2
     sent.append(row("sent", "a", entity="changed"))
     received.append(row("received", "a", entity="changed", sha256="0" * 64))
+    # Queues of the backlog that were deleted with what was in them; one was made again, one is of another namespace.
+    old = "contoso/x-servicebus-transfer/8"
+    kept = [parked("sent", "elsewhere", entity=old, destination="deleted", namespace="other")]
+    kept += [parked("sent", "later", entity=old, destination="deleted", time=NOON_MS + 2_000)]
+    gone = [parked("sent", name, entity=old, destination="deleted") for name in ("waiting", "aside", "home")]
+    sent += kept + gone
+    received.append(row("sent", "home", entity="deleted"))
+    aside = parked("dead-lettered", "aside", entity=old, destination="deleted", detail="DestinationNotFound")
+    deletion = row("entity-deleted", "", entity=old, sha256="", sequence_number=0, time=NOON_MS + 1_000)
+    backlog += [deletion, *kept, *gone, aside]
+    # Scheduled messages that were parked, and cancelled by their senders.
+    cancelled = [parked("sent", name, destination="cancelled") for name in ("one", "two")]
+    sent += cancelled
+    backlog += [*cancelled, parked("cancelled", "one", destination="cancelled")]
     order = [3, 1, 2, 4]
     sent += [row("sent", str(number), entity="order", time=NOON_MS + number * 2_000) for number in order]
     received += [
@@ -219,9 +233,19 @@ def test_every_fate_is_told_and_the_counts_add_up(answer: Answer) -> None:
     }
     assert lost == {"gone"}
     (outage,) = told.outages
-    assert (outage.messages, outage.fates["arrived"], outage.slowest_ms) == (8, 4, 7_200_000)
+    assert (outage.messages, outage.fates["arrived"], outage.slowest_ms) == (15, 5, 7_200_000)
     assert told.rows["received"].other == 1
-    assert told.rows["backlog"].used == len(fate_rows()[2]) + 4
+    assert told.rows["backlog"].used == len(fate_rows()[2]) + 13
+
+
+def test_what_went_with_a_deleted_backlog_queue_is_lost(answer: Answer) -> None:
+    """Unless it had arrived. A queue of that name in another namespace, or made again, has nothing to do with it."""
+    answer.of("deleted", accepted=5, found=1, arrived=1, in_backlog=2, lost=2)
+    assert answer.certificate.rows["backlog"].other == 1
+
+
+def test_what_its_sender_cancelled_is_not_lost(answer: Answer) -> None:
+    answer.of("cancelled", accepted=2, in_backlog=1, cancelled=1)
 
 
 def test_brokers_own_audits_serve_as_both_ledgers(answer: Answer) -> None:
@@ -231,9 +255,9 @@ def test_brokers_own_audits_serve_as_both_ledgers(answer: Answer) -> None:
 
 def test_the_backlog_tells_of_detours_that_senders_do_not_know_of(answer: Answer) -> None:
     answer.of("unaware", accepted=2, found=2, arrived=2)
-    # Six of the first case, one of the second, one of this.
-    assert answer.certificate.detoured == 8
-    assert sum(bar.detoured for bar in answer.certificate.delays) == 4
+    # Six of the first case, one of the second, one of this, seven of others.
+    assert answer.certificate.detoured == 15
+    assert sum(bar.detoured for bar in answer.certificate.delays) == 5
 
 
 def test_messages_without_an_id_are_counted_and_a_hot_key_is_no_trouble(answer: Answer) -> None:

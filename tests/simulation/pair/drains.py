@@ -110,6 +110,10 @@ class SimInbox:
     def interrupt(self) -> None:
         self._interrupted.set()
 
+    async def cancel(self, message: BacklogMessage) -> bool:
+        """Remove a message whose sender cancelled it."""
+        return bool(await self.complete([message]))
+
     async def complete(self, messages: Sequence[BacklogMessage]) -> Sequence[BacklogMessage]:
         checks = self._world.checks
         for message in messages:

@@ -70,6 +70,9 @@ class FakeInbox:
         self.completed += [message.sequence_number for message in done]
         return done
 
+    async def cancel(self, message: BacklogMessage) -> bool:
+        return bool(await self.complete([message]))
+
     def holds_lock(self, message: BacklogMessage) -> bool:
         return not self.loses_locks
 

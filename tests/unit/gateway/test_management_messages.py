@@ -13,6 +13,7 @@ from pairbus.amqp.states import (
     RELEASED_CODE,
 )
 from pairbus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong, Uuid
+from pairbus.gateway.telemetry.audit_rows import AuditRows
 from pairbus.model.entity import Settings
 from tests.simulation.wire import ClientReceiver, Delivery
 from tests.unit.gateway.wire_bench import START, Peer, WireBench, message
@@ -164,6 +165,26 @@ def test_settlement_away_from_the_link(status: str, counts: tuple[int, int, int]
     assert (found.active, found.deferred, found.dead_letter) == counts
     status_, condition = other.refusal("q", "update-disposition", body)
     assert (status_, condition) == (410, "com.microsoft:message-lock-lost")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"), [(None, "completed"), ("Cancelled", "cancelled"), ("other", "completed")]
+)
+def test_the_audit_tells_a_cancelled_message_from_a_completed_one(reason: str | None, kind: str) -> None:
+    bench, peer = with_messages(1)
+    rows = AuditRows()
+    bench.broker.serve(rows)
+    _, deliveries = receive(bench, peer, 1)
+    body: dict[str, object] = {
+        "disposition-status": "completed",
+        "lock-tokens": Array([lock_token(deliveries[0])]),
+    }
+    if reason is not None:
+        body["deadletter-reason"] = reason
+    peer.answer("q", "update-disposition", body)
+
+    assert [(row.kind, row.path, row.sequence_number) for row in rows.take()] == [(kind, "q", 1)]
+    assert bench.namespace.find("q").counts().active == 0  # type: ignore[union-attr]
 
 
 def test_settlement_of_several_is_all_or_none() -> None:

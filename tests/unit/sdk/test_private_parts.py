@@ -31,6 +31,7 @@ PRIVATE = {
     "_raw_amqp_message",
     "_receiver",
     "_running",
+    "_settle_message_via_mgmt_link",
     "_shutdown_handler",
     "_ssl_context",
 }

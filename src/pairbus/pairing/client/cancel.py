@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from pairbus.pairing.errors import ScheduledMessageGoneError, SendAvailabilityError
 from pairbus.pairing.parking import ALIAS_PASSPORT, Passport
-from pairbus.sdk import handlers
+from pairbus.sdk import handlers, settling
 
 if TYPE_CHECKING:
     from pairbus.pairing.runtime.ports import Runtime
@@ -136,7 +136,7 @@ async def _take_out(
                 else:
                     others.append(message)
             if wanted is not None:
-                await runtime.call(receiver.complete_message, wanted)
+                await settling.cancel(runtime.call, receiver, wanted)
                 return True
             if all(int(message.sequence_number or 0) > number for message in page):
                 return False

@@ -9,7 +9,16 @@ from typing import Any, Final
 
 from pairbus.reports.text import duration_text
 
-FATES: Final = ("in_backlog", "in_spool", "set_aside", "dead_lettered", "expired", "in_flight", "lost")
+FATES: Final = (
+    "in_backlog",
+    "in_spool",
+    "set_aside",
+    "dead_lettered",
+    "expired",
+    "cancelled",
+    "in_flight",
+    "lost",
+)
 """Where an accepted message is that did not arrive."""
 FATE_COLUMNS: Final = ("arrived", *FATES, "absorbed", "repeated", "unexpected")
 NAMED_FATES: Final = (*FATES, "repeated", "unexpected")

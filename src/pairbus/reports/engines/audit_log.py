@@ -24,7 +24,8 @@ DELIVERIES: Final = ("completed", "received-and-deleted", "received", "delivered
 HELD: Final = ("held", "active", "peeked", "deferred", "scheduled", "locked")
 DEAD_LETTERED: Final = "dead-lettered"
 EXPIRED: Final = "expired"
-REMOVED: Final = ("cancelled", "purged", "forwarded")
+CANCELLED: Final = "cancelled"
+REMOVED: Final = (CANCELLED, "purged", "forwarded")
 ENTITY_DELETED: Final = "entity-deleted"
 KINDS: Final = (*SENDS, *DELIVERIES, *HELD, DEAD_LETTERED, EXPIRED, *REMOVED, ENTITY_DELETED)
 KIND_DEFAULTS: Final = {
@@ -42,15 +43,20 @@ DELIVERED_TOPIC: Final = "delivered_topic"
 MEASURES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     SENT: ("sent_backlog", "sent_direct"),
     RECEIVED: ("stored", "delivered", DELIVERED_TOPIC, "dead_there", "expired_there"),
-    BACKLOG: ("parked", "backlog", "aside", "expired"),
+    BACKLOG: ("parked", "backlog", "aside", "expired", "cancelled"),
     DEAD_LETTER: ("parked", "aside", "dead", "expired"),
     SPOOL: ("spool",),
 }
 """What the rows of each input can say about a message."""
 MEASURES: Final = tuple(dict.fromkeys(name for names in MEASURES_OF.values() for name in names))
+DELETABLE: Final = ("backlog", "aside")
+"""What is in the backlog, and goes with the queue it is in. The rows of a backlog queue up to its last ``entity-deleted`` say nothing of
+these: what has not left before was destroyed. What arrived, expired or was cancelled before stays so.
+"""
 DEAD_LETTER_PATH: Final = "/$deadletterqueue"
 SUBSCRIPTIONS_PATH: Final = "/subscriptions/"
 TRANSFER_PATH: Final = "/x-servicebus-transfer/"
+TRANSFER_DEAD_PATH: Final = "/$transfer"
 BACKLOG_PATTERN: Final = r"^[^/]+/x-servicebus-transfer/[0-9]+(/[$]transfer)?(/[$]deadletterqueue)?$"
 _TEXT: Final = ("string", "large_string", "dictionary")
 AUDIT: Final = Wanted(

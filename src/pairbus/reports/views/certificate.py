@@ -38,6 +38,7 @@ FATE_TEXTS: Final = {
     "set_aside": "dead-lettered in the backlog",
     "dead_lettered": "dead-lettered",
     "expired": "expired",
+    "cancelled": "cancelled by their senders in the backlog",
     "in_flight": "accepted after the cut-off, not yet there",
     "lost": "LOST",
     "absorbed": "accepted again under the same id and body, there once",
@@ -45,14 +46,14 @@ FATE_TEXTS: Final = {
     "unexpected": "arrived and were never accepted",
 }
 NAMED: Final = (
-    "lost", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "in_flight"
+    "lost", "repeated", "unexpected", "set_aside", "in_backlog", "in_spool", "dead_lettered", "expired", "cancelled", "in_flight"
 )  # fmt: skip
 """The most urgent first."""
 URGENT: Final = ("lost", "repeated", "unexpected")
 DIRECT: Final = 0
 DETOURED: Final = 4
 _COLOURS: Final = {
-    "arrived": 0, "in_backlog": 5, "in_spool": 4, "set_aside": 7, "dead_lettered": 6, "expired": 3, "in_flight": 2, "lost": 8, "absorbed": 1
+    "arrived": 0, "in_backlog": 5, "in_spool": 4, "set_aside": 7, "dead_lettered": 6, "expired": 3, "cancelled": 2, "in_flight": 2, "lost": 8, "absorbed": 1
 }  # fmt: skip
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
 
@@ -119,14 +120,17 @@ def _detail(found: Certificate) -> str:
 
 def _tiles(found: Certificate) -> list[tuple[str, str, str]]:
     fates = found.fates
-    waiting = sum(fates[fate] for fate in ("in_backlog", "in_spool", "set_aside", "dead_lettered", "expired"))
+    waiting = sum(
+        fates[fate]
+        for fate in ("in_backlog", "in_spool", "set_aside", "dead_lettered", "expired", "cancelled")
+    )
     tiles = [
         ("Accepted", f"{found.accepted:,}", "sends that were confirmed to their senders"),
         ("Arrived", f"{fates['arrived']:,}", "at their destination, whole"),
         ("Lost", f"{fates['lost']:,}", "accepted and nowhere to be found"),
         ("Arrived again", f"{fates['repeated']:,}", "arrivals beyond the accepted ones"),
         ("Through the backlog", f"{found.detoured:,}", "messages that were parked first"),
-        ("Elsewhere", f"{waiting:,}", "in the backlog, in a spool, dead-lettered, expired"),
+        ("Elsewhere", f"{waiting:,}", "in the backlog, in a spool, dead-lettered, expired, cancelled"),
     ]
     if found.overtaken is not None:
         tiles.append(("Overtaken", f"{found.overtaken:,}", "arrived after one accepted later"))

@@ -46,9 +46,12 @@ from pairbus.reports.engines.arrow.rows import (
     write_table,
 )
 from pairbus.reports.engines.audit_log import (
+    BACKLOG,
+    CANCELLED,
     COLUMNS,
     DEAD_LETTER,
     DEAD_LETTERED,
+    DELETABLE,
     DELIVERED_TOPIC,
     DELIVERIES,
     EXPIRED,
@@ -167,6 +170,8 @@ def _measures(
         if kind in DELIVERIES:
             return {DELIVERED_TOPIC if is_topic else "delivered": 1}
         return {"stored": 1} if kind == "sent" else {}
+    if kind == log.ENTITY_DELETED:
+        return {}
     if role == SPOOL:
         return {"spool": 1}
     if role == DEAD_LETTER:
@@ -176,10 +181,14 @@ def _measures(
         return {}
     left = -1 if kind in (*DELIVERIES, *log.REMOVED, EXPIRED, DEAD_LETTERED) else 0
     if is_dead:
-        return {"parked": 1, "aside": 1} if kind in HELD else {"aside": left}
+        if kind in HELD:
+            return {"parked": 1, "aside": 1}
+        return {"aside": left, "cancelled": 1} if kind == CANCELLED else {"aside": left}
     if kind == "sent" or kind in HELD:
         return {"parked": 1, "backlog": 1}
     gone = {"backlog": left}
+    if kind == CANCELLED:
+        return {**gone, "cancelled": 1}
     if has_lapsed:
         return {**gone, "expired": 1}
     return {**gone, "aside": 1} if kind == DEAD_LETTERED else gone
@@ -193,14 +202,46 @@ class _Reader:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.quarantined: list[pa.Table] = []
+        self._deletions: dict[tuple[str | None, str], int] = {}
+        """When each backlog queue was last deleted, by namespace and path."""
         self._with_body = with_body
 
     def read(self, role: str, inputs: Inputs) -> list[pa.Table]:
         found = [self._said(read_parquet(path, _TYPES), role, path) for path in inputs.parquet]
-        return found + [self._said(read_lines(path, _TYPES), role, path) for path in inputs.lines]
+        found += [self._said(read_lines(path, _TYPES), role, path) for path in inputs.lines]
+        if role == BACKLOG and self._deletions:
+            found = [self._without_deleted(part) for part in found]
+        return [part.drop_columns(["namespace"]) for part in found]
+
+    def _note_deletions(self, rows: pa.Table) -> None:
+        for row in rows.to_pylist():
+            path = _queue_path(row["entity"])
+            if path is not None:
+                key = row["namespace"], path
+                self._deletions[key] = max(row["time"], self._deletions.get(key, row["time"]))
+
+    def _without_deleted(self, part: pa.Table) -> pa.Table:
+        """The rows of a backlog queue up to its last deletion no longer tell what is in it."""
+        # Few pairs of namespace and place: each is looked up once.
+        place, namespace = (
+            part[name].combine_chunks().dictionary_encode(null_encoding="encode")
+            for name in ("place", "namespace")
+        )
+        places, namespaces = place.dictionary.to_pylist(), namespace.dictionary.to_pylist()
+        times = pa.array(
+            [self._deletions.get((one, _queue_path(path) or "")) for one in namespaces for path in places],
+            LONG,
+        )
+        code = pc.add(pc.multiply(namespace.indices.cast(LONG), len(places)), place.indices.cast(LONG))
+        is_gone = pc.fill_null(pc.less_equal(part["ms"], times.take(code)), False)
+        for name in DELETABLE:
+            at = part.column_names.index(name)
+            kept = pc.if_else(is_gone, pa.scalar(0, pa.int8()), part[name])
+            part = part.set_column(at, name, kept)
+        return part
 
     def _said(self, rows: pa.Table, role: str, path: str) -> pa.Table:
-        """The rows that say something: KEY, ``ms``, ``sequence_number``, ``session``, ``place`` and the measures."""
+        """The rows that say something: ``namespace``, KEY, ``ms``, ``sequence_number``, ``session``, ``place`` and the measures."""
         codes, sayings = _sayings(rows, role)
         by_code = {
             "reason": pa.array([saying.reason for saying in sayings], TEXT),
@@ -230,7 +271,11 @@ class _Reader:
         )
         is_true = pc.is_null(reason)
         is_used = pc.and_(is_true, says.take(codes))
+        if role == BACKLOG:
+            is_deleted = pc.and_(is_true, pc.fill_null(pc.equal(kind, log.ENTITY_DELETED), False))
+            self._note_deletions(rows.select(["namespace", "entity", "time"]).filter(is_deleted))
         used = {
+            "namespace": rows["namespace"],
             "destination": destination,
             "message_id": rows["message_id"],
             "body": body if self._with_body else pa.nulls(rows.num_rows, TEXT),
@@ -255,6 +300,14 @@ class _Reader:
         self.reasons.update((role, text) for text in why)
         columns = [[role] * len(why), [source_uri(path)] * len(why), why, raw_rows(wrong, COLUMNS, _TYPES)]
         self.quarantined.append(pa.table(columns, schema=_QUARANTINE))
+
+
+def _queue_path(entity: str | None) -> str | None:
+    """The backlog queue that a path is of, also that of its dead-letter queue; None for other paths."""
+    path = (entity or "").lower()
+    if not _BACKLOG_PATH.match(path):
+        return None
+    return path.removesuffix(log.DEAD_LETTER_PATH).removesuffix(log.TRANSFER_DEAD_PATH)
 
 
 def _sayings(rows: pa.Table, role: str) -> tuple[pa.Array, list[_Saying]]:
@@ -416,6 +469,7 @@ def _fates(grouped: pa.Table, until: datetime | None) -> pa.Table:
         ("set_aside", "aside"),
         ("dead_lettered", "dead"),
         ("expired", "expired"),
+        ("cancelled", "cancelled"),
         ("in_backlog", "backlog"),
         ("in_spool", "spool"),
     ):

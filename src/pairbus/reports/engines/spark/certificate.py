@@ -196,7 +196,10 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         "coalesce(stored_ms, delivered_ms) AS arrived_ms",
         "stored_sequence",
         "session",
-        *[f"greatest({name}, 0L) AS {name}" for name in ("backlog", "aside", "dead", "expired", "spool")],
+        *[
+            f"greatest({name}, 0L) AS {name}"
+            for name in ("backlog", "aside", "dead", "expired", "cancelled", "spool")
+        ],
         "dead_there",
         "expired_there",
         *_ROWS.values(),
@@ -209,6 +212,7 @@ def _fates(grouped: DataFrame, until: datetime | None) -> DataFrame:
         ("set_aside", "aside"),
         ("dead_lettered", "dead"),
         ("expired", "expired"),
+        ("cancelled", "cancelled"),
         ("in_backlog", "backlog"),
         ("in_spool", "spool"),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,9 +14,11 @@ from pyspark.sql import types as t
 from pairbus.reports.engines import audit_log as log
 from pairbus.reports.engines.audit_log import (
     BACKLOG,
+    CANCELLED,
     COLUMNS,
     DEAD_LETTER,
     DEAD_LETTERED,
+    DELETABLE,
     DELIVERED_TOPIC,
     DELIVERIES,
     ENTITY_DELETED,
@@ -69,8 +72,9 @@ def read_ledgers(spark: SparkSession, inputs: Mapping[str, Inputs], with_body: b
         if any(name in MEASURES_OF[role] for role in inputs) and (has_topics or name != DELIVERED_TOPIC)
     )
     judged = _judged(raw, with_body)
+    deletions = _deletions(spark, _files(spark, inputs[BACKLOG]), with_body) if BACKLOG in inputs else None
     quarantined = judged.where(f.col("reason").isNotNull()).select("role", "source", "reason", "raw")
-    return Ledgers(inputs, _said(judged, with_body, measures), measures, quarantined, has_topics)
+    return Ledgers(inputs, _said(judged, with_body, measures, deletions), measures, quarantined, has_topics)
 
 
 def _has_topics(files: Sequence[DataFrame]) -> bool:
@@ -84,6 +88,29 @@ def _has_topics(files: Sequence[DataFrame]) -> bool:
     return bool(
         reduce(lambda one, other: one.unionByName(other), found).agg(f.count("entity")).collect()[0][0]
     )
+
+
+def _deletions(spark: SparkSession, files: Sequence[DataFrame], with_body: bool) -> DataFrame | None:
+    """When each backlog queue was last deleted: ``of_namespace``, ``queue``, ``deleted_ms``. None if none was, which is nearly always so."""
+    # The plain ``-`` lets Parquet pass over rows whose dictionary of kinds has none.
+    parts = [
+        part.where(f.contains("kind", f.lit("-")) & (f.lower("kind") == ENTITY_DELETED)).withColumn(
+            "role", f.lit(BACKLOG)
+        )
+        for part in files
+    ]
+    judged = _judged(reduce(lambda one, other: one.unionByName(other), parts), with_body)
+    found = (
+        judged.where("reason IS NULL AND is_backlog")
+        .selectExpr("namespace AS of_namespace", f"{_QUEUE} AS queue", "unix_millis(time) AS ms")
+        .groupBy("of_namespace", "queue")
+        .agg(f.max("ms").alias("deleted_ms"))
+        .collect()
+    )
+    if not found:
+        return None
+    schema = "of_namespace string, queue string, deleted_ms long"
+    return f.broadcast(spark.createDataFrame([tuple(one) for one in found], schema))
 
 
 def _files(spark: SparkSession, inputs: Inputs) -> list[DataFrame]:
@@ -138,6 +165,7 @@ def _judged(rows: DataFrame, with_body: bool) -> DataFrame:
         "time",
         "detail",
         "session_id",
+        "namespace",
         "place",
         "is_backlog",
         "is_dead",
@@ -173,10 +201,12 @@ _LAPSED: Final = (
     f"(kind = '{EXPIRED}' OR (kind = '{DEAD_LETTERED}' AND coalesce(detail, '') = '{log.REASON_EXPIRED}'))"
 )
 _LEFT: Final = f"kind IN ({_quoted((*DELIVERIES, *REMOVED, EXPIRED, DEAD_LETTERED))})"
+_QUEUE: Final = rf"regexp_replace(place, r'({re.escape(log.TRANSFER_DEAD_PATH)})?({re.escape(log.DEAD_LETTER_PATH)})?$', '')"
+"""The backlog queue of a place, which may be its dead-letter queue."""
 _THERE: Final = f"role = '{RECEIVED}' AND NOT is_backlog"
 _QUEUED: Final = f"role = '{BACKLOG}' AND is_backlog AND NOT is_dead"
 _ASIDE: Final = f"role = '{BACKLOG}' AND is_backlog AND is_dead"
-_LISTED: Final = f"role = '{DEAD_LETTER}'"
+_LISTED: Final = f"role = '{DEAD_LETTER}' AND kind <> '{ENTITY_DELETED}'"
 _UP: Final = {
     "sent_backlog": f"role = '{SENT}' AND {_SENDS} AND is_backlog",
     "sent_direct": f"role = '{SENT}' AND {_SENDS} AND NOT is_backlog",
@@ -191,14 +221,15 @@ _UP: Final = {
     f"OR ({_LISTED} AND is_backlog AND NOT {_LAPSED})",
     "dead": f"{_LISTED} AND NOT is_backlog AND NOT {_LAPSED}",
     "expired": f"({_QUEUED} OR {_LISTED}) AND {_LAPSED}",
-    "spool": f"role = '{SPOOL}'",
+    "cancelled": f"({_QUEUED} OR {_ASIDE}) AND kind = '{CANCELLED}'",
+    "spool": f"role = '{SPOOL}' AND kind <> '{ENTITY_DELETED}'",
 }
 """What a row says of its message, once."""
 _DOWN: Final = {"backlog": f"{_QUEUED} AND {_LEFT}", "aside": f"{_ASIDE} AND {_LEFT}"}
 """What it takes back: places in the backlog are counted up and down, so that a whole audit tells what is left there."""
 
 
-def _said(judged: DataFrame, with_body: bool, names: Sequence[str]) -> DataFrame:
+def _said(judged: DataFrame, with_body: bool, names: Sequence[str], deletions: DataFrame | None) -> DataFrame:
     measures = []
     for name in names:
         down = f" WHEN {_DOWN[name]} THEN -1" if name in _DOWN else ""
@@ -213,6 +244,7 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str]) -> DataFrame
         "unix_millis(time) AS ms",
         "sequence_number",
         "session_id AS session",
+        "namespace",
         "place",
         "reason IS NOT NULL AS is_quarantined",
         *measures,
@@ -221,6 +253,18 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str]) -> DataFrame
     status = f"CASE WHEN is_quarantined THEN 'quarantined' WHEN {says} THEN NULL ELSE 'other' END AS status"
     # Rows that say nothing have no key: they meet in one group for each status and are only counted.
     keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in (*KEY, "session")]
-    return said.selectExpr("*", status).selectExpr(
-        "role", "status", *keyed, "ms", "sequence_number", "place", *names
-    )
+    marked = said.selectExpr("*", status)
+    told = list(names)
+    if deletions is not None:
+        marked = marked.withColumn("of_queue", f.expr(_QUEUE)).join(
+            deletions,
+            (f.col("role") == BACKLOG)
+            & (f.col("of_queue") == f.col("queue"))
+            & f.col("namespace").eqNullSafe(f.col("of_namespace")),
+            "left",
+        )
+        told = [
+            f"CASE WHEN ms <= deleted_ms THEN 0 ELSE {name} END AS {name}" if name in DELETABLE else name
+            for name in names
+        ]
+    return marked.selectExpr("role", "status", *keyed, "ms", "sequence_number", "place", *told)
