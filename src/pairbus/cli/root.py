@@ -52,7 +52,7 @@ COMMANDS: Final = {
     ),
     "store": (
         "broker.store:store",
-        "Check, compact, export, import or repair the data of a stopped namespace.",
+        "Check, compact, export, import, move or repair the data of a stopped namespace.",
     ),
     "completion": ("completion:completion", "Print the script that completes commands in a shell."),
     "cost": (

@@ -80,6 +80,7 @@ class UpInfo:
     secondary_ca_file: str | None
     audit: bool
     pids: dict[str, int]
+    """Of the processes, by role: ``primary``, ``secondary``; further nodes as ``primary-2``."""
 
 
 class Member:
@@ -301,7 +302,7 @@ class RunningPair:
             secondary_ca_file=second.ca_file,
             audit=options.audit,
             pids={
-                member.name if member.number == 1 else f"{member.name}-{member.number}": member.host.pid
+                member.role if member.number == 1 else f"{member.role}-{member.number}": member.host.pid
                 for member in self._members
             },
         )

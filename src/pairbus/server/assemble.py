@@ -214,7 +214,8 @@ def open_store(options: Options) -> Store:
     # Only the scheme is shown: the rest of a URL may hold a password.
     scheme = options.store.partition(":")[0][:20]
     raise UsageError(
-        f"--store {scheme}:… is not known; use {MEMORY} or leave it out for files in the data directory"
+        f"--store {scheme}:… is not known: give postgresql://user@host/database or {MEMORY}, or leave it out for files in the data "
+        "directory"
     )
 
 

@@ -63,6 +63,9 @@ def test_nothing_is_shown_before_sign_in_and_a_wrong_key_is_refused(
     browser.fill("#key", "wrong")
     browser.click("button[type=submit]")
     browser.wait_text("The rule's name or its key is wrong.")
+    browser.fill("#key", "Endpoint=sb://contoso.local/;SharedAccesKeyName=Root;SharedAccessKey=abc=")
+    browser.click("button[type=submit]")
+    browser.wait_text("unknown part, “SharedAccesKeyName”")
     assert "orders" not in browser.text()
 
 
@@ -316,8 +319,14 @@ def test_a_namespace_alone_says_how_to_pair(browser: Browser, namespace: Namespa
 
 def test_sign_out_and_the_end_of_a_session(browser: Browser, namespace: Namespace) -> None:
     enter(browser, namespace)
+    said = "document.getElementById('live').textContent"
+    browser.run(
+        "import('/$page/live.js').then((live) => ['orders is suspect.', 'payments waits.'].forEach(live.toast))"
+    )
+    browser.wait(f"{said}.includes('orders')")
     browser.click("button", "Sign out")
     browser.wait_text("With the key of a shared access rule")
+    assert browser.run(f"{said} + document.getElementById('toasts').textContent") == ""
     browser.open(f"http://{namespace.http_address}/#/e/local/orders")
     browser.wait_text("Sign in")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ssl
+from pathlib import Path
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
@@ -14,7 +15,21 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from pairbus.cli.kit.errors import CAUSES_MAX, CERTIFICATE, KEY, causes, one_line, service_sentence, way_out
+from pairbus.cli.entities import messages
+from pairbus.cli.kit.errors import (
+    CAUSES_MAX,
+    CERTIFICATE,
+    KEY,
+    Refused,
+    causes,
+    one_line,
+    service_sentence,
+    way_out,
+)
+from pairbus.cli.root import main
+from pairbus.errors import UsageError
+from pairbus.server.assemble import open_store
+from pairbus.server.config.options import Options
 
 HOSTILE = [
     "Unauthorized",
@@ -98,3 +113,52 @@ def test_tracking_numbers_are_left_out_of_a_line() -> None:
         "The entity is full. To know more visit https://aka.ms/x. TrackingId:1, SystemTracker:a, Timestamp:b"
     )
     assert one_line(RuntimeError(text)) == "The entity is full."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("send orders/$DeadLetterQueue x", "'orders/$DeadLetterQueue' takes no sends"),
+        ("send orders/$DeadLetterQueue x", "Send to 'orders'"),
+        ("entity create subscription events", "write events/Subscriptions/NAME"),
+        ("entity create rule events/Subscriptions/audit", "write events/Subscriptions/audit/Rules/NAME"),
+        ("send orders x --count many", "'many' is not a valid integer"),
+        ("receive orders --wait soon", "'soon' is not a valid number"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_way_out(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert says in told
+    assert "range" not in told
+
+
+@pytest.mark.parametrize(
+    ("entity", "text", "is_hinted"),
+    [
+        ("orders", "It is not possible to receive without a session.", True),
+        ("sessions", "'sessions' is a topic: receive from one of its subscriptions.", False),
+    ],
+)
+def test_sessions_are_hinted_at_where_the_refusal_is_about_them(
+    entity: str, text: str, is_hinted: bool
+) -> None:
+    def refused() -> int:
+        raise ServiceBusError(text)
+
+    with pytest.raises(Refused) as caught:
+        messages._refusing(entity, refused, None)
+
+    assert ("--session" in caught.value.message) == is_hinted
+
+
+def test_a_store_that_is_not_known_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"mysql:… is not known: give postgresql://user@host/database or memory:"
+    ):
+        open_store(Options(namespace="contoso", data=tmp_path, store="mysql://secret@x"))

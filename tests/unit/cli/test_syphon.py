@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from pairbus.cli import root as roots
 from pairbus.cli.kit.output import status
 from pairbus.cli.kit.spark import spark_settings
+from pairbus.cli.pairing import syphon as syphon_command
 from pairbus.errors import UsageError
+from pairbus.pairing.statistics import Counters
 
 
 def test_settings_are_taken_apart_at_the_first_equals_sign() -> None:
@@ -45,3 +47,23 @@ def test_the_help_shows_a_cluster() -> None:
 
     assert "--master spark://" in result.output
     assert "must be installed on the workers" in result.output
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--once"], 1), ([], 0)])
+def test_a_drain_that_ends_says_that_something_could_not_be_delivered(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int
+) -> None:
+    """With --once, as on Spark. One that was stopped has only been stopped."""
+
+    async def drain(_: object, counters: Counters, __: object) -> None:
+        counters.set_aside = 20
+
+    monkeypatch.setattr(syphon_command, "_drain", drain)
+    monkeypatch.setattr(syphon_command.SyphonFlags, "backlog", lambda *_: None)
+
+    result = CliRunner().invoke(
+        roots.root, ["syphon", "--engine", "local", *arguments], prog_name="pairbus", standalone_mode=False
+    )
+
+    assert result.exception is None
+    assert result.return_value == code

@@ -26,7 +26,13 @@ from pairbus.cli.entities.work import (
 )
 from pairbus.cli.kit.errors import Missing, Present, Refused, one_line, service_sentence, way_out
 from pairbus.cli.kit.group import HelpfulGroup
-from pairbus.cli.kit.namespace import QUEUE_OR_TOPIC, administration_client, connection_of, find_target
+from pairbus.cli.kit.namespace import (
+    QUEUE_OR_TOPIC,
+    Target,
+    administration_client,
+    connection_of,
+    find_target,
+)
 from pairbus.cli.kit.options import argument, command, json_option, option, parameters_of
 from pairbus.cli.kit.output import cell, show, table_lines, terminal_columns
 from pairbus.errors import UsageError
@@ -168,7 +174,9 @@ def create(flags: CreateFlags) -> None:
     kind, path = flags.kind, flags.path
     target = find_target(path)
     if target.kind != (QUEUE_OR_TOPIC if kind in KINDS[:2] else kind):
-        raise UsageError(f"{path} is the path of a {target.kind}, not of a {kind}")
+        raise UsageError(
+            f"{path} is the path of a {target.kind}, not of a {kind}: write {_path_of(kind, target)}"
+        )
     if (flags.filter or flags.action) and kind != "rule":
         raise UsageError("--filter and --action are for rules")
     settings = settings_of(flags.pairs)
@@ -224,6 +232,15 @@ def delete(flags: DeleteFlags) -> int:
         return 0
     click.echo(f"deleted {kind} {path}")
     return 0
+
+
+def _path_of(kind: str, target: Target) -> str:
+    """What the path of such an entity looks like."""
+    if kind == "subscription":
+        return subscription_path(target.name, target.subscription or "NAME")
+    if kind == "rule":
+        return f"{subscription_path(target.name, target.subscription or 'NAME')}/Rules/NAME"
+    return target.name
 
 
 def _contents(counts: Any) -> str:

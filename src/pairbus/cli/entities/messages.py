@@ -151,6 +151,11 @@ def send(flags: SendFlags) -> int:
         if name in properties:
             raise UsageError(f"the property '{name}' is given twice")
         properties[name] = value
+    path, sub_queue = split_sub_queue(flags.entity)
+    if sub_queue:
+        raise UsageError(
+            f"'{flags.entity}' takes no sends: only the broker puts messages there. Send to '{path}'"
+        )
     bodies = iter(_bodies(flags))
 
     def work() -> int:
@@ -367,8 +372,12 @@ def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: s
             return 1
         raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
     except ServiceBusError as error:
-        hint = "" if session is not None else hint
-        raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}{hint}") from None
+        line = one_line(error)
+        # Only a hint, so words may decide; the entity's own name does not.
+        is_about_sessions = session is None and "session" in line.lower().replace(entity.lower(), "")
+        raise Refused(
+            way_out(error) or f"'{entity}' refused: {line}{hint if is_about_sessions else ''}"
+        ) from None
 
 
 def _receiver(

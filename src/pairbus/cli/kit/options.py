@@ -92,12 +92,22 @@ def _parameter(one: Field[Any], hint: Any) -> click.Parameter:
     elif hint is bool and "/" not in flag:
         settings["is_flag"] = True
     elif hint is int:
-        settings["type"] = click.IntRange(minimum, maximum) if minimum is not None else int
+        settings["type"] = _WholeNumber(minimum, maximum) if minimum is not None else int
     elif hint is float:
-        settings["type"] = click.FloatRange(minimum, maximum) if minimum is not None else float
+        settings["type"] = _Number(minimum, maximum) if minimum is not None else float
     elif hint is Path:
         settings["type"] = click.Path(exists=True, dir_okay=False, path_type=Path)
     return click.Option([flag, one.name], **settings)
+
+
+class _WholeNumber(click.IntRange):
+    """Says of a wrong value that it is no integer, not that it is no "integer range"."""
+
+    name = "integer"
+
+
+class _Number(click.FloatRange):
+    name = "number"
 
 
 def _default(value: object) -> object:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pairbus.spark.drain.report import Progress, Report
 
 FOLLOW_SECONDS: Final = 300
+EXIT_LEFT: Final = 1
+"""Something could not be delivered: it is in the dead-letter queue of its backlog queue."""
 
 EPILOG: Final = """\b
 Examples:
@@ -41,7 +43,7 @@ Examples:
 On a cluster pairbus must be installed on the workers; they need no files: connection strings and authorities travel with the job.
 
 \b
-Exit codes: 0 done or stopped, 1 something could not be delivered (Spark), 2 wrong usage, 3 could not reach a namespace, was refused,
+Exit codes: 0 done or stopped, 1 something could not be delivered (--once), 2 wrong usage, 3 could not reach a namespace, was refused,
 or nothing moved for 30 s (--once, local).
 """
 
@@ -108,7 +110,7 @@ def _here(flags: SyphonFlags) -> int:
     else:
         click.echo(delivered_text(counters), err=True)
         click.echo(" ".join(f"{name}={value}" for name, value in asdict(counters).items() if value), err=True)
-    return 0
+    return EXIT_LEFT if flags.once and counters.set_aside else 0
 
 
 async def _drain(backlog: Backlog, counters: Counters, flags: SyphonFlags) -> None:
@@ -187,7 +189,7 @@ def _on_spark(flags: SyphonFlags) -> int:
         click.echo(json.dumps(report.as_json()))
     else:
         _show(report)
-    return report.exit_code
+    return report.exit_code if flags.once else 0
 
 
 def _line(progress: Progress) -> None:

@@ -166,8 +166,8 @@ def estimate(scenario: Scenario, table: PriceTable | None = None) -> Estimate:
         Figure(
             "receives of messages given back",
             again * each,
-            f"at most {many(detoured, 'message')}, {WINDOW:,} for each backlog queue, syphon and outage, × {many(each, 'unit')}: received before "
-            "their destination is known to be away, and again after it is back",
+            f"{many(again, 'message')} (each parked one, but no more than {WINDOW:,} for each backlog queue, syphon and outage) × {many(each, 'unit')}: "
+            "received before their destination is known to be away, and again after it is back; more if other entities of the queue can be delivered meanwhile",
         ),
         Figure(
             "operations",

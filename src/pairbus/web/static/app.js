@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { attribute, h, icon, put, text } from "./dom.js";
 import { age, plural } from "./format.js";
-import { announce } from "./live.js";
+import { announce, silence } from "./live.js";
 import { askAll, begin, INTERVAL_MS, place, rememberBacklog, STALE_MS, store } from "./store.js";
 import { entityView } from "./entity.js";
 import { faultsView } from "./faults.js";
@@ -207,6 +207,7 @@ async function leavePage() {
 function signIn(reason) {
   clearTimeout(timer);
   store.session = null;
+  silence();
   view = null;
   shownAddress = null;
   header = null;

@@ -8,6 +8,7 @@ const live = document.getElementById("live");
 const toasts = document.getElementById("toasts");
 const waiting = [];
 let isSpeaking = false;
+let said = null;
 
 function speak() {
   const next = waiting.shift();
@@ -15,7 +16,8 @@ function speak() {
   if (!isSpeaking) return;
   // A change of text is what is read: the same sentence again must be a change too.
   text(live, "");
-  requestAnimationFrame(() => text(live, next));
+  said = next;
+  requestAnimationFrame(() => said === next && text(live, next));
   setTimeout(speak, GAP_MS);
 }
 
@@ -24,6 +26,14 @@ export function announce(message) {
   waiting.push(message);
   if (waiting.length > WAITING_MAX) waiting.shift();
   if (!isSpeaking) speak();
+}
+
+// What was said to one session is not for the next, whose key may see less.
+export function silence() {
+  waiting.length = 0;
+  said = null;
+  text(live, "");
+  toasts.replaceChildren();
 }
 
 export function toast(message, kind = "done") {

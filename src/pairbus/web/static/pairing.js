@@ -13,7 +13,7 @@ import { backlogDepth, backlogRows, oldestInBacklog, STALE_MS, store } from "./s
 // Kinds and states come from other programs' journals: looked up in maps, for an object knows words of its own.
 const HEALTH = new Map(Object.entries({
   healthy: ["good", "healthy", "Healthy", "sends go to the primary"],
-  suspect: ["warn", "warning", "Suspect", "sends fail; failing over soon"],
+  suspect: ["warn", "warning", "Suspect", "no answer; failing over soon"],
   "failed over": ["accent", "detour", "Failed over", "sends go to the backlog"],
   refusing: ["bad", "failed", "Refusing", "the entity is gone; sends are refused"],
 }));
@@ -279,7 +279,7 @@ function pairedView() {
     const over = pairing.entities.filter((one) => one.state === "failed over").length;
     const suspect = pairing.entities.filter((one) => one.state === "suspect").length;
     const waiting = backlogDepth();
-    const wanted = over ? ["detour", "accent", `${plural(over, "entity", "entities")} failed over`, "Sends go to the backlog"] : suspect ? ["warning", "warn", "The primary is suspect", "Sends fail; failover is near"] : waiting ? ["home", "accent", "Draining the backlog", `${plural(waiting, "message")} waiting`] : ["healthy", "good", "All healthy", "Sends go to the primary"];
+    const wanted = over ? ["detour", "accent", `${plural(over, "entity", "entities")} failed over`, "Sends go to the backlog"] : suspect ? ["warning", "warn", `${plural(suspect, "entity", "entities")} suspect`, "No answer; failover is near"] : waiting ? ["home", "accent", "Draining the backlog", `${plural(waiting, "message")} waiting`] : ["healthy", "good", "All healthy", "Sends go to the primary"];
     if (shownFlow !== wanted.join()) {
       shownFlow = wanted.join();
       put(flow, h("span", { class: `flowicon ${wanted[1]}` }, icon(wanted[0])), h("strong", {}, wanted[2]), h("span", { class: "soft" }, wanted[3]));
@@ -289,7 +289,7 @@ function pairedView() {
 }
 
 const STEPS = [
-  ["warning", "The primary stops answering", "Sends fail for a while: the entity is suspect."],
+  ["warning", "The primary stops answering", "The entity is suspect. Its sends wait, or fail if the client is set so."],
   ["detour", "Sends go to the backlog", "They are parked in queues of a secondary namespace, and the program continues."],
   ["home", "The backlog is delivered", "Pings show that the primary is back, and a syphon delivers the parked messages to it."],
 ];

@@ -19,6 +19,17 @@ export function fromConnectionString(given) {
   };
 }
 
+const PARTS = ["Endpoint", "SharedAccessKeyName", "SharedAccessKey", "EntityPath", "UseDevelopmentEmulator"];
+
+// What is wrong with a connection string; null for a good one, and for a key.
+function faultOf(given, parsed) {
+  if (!/;|:\/\/|^\s*Endpoint\s*=/i.test(given)) return null;
+  const names = given.split(";").filter((part) => part.trim()).map((part) => part.split("=")[0].trim());
+  const unknown = names.find((name) => !PARTS.some((part) => part.toLowerCase() === name.toLowerCase()));
+  if (unknown !== undefined) return `This connection string has an unknown part, “${unknown.slice(0, 40)}”. Known are ${PARTS.join(", ")}.`;
+  return parsed ? null : "This connection string has no SharedAccessKey.";
+}
+
 export function signInView(done, reason) {
   const rule = h("input", { id: "rule", name: "username", autocomplete: "username", value: ROOT, required: true, spellcheck: "false" });
   const key = h("input", { id: "key", name: "password", type: "password", autocomplete: "current-password", required: true });
@@ -30,8 +41,9 @@ export function signInView(done, reason) {
   async function submit(event) {
     event.preventDefault();
     const pasted = fromConnectionString(key.value);
-    if (!pasted && /^\s*Endpoint\s*=/i.test(key.value)) {
-      text(error, "This connection string has no SharedAccessKey.");
+    const fault = faultOf(key.value, pasted);
+    if (fault) {
+      text(error, fault);
       return;
     }
     const wish = pasted ?? { rule: rule.value.trim(), key: key.value.trim(), entity: entity.value.trim() };
