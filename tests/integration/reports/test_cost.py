@@ -274,10 +274,10 @@ def test_what_if_replays_recorded_usage_against_other_settings(
     )
     assert by_name["backlog queues"]["operations"] == 40
     assert by_name["ping interval"]["operations"] == 1
-    # 5 minutes away: 3 of them refused, 2 detoured, 1 + 10 pings.
+    # 5 minutes away: 3 of them refused, 2 detoured, 1 + 4 pings in the 2 minutes after failover.
     away = by_name["the primary away"]
-    assert (away["refused"], away["messages"], away["operations"]) == (300, 200, 800 - 1_200 + 11)
-    assert found["operations"] == 8_041 - 800 + 40 + 1 - 389
+    assert (away["refused"], away["messages"], away["operations"]) == (300, 200, 800 - 1_200 + 5)
+    assert found["operations"] == 8_041 - 800 + 40 + 1 - 395
 
 
 def test_what_cannot_be_read_or_priced_is_refused_with_its_name(

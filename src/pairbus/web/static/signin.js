@@ -25,8 +25,9 @@ const PARTS = ["Endpoint", "SharedAccessKeyName", "SharedAccessKey", "EntityPath
 function faultOf(given, parsed) {
   if (!/;|:\/\/|^\s*Endpoint\s*=/i.test(given)) return null;
   const names = given.split(";").filter((part) => part.trim()).map((part) => part.split("=")[0].trim());
+  const missing = ["SharedAccessKeyName", "SharedAccessKey"].find((part) => !names.some((name) => name.toLowerCase() === part.toLowerCase()));
   const unknown = names.find((name) => !PARTS.some((part) => part.toLowerCase() === name.toLowerCase()));
-  if (unknown !== undefined) return `This connection string has an unknown part, “${unknown.slice(0, 40)}”. Known are ${PARTS.join(", ")}.`;
+  if (missing && unknown !== undefined) return `This connection string has an unknown part, “${unknown.slice(0, 40)}”. Known are ${PARTS.join(", ")}.`;
   return parsed ? null : "This connection string has no SharedAccessKey.";
 }
 
