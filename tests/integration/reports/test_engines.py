@@ -273,7 +273,7 @@ def test_certificates_of_deleted_backlog_queues_are_the_same(spark: SparkEngine,
     }.items():
         found = certificates(spark, tmp_path / name, given)
         if name == "backlog":
-            assert all(found.fates[fate] for fate in ("in_backlog", "cancelled", "lost")), found.fates
+            assert all(found.fates[fate] for fate in ("in_backlog", "lost")), found.fates
 
 
 def test_certificates_of_rows_that_cannot_be_true_are_the_same(spark: SparkEngine, tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str], deletions: D
     # Rows that say nothing have no key: they meet in one group for each status and are only counted.
     keyed = [f"CASE WHEN status IS NULL THEN {name} END AS {name}" for name in (*KEY, "session")]
     marked = said.selectExpr("*", status)
-    told = list(names)
+    columns = list(names)
     if deletions is not None:
         marked = marked.withColumn("of_queue", f.expr(_QUEUE)).join(
             deletions,
@@ -263,8 +263,8 @@ def _said(judged: DataFrame, with_body: bool, names: Sequence[str], deletions: D
             & f.col("namespace").eqNullSafe(f.col("of_namespace")),
             "left",
         )
-        told = [
+        columns = [
             f"CASE WHEN ms <= deleted_ms THEN 0 ELSE {name} END AS {name}" if name in DELETABLE else name
             for name in names
         ]
-    return marked.selectExpr("role", "status", *keyed, "ms", "sequence_number", "place", *told)
+    return marked.selectExpr("role", "status", *keyed, "ms", "sequence_number", "place", *columns)
