@@ -80,10 +80,19 @@ class SimulatedKind:
 
 
 class TableKind:
-    """The log over a table, with units and ranges so small that everything rolls."""
+    """The log over a table, with ranges so small that everything rolls."""
 
-    def __init__(self, table: LogTable, *, is_background: bool = True) -> None:
+    def __init__(
+        self,
+        table: LogTable,
+        *,
+        is_background: bool = True,
+        reserve_bytes: int = 0,
+        bytes_max: int | None = None,
+    ) -> None:
         self.table = table
+        self._reserve_bytes = reserve_bytes
+        self._bytes_max = bytes_max
         self._is_background = is_background
         self._lease = table.lease()
         self._epoch = 0
@@ -105,8 +114,8 @@ class TableKind:
             self.table.reader(),
             epoch=found.epoch,
             fence=found.fence,
-            reserve_bytes=0,
-            unit_bits=3,
+            reserve_bytes=self._reserve_bytes,
+            bytes_max=self._bytes_max,
             garbage_bytes_min=8192,
             cache_bytes=64 * 1024,
             is_background=self._is_background,

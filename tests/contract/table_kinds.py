@@ -25,9 +25,9 @@ class LogTable(Protocol):
     def lease(self) -> LeaseTable: ...
 
 
-def postgres_table() -> LogTable:
+def postgres_table(range_frames: int = RANGE_FRAMES) -> LogTable:
     """A shard of its own in the server that all tests share."""
-    database = Database(shared_server().url(), f"shard-{next(_numbers)}", range_frames=RANGE_FRAMES)
+    database = Database(shared_server().url(), f"shard-{next(_numbers)}", range_frames=range_frames)
     database.prepare()
     return database
 

@@ -158,6 +158,27 @@ def test_only_whole_ranges_below_a_number_are_dropped(parts: Parts) -> None:
     assert parts.reader.oldest() == oldest
 
 
+@pytest.mark.promise("S1", "S2")
+def test_numbers_are_filled_up_to_the_end_of_a_range_all_or_none(parts: Parts) -> None:
+    acquired(parts.lease)
+    insert(parts.writer, 2)
+    assert parts.writer.range_end(2) == RANGE_FRAMES
+    assert parts.writer.range_end(RANGE_FRAMES) == 2 * RANGE_FRAMES
+    parts.writer.fill(3, RANGE_FRAMES, 1)
+    insert(parts.writer, RANGE_FRAMES)
+    insert(parts.writer, RANGE_FRAMES + 3)
+    with pytest.raises(SequenceTaken):
+        parts.writer.fill(RANGE_FRAMES + 1, 2 * RANGE_FRAMES, 1)
+    frames = list(parts.reader.heads(3, 3 * RANGE_FRAMES))
+    assert [frame.sequence for frame in frames] == [*range(3, RANGE_FRAMES + 1), RANGE_FRAMES + 3]
+    assert all(not frame.head and not frame.body_bytes for frame in frames[:-2])
+    assert parts.writer.mark_of(3) == FrameMark(1, 0)
+    parts.writer.drop_below(RANGE_FRAMES)
+    assert parts.reader.oldest() == RANGE_FRAMES
+    with pytest.raises(SequenceTaken):
+        parts.writer.fill(3, RANGE_FRAMES, 1)
+
+
 @pytest.mark.promise("S2")
 def test_a_number_that_was_dropped_is_still_taken(parts: Parts) -> None:
     """An owner that slept while others wrote and dropped must not find room where its number was."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.rules.sql.nodes import RuleBudget
 from pairbus.engine.tokens import TokenStream
+from pairbus.errors import QuotaExceeded
 
 if TYPE_CHECKING:
     from pairbus.engine.ports import Outbox, ReadAhead, RecordLog, Watcher
@@ -107,6 +109,7 @@ class Context:
         "outbox",
         "queues",
         "read_ahead",
+        "room_limit",
         "timers",
         "tokens",
         "watcher",
@@ -117,6 +120,8 @@ class Context:
         self.outbox = outbox
         self.read_ahead: ReadAhead | None = None
         """None: every blob can be read at once."""
+        self.room_limit: Callable[[], str] | None = None
+        """Names the limit that the log has reached when it has no room; empty or None: the disk is full."""
         self.watcher: Watcher | None = None
         """None while the log is replayed: what is folded then was reported in its time."""
         self.tokens = TokenStream(token_seed)
@@ -126,3 +131,12 @@ class Context:
         """Ids of queues that may have something to deliver, in the order they were touched."""
         self.timers = Timers()
         """When each queue must be ticked, by its id."""
+
+    def no_room(self, what: str) -> QuotaExceeded:
+        """The refusal of what the log has no room for (B12)."""
+        limit = self.room_limit() if self.room_limit is not None else ""
+        if limit:
+            return QuotaExceeded(
+                f"The namespace has no room for {what}: it has reached its limit, {limit}. Receive messages, or raise the limit."
+            )
+        return QuotaExceeded(f"The disk has no room for {what}. Free some space; receiving goes on.")

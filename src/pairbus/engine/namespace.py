@@ -174,9 +174,7 @@ class Namespace:
         """Refuse what the disk has no room for; the reserve is for settlements (B12)."""
         size = len(record.settings) + len(record.path)
         if size > unasked_bytes and not self.context.log.has_room(size):
-            raise QuotaExceeded(
-                f"The disk has no room for '{record.path}' with these settings. Free some space; receiving goes on."
-            )
+            raise self.context.no_room(f"'{record.path}' with these settings")
 
     def update(self, entity: Entity, settings: Settings, now: int) -> None:
         """Change settings. Locks of the entity are lost, and with a topic those of its subscriptions, as Service Bus documents."""

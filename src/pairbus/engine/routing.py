@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pairbus.engine import topic
 from pairbus.engine.records import SequenceAdvanced
 from pairbus.engine.stored_message import incoming_of
-from pairbus.errors import EntityNotFound, InvalidEntity, QuotaExceeded, Refusal
+from pairbus.errors import EntityNotFound, InvalidEntity, Refusal
 from pairbus.model.entity import SUBSCRIPTION, TOPIC
 from pairbus.model.message import NEVER, Extra, Message
 
@@ -155,9 +155,7 @@ def check_via(via: Entity, target: Entity | None, incoming: Scanned, more_bytes:
     """Refuse a message that could neither go on to the target nor be dead-lettered at the via entity."""
     via.main.check_transfer(incoming, more_bytes)
     if target is not None and not topic.has_disk_room(target, more_bytes + len(incoming.blob)):
-        raise QuotaExceeded(
-            f"The disk has no room for a message to '{target.path}'. Free some space; receiving goes on."
-        )
+        raise target.main.context.no_room(f"a message to '{target.path}'")
 
 
 def send_via(via: Entity, path: str, target: Entity | None, incoming: Scanned, now: int) -> int:

@@ -55,9 +55,7 @@ def check_room(topic: Entity, size: int) -> None:
     """Refuse what the disk could not take once for each subscription (B12, B15)."""
     copies = len(topic.subscriptions)
     if copies > 1 and not has_disk_room(topic, size):
-        raise QuotaExceeded(
-            f"The disk has no room for {copies} copies of a message to '{topic.path}'. Free some space; receiving goes on."
-        )
+        raise topic.main.context.no_room(f"{copies} copies of a message to '{topic.path}'")
 
 
 def has_disk_room(entity: Entity, size: int) -> bool:

@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.routing import HOPS_MAX
@@ -121,6 +122,8 @@ def assemble(options: Options, now: int, store: Store | None = None) -> Assembly
             kept = AuditedStore(store, audit_rows, messages, audited)
         broker.serve(audit_rows, kept)
         broker.namespace.context.read_ahead = kept.read_ahead
+        if options.cluster is not None and options.cluster.store_bytes_max is not None:
+            broker.namespace.context.room_limit = partial(_room_limit, kept, options.cluster.store_bytes_max)
         root_key = declare_access_rules(broker.namespace, options.declarations, now)
         is_declared = declare_entities(broker.namespace, options.declarations, now)
     except BaseException:
@@ -155,6 +158,11 @@ def _directory(data: Path, name: str) -> Path:
             f"{path} is a file, and the broker keeps a directory of this name: move the file away"
         )
     return path
+
+
+def _room_limit(store: Store, bytes_max: int) -> str:
+    """The limit by which something was refused; empty: the database, or the disk of the audit, is full."""
+    return "" if store.statistics().is_full else f"--store-max-mb {bytes_max >> 20}"
 
 
 def assemble_shard(

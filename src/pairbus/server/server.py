@@ -29,6 +29,7 @@ from pairbus.server.metrics import server_metrics
 from pairbus.server.ready import ReadyInfo, connection_string
 from pairbus.server.sockets.registry import ConnectionRegistry, ListenerStatistics, is_loopback_only
 from pairbus.storage.ports import StoreStatistics
+from pairbus.storage.table.store import RESERVE_BYTES
 
 if TYPE_CHECKING:
     from pairbus.server.assemble import Assembly
@@ -267,7 +268,10 @@ class Server:
             outputs=self._outputs,
             set_reading=registry.set_reading,
             failed=self._fail,
-            uncommitted_bytes_max=options.limits.uncommitted_bytes_max,
+            # When a database turns out to be full, what is under way must fit into half of the reserve.
+            uncommitted_bytes_max=min(options.limits.uncommitted_bytes_max, RESERVE_BYTES // 2)
+            if seat is not None
+            else options.limits.uncommitted_bytes_max,
             name=options.namespace,
             may_write=seat.may_write if seat is not None else None,
             commits_inline=seat is None,

@@ -57,14 +57,24 @@ class WatchedWriter:
         if not self._bugs.no_barrier:
             self._writer.barrier()
 
-    def hold_reserve(self, size: int) -> bool:
+    def fill(self, first: int, end: int, epoch: int) -> None:
+        """See FrameWriter."""
+        first, end = first + self._shift, end + self._shift
+        self.last = (end - 1, FrameMark(epoch, 0))
+        self._writer.fill(first, end, epoch)
+
+    def range_end(self, sequence: int) -> int:
+        """See FrameWriter."""
+        return self._writer.range_end(sequence)
+
+    def hold_reserve(self, size: int) -> int:
         """See FrameWriter."""
         return self._writer.hold_reserve(size)
 
-    def drop_below(self, sequence: int) -> None:
+    def drop_below(self, sequence: int) -> bool:
         """See FrameWriter."""
         extra = self._range_frames if self._bugs.drops_a_live_range else 0
-        self._writer.drop_below(sequence + extra)
+        return self._writer.drop_below(sequence + extra)
 
     def close(self) -> None:
         """See FrameWriter."""

@@ -24,6 +24,8 @@ Key: TypeAlias = tuple[str, int]
 """What a transaction locks: a frame by its number, or the shard's row."""
 SHARD_ROW: Final = ("shard", 0)
 RESERVE: Final = ("reserve", 0)
+ROW_BYTES: Final = 64
+"""What a row takes beside its contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class Frame:
     mark: FrameMark
     head: bytes
     body: bytes
+
+    def used_bytes(self) -> int:
+        return len(self.head) + len(self.body) + ROW_BYTES
 
     def as_head(self) -> FrameHead:
         return FrameHead(self.sequence, self.mark, self.head, len(self.body))
@@ -154,7 +159,7 @@ class State:
                 del self.frames[sequence]
 
     def used_bytes(self) -> int:
-        return self.reserve + sum(len(frame.head) + len(frame.body) for frame in self.frames.values())
+        return self.reserve + sum(frame.used_bytes() for frame in self.frames.values())
 
 
 class Server:

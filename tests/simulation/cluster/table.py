@@ -38,6 +38,7 @@ from tests.simulation.cluster.database import (
 )
 from tests.simulation.virtual_time import Machine, VirtualTime
 
+RESERVE_STEPS: Final = 4
 PAGE_FRAMES: Final = 50
 """How many heads one read brings."""
 
@@ -94,11 +95,30 @@ class SimulatedWriter(_Part):
             yield frame_key(sequence)
             if sequence in state.frames or sequence < state.dropped:
                 raise SequenceTaken(f"frame {sequence} is there already")
-            if state.used_bytes() + len(frame.head) + len(frame.body) > capacity:
+            if state.used_bytes() + frame.used_bytes() > capacity:
                 raise TableFull("the database has no space left")
             return None, [frame]
 
         self._call(work)
+
+    def fill(self, first: int, end: int, epoch: int) -> None:
+        capacity = self.database.faults.capacity_bytes
+        frames = [Frame(sequence, FrameMark(epoch, 0), b"", b"") for sequence in range(first, end)]
+
+        def work(state: State) -> Work:
+            for frame in frames:
+                yield frame_key(frame.sequence)
+                if frame.sequence in state.frames or frame.sequence < state.dropped:
+                    raise SequenceTaken(f"frame {frame.sequence} is there already")
+            if state.used_bytes() + sum(frame.used_bytes() for frame in frames) > capacity:
+                raise TableFull("the database has no space left")
+            return None, list(frames)
+
+        self._call(work)
+
+    def range_end(self, sequence: int) -> int:
+        size = self.database.faults.range_frames
+        return (sequence // size + 1) * size
 
     def mark_of(self, sequence: int) -> FrameMark | None:
         def work(state: State) -> Work:
@@ -115,25 +135,29 @@ class SimulatedWriter(_Part):
 
         self._call(work)
 
-    def hold_reserve(self, size: int) -> bool:
+    def hold_reserve(self, size: int) -> int:
+        """In steps, as a real one."""
+
         def work(state: State) -> Work:
             yield RESERVE
-            if state.used_bytes() - state.reserve + size > capacity:
+            step = -(-size // RESERVE_STEPS)
+            held = min(size, state.reserve + step)
+            if held > state.reserve and state.used_bytes() - state.reserve + held > capacity:
                 raise TableFull("the database has no space left")
-            return True, [Reserve(size)]
+            return held, [Reserve(held)]
 
         capacity = self.database.faults.capacity_bytes
-        return cast("bool", self._call(work))
+        return cast("int", self._call(work))
 
-    def drop_below(self, sequence: int) -> None:
+    def drop_below(self, sequence: int) -> bool:
         size = self.database.faults.range_frames
 
         def work(state: State) -> Work:
             yield from ()  # it needs no lock
             below = sequence // size * size
-            return None, [Dropped(below)] if below > state.dropped else _nothing()
+            return True, [Dropped(below)] if below > state.dropped else _nothing()
 
-        self._call(work)
+        return cast("bool", self._call(work))
 
 
 class SimulatedReader(_Part):
@@ -296,10 +320,10 @@ def frame_key(sequence: int) -> Key:
     return ("frame", sequence)
 
 
-def quiet_table(range_frames: int) -> SimulatedTable:
+def quiet_table(range_frames: int, capacity_bytes: int = 1 << 60) -> SimulatedTable:
     """A table in a world of its own in which nothing goes wrong: its calls let time pass and return."""
     time = VirtualTime()
-    faults = Faults(delay_ms=2, replication_ms=2, range_frames=range_frames)
+    faults = Faults(delay_ms=2, replication_ms=2, range_frames=range_frames, capacity_bytes=capacity_bytes)
     return SimulatedTable(Database(time, random.Random(0), faults), Machine(time))
 
 

@@ -13,9 +13,11 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
     ServiceBusConnectionError,
     ServiceBusError,
+    ServiceBusQuotaExceededError,
 )
 
 from pairbus.cli.entities import messages
+from pairbus.cli.entities.messages import SEND_HINT, _refusing
 from pairbus.cli.kit.errors import (
     CAUSES_MAX,
     CERTIFICATE,
@@ -162,3 +164,13 @@ def test_a_store_that_is_not_known_is_answered_with_those_that_are(tmp_path: Pat
         UsageError, match=r"mysql:… is not known: give postgresql://user@host/database or memory:"
     ):
         open_store(Options(namespace="contoso", data=tmp_path, store="mysql://secret@x"))
+
+
+def test_a_quota_that_was_exceeded_says_nothing_of_sessions() -> None:
+    def work() -> int:
+        raise ServiceBusQuotaExceededError(message="The namespace has no room: --store-max-mb 64.")
+
+    with pytest.raises(Refused) as caught:
+        _refusing("orders", work, None, SEND_HINT)
+    assert "--store-max-mb 64" in str(caught.value)
+    assert "session" not in str(caught.value)

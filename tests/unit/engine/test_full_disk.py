@@ -41,6 +41,24 @@ def test_a_disk_without_room_refuses_new_entities_in_words(kind: int) -> None:
 
 
 @pytest.mark.promise("B12")
+def test_a_limit_that_was_reached_is_named() -> None:
+    bench = Bench()
+    queue = bench.entity("q")
+    bench.journal.room = 0
+    limit = "--store-max-mb 64"
+    bench.namespace.context.room_limit = lambda: limit
+    with pytest.raises(QuotaExceeded, match="message to 'q': it has reached its limit, --store-max-mb 64. "):
+        queue.main.check_send(incoming("x"), 0)
+    with pytest.raises(
+        QuotaExceeded, match="'new' .*--store-max-mb 64. Receive messages, or raise the limit"
+    ):
+        bench.namespace.create(QUEUE, "new", Settings(), bench.now)
+    limit = ""
+    with pytest.raises(QuotaExceeded, match="The disk has no room for a message to 'q'"):
+        queue.main.check_send(incoming("x"), 0)
+
+
+@pytest.mark.promise("B12")
 def test_small_changes_of_settings_need_no_room_and_long_ones_do() -> None:
     bench = Bench()
     queue = bench.entity("q")

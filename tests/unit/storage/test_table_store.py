@@ -36,6 +36,8 @@ from pairbus.storage.table.replay import LogEnd
 from pairbus.storage.table.store import TableStore
 
 QUEUE = 4
+ROW_BYTES = 20
+"""What a row takes beside its contents."""
 
 
 @dataclass
@@ -77,15 +79,29 @@ class FakeTable:
         step = self._scripted("insert")
         if sequence in self.rows or sequence < self.dropped_below:
             raise SequenceTaken(str(sequence))
-        if step == "full" or self.used() + len(head) + len(b"".join(body)) > self.capacity:
+        if step == "full" or self.used() + len(head) + len(b"".join(body)) + ROW_BYTES > self.capacity:
             raise TableFull("full")
         if step != "lost":
             self.rows[sequence] = Row(mark, head, b"".join(body))
         if step in ("lost", "unanswered"):
             raise OutcomeUnknown(step)
 
+    def fill(self, first: int, end: int, epoch: int) -> None:
+        step = self._scripted(f"fill {first} {end}")
+        if any(one in self.rows or one < self.dropped_below for one in range(first, end)):
+            raise SequenceTaken(str(first))
+        if self.used() + (end - first) * ROW_BYTES > self.capacity:
+            raise TableFull("full")
+        if step != "lost":
+            self.rows.update({one: Row(FrameMark(epoch, 0), b"", b"") for one in range(first, end)})
+        if step in ("lost", "unanswered"):
+            raise OutcomeUnknown(step)
+
+    def range_end(self, sequence: int) -> int:
+        return (sequence // self.range_frames + 1) * self.range_frames
+
     def used(self) -> int:
-        return self.reserve + sum(len(row.head) + len(row.body) for row in self.rows.values())
+        return self.reserve + sum(len(row.head) + len(row.body) + ROW_BYTES for row in self.rows.values())
 
     def mark_of(self, sequence: int) -> FrameMark | None:
         self._scripted("mark_of")
@@ -95,18 +111,21 @@ class FakeTable:
     def barrier(self) -> None:
         self._scripted("barrier")
 
-    def drop_below(self, sequence: int) -> None:
+    def drop_below(self, sequence: int) -> bool:
         self.calls.append(f"drop {sequence}")
         self.dropped_below = sequence // self.range_frames * self.range_frames
         for gone in [one for one in self.rows if one < self.dropped_below]:
             del self.rows[gone]
+        return True
 
-    def hold_reserve(self, size: int) -> bool:
+    def hold_reserve(self, size: int) -> int:
+        """In four steps."""
         self.calls.append(f"reserve {size}")
-        if size and self.used() - self.reserve + size > self.capacity:
+        held = min(size, self.reserve + -(-size // 4))
+        if size and self.used() - self.reserve + held > self.capacity:
             raise TableFull("full")
-        self.reserve = size
-        return bool(size)
+        self.reserve = held
+        return held
 
     # FrameReader
 
@@ -138,11 +157,12 @@ def opened(
     reserve_bytes: int = 0,
     bytes_max: int | None = None,
     cache_bytes: int = 64 << 20,
+    range_bytes_max: int | None = None,
 ) -> tuple[TableStore, list[Record]]:
     fence = table.fence(epoch)
     store = TableStore(
         table, table, epoch=epoch, fence=fence, may_retry=may_retry, pause=lambda _: None, reserve_bytes=reserve_bytes,
-        bytes_max=bytes_max, unit_bits=2, garbage_bytes_min=100, cache_bytes=cache_bytes, is_background=False,
+        bytes_max=bytes_max, range_bytes_max=range_bytes_max, garbage_bytes_min=100, cache_bytes=cache_bytes, is_background=False,
     )  # fmt: skip
     return store, list(store.replay())
 
@@ -607,8 +627,9 @@ class DroppedLate(FakeTable):
         super().__init__()
         self.late = 0
 
-    def drop_below(self, sequence: int) -> None:
+    def drop_below(self, sequence: int) -> bool:
         self.late = max(self.late, sequence)
+        return True
 
     def heads(self, first: int, end: int) -> Iterator[FrameHead]:
         found = list(super().heads(first, end))

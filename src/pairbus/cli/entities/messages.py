@@ -354,6 +354,7 @@ def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: s
         OperationTimeoutError,
         ServiceBusAuthenticationError,
         ServiceBusError,
+        ServiceBusQuotaExceededError,
     )
 
     silence_logs("azure")
@@ -371,6 +372,8 @@ def _refusing(entity: str, work: Callable[[], int], session: str | None, hint: s
             click.echo(f"no session of {safe_text(entity)} has a message", err=True)
             return 1
         raise Refused(f"'{entity}' did not answer in time: {one_line(error)}") from None
+    except ServiceBusQuotaExceededError as error:
+        raise Refused(way_out(error) or f"'{entity}' refused: {one_line(error)}") from None
     except ServiceBusError as error:
         line = one_line(error)
         # Only a hint, so words may decide; the entity's own name does not.

@@ -150,9 +150,7 @@ class Queue(QueueState):
                 f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{self.path}'."
             )
         if not self.context.log.has_room(more_bytes + size):
-            raise QuotaExceeded(
-                f"The disk has no room for a message to '{self.path}'. Free some space; receiving goes on."
-            )
+            raise self.context.no_room(f"a message to '{self.path}'")
 
     def send(self, incoming: Scanned, now: int, extra: Extra | None = None) -> int:
         """Store one message (``check_send`` has passed). Its sequence number; 0 if nothing was stored.

@@ -226,9 +226,7 @@ def _check_state_room(queue: Queue, size: int, before: int) -> None:
             f"The maximum entity size of {settings.max_size_mb} MB has been reached or exceeded for '{queue.path}'."
         )
     if not queue.context.log.has_room(size):
-        raise QuotaExceeded(
-            f"The disk has no room for a session state of '{queue.path}'. Free some space; receiving goes on."
-        )
+        raise queue.context.no_room(f"a session state of '{queue.path}'")
 
 
 def list_sessions(queue: Queue, updated_since: int | None, skip: int, top: int) -> list[str]:

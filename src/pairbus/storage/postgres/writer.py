@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pairbus.storage.postgres.binary import BYTEA, INT4, INT8, int4, int8, number, unsigned, unsigned8
 from pairbus.storage.postgres.connection import LockTimedOut, NoRange, Session
-from pairbus.storage.postgres.schema import make_range
-from pairbus.storage.table.ports import FrameMark, SequenceTaken
+from pairbus.storage.postgres.schema import make_range, range_name
+from pairbus.storage.table.ports import FrameMark, SequenceTaken, TableFailed, TableFull
 
 if TYPE_CHECKING:
     from pairbus.storage.postgres.connection import Address
@@ -60,6 +61,20 @@ class PostgresWriter:
         except NoRange as error:
             raise SequenceTaken(f"frame {sequence} was written long ago, and dropped") from error
 
+    def fill(self, first: int, end: int, epoch: int) -> None:
+        if first >= self._writable_below:
+            self._make_ranges(first)
+        try:
+            self._session.run(
+                "insert into pairbus_frame (shard, seq, epoch, crc, head, body) "
+                f"select {self._shard}, number, {epoch}, 0, '', '' from generate_series({first}, {end - 1}) number"
+            )
+        except NoRange as error:
+            raise SequenceTaken(f"frame {first} was written long ago, and dropped") from error
+
+    def range_end(self, sequence: int) -> int:
+        return (sequence // self._range_frames + 1) * self._range_frames
+
     def _make_ranges(self, sequence: int) -> None:
         place = sequence // self._range_frames
         # One ahead: so a node that takes the shard over finds its range, and needs no further step.
@@ -74,7 +89,7 @@ class PostgresWriter:
     def barrier(self) -> None:
         self._session.execute(b"barrier", _BARRIER, (INT4,), (self._shard_value,))
 
-    def drop_below(self, sequence: int) -> None:
+    def drop_below(self, sequence: int) -> bool:
         ended = [place for place in self._places() if (place + 1) * self._range_frames <= sequence]
         for place in ended:
             try:
@@ -84,7 +99,8 @@ class PostgresWriter:
                     f"drop table if exists pairbus_frame_{self._shard}_{place}"
                 )
             except LockTimedOut:
-                return  # a backup reads it; the next call comes
+                return False
+        return True
 
     def _places(self) -> list[int]:
         found = self._session.run(
@@ -94,24 +110,36 @@ class PostgresWriter:
         names = [(found.get_value(row, 0) or b"").decode() for row in range(found.ntuples)]
         return sorted(int(match[1]) for name in names if (match := re.search(r"_(\d+)\"?$", name)))
 
-    def hold_reserve(self, size: int) -> bool:
+    def hold_reserve(self, size: int) -> int:
         name = f"pairbus_reserve_{self._shard}"
         if size == 0:
             self._session.run(f"drop table if exists {name}")
-            return False
+            self._clear_away()
+            return 0
         wanted = -(-size // RESERVE_PART_BYTES)
         self._session.run(
             f"create table if not exists {name} (filling bytea not null) with (autovacuum_enabled = false);"
             f"alter table {name} alter column filling set storage external"
         )
         held = int(self._session.run(f"select count(*)::text from {name}").get_value(0, 0) or b"0")
-        if held < wanted:
+        parts = min(wanted - held, RESERVE_PARTS_AT_ONCE)
+        if parts > 0:
             # Not compressed, or it would take less space than it says.
             self._session.run(
                 f"insert into {name} select convert_to(repeat('x', {RESERVE_PART_BYTES}), 'UTF8') "
-                f"from generate_series(1, {min(wanted - held, RESERVE_PARTS_AT_ONCE)})"
+                f"from generate_series(1, {parts})"
             )
-        return held + RESERVE_PARTS_AT_ONCE >= wanted
+            held += parts
+        return held * RESERVE_PART_BYTES
+
+    def _clear_away(self) -> None:
+        """A row that found no space leaves the pages behind that it had got already. Without this every repetition would need new ones."""
+        if not self._writable_below:
+            return
+        name = range_name(self._shard, self._writable_below // self._range_frames - 1)
+        # As it is only housekeeping, whatever hinders it does.
+        with contextlib.suppress(TableFailed, TableFull):
+            self._session.run(f"vacuum {name}")
 
     def close(self) -> None:
         self._session.close()

@@ -6,18 +6,23 @@
 | outcome unknown | the same frame again, under the same number: the number makes that safe. Given up when ``may_retry`` says so (S5) |
 | number taken, by our own frame | it was ours and its answer was lost: durable behind a barrier (S7) |
 | number taken, by another | somebody else owns the shard: fenced (S2) |
-| full | the reserve is given up, and the frame tried again; then until there is space or ``may_retry`` says no (S8) |
+| full | the reserve is given up, and the frame tried again; then for a while, in which space may come free; then failed (B12, S8) |
 | refused | failed: a repetition does not mend it |
+
+The reserve is made before the first commit: an owner without one takes no sends (``is_full``), for there would be no space for the
+settlements that make room again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pairbus.errors import StoreFailed, StoreFenced
-from pairbus.storage.table.ports import OutcomeUnknown, SequenceTaken, TableFailed, TableFull
+from pairbus.storage.table.frame import EMPTY_FRAME_BYTES
+from pairbus.storage.table.ports import FrameMark, OutcomeUnknown, SequenceTaken, TableFailed, TableFull
 
 if TYPE_CHECKING:
     from pairbus.storage.table.frame import Frame
@@ -30,7 +35,13 @@ PAUSE_SECONDS_MAX: Final = 0.5
 VANISHED_MAX: Final = 3
 """How often a number may be taken and yet have no frame, before somebody else must have written and dropped it."""
 REFILL_COMMITS: Final = 64
-"""So many commits succeed on a full database before it is asked whether the reserve fits again."""
+"""So many commits succeed on a full database before it is asked whether the reserve fits again; twice as many each time it does not."""
+REFILL_COMMITS_MAX: Final = 4096
+FULL_TRIES_MAX: Final = 8
+"""How often a frame with messages is tried on a full database that has no reserve left: about a second. What failed writes leave behind
+takes space from the settlements that come after it."""
+FULL_TRIES_MAX_SMALL: Final = 64
+"""The same for a frame without messages, such as settlements: about half a minute."""
 
 
 class Appender:
@@ -60,52 +71,90 @@ class Appender:
         self._reserve_bytes = reserve_bytes
         self._failure = ""
         self._dropped_below = 0
-        self._commits_since_full = 0
-        self._has_reserve = not reserve_bytes
-        """It is filled by the first commits, a step with each."""
+        self._drop_tried = 0
+        self._drop_wait = 0
+        """So many commits pass before ranges that could not be dropped are tried again."""
+        self._refill_wait = self._refill_commits = REFILL_COMMITS
+        self._held = 0
+        """How much of the reserve is held."""
+        self._given_up = 0
+        """How much was held when it was given up."""
+        self._spent = 0
+        """How much was written since."""
         self.is_full = False
-        """The database had no space when last asked; read by the owner's thread."""
+        """The database had no space for the whole reserve when last asked; read by the owner's thread."""
         self.repetitions = 0
         self.barriers = 0
 
+    @property
+    def spare_bytes(self) -> int:
+        """On a full database: what is certainly left of the reserve that was given up; read by the owner's thread."""
+        return max(0, self._given_up - self._spent)
+
     def begin(self, first: int) -> None:
-        """Before the first commit; ``first`` is the first frame there is."""
+        """Before the first commit; ``first`` is the first frame there is. Raises StoreFailed or StoreFenced."""
         self._dropped_below = first
+        self._fill_reserve(waits=True)
 
     def _became_full(self) -> None:
         if not self.is_full:
             logger.warning(
                 "the database is full: sends are refused, settlements go on",
-                extra={"event": "store.full"},
+                extra={"event": "store.full", "reserve_bytes": self._held},
             )
         self.is_full = True
-        self._commits_since_full = 0
-        self._has_reserve = not self._reserve_bytes
+        # If nothing was held there is nothing to spare: a write has just failed.
+        self._given_up, self._spent, self._held = self._held, 0, 0
         if self._reserve_bytes:
             self._retrying("the reserve", lambda: self._writer.hold_reserve(0))
 
     def append(self, frame: Frame) -> None:
         """Return once the frame is durable. Raises StoreFailed or StoreFenced; then nothing is appended any more."""
+        mark, body = frame.marked(self._epoch), [frame.body()]
+        self._durably(
+            frame.sequence,
+            mark,
+            lambda: self._writer.insert(frame.sequence, mark, frame.head, body),
+            FULL_TRIES_MAX if frame.body_bytes else FULL_TRIES_MAX_SMALL,
+        )
+        if self.is_full:
+            self._spent += len(frame.head) + frame.body_bytes + EMPTY_FRAME_BYTES
+            self._refill_wait -= 1
+            if self._refill_wait <= 0:
+                self._fill_reserve()
+
+    def fill(self, first: int, end: int) -> None:
+        """Give the numbers ``first`` up to, not including, ``end`` to empty frames, so that the next frame begins a range."""
+        while first < end:
+            piece, first = first, min(end, self._writer.range_end(first))
+            self._durably(
+                piece,
+                FrameMark(self._epoch, 0),
+                partial(self._writer.fill, piece, first, self._epoch),
+                FULL_TRIES_MAX_SMALL,
+            )
+            self._spent += (first - piece) * EMPTY_FRAME_BYTES
+
+    def _durably(
+        self, sequence: int, mark: FrameMark, write: Callable[[], None], full_tries_max: int
+    ) -> None:
         if self._failure:
             raise StoreFailed(f"the store has failed before: {self._failure}")
         try:
-            self._append(frame)
+            self._write(sequence, mark, write, full_tries_max)
         except StoreFailed as error:
             self._failure = str(error)
             raise
         except TableFailed as error:
             self._failure = str(error)
-            raise StoreFailed(f"frame {frame.sequence} cannot be written: {error}") from error
-        if self.is_full or not self._has_reserve:
-            self._tend_reserve()
+            raise StoreFailed(f"frame {sequence} cannot be written: {error}") from error
 
-    def _append(self, frame: Frame) -> None:
-        sequence, mark, body = frame.sequence, frame.marked(self._epoch), [frame.body()]
+    def _write(self, sequence: int, mark: FrameMark, write: Callable[[], None], full_tries_max: int) -> None:
         seconds = 0.0
-        vanished = 0
+        vanished = full_tries = 0
         while True:
             try:
-                self._writer.insert(sequence, mark, frame.head, body)
+                write()
                 return
             except SequenceTaken:
                 try:
@@ -127,9 +176,11 @@ class Appender:
             except OutcomeUnknown as error:
                 seconds = self._paused(f"frame {sequence}", seconds, error)
             except TableFull as error:
-                is_first = not self.is_full
+                had_reserve = bool(self._held)
                 self._became_full()
-                if not is_first:
+                if not had_reserve:
+                    full_tries += 1
+                    self._check_full(sequence, full_tries, full_tries_max, error)
                     seconds = self._paused(f"frame {sequence}", seconds, error)
 
     def _paused(self, what: str, seconds: float, error: Exception) -> float:
@@ -156,37 +207,79 @@ class Appender:
             except TableFailed as error:
                 raise StoreFailed(f"{what} cannot be written: {error}") from error
 
-    def _tend_reserve(self) -> None:
-        """Take a step towards the reserve; on a full database only now and then."""
-        if self.is_full:
-            self._commits_since_full += 1
-            if self._commits_since_full < REFILL_COMMITS:
+    def _check_full(self, sequence: int, tries: int, tries_max: int, error: TableFull) -> None:
+        if tries == 1:
+            logger.error(
+                "the database has no space, and nothing is left of the reserve: a commit waits for space",
+                extra={"event": "store.no_space", "frame": sequence, "error": str(error)},
+            )
+        if tries > tries_max:
+            raise StoreFailed(
+                f"frame {sequence} cannot be written: the database has no space, and nothing is left of the reserve for settlements. "
+                f"Nothing in it was acknowledged. Give the database more space: {error}"
+            ) from error
+
+    def _fill_reserve(self, *, waits: bool = False) -> None:
+        """Hold the reserve again, or give up at once what of it fits: then that much is certain to be there for settlements.
+
+        ``waits``: a lost connection is tried again; otherwise a later commit does.
+        """
+        self._refill_wait = self._refill_commits
+        if not self._reserve_bytes:
+            self.is_full = False
+            return
+        seconds = 0.0
+        while self._held < self._reserve_bytes:
+            try:
+                self._held = self._writer.hold_reserve(self._reserve_bytes)
+            except TableFull:
+                self._became_full()
+                self._refill_commits = min(2 * self._refill_commits, REFILL_COMMITS_MAX)
                 return
-            self._commits_since_full = 0
-        try:
-            self._has_reserve = self._has_reserve or self._writer.hold_reserve(self._reserve_bytes)
-        except TableFull:
-            self._became_full()
-        except OutcomeUnknown:
-            pass  # the next commit finds out
-        else:
-            if self.is_full:
-                self.is_full = not self._has_reserve
-                if not self.is_full:
-                    logger.info("the database has space again", extra={"event": "store.has_space"})
+            except OutcomeUnknown as error:
+                if not waits:
+                    return
+                seconds = self._paused("the reserve", seconds, error)
+            except TableFailed as error:
+                raise StoreFailed(f"the reserve cannot be written: {error}") from error
+        if self.is_full:
+            self.is_full = False
+            logger.info("the database has space again", extra={"event": "store.has_space"})
+        self._refill_commits = REFILL_COMMITS
+
+    def tend(self) -> None:
+        """While nothing else is committed: look whether a full database has space again."""
+        if self._failure:
+            raise StoreFailed(f"the store has failed before: {self._failure}")
+        self._drop_wait = 0
+        self.drop_below(self._drop_tried)
+        if self.is_full:
+            self._fill_reserve()
 
     def drop_below(self, sequence: int) -> None:
         """Give back frames that no longer matter: the commit that says so is durable. Tried again with a later one if it fails."""
         if sequence <= self._dropped_below:
             return
+        if sequence == self._drop_tried and self._drop_wait > 0:
+            self._drop_wait -= 1
+            return
+        self._drop_tried = sequence
+        error = "somebody reads them"
         try:
-            self._writer.drop_below(sequence)
-        except (OutcomeUnknown, TableFull, TableFailed) as error:
+            is_dropped = self._writer.drop_below(sequence)
+        except (OutcomeUnknown, TableFull, TableFailed) as why:
+            is_dropped, error = False, str(why)
+        if not is_dropped:
+            self._drop_wait = REFILL_COMMITS
             logger.warning(
-                "old frames were not dropped yet", extra={"event": "store.not_dropped", "error": str(error)}
+                "old frames were not dropped yet", extra={"event": "store.not_dropped", "error": error}
             )
-        else:
-            self._dropped_below = sequence
+            return
+        has_space = self._writer.range_end(self._dropped_below) <= sequence
+        self._dropped_below = sequence
+        if has_space and self.is_full:
+            self._refill_commits = REFILL_COMMITS
+            self._fill_reserve()
 
     def close(self) -> None:
         self._failure = self._failure or "it is closed"

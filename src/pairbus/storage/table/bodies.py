@@ -95,7 +95,7 @@ class Bodies:
         self._reader = reader
         self._table = table
         self._log_end = log_end
-        self._cache_bytes = cache_bytes
+        self.cache_bytes = cache_bytes
         self._pause = pause
         self._changed = threading.Condition()
         self._kept: OrderedDict[int, bytes] = OrderedDict()
@@ -240,7 +240,7 @@ class Bodies:
         if self._heads is not None or self._awaited:
             return bool(self._heads is not None or self._wanted)
         # What has come must be taken before more comes, or it would be evicted unseen.
-        return bool(self._wanted) and self._arrived_bytes <= self._cache_bytes // 2
+        return bool(self._wanted) and self._arrived_bytes <= self.cache_bytes // 2
 
     def _step(self) -> None:
         """Read what is wanted, a part at a time. Without a thread: all of it."""
@@ -320,7 +320,7 @@ class Bodies:
         former = self._kept.pop(sequence, b"")
         self._kept[sequence] = body
         self.kept_bytes += len(body) - len(former)
-        while self.kept_bytes > self._cache_bytes and len(self._kept) > KEPT_MIN:
+        while self.kept_bytes > self.cache_bytes and len(self._kept) > KEPT_MIN:
             self.kept_bytes -= len(self._kept.popitem(last=False)[1])
 
     def _lost_again(self) -> Callable[[OutcomeUnknown], None]:

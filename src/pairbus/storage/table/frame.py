@@ -23,6 +23,8 @@ BODY_BYTES_MAX: Final = 64 << 20
 VERSION: Final = 1
 MORE: Final = 1
 """The batch goes on in the next frame; without that one it does not count."""
+EMPTY_FRAME_BYTES: Final = 96
+"""About what a frame without head and body takes in the database."""
 PREAMBLE: Final = struct.Struct("<BBQ")
 CHECKSUM_BITS: Final = 32
 _CHECKSUM_MASK: Final = (1 << CHECKSUM_BITS) - 1

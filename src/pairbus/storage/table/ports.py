@@ -87,19 +87,28 @@ class FrameWriter(Protocol):
     def insert(self, sequence: int, mark: FrameMark, head: bytes, body: Sequence[bytes]) -> None:
         """Add one frame. ``body``: the bytes of messages, one after the other. A number that was dropped is taken too."""
 
+    def fill(self, first: int, end: int, epoch: int) -> None:
+        """Add empty frames ``first`` up to, not including, ``end``, as a fence is one: all of them or none. They are of one range."""
+
+    def range_end(self, sequence: int) -> int:
+        """The first number behind the range of this one. Follows from the number; needs no connection, may be called by any thread."""
+
     def mark_of(self, sequence: int) -> FrameMark | None:
         """The mark of a frame that is visible now; None: there is none. Says nothing about durability: see ``barrier``."""
 
     def barrier(self) -> None:
         """Return once everything visible before is durable on all copies: a small commit of its own."""
 
-    def drop_below(self, sequence: int) -> None:
-        """Give back the space of frames below this number, as far as whole ranges allow, oldest first."""
+    def drop_below(self, sequence: int) -> bool:
+        """Give back the space of frames below this number, as far as whole ranges allow, oldest first.
 
-    def hold_reserve(self, size: int) -> bool:
-        """Hold so much space that can be given up when the database is full, or a step towards it; whether all of it is held now.
+        False: somebody reads one of them, such as a backup; try again later.
+        """
 
-        0: give it up.
+    def hold_reserve(self, size: int) -> int:
+        """Hold so much space that can be given up when the database is full, or a step towards it. Returns how much is held now.
+
+        0: give it up, and what writes that found no space have left behind.
         """
 
     def close(self) -> None: ...

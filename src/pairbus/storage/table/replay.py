@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pairbus.storage.table.ports import FrameHead, FrameReader
 
 FRAMES_AT_ONCE: Final = 8
-"""How many frames are looked at together to find the last one with records."""
+"""How many frames are looked at together, at first, to find the last one with records."""
+FRAMES_AT_ONCE_MAX: Final = 512
+"""The rest of a range may be filled with empty frames."""
 Answer = TypeVar("Answer")
 
 
@@ -117,8 +119,10 @@ def _verify(frame: FrameHead) -> None:
 def _stated_oldest(reader: FrameReader, fence: int, retry: Callable[[OutcomeUnknown], None]) -> int:
     """The oldest frame that matters, as the last frame before the fence states it that is not itself a fence."""
     end = fence
+    step = FRAMES_AT_ONCE
     while end > 1:
-        first = max(1, end - FRAMES_AT_ONCE)
+        first = max(1, end - step)
+        step = min(4 * step, FRAMES_AT_ONCE_MAX)
         for frame in reversed(_retried(partial(_listed, reader, first, end), retry)):
             if frame.head:
                 _verify(frame)

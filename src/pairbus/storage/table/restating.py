@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pairbus.storage.table.bodies import Bodies
     from pairbus.storage.table.ports import FrameHead
 
-HEADS_AT_ONCE: Final = 256
+HEADS_AT_ONCE: Final = 512
 AHEAD_BYTES_MAX: Final = 8 << 20
 """Bodies that are asked for ahead of their turn."""
 
@@ -106,9 +106,11 @@ class Round:
     def _ask_ahead(self) -> None:
         wanted: list[int] = []
         size = 0
+        # The first must still be there when the last has come.
+        bytes_max = min(AHEAD_BYTES_MAX, self._bodies.cache_bytes // 2)
         for frame in self._frames:
             size += frame.body_bytes
-            if wanted and size > AHEAD_BYTES_MAX:
+            if wanted and size > bytes_max:
                 break
             if frame.body_bytes and not self._bodies.has(frame.sequence):
                 wanted.append(frame.sequence)

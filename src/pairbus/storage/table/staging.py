@@ -77,6 +77,10 @@ class TableStaging:
         self._frames_bytes += self.head_bytes + self.body_bytes
         self._open(self.sequence + 1)
 
+    def skip_to(self, sequence: int) -> None:
+        """The numbers up to this one are filled with empty frames; nothing is staged now."""
+        self._open(sequence)
+
     def take_frames(self) -> list[Frame]:
         """The closed frames; a new batch begins."""
         frames, self._frames, self._frames_bytes = self._frames, [], 0

@@ -21,7 +21,9 @@ How a message's bytes come back: what is staged or was stored lately is in memor
 thread (``bodies``), which the engine asks ahead of need (``is_at_hand``, ``fetch``).
 
 How space comes back: as in the log on disk (``storage.accounts``), by units of frames instead of segments, oldest first. The frame that
-makes old ones superfluous names the oldest that still matters; they are dropped after its commit.
+makes old ones superfluous names the oldest that still matters; they are dropped after its commit. The database gives back whole ranges of
+numbers, and a range that is being written cannot be given back. So a range ends early (``_cut``) when it holds much, or when space is short and
+most of it is dead: the rest of its numbers is given to empty frames, and what still lives is moved to the next range.
 
 How a new owner learns what there is: it reads all heads up to its fence (``replay``) and verifies each.
 """
@@ -33,16 +35,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from pairbus.engine.records import MessageRemoved, MessageStored, Record
-from pairbus.errors import StoreUnavailable, UsageError
+from pairbus.errors import StoreFailed, StoreFenced, StoreUnavailable, UsageError
 from pairbus.storage.accounts import SegmentAccount, SegmentAccounts
 from pairbus.storage.codec import decode, encode_stored
 from pairbus.storage.codec_rare import encode_rare
 from pairbus.storage.ports import SMALL_MESSAGE_BYTES, Store, StoreStatistics
 from pairbus.storage.recent import RecentBlobs
+from pairbus.storage.table import ranges
 from pairbus.storage.table.appender import Appender
 from pairbus.storage.table.bodies import Bodies, BodyTable
 from pairbus.storage.table.frame import (
     BODY_BYTES_MAX,
+    EMPTY_FRAME_BYTES,
     MORE,
     OFFSET_BITS,
     OFFSET_MASK,
@@ -52,6 +56,7 @@ from pairbus.storage.table.frame import (
     damaged,
 )
 from pairbus.storage.table.ports import OutcomeUnknown, TableFailed
+from pairbus.storage.table.ranges import RangeAccount
 from pairbus.storage.table.replay import LogEnd, complete
 from pairbus.storage.table.restating import Round
 from pairbus.storage.table.staging import TableStaging
@@ -60,13 +65,15 @@ if TYPE_CHECKING:
     from pairbus.storage.ports import Batch, ReadAhead
     from pairbus.storage.table.ports import FrameReader, FrameWriter
 
-UNIT_BITS: Final = 10
-"""Frames are accounted for in units of 1024."""
+UNIT_BITS: Final = 20
+"""Frames are accounted for in units of so many, or by ranges if those are smaller: a part of a range cannot be given back."""
 CACHE_BYTES: Final = 64 << 20
 RESERVE_BYTES: Final = 32 << 20
 """Room that sends leave to settlements (B12). What is staged when the database turns out to be full must fit too."""
 GARBAGE_BYTES_MIN: Final = 16 << 20
 """Less garbage than this is not worth the work."""
+TEND_ROUNDS: Final = 20
+"""After so many rounds of housekeeping without a commit a full database is asked whether it has space again."""
 RESTATE_BYTES_MAX: Final = 1 << 20
 """Bytes of messages that are moved in one step of housekeeping, but for a single longer one: clients wait meanwhile (B63)."""
 
@@ -74,12 +81,16 @@ RESTATE_BYTES_MAX: Final = 1 << 20
 class TableBatch:
     """What one commit makes durable."""
 
-    __slots__ = ("drop_below", "frames")
+    __slots__ = ("drop_below", "fill_end", "fill_first", "frames")
 
-    def __init__(self, frames: list[Frame], drop_below: int) -> None:
+    def __init__(self, frames: list[Frame], drop_below: int, fill_first: int = 0, fill_end: int = 0) -> None:
         self.frames = frames
+        """None: only to look whether a full database has space again."""
         self.drop_below = drop_below
         """Frames below this number do not matter once the batch is durable."""
+        self.fill_first = fill_first
+        self.fill_end = fill_end
+        """The numbers from ``fill_first`` up to this one are given to empty frames."""
 
 
 class TableStore(Store):
@@ -98,6 +109,7 @@ class TableStore(Store):
         bytes_max: Quota of the shard; None: as much as the database has.
         unit_bits: Frames in a unit of accounting, as a power of two.
         garbage_bytes_min: Less garbage is left alone.
+        range_bytes_max: A range that holds more ends early; None: as the quota demands.
         is_background: Whether a thread reads; without it the caller reads, for tests and tools.
         name: For the thread.
     """
@@ -116,6 +128,7 @@ class TableStore(Store):
         bytes_max: int | None = None,
         unit_bits: int = UNIT_BITS,
         garbage_bytes_min: int = GARBAGE_BYTES_MIN,
+        range_bytes_max: int | None = None,
         is_background: bool = True,
         name: str = "pairbus",
     ) -> None:
@@ -123,7 +136,20 @@ class TableStore(Store):
         self._fence = fence
         self._may_retry = may_retry or _always
         self._pause = pause
-        self._unit_bits = unit_bits
+        self._range_frames = frames = writer.range_end(0)
+        # A unit lies in one range, and is all of it but in tests.
+        self._unit_bits = unit_bits = min(unit_bits, (frames & -frames).bit_length() - 1)
+        self._range_bytes_max = (
+            ranges.range_bytes_max(bytes_max, reserve_bytes) if range_bytes_max is None else range_bytes_max
+        )
+        self._range_bytes = 0
+        """What the range in use holds."""
+        self._ends: dict[int, int] = {}
+        """Unit to the number behind its last frame with records, if empty ones may follow: those need not be read."""
+        self._is_cut_due = False
+        self._was_refused = False
+        """The quota refused something since space was last given back."""
+        self._idle_rounds = 0
         self._reserve_bytes = reserve_bytes
         self._bytes_max = bytes_max
         self._garbage_bytes_min = garbage_bytes_min
@@ -181,9 +207,11 @@ class TableStore(Store):
                 first = first or frame.sequence
                 if account is None or account.number < unit:
                     account = self._begin_unit(account, unit)
-                account.file_bytes += len(frame.head) + frame.body_bytes
                 if not frame.head:
+                    account.file_bytes += EMPTY_FRAME_BYTES
                     continue
+                account.file_bytes += len(frame.head) + frame.body_bytes
+                self._ends[unit] = frame.sequence + 1
                 self._table.set(frame.sequence, frame.body_bytes, body_checksum(frame.mark))
                 base = frame.sequence << OFFSET_BITS
                 for record in decode(frame.head, PREAMBLE.size, len(frame.head), base, 0):
@@ -196,11 +224,23 @@ class TableStore(Store):
         assert account is not None, "the log ends with a fence"
         following = (self._fence + 1) >> self._unit_bits
         self._account = account if account.number == following else self._begin_unit(account, following)
+        self._ends.pop(following, None)
         self._oldest = self._sealed_oldest = first
-        self._appender.begin(first)
+        self._range_bytes = self._held_from((self._fence + 1) // self._range_frames * self._range_frames)
+        try:
+            self._appender.begin(first)
+        except StoreFenced:
+            raise
+        except StoreFailed as error:
+            raise StoreUnavailable(f"the store cannot begin: {error}") from error
         self._bodies.start()
         # Nothing is given back before the owner has called ``live``; an empty log holds nothing that lives.
         self._is_accounted = is_empty
+
+    def _held_from(self, sequence: int) -> int:
+        """What the frames from this number on take."""
+        first = sequence >> self._unit_bits
+        return sum(one.file_bytes for one in self._accounts.by_number.values() if one.number >= first)
 
     def _begin_unit(self, former: SegmentAccount | None, unit: int) -> SegmentAccount:
         if former is not None:
@@ -278,10 +318,32 @@ class TableStore(Store):
         unit = staging.sequence >> self._unit_bits
         account = self._account
         staging.close_run()
-        account.file_bytes += staging.head_bytes + staging.body_bytes + PREAMBLE.size
+        size = staging.head_bytes + staging.body_bytes + PREAMBLE.size
+        account.file_bytes += size
+        self._range_bytes += size
         staging.close_frame(flags, oldest)
         if staging.sequence >> self._unit_bits != unit:
             self._account = self._begin_unit(account, unit + 1)
+            if staging.sequence % self._range_frames == 0:
+                self._range_bytes = 0
+
+    def _cut(self) -> int:
+        """End the range in use: the next frame begins the next one. Returns its number; at the end of a batch, or it would not count."""
+        staging = self._staging
+        end = self._range_end(staging.sequence - 1)
+        self._is_cut_due = False
+        if staging.sequence < end:
+            account = self._account
+            self._ends[account.number] = staging.sequence
+            account.file_bytes += (end - staging.sequence) * EMPTY_FRAME_BYTES
+            staging.skip_to(end)
+            self._account = self._begin_unit(account, end >> self._unit_bits)
+            self._range_bytes = 0
+        return end
+
+    def _range_end(self, sequence: int) -> int:
+        """The first number behind the range of this one."""
+        return (sequence // self._range_frames + 1) * self._range_frames
 
     def staged_bytes(self) -> int:
         return self._staging.staged_bytes()
@@ -290,13 +352,20 @@ class TableStore(Store):
         staging = self._staging
         if staging.has_records:
             self._retire_dead()
-        elif self._oldest == self._sealed_oldest:
-            return None
+        elif self._oldest == self._sealed_oldest and not self._is_cut_due:
+            if self._idle_rounds < TEND_ROUNDS:
+                return None
+            self._idle_rounds = 0
+            return TableBatch([], self._sealed_oldest)
         # Else the frame only says that old ones may go.
         self._next_frame(0, self._oldest)
         self._sealed_oldest = self._oldest
         self._is_restating = False
-        return TableBatch(staging.take_frames(), self._sealed_oldest)
+        frames = staging.take_frames()
+        if not self._is_cut_due and self._range_bytes < self._range_bytes_max:
+            return TableBatch(frames, self._sealed_oldest)
+        following = staging.sequence
+        return TableBatch(frames, self._sealed_oldest, following, self._cut())
 
     def seal_part(self) -> TableBatch | None:
         """Take what is staged as a part of a batch that goes on: it counts once ``seal`` has ended it. For tools that write much."""
@@ -317,6 +386,13 @@ class TableStore(Store):
             self._appender.append(frame)
             self._durable = (frame.sequence + 1) << OFFSET_BITS
             self._log_end.newest = frame.sequence
+        if batch.fill_first < batch.fill_end:
+            self._appender.fill(batch.fill_first, batch.fill_end)
+            self._durable = batch.fill_end << OFFSET_BITS
+            self._log_end.newest = batch.fill_end - 1
+        if not batch.frames:
+            self._appender.tend()
+            return
         self._commits += 1
         self._commit_ms = (time.perf_counter() - started) * 1000
         self._appender.drop_below(batch.drop_below)
@@ -326,7 +402,15 @@ class TableStore(Store):
     def has_room(self, size: int) -> bool:
         if self._appender.is_full:
             return False
-        return self._bytes_max is None or self._used_bytes() + size + self._reserve_bytes <= self._bytes_max
+        limit = self._bytes_max
+        if limit is None or self._used_bytes() + size + self._reserve_bytes <= limit:
+            return True
+        self._was_refused = self._was_refused or size + self._reserve_bytes <= limit
+        return False
+
+    def _is_short(self) -> bool:
+        """Whether sends are refused, or nearly."""
+        return self._appender.is_full or self._was_refused or not self.has_room(0)
 
     def _used_bytes(self) -> int:
         staging = self._staging
@@ -371,8 +455,17 @@ class TableStore(Store):
     def restate(self, limit: int) -> list[Record]:
         if not self._is_accounted:
             return []
+        records = self._restated(limit)
+        # Nobody may commit anything while sends are refused, so a full database is asked from here.
+        self._idle_rounds = self._idle_rounds + 1 if self._appender.is_full and not records else 0
+        return records
+
+    def _restated(self, limit: int) -> list[Record]:
         while True:
             if self._round is not None:
+                if self._appender.is_full and not self._oldest_range().fits(self._spare_bytes()):
+                    self._round = None  # what is left of the reserve is for settlements
+                    return []
                 records = self._round.take(limit, RESTATE_BYTES_MAX)
                 if records or not self._round.is_over:
                     self._is_restating = self._is_restating or bool(records)
@@ -384,25 +477,52 @@ class TableStore(Store):
                 return []
             oldest = self._accounts.oldest()
             first = max(self._oldest, oldest.number << self._unit_bits)
-            self._round = Round(
-                self._bodies, oldest, first, (oldest.number + 1) << self._unit_bits, self._void
-            )
+            end = self._ends.get(oldest.number, (oldest.number + 1) << self._unit_bits)
+            self._round = Round(self._bodies, oldest, first, end, self._void)
 
     def _should_restate(self) -> bool:
-        oldest = self._accounts.oldest()
-        # What is not durable yet cannot be read back.
-        if oldest.number >= self._durable >> (OFFSET_BITS + self._unit_bits):
-            return False
         accounts = self._accounts
+        oldest = accounts.oldest()
+        # What is not durable yet cannot be read back.
+        is_over = oldest.number < self._durable >> (OFFSET_BITS + self._unit_bits)
         used = self._used_bytes()
         garbage = used - accounts.live_bytes - accounts.proven_bytes
-        kept = oldest.live_bytes() + oldest.proven_bytes
-        is_short = not self.has_room(0)
-        # On a full database any gain counts.
-        is_worth_it = (garbage > self._garbage_bytes_min and 2 * garbage > used) or (
-            is_short and 2 * kept < oldest.used_bytes
-        )
-        return is_worth_it and (not is_short or 2 * kept < self._reserve_bytes)
+        is_worth_it = garbage > self._garbage_bytes_min and 2 * garbage > used
+        if self._is_short():
+            return self._should_restate_short(oldest, is_over, is_worth_it)
+        return is_over and is_worth_it
+
+    def _should_restate_short(self, oldest: SegmentAccount, is_over: bool, is_worth_it: bool) -> bool:
+        """Where sends are refused any gain counts; what is moved must fit into the reserve, and leave as much of it to settlements."""
+        kept = 2 * (oldest.live_bytes() + oldest.proven_bytes)
+        if is_over and not self._appender.is_full and kept < self._reserve_bytes:
+            if is_worth_it or kept < oldest.used_bytes:
+                return True
+        spare = self._spare_bytes()
+        held = self._oldest_range()
+        if not (is_worth_it or held.is_mostly_dead()) or not held.fits(spare):
+            return False
+        following = self._staging.sequence
+        if held.end <= following:
+            return is_over
+        # The range in use cannot go before it has ended.
+        cost = (held.end - following) * EMPTY_FRAME_BYTES
+        if held.used_bytes - held.kept_bytes > 2 * cost and held.fits(spare - cost):
+            self._is_cut_due = True
+        return False
+
+    def _spare_bytes(self) -> int:
+        return self._appender.spare_bytes if self._appender.is_full else self._reserve_bytes
+
+    def _oldest_range(self) -> RangeAccount:
+        end = self._range_end(self._accounts.oldest().number << self._unit_bits)
+        used = kept = 0
+        for account in self._accounts.by_number.values():
+            if account.number << self._unit_bits >= end:
+                break
+            used += account.file_bytes
+            kept += account.live_bytes() + account.proven_bytes
+        return RangeAccount(end, used, kept)
 
     def _retire_dead(self) -> None:
         while (
@@ -417,10 +537,12 @@ class TableStore(Store):
         """The oldest unit goes, once the batch being staged is durable."""
         account = self._accounts.oldest()
         self._is_restating = True
+        self._was_refused = False
         for record in self._accounts.drop(account):
             self.append(record)
         self._oldest = (account.number + 1) << self._unit_bits
         self._table.drop(account.number)
+        self._ends.pop(account.number, None)
         self._bodies.drop_below(self._oldest)
 
     # -- the rest ----------------------------------------------------------------------------------------------
