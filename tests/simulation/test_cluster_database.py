@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pairbus.storage.table.ports import FrameMark, OutcomeUnknown, SequenceTaken, TableFull
-from tests.simulation.cluster.database import Database, Faults
+from tests.simulation.cluster.database import ROW_BYTES, Database, Faults
 from tests.simulation.cluster.table import SimulatedTable
 from tests.simulation.virtual_time import Machine, VirtualTime
 
@@ -163,7 +163,7 @@ def test_the_fence_comes_after_every_frame_and_waits_for_one_under_way() -> None
 
 
 def test_space_is_given_back_by_whole_ranges_and_its_numbers_stay_taken() -> None:
-    bench = Bench(range_frames=4, capacity_bytes=100)
+    bench = Bench(range_frames=4, capacity_bytes=100 + 9 * ROW_BYTES)
     writer, reader = bench.table().writer(), bench.table().reader()
     for sequence in range(1, 10):
         writer.insert(sequence, MINE, b"0123456789", [])

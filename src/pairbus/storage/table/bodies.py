@@ -277,7 +277,8 @@ class Bodies:
         # Who waits on the spot comes first.
         for sequence in (*(one for one in self._awaited if one in self._wanted), *self._wanted):
             size += self._table.size(sequence)
-            if chosen and size > READ_BYTES_MAX:
+            # The first must still be there when the last has come.
+            if chosen and size > min(READ_BYTES_MAX, self.cache_bytes // 2):
                 break
             chosen[sequence] = self._wanted[sequence]
         for sequence in chosen:
