@@ -229,7 +229,8 @@ class PlainDrain:
             )
         except sdk.MessagingEntityNotFoundError:
             gone = True
-        except sdk.ServiceBusError:
+        except (sdk.ServiceBusError, asyncio.CancelledError):
+            # Without an answer, or killed while it waited for one.
             world.checks.in_doubt_resend(message_id_of(head.payload))
             raise
 
