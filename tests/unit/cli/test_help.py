@@ -142,3 +142,14 @@ def test_a_required_option_that_is_missing_is_named(
 
 def test_required_options_of_one_and_of_many_values_are_tried() -> None:
     assert {bool(parameter.multiple) for parameter in REQUIRED.values()} == {False, True}
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_help_fits_a_narrow_terminal(path: str) -> None:
+    """All but the examples, which are to be copied, and words that are longer than a line."""
+    result = CliRunner().invoke(
+        roots.root, [*path.split()[1:], "--help"], prog_name="pairbus", terminal_width=60
+    )
+    text = re.sub(r"^ *Examples?:\n(.+\n)*", "", result.output, flags=re.MULTILINE)
+
+    assert [line for line in text.splitlines() if len(line) > 60 and len(line.split()) > 2] == []

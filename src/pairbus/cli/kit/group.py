@@ -1,13 +1,33 @@
-"""The class of every command group: it answers a mistyped command with the one that is nearest."""
+"""The classes of all commands and groups: help that fits the terminal, and the nearest command for a mistyped one."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 
 import click
 
 
-class HelpfulGroup(click.Group):
+def folded(epilog: str) -> str:
+    """Notes and exit codes as paragraphs that click wraps. Examples stay as they are: a broken line is no command."""
+    found = []
+    for paragraph in epilog.split("\n\n"):
+        if not paragraph.lstrip().startswith("\b\nExample"):
+            paragraph = paragraph.replace("\b\n", "").replace("\nExit codes:", "\n\nExit codes:")
+        found.append(paragraph)
+    return "\n\n".join(found)
+
+
+class HelpfulCommand(click.Command):
+    """A command whose notes fit the terminal."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write_text(folded(inspect.cleandoc(self.epilog)))
+
+
+class HelpfulGroup(HelpfulCommand, click.Group):
     """A group that suggests the command that a person may have meant."""
 
     def resolve_command(

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import click
 
+from pairbus.cli.kit.group import HelpfulCommand
 from pairbus.errors import UsageError
 from pairbus.model.flags import FLAG, argument, option
 
@@ -46,7 +47,7 @@ def command(
     """Make a click command of a function that takes its flags as one object. The docstring is its help text."""
 
     def decorate(function: Callable[[_Flags], int | None]) -> click.Command:
-        made = click.Command(
+        made = HelpfulCommand(
             name or function.__name__,
             callback=lambda **values: function(flags(**values)) or 0,
             params=parameters_of(flags),
