@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 DROP_LOCK_MS: Final = 100
 """How long a range that is dropped may wait for a reader, such as a backup: commits wait behind it."""
 RESERVE_PART_BYTES: Final = 1 << 20
-RESERVE_PARTS_AT_ONCE: Final = 4
+RESERVE_PARTS_AT_ONCE: Final = 1
+"""On a full database the last step fails: how much is held before it is all that is known of the space that is left."""
 
 INSERT: Final = (
     b"insert into pairbus_frame (shard, seq, epoch, crc, head, body) values ($1, $2, $3, $4, $5, $6)"
