@@ -10,6 +10,7 @@ from pairbus.amqp.states import ACCEPTED, ACCEPTED_CODE, MODIFIED_CODE, REJECTED
 from pairbus.amqp.transport.link import Link
 from pairbus.amqp.types import Described, Int
 from pairbus.errors import LocalProtocolError
+from pairbus.gateway.management.replies import settle_request
 from tests.simulation.wire import BATCH_FORMAT, ClientConnection, declared_txn_id, encode_batch
 from tests.unit.amqp.peers import Recorder, Wire
 
@@ -145,7 +146,7 @@ class Answering(Recorder):
     def transfer(self, link: Link, *arguments: object) -> None:
         delivery_id, _, _, payload, _ = arguments
         request = decode_message(payload)  # type: ignore[arg-type]
-        link.session.accept_incoming(delivery_id)  # type: ignore[arg-type]
+        settle_request(link, delivery_id)  # type: ignore[arg-type]
         reply = encode_message(
             correlation_id_raw=request.properties.message_id_raw,
             application_properties={"statusCode": Int(200)},
