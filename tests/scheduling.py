@@ -13,14 +13,15 @@ from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 SPARK = "tests/integration/spark/"
+_SPARK_SESSION = "from tests.integration.spark.kit import"
 SHORT = ("tests/unit/", "tests/property/", "tests/contract/", "tests/typing/")
 _SHARED = ('scope="module"', 'scope="session"')
 
 
 def unit_of(test_id: str) -> str:
-    """The name of the group that a test runs in: its folder for Spark, its file if that shares something, otherwise itself."""
+    """The name of the group that a test runs in: one for all of Spark, its file if that shares something, otherwise itself."""
     file = test_id.partition("::")[0]
-    if file.startswith(SPARK):
+    if _needs_java(file):
         return SPARK
     return file if file.startswith(SHORT) or _shares(file) else test_id
 
@@ -28,17 +29,24 @@ def unit_of(test_id: str) -> str:
 def rank_of(test_id: str) -> int:
     """Tests with a lower rank begin first."""
     file = test_id.partition("::")[0]
-    if file.startswith(SPARK):
+    if _needs_java(file):
         return 0
     if file.startswith("tests/integration/"):
         return 1 if _shares(file) else 2
     return 4 if file.startswith(SHORT) else 3
 
 
-@cache
+def _needs_java(file: str) -> bool:
+    return file.startswith(SPARK) or _SPARK_SESSION in _text(file)
+
+
 def _shares(file: str) -> bool:
-    text = (ROOT / file).read_text()
-    return any(word in text for word in _SHARED)
+    return any(word in _text(file) for word in _SHARED)
+
+
+@cache
+def _text(file: str) -> str:
+    return (ROOT / file).read_text()
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no type information

@@ -17,6 +17,7 @@ SPARK = "tests/integration/spark/test_source.py::test_x"
     ("test_id", "unit"),
     [
         (SPARK, "tests/integration/spark/"),
+        ("tests/integration/reports/test_reconcile.py::test_x[spark]", "tests/integration/spark/"),
         (SHARING, "tests/integration/cli/test_store_command.py"),
         (ALONE, ALONE),
         (WORLD, WORLD),
