@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from pairbus.server.ready import ReadyInfo
 STORE_ENVIRONMENT: Final = "PAIRBUS_STORE"
 START_SECONDS_MAX: Final = 90.0
 STOP_SECONDS_MAX: Final = 60.0
+FREE_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.01
 _LOG_CHARACTERS_SHOWN: Final = 2_000
 
@@ -62,6 +65,7 @@ class ProcessHost:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_run = False
 
     @property
     def pid(self) -> int:
@@ -91,6 +95,9 @@ class ProcessHost:
         if setup.store is not None:
             environment[STORE_ENVIRONMENT] = setup.store
         log_file = setup.work / "broker.log"
+        if self._has_run:
+            _await_free(setup.amqp, setup.http)
+        self._has_run = True
         with log_file.open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
@@ -158,6 +165,25 @@ def _end_children() -> None:
     for process in _children:
         with suppress(OSError):
             os.kill(process.pid, signal.SIGKILL)
+
+
+def _await_free(*addresses: str) -> None:
+    """Wait a while for addresses to be free: while a broker is down, its port may be the near end of somebody's connection."""
+    give_up_at = time.monotonic() + FREE_SECONDS_MAX
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        while port.isdigit() and not _is_free(host.strip("[]"), int(port)) and time.monotonic() < give_up_at:
+            time.sleep(_POLL_SECONDS)
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path, log_file: Path) -> ReadyInfo:

@@ -164,7 +164,7 @@ def test_set_aside_messages_can_be_sent_round_again_and_removed(pair: Pair) -> N
         pass
     send_raw(pair.secondary, BACKLOG, [message(b"x", [("x-ms-path", sections.encode_text("later"))])])
     first = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
-    assert first.returncode == 0, first.stderr
+    assert first.returncode == 1, first.stderr
     assert json.loads(first.stdout)["set_aside"] == 1
     none = pairbus(pair, "backlog", "redrive", BACKLOG, "--reason", "Nope")
     assert none.returncode == 1
@@ -218,7 +218,7 @@ def test_messages_with_properties_of_every_amqp_type_are_listed_explained_and_dr
     assert queues[BACKLOG]["oldest_destination"] == "orders"
     assert {name for name, row in queues.items() if row["oldest_age_s"] is not None} == {BACKLOG}
     drained = pairbus(pair, "syphon", "--engine", "local", "--once", "--json")
-    assert drained.returncode == 0, drained.stderr
+    assert drained.returncode == 1, drained.stderr
     counted = json.loads(drained.stdout)
     assert (counted["restored"], counted["set_aside"]) == (len(home), len(aside) + len(odd))
     explained = pairbus(pair, "backlog", "explain", BACKLOG, "--json")
