@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pairbus.errors import InvalidParkedPropertyError, RemoteProtocolError
-from pairbus.pairing.errors import InvalidMessageError
 from pairbus.pairing.naming import PrimaryIdentity
 from pairbus.sdk import sections
 from pairbus.sdk.sections import Items, Section
@@ -222,13 +221,18 @@ def _check_ids(session: bytes | None, partition: bytes | None) -> None:
     key = sections.text_of(partition) if partition is not None else None
     for name, value in (("session id", session_id), ("partition key", key)):
         if value is not None and len(value) > ID_CHARACTERS_MAX:
-            raise InvalidMessageError(
-                f"the {name} has {len(value)} characters: at most {ID_CHARACTERS_MAX} are allowed"
-            )
+            raise _invalid(f"the {name} has {len(value)} characters: at most {ID_CHARACTERS_MAX} are allowed")
     if session_id and key is not None and key != session_id:
-        raise InvalidMessageError(
+        raise _invalid(
             f"the partition key {key!r} differs from the session id {session_id!r}: when both are set they must be equal"
         )
+
+
+def _invalid(text: str) -> Exception:
+    # The error is one of the official SDK, too. A broker reads parked messages for its page, and never needs the SDK.
+    from pairbus.pairing.errors import InvalidMessageError  # noqa: PLC0415
+
+    return InvalidMessageError(text)
 
 
 def _take(items: list[bytes], index: int) -> bytes | None:

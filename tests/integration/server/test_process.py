@@ -226,6 +226,16 @@ def test_help_and_version_are_quick_and_show_examples() -> None:
     assert loaded.stdout.strip() == "False"
 
 
+def test_a_broker_starts_without_the_clients_and_the_reports() -> None:
+    """The official SDK alone would take longer to load than the broker."""
+    modules = "pairbus.cli.broker.serve, pairbus.server.main, pairbus.server.assemble, pairbus.web.page"
+    probe = f"import sys, {modules}; print(sorted({{'azure', 'psycopg', 'pyarrow', 'pyspark'}} & set(sys.modules)))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=WAIT_SECONDS, check=True
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
 def test_a_server_runs_in_a_thread_of_its_own_and_stops(tmp_path: Path) -> None:
     started = threading.Event()
     stop: list[asyncio.Event] = []
