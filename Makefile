@@ -9,6 +9,10 @@ CONFORMANCE_STAMP := $(VENV)/.conformance.stamp
 DOCS_STAMP := $(VENV)/.docs.stamp
 BROWSER_STAMP := $(VENV)/.browser.stamp
 
+# Python keeps what it has compiled, even where the environment (a container image, often) says otherwise: the tests start
+# hundreds of processes, and each would compile every module again, which takes longer than all else that it does to start.
+export PYTHONDONTWRITEBYTECODE :=
+
 # How many tests run beside each other: one more than the two processors, because brokers and databases are waited for.
 JOBS ?= 3
 # Simulation: SEEDS worlds, or the one world SEED with its history printed.
