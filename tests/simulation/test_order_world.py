@@ -81,7 +81,9 @@ def _redelivered_to_the_end(patch: pytest.MonkeyPatch) -> None:
 def _follows_ignored(patch: pytest.MonkeyPatch) -> None:
     """A message does not wait for the one of another queue that it follows."""
 
-    async def done(self: OlderMessages, inbox: Inbox, messages: Sequence[BacklogMessage]) -> None:
+    async def done(
+        self: OlderMessages, inbox: Inbox, messages: Sequence[BacklogMessage], *, again: bool
+    ) -> None:
         for message in messages:
             message.follows = ()
 

@@ -510,9 +510,7 @@ class Drain:
             return
         now = self._clock()
         self._plan.order.settled(inbox.queue, gone)
-        for queue in self._older.completed(inbox.queue, gone).intersection(self._inboxes):
-            self._inboxes[queue].interrupt()
-            self._wake[queue].set()
+        self._wake_followers(inbox.queue, gone)
         self._doubts.end([message.key for message in done])
         self._problems.moved(now)
         for message in done:
@@ -526,6 +524,12 @@ class Drain:
         if not self._plan.held(inbox.queue) and not self._work[inbox.queue]:
             self._observer.drained(inbox.queue)
 
+    def _wake_followers(self, queue: str, numbers: set[int]) -> None:
+        """Messages of a queue are done: others may have waited for them."""
+        for follower in self._older.completed(queue, numbers).intersection(self._inboxes):
+            self._inboxes[follower].interrupt()
+            self._wake[follower].set()
+
     async def _dead_letter(self, inbox: Inbox, item: DeadLetter) -> None:
         message = item.message
         try:
@@ -534,6 +538,7 @@ class Drain:
             self._plan.left(message)
             return  # it is delivered again and dead-lettered then
         self._plan.order.received(*message.key)
+        self._wake_followers(inbox.queue, {message.sequence_number})
         self._counters.set_aside += 1
         self._problems.moved(self._clock())
         goes_on = f"; session {message.order_key!r} goes on without it" if message.is_ordered else ""

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.drain.message import BacklogMessage
-from pairbus.drain.older import goes_before
 from pairbus.drain.order import Seen, SessionOrder
 from pairbus.drain.plan import DrainPlan
+from pairbus.drain.queue_view import goes_before
 from pairbus.drain.restoring import ordering_of
 from pairbus.pairing import parking
 from pairbus.pairing.parking import Follows, Passport
